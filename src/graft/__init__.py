@@ -1,0 +1,1 @@
+"""Graft: a deep-learning compiler that you graft your own backend onto."""

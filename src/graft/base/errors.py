@@ -1,0 +1,77 @@
+"""Errors with places.
+
+A mistake of the user's (a bad file, a wrong shape, an unknown operator) is a `UserError`; a broken
+promise inside Graft is an `InternalError`. Both say what is wrong, where (a `Place`), and, where
+there is one, what to do about it (`hint`). The command line prints the former without a traceback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something comes from: the source file, the node in it, and that node's kind."""
+
+    source: str = ""
+    node: str = ""
+    kind: str = ""
+
+    def __str__(self) -> str:
+        node = f"node '{self.node}'" if self.node else ""
+        kind = f"({self.kind})" if self.kind else ""
+        source = f"in {self.source}" if self.source else ""
+        return " ".join(part for part in (node, kind, source) if part)
+
+
+class GraftError(Exception):
+    """Base of all errors that Graft raises on purpose."""
+
+    def __init__(self, message: str, place: Place | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.place is not None and str(self.place):
+            lines.append(f"  at {self.place}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+    def at(self, place: Place | None) -> GraftError:
+        """Give the error a place unless it already has one; returns itself, to be re-raised."""
+        if self.place is None:
+            self.place = place
+        return self
+
+
+class UserError(GraftError):
+    """Something the user can put right."""
+
+
+class ModelError(UserError):
+    """A model file that is damaged, contradicts itself or breaks the ONNX rules."""
+
+
+class UnsupportedError(UserError):
+    """A valid request that Graft does not (yet) serve."""
+
+
+class TypeRuleError(UserError):
+    """Operands whose types do not fit the operator."""
+
+
+class ParseError(UserError):
+    """Graft text that does not follow the grammar."""
+
+
+class EvaluationError(UserError):
+    """A graph that cannot be run on the values it was given."""
+
+
+class InternalError(GraftError):
+    """A broken promise inside Graft: please report it."""

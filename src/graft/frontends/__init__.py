@@ -1,0 +1,1 @@
+"""What turns the models of others into Graft graphs: one folder per format."""

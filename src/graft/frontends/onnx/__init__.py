@@ -1,0 +1,1 @@
+"""From ONNX files to Graft graphs: the file is read, then each operator family is translated."""

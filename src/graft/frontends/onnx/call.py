@@ -1,0 +1,146 @@
+"""One ONNX node on its way into the graph: what a lowering sees.
+
+A lowering reads operands and attributes from the `Call` and emits Graft operators through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import onnx
+
+from graft.base.dtypes import Array, DType
+from graft.base.errors import ModelError, Place, UnsupportedError
+from graft.ir.graph import Value
+
+if TYPE_CHECKING:
+    from graft.frontends.onnx.scope import Scope
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node, its operands (None where left out) and the scope it stands in."""
+
+    node: onnx.NodeProto
+    inputs: tuple[Value | None, ...]
+    scope: Scope
+    opset: int
+    place: Place
+
+    def input(self, position: int) -> Value:
+        """An operand that has to be there."""
+        value = self.optional(position)
+        if value is None:
+            self.fail(f"{self.node.op_type} lacks operand {position}")
+        return value
+
+    def optional(self, position: int) -> Value | None:
+        """An operand that may be left out."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    def wants(self, position: int) -> bool:
+        """Whether the model gives a name to this result."""
+        return position < len(self.node.output) and self.node.output[position] != ""
+
+    def has(self, name: str) -> bool:
+        """Whether the attribute is given."""
+        return any(attribute.name == name for attribute in self.node.attribute)
+
+    def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
+        """An attribute's value as Python data (strings decoded, tensors and graphs as protos)."""
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                return _python_value(onnx.helper.get_attribute_value(attribute))
+        if default is _REQUIRED:
+            self.fail(f"{self.node.op_type} lacks the attribute '{name}'")
+        return default
+
+    def int(self, name: str, default: Any = _REQUIRED) -> int:
+        return self._typed(name, default, int, "an integer")  # type: ignore[no-any-return]
+
+    def float(self, name: str, default: Any = _REQUIRED) -> float:
+        return self._typed(name, default, (float, int), "a number")  # type: ignore[no-any-return]
+
+    def string(self, name: str, default: Any = _REQUIRED) -> str:
+        return self._typed(name, default, str, "a string")  # type: ignore[no-any-return]
+
+    def ints(self, name: str, default: Any = _REQUIRED) -> Any:
+        """A tuple of integers, or the default."""
+        return self._typed(name, default, tuple, "a list")
+
+    def tensor(self, name: str) -> Array:
+        """A tensor attribute as an array."""
+        proto = self.attribute(name)
+        if not isinstance(proto, onnx.TensorProto):
+            self.fail(f"attribute '{name}' is not a tensor")
+        return self.scope.source.weights.array(proto)
+
+    def _typed(self, name: str, default: Any, kind: Any, what: str) -> Any:
+        value = self.attribute(name, default)
+        if value is not default and not isinstance(value, kind):
+            self.fail(f"attribute '{name}' is {value!r}, not {what}")
+        return value
+
+    def op(self, name: str, *inputs: Value | None, **attrs: Any) -> Value:
+        """Emit a Graft operator with one result."""
+        return self.scope.builder(name, *inputs, **attrs)
+
+    def ops(self, name: str, *inputs: Value | None, **attrs: Any) -> tuple[Value, ...]:
+        """Emit a Graft operator and get all its results."""
+        return self.scope.builder.call(name, *inputs, **attrs)
+
+    def constant(self, array: Any, dtype: DType | None = None) -> Value:
+        """Emit a constant."""
+        made = np.asarray(array, dtype=None if dtype is None else dtype.numpy)
+        return self.scope.builder.constant(made)
+
+    def scalar(self, number: Any, like: Value) -> Value:
+        """Emit a rank-0 constant of another value's dtype."""
+        return self.constant(np.array(number).astype(like.dtype.numpy))
+
+    def known(self, value: Value | None) -> Array | None:
+        """A small operand's value where import can tell; may hold symbolic dims."""
+        return self.scope.builder.known(value)
+
+    def concrete(self, value: Value | None) -> Array | None:
+        """A constant operand's value, of any size; None where it is not constant."""
+        literal = self.scope.builder.literal(value)
+        return self.scope.builder.concrete(value) if literal is None else literal.array
+
+    def delegate(
+        self, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, **attributes: Any
+    ) -> tuple[Value, ...]:
+        """Lower another ONNX operator (of the same domain and opset) in this one's stead."""
+        node = onnx.helper.make_node(op_type, [], [""] * outputs, **attributes)
+        node.domain = self.node.domain
+        return self.scope.lower_call(node, tuple(inputs), self.place)
+
+    def rank(self, value: Value) -> int:
+        """An operand's rank, which has to be known."""
+        if value.shape is None:
+            hint = "run ONNX shape inference, or give the model's inputs a shape"
+            raise UnsupportedError(
+                f"{self.node.op_type} wants to know the rank of '{value.name}'", self.place, hint
+            )
+        return len(value.shape)
+
+    def fail(self, message: str, hint: str = "") -> NoReturn:
+        """Refuse a node that breaks ONNX's rules."""
+        raise ModelError(message, self.place, hint)
+
+    def unsupported(self, message: str, hint: str = "") -> NoReturn:
+        """Refuse a node that is valid but not served."""
+        raise UnsupportedError(message, self.place, hint)
+
+
+def _python_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="surrogateescape")
+    if isinstance(value, (str, int, float)) or not hasattr(value, "__iter__"):
+        return value
+    return tuple(_python_value(item) for item in value)

@@ -1,0 +1,106 @@
+"""ONNX types -> Graft types."""
+
+from __future__ import annotations
+
+import re
+
+import onnx
+
+from graft.base.dims import UNKNOWN, AnyDim, symbol
+from graft.base.dtypes import DType
+from graft.base.errors import ModelError, UnsupportedError
+from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+
+_PROTO = onnx.TensorProto
+_DTYPES = {
+    _PROTO.BOOL: DType.BOOL,
+    _PROTO.INT2: DType.INT2,
+    _PROTO.INT4: DType.INT4,
+    _PROTO.INT8: DType.INT8,
+    _PROTO.INT16: DType.INT16,
+    _PROTO.INT32: DType.INT32,
+    _PROTO.INT64: DType.INT64,
+    _PROTO.UINT2: DType.UINT2,
+    _PROTO.UINT4: DType.UINT4,
+    _PROTO.UINT8: DType.UINT8,
+    _PROTO.UINT16: DType.UINT16,
+    _PROTO.UINT32: DType.UINT32,
+    _PROTO.UINT64: DType.UINT64,
+    _PROTO.FLOAT4E2M1: DType.FLOAT4E2M1FN,
+    _PROTO.FLOAT8E4M3FN: DType.FLOAT8E4M3FN,
+    _PROTO.FLOAT8E4M3FNUZ: DType.FLOAT8E4M3FNUZ,
+    _PROTO.FLOAT8E5M2: DType.FLOAT8E5M2,
+    _PROTO.FLOAT8E5M2FNUZ: DType.FLOAT8E5M2FNUZ,
+    _PROTO.FLOAT8E8M0: DType.FLOAT8E8M0FNU,
+    _PROTO.BFLOAT16: DType.BFLOAT16,
+    _PROTO.FLOAT16: DType.FLOAT16,
+    _PROTO.FLOAT: DType.FLOAT32,
+    _PROTO.DOUBLE: DType.FLOAT64,
+    _PROTO.COMPLEX64: DType.COMPLEX64,
+    _PROTO.COMPLEX128: DType.COMPLEX128,
+    _PROTO.STRING: DType.STRING,
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+
+
+def dtype_from_onnx(code: int) -> DType:
+    """The dtype of a `TensorProto.DataType` number."""
+    if code == _PROTO.UNDEFINED:
+        raise ModelError("an element type is missing")
+    if code not in _DTYPES:
+        raise UnsupportedError(f"element type number {code} is unknown")
+    return _DTYPES[code]
+
+
+def dtype_to_onnx(dtype: DType) -> int:
+    """The `TensorProto.DataType` number of a dtype."""
+    return _CODES[dtype]
+
+
+def type_from_onnx(proto: onnx.TypeProto) -> Type:
+    """A Graft type; extents that are not given are `UNKNOWN`."""
+    kind = proto.WhichOneof("value")
+    if kind == "tensor_type":
+        return _tensor(proto.tensor_type)
+    if kind == "sparse_tensor_type":
+        return _tensor(proto.sparse_tensor_type)
+    if kind == "sequence_type":
+        return SequenceType(type_from_onnx(proto.sequence_type.elem_type))
+    if kind == "optional_type":
+        return OptionalType(type_from_onnx(proto.optional_type.elem_type))
+    if kind == "map_type":
+        key = dtype_from_onnx(proto.map_type.key_type)
+        return MapType(key, type_from_onnx(proto.map_type.value_type))
+    raise ModelError("a type is missing" if kind is None else f"type '{kind}' is unknown")
+
+
+def _tensor(proto: onnx.TypeProto.Tensor) -> TensorType:
+    dtype = dtype_from_onnx(proto.elem_type)
+    if not proto.HasField("shape"):
+        return TensorType(dtype, None)
+    return TensorType(dtype, tuple(_dim(dim) for dim in proto.shape.dim))
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> AnyDim:
+    if dim.HasField("dim_value"):
+        if dim.dim_value < 0:
+            return UNKNOWN  # some exporters write -1 for an extent known at run time
+        return dim.dim_value
+    if dim.dim_param:
+        return symbol(re.sub(r"[^A-Za-z0-9_.]", "_", dim.dim_param))
+    return UNKNOWN
+
+
+def type_to_onnx(type_: Type) -> onnx.TypeProto:
+    """An ONNX type; symbolic extents are written as parameters."""
+    helper = onnx.helper
+    if isinstance(type_, TensorType):
+        shape = None
+        if type_.shape is not None:
+            shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
+        return helper.make_tensor_type_proto(dtype_to_onnx(type_.dtype), shape)
+    if isinstance(type_, SequenceType):
+        return helper.make_sequence_type_proto(type_to_onnx(type_.element))
+    if isinstance(type_, OptionalType):
+        return helper.make_optional_type_proto(type_to_onnx(type_.element))
+    return helper.make_map_type_proto(dtype_to_onnx(type_.key), type_to_onnx(type_.value))

@@ -1,0 +1,209 @@
+"""Typed attributes: each operator has a frozen dataclass of them.
+
+A field's annotation says what it may hold. `coerce` turns friendly input (lists, NumPy scalars,
+strings for dtypes) into exactly that, and refuses anything else. A field that has the same name as
+an optional operand is that operand's static form: whoever builds the node gives one or the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, Dim, Expr, substitute, symbols_of
+from graft.base.dtypes import DType
+from graft.base.errors import UserError
+from graft.ir.literal import Literal
+from graft.ir.types import MapType, OptionalType, SequenceType, TensorType
+
+Ints = tuple[int, ...]
+Floats = tuple[float, ...]
+Strings = tuple[str, ...]
+Dims = tuple[Dim, ...]
+Number = int | float
+Numbers = tuple[Number, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attrs:
+    """Base of all attribute classes; on its own, an operator without attributes."""
+
+
+A = TypeVar("A", bound=Attrs)
+Coercer = Callable[[Any], Any]
+
+
+def make_attrs(cls: type[A], given: Mapping[str, Any]) -> A:
+    """Build attributes from friendly values; errors name the attribute."""
+    coercers = field_coercers(cls)
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in coercers:
+            known = ", ".join(coercers) or "none"
+            raise UserError(f"unknown attribute '{name}'", hint=f"known attributes: {known}")
+        values[name] = coerce_field(cls, name, value)
+    missing = [f.name for f in dataclasses.fields(cls) if _required(f) and f.name not in values]
+    if missing:
+        raise UserError(f"attribute '{missing[0]}' is missing")
+    return cls(**values)
+
+
+def coerce_field(cls: type[Attrs], name: str, value: Any) -> Any:
+    """One attribute's value, brought into its declared type."""
+    try:
+        return field_coercers(cls)[name](value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"attribute '{name}' cannot be {value!r}: {error}") from None
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+@cache
+def field_coercers(cls: type[Attrs]) -> dict[str, Coercer]:
+    """Per field of an attribute class, the function that brings a value into its type."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: _coercer(hints[field.name]) for field in dataclasses.fields(cls)}
+
+
+def _coercer(hint: Any) -> Coercer:
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        element = _coercer(arguments[0])
+        return lambda value: tuple(element(item) for item in _items(value))
+    if arguments and type(None) in arguments:
+        rest = tuple(a for a in arguments if a is not type(None))
+        inner = _coercer(rest[0] if len(rest) == 1 else typing.Union[rest])  # noqa: UP007
+        return lambda value: None if value is None else inner(value)
+    kinds = tuple(a for a in (arguments or (hint,)) if isinstance(a, type))
+    return lambda value: _instance(value, kinds)
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, np.ndarray):
+        return list(value.reshape(-1))
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise TypeError("a list is wanted")
+    return list(value)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        if value.size != 1:
+            raise TypeError("one number is wanted")
+        value = value.reshape(-1)[0]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _int(value: Any) -> int:
+    value = _scalar(value)
+    if isinstance(value, float) and not value.is_integer():
+        raise TypeError("a whole number is wanted")
+    if not isinstance(value, (int, float)):
+        raise TypeError("a whole number is wanted")
+    return int(value)
+
+
+def _dim(value: Any) -> Dim:
+    value = _scalar(value)
+    return value if isinstance(value, Expr) else _int(value)
+
+
+def _float(value: Any) -> float:
+    value = _scalar(value)
+    if not isinstance(value, (int, float)):
+        raise TypeError("a number is wanted")
+    return float(value)
+
+
+def _number(value: Any) -> Number:
+    value = _scalar(value)
+    if not isinstance(value, (int, float)):
+        raise TypeError("a number is wanted")
+    return value
+
+
+def _bool(value: Any) -> bool:
+    value = _scalar(value)
+    if value not in (0, 1):
+        raise TypeError("true or false is wanted")
+    return bool(value)
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a string is wanted")
+    return value
+
+
+def _literal(value: Any) -> Literal:
+    return value if isinstance(value, Literal) else Literal(np.asarray(value))
+
+
+def _instance(value: Any, kinds: tuple[type, ...]) -> Any:
+    if kinds and not isinstance(value, kinds):
+        raise TypeError(f"a {' or '.join(k.__name__ for k in kinds)} is wanted")
+    return value
+
+
+_TYPES = (TensorType, SequenceType, OptionalType, MapType)
+_SIMPLE: dict[Any, Coercer] = {
+    int: _int,
+    float: _float,
+    bool: _bool,
+    str: _str,
+    DType: DType,
+    Dim: _dim,
+    Number: _number,
+    Literal: _literal,
+    TensorType | SequenceType | OptionalType | MapType: lambda value: _instance(value, _TYPES),
+}
+
+
+@cache
+def dim_fields(cls: type[Attrs]) -> tuple[str, ...]:
+    """The fields that may hold symbolic dims."""
+    hints = typing.get_type_hints(cls)
+    wanted = (Dim, Dims, Dim | None, Dims | None)
+    return tuple(f.name for f in dataclasses.fields(cls) if hints[f.name] in wanted)
+
+
+def symbols_in_attrs(attrs: Attrs) -> frozenset[str]:
+    """All symbols that the attributes mention."""
+    found: frozenset[str] = frozenset()
+    for name in dim_fields(type(attrs)):
+        value = getattr(attrs, name)
+        for dim in value if isinstance(value, tuple) else (value,):
+            if isinstance(dim, Expr):
+                found |= symbols_of(dim)
+    return found
+
+
+def bind_attrs(attrs: A, symbols: Mapping[str, int]) -> A:
+    """The attributes with symbols replaced by their extents."""
+    if not symbols_in_attrs(attrs):
+        return attrs
+    changed: dict[str, Any] = {}
+    for name in dim_fields(type(attrs)):
+        value = getattr(attrs, name)
+        if isinstance(value, tuple):
+            changed[name] = tuple(_bind(dim, symbols) for dim in value)
+        elif value is not None:
+            changed[name] = _bind(value, symbols)
+    return dataclasses.replace(attrs, **changed)
+
+
+def _bind(dim: AnyDim, symbols: Mapping[str, int]) -> AnyDim:
+    if isinstance(dim, int) or dim is UNKNOWN:
+        return dim
+    return substitute(dim, symbols)

@@ -1,0 +1,267 @@
+"""Builds graphs node by node, inferring types on the way.
+
+The builder follows small integer values (shapes, indices, sizes) through the graph, symbolically
+where a dim is symbolic. An operand whose value it knows becomes the attribute of the same name, so
+`reshape(x, shape_of(y))` is built as `reshape(x) {shape=[...]}`: shape arithmetic melts away.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, Expr, symbol, symbols_of
+from graft.base.dtypes import Array
+from graft.base.errors import GraftError, InternalError, Place
+from graft.ir.attrs import Attrs, coerce_field, make_attrs, symbols_in_attrs
+from graft.ir.evaluate import run_op
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.literal import Literal
+from graft.ir.op import Op, get_op
+from graft.ir.types import SequenceType, TensorType, Type, bare_symbol, dims_of, map_dims
+
+# Values with more elements are not followed.
+KNOWN_LIMIT = 1024
+
+_SYMBOLIC_FAILURES = (GraftError, ArithmeticError, TypeError, ValueError, IndexError)
+
+
+class FreshSymbols:
+    """Names for extents that only the data decide; shared by a graph and its nested graphs."""
+
+    def __init__(self, prefix: str = "d") -> None:
+        self._prefix = prefix
+        self._numbers = itertools.count()
+        self._taken: set[str] = set()
+
+    def reserve(self, names: Iterable[str]) -> None:
+        self._taken.update(names)
+
+    def __call__(self) -> Expr:
+        while (name := f"{self._prefix}{next(self._numbers)}") in self._taken:
+            pass
+        return symbol(name)
+
+
+class Builder:
+    """Collects the nodes of one graph."""
+
+    def __init__(self, name: str = "main", symbols: FreshSymbols | None = None) -> None:
+        self.name = name
+        self.symbols = symbols or FreshSymbols()
+        self.place: Place | None = None
+        self._inputs: list[Value] = []
+        self._nodes: list[Node] = []
+        self._names: set[str] = set()
+        self._counters: dict[str, int] = {}
+        self._known: dict[Value, Array] = {}
+        self._literals: dict[Value, Literal] = {}
+        self._bindable: set[str] = set()
+
+    def input(self, name: str, type_: Type) -> Value:
+        """Declare a graph input."""
+        for dim in dims_of(type_):
+            bare = bare_symbol(dim)
+            if bare is not None:
+                self._bindable.add(bare)
+                self.symbols.reserve((bare,))
+        value = Value(self.fresh_name(name), self._named(type_))
+        self._inputs.append(value)
+        return value
+
+    def constant(self, array: Any, out: str = "") -> Value:
+        """Add a constant tensor."""
+        literal = array if isinstance(array, Literal) else Literal(np.asarray(array))
+        return self("constant", out=out or "const", value=literal)
+
+    def __call__(self, op: str | Op, *inputs: Value | None, out: str = "", **attrs: Any) -> Value:
+        """Add a node with one result and return it; `out` suggests its name."""
+        results = self.call(op, *inputs, out=(out,) if out else (), **attrs)
+        if len(results) != 1:
+            raise InternalError(f"{op} gives {len(results)} results; use Builder.call")
+        return results[0]
+
+    def call(
+        self, op: str | Op, *inputs: Value | None, out: Sequence[str] = (), **attrs: Any
+    ) -> tuple[Value, ...]:
+        """Add a node and return all its results."""
+        op = get_op(op) if isinstance(op, str) else op
+        try:
+            op.check_arity(len(inputs))
+            return self.add(op, inputs, make_attrs(op.attrs, attrs), out)
+        except GraftError as error:
+            raise error.at(self.place) from error.__cause__
+
+    def add(
+        self, op: Op, inputs: Sequence[Value | None], attrs: Attrs, out: Sequence[str] = ()
+    ) -> tuple[Value, ...]:
+        """Add a node whose attributes are ready."""
+        operands, attrs, typing_attrs = self._absorb(op, list(inputs), attrs)
+        types = tuple(None if v is None else v.type for v in operands)
+        results = op.result_types(typing_attrs, types)
+        stem = op.name.rpartition(".")[2]
+        names = [*out, *[""] * (len(results) - len(out))]
+        outputs = tuple(
+            Value(self.fresh_name(name or stem), self._named(type_))
+            for name, type_ in zip(names, results, strict=False)
+        )
+        node = Node(op, operands, attrs, outputs, self.place)
+        self._nodes.append(node)
+        self._follow(node)
+        return outputs
+
+    def append(self, node: Node) -> None:
+        """Add a finished node as it is; its results keep their identity."""
+        self._names.update(value.name for value in node.outputs)
+        self._nodes.append(node)
+        self._follow(node)
+
+    def adopt_inputs(self, values: Iterable[Value]) -> None:
+        """Take over another graph's inputs as they are."""
+        for value in values:
+            self._names.add(value.name)
+            self._inputs.append(value)
+            names = {bare_symbol(dim) for dim in dims_of(value.type)} - {None}
+            self._bindable.update(name for name in names if name is not None)
+
+    def build(self, *outputs: Value, names: Sequence[str] = ()) -> Graph:
+        """The finished graph; `names` are the outputs' names where they are not the values'."""
+        nodes = tuple(self._nodes)
+        return Graph(self.name, tuple(self._inputs), nodes, outputs, tuple(names))
+
+    def rename(self, value: Value, name: str) -> Value:
+        """Give the result of a node that was just added another name; returns the new value."""
+        if value.name == name or name in self._names:
+            return value
+        renamed = Value(self.fresh_name(name), value.type)
+        for position in range(len(self._nodes) - 1, -1, -1):
+            node = self._nodes[position]
+            outputs = tuple(renamed if v is value else v for v in node.outputs)
+            inputs = tuple(renamed if v is value else v for v in node.inputs)
+            self._nodes[position] = replace(node, inputs=inputs, outputs=outputs)
+            if renamed in outputs:
+                break
+        if value in self._known:
+            self._known[renamed] = self._known.pop(value)
+        if value in self._literals:
+            self._literals[renamed] = self._literals.pop(value)
+        return renamed
+
+    def literal(self, value: Value | None) -> Literal | None:
+        """The constant that a value is, whatever its size; None where it is not one."""
+        return None if value is None else self._literals.get(value)
+
+    def known(self, value: Value | None) -> Array | None:
+        """The value of a small tensor where it is known: integers, or an object array of dims."""
+        return None if value is None else self._known.get(value)
+
+    def concrete(self, value: Value | None) -> Array | None:
+        """The value of a small tensor where it is known and has no symbols in it."""
+        found = self.known(value)
+        return None if found is None or _is_symbolic(found) else found
+
+    def learn(self, value: Value, known: Array) -> None:
+        """Tell the builder a value that it cannot see, such as a captured constant's."""
+        if known.size <= KNOWN_LIMIT:
+            self._known[value] = known
+
+    def fresh_name(self, wanted: str) -> str:
+        """`wanted`, or with a number behind it where that is taken."""
+        name = wanted
+        while name in self._names:
+            number = self._counters.get(wanted, 0) + 1
+            self._counters[wanted] = number
+            name = f"{wanted}_{number}"
+        self._names.add(name)
+        return name
+
+    def _named(self, type_: Type) -> Type:
+        if isinstance(type_, TensorType) and (type_.shape is None or UNKNOWN not in type_.shape):
+            return type_
+        if isinstance(type_, SequenceType):
+            return type_  # elements differ in shape, so no symbol could stand for an extent
+        return map_dims(type_, lambda dim: self.symbols() if dim is UNKNOWN else dim)
+
+    def _absorb(
+        self, op: Op, inputs: list[Value | None], attrs: Attrs
+    ) -> tuple[tuple[Value | None, ...], Attrs, Attrs]:
+        """Turn operands of known value into attributes: (operands, attributes, typing ones)."""
+        typing_attrs = attrs
+        for position, name in op.alternatives:
+            value = inputs[position] if position < len(inputs) else None
+            known = self.known(value)
+            if known is None:
+                continue
+            given = known if known.ndim else known.reshape(1)[0]
+            try:
+                typing_attrs = replace(typing_attrs, **{name: coerce_field(op.attrs, name, given)})
+            except GraftError:
+                continue
+            if _symbols_of_array(known) <= self._bindable:
+                inputs[position] = None
+                attrs = replace(attrs, **{name: getattr(typing_attrs, name)})
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        return tuple(inputs), attrs, typing_attrs
+
+    def _follow(self, node: Node) -> None:
+        """Learn the value of the node's result where it is small and determined."""
+        if node.op.name == "constant":
+            self._literals[node.output] = node.attrs.value  # type: ignore[attr-defined]
+        if len(node.outputs) != 1 or not isinstance(node.output.type, TensorType):
+            return
+        size = node.output.type.size
+        if not isinstance(size, int) or size > KNOWN_LIMIT:
+            return
+        known = known_result(node, [self.known(value) for value in node.inputs])
+        if known is not None:
+            self._known[node.output] = known
+
+
+def known_result(node: Node, known: Sequence[Array | None]) -> Array | None:
+    """What the node gives on known operands, symbolically where need be; None if unsure."""
+    op, attrs = node.op, node.attrs
+    if not op.pure:
+        return None
+    try:
+        if _may_evaluate(node, known):
+            with np.errstate(all="ignore"):
+                found = run_op(op, attrs, known)[0]
+            return found if isinstance(found, (np.ndarray, np.generic)) else None
+        if op.symbolic is not None:
+            found = op.symbolic(attrs, known, [v.type if v else None for v in node.inputs])
+            return None if found is None else _settled(found)
+    except _SYMBOLIC_FAILURES:
+        pass
+    return None
+
+
+def _may_evaluate(node: Node, known: Sequence[Array | None]) -> bool:
+    """Whether the plain meaning applies: all operands concrete, no symbols, no nested graphs."""
+    for value, array in zip(node.inputs, known, strict=True):
+        if value is not None and (array is None or _is_symbolic(array)):
+            return False
+    return not symbols_in_attrs(node.attrs) and not any(True for _ in node.graphs())
+
+
+def _settled(array: Array) -> Array:
+    """An array of dims without a symbol in it, as plain integers."""
+    if array.dtype != object or _is_symbolic(array):
+        return array
+    if any(isinstance(item, (str, bytes)) for item in array.flat):
+        return array
+    return array.astype(np.int64)
+
+
+def _is_symbolic(array: Array) -> bool:
+    return array.dtype == object and any(isinstance(item, Expr) for item in array.flat)
+
+
+def _symbols_of_array(array: Array) -> set[str]:
+    if array.dtype != object:
+        return set()
+    return {n for item in array.flat if isinstance(item, Expr) for n in symbols_of(item)}

@@ -1,0 +1,149 @@
+"""The meaning of graphs: runs a graph with NumPy, node by node.
+
+This is the oracle: every result is checked against the type that the graph declares for it, and
+symbols are bound as shapes become known. Nothing here is fast on purpose.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, substitute
+from graft.base.dtypes import DType, dtype_of
+from graft.base.errors import EvaluationError, GraftError, InternalError
+from graft.ir.attrs import Attrs, bind_attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import Op, bytes_of
+from graft.ir.types import OptionalType, SequenceType, TensorType, Type, bare_symbol
+
+# What a value is at run time: an array, a list (sequence), None (empty optional) or a dict (map).
+Data = Any
+Symbols = dict[str, int]
+Observer = Callable[[Node, Sequence[Data]], None]
+
+
+def evaluate(graph: Graph, inputs: Sequence[Data], observe: Observer | None = None) -> list[Data]:
+    """Run the graph on its inputs, in order; `observe` sees each node with its results."""
+    if len(inputs) != len(graph.inputs):
+        raise EvaluationError(f"{graph.name} takes {len(graph.inputs)} inputs, has {len(inputs)}")
+    symbols: Symbols = {}
+    values: dict[Value, Data] = {}
+    for value, data in zip(graph.inputs, inputs, strict=True):
+        values[value] = _checked(value, data, symbols, EvaluationError)
+    with np.errstate(all="ignore"):
+        for node, finished in zip(graph.nodes, graph.last_reads, strict=True):
+            results = _run_node(node, values, symbols)
+            values.update(zip(node.outputs, results, strict=True))
+            if observe is not None:
+                observe(node, results)
+            for value in finished:
+                values.pop(value, None)
+    return [values[value] for value in graph.outputs]
+
+
+def run_op(op: Op, attrs: Attrs, operands: Sequence[Data]) -> tuple[Data, ...]:
+    """One operator on its operands."""
+    result = op.evaluate(attrs, *operands, *op.absent(len(operands)))
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols) -> list[Data]:
+    _refuse_absurd_sizes(node, symbols)
+    operands = [None if value is None else values[value] for value in node.inputs]
+    try:
+        results = run_op(node.op, bind_attrs(node.attrs, symbols), operands)
+    except GraftError as error:
+        raise error.at(node.place) from error.__cause__
+    except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError) as error:
+        raise EvaluationError(f"{node.op.name}: {error}", node.place) from error
+    if len(results) != len(node.outputs):
+        raise InternalError(f"{node.op.name} gave {len(results)} results", node.place)
+    try:
+        return [
+            _checked(value, data, symbols, InternalError)
+            for value, data in zip(node.outputs, results, strict=True)
+        ]
+    except GraftError as error:
+        raise error.at(node.place) from error.__cause__
+
+
+def _refuse_absurd_sizes(node: Node, symbols: Symbols) -> None:
+    for value in node.outputs:
+        size = bytes_of(value.type)
+        if not isinstance(size, int):
+            size = UNKNOWN if size is UNKNOWN else substitute(size, symbols)
+        if isinstance(size, int) and size > _MEMORY:
+            raise EvaluationError(
+                f"{node.op.name} would make %{value.name} of {size / 2**30:.0f} GiB,"
+                f" more than this machine's memory",
+                node.place,
+            )
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 1 << 36
+
+
+_MEMORY = _physical_memory()
+
+
+def _checked(value: Value, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:
+    """The data as an array of the declared type; binds the type's symbols."""
+    problem, data = _conform(value.type, data, symbols)
+    if problem:
+        raise error(f"%{value.name} is declared {value.type} but is {problem}")
+    return data
+
+
+def _conform(type_: Type, data: Data, symbols: Symbols) -> tuple[str, Data]:
+    if isinstance(type_, TensorType):
+        return _conform_tensor(type_, data, symbols)
+    if isinstance(type_, OptionalType):
+        return ("", None) if data is None else _conform(type_.element, data, symbols)
+    if isinstance(type_, SequenceType):
+        return ("", data) if isinstance(data, list) else (f"a {type(data).__name__}", data)
+    return ("", data) if isinstance(data, dict) else (f"a {type(data).__name__}", data)
+
+
+def _conform_tensor(type_: TensorType, data: Data, symbols: Symbols) -> tuple[str, Data]:
+    if not isinstance(data, (np.ndarray, np.generic)):
+        return f"a {type(data).__name__}", data
+    array = np.asarray(data)
+    actual = TensorType(dtype_of(array.dtype), tuple(array.shape))
+    if actual.dtype != type_.dtype:
+        return str(actual), array
+    if array.dtype.kind in "UST" and type_.dtype is DType.STRING:
+        array = array.astype(object)
+    if type_.shape is None:
+        return "", array
+    if len(type_.shape) != array.ndim:
+        return str(actual), array
+    for dim, extent in zip(type_.shape, array.shape, strict=True):
+        if not _bind_dim(dim, extent, symbols):
+            return f"{actual}{_bindings(symbols)}", array
+    return "", array
+
+
+def _bindings(symbols: Symbols) -> str:
+    pairs = ", ".join(f"{name} = {extent}" for name, extent in symbols.items())
+    return f" (with {pairs})" if pairs else ""
+
+
+def _bind_dim(dim: AnyDim, extent: int, symbols: Symbols) -> bool:
+    """Check an extent against its dim; a symbol seen for the first time is bound."""
+    if isinstance(dim, int):
+        return dim == extent
+    if dim is UNKNOWN:
+        return True
+    name = bare_symbol(dim)
+    if name is not None:
+        return symbols.setdefault(name, extent) == extent
+    wanted = substitute(dim, symbols)
+    return wanted == extent if isinstance(wanted, int) else True

@@ -1,0 +1,134 @@
+"""Immutable typed SSA graphs.
+
+A `Graph` is a closed function: nested graphs (branches, loop bodies, regions) get everything they
+use through their own inputs. Values compare by identity; `graft.ir.equal` compares structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from graft.base.dtypes import DType
+from graft.base.errors import Place, TypeRuleError
+from graft.ir.attrs import Attrs
+from graft.ir.op import Op
+from graft.ir.types import Shape, TensorType, Type, bare_symbol, dims_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """What a node or an input defines: a name and a type."""
+
+    name: str
+    type: Type
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+    @property
+    def shape(self) -> Shape | None:
+        return self.tensor.shape
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type, which has to be a tensor's."""
+        if not isinstance(self.type, TensorType):
+            raise TypeRuleError(f"%{self.name} is a {self.type}, not a tensor")
+        return self.type
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operation. An absent optional operand is None; trailing ones are left out."""
+
+    op: Op
+    inputs: tuple[Value | None, ...]
+    attrs: Attrs
+    outputs: tuple[Value, ...]
+    place: Place | None = None
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        """The operands that are present, as backend predicates know them."""
+        return tuple(value for value in self.inputs if value is not None)
+
+    @property
+    def output(self) -> Value:
+        """The only (or first) result."""
+        return self.outputs[0]
+
+    def graphs(self) -> Iterator[tuple[str, Graph]]:
+        """Nested graphs with the attribute that holds each."""
+        for field in fields(self.attrs):
+            held = getattr(self.attrs, field.name)
+            for item in held if isinstance(held, tuple) else (held,):
+                if isinstance(item, Graph):
+                    yield field.name, item
+
+    def __repr__(self) -> str:
+        results = ", ".join(f"%{value.name}" for value in self.outputs)
+        return f"<{results} = {self.op.name}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Inputs, nodes in an order in which they can run, and outputs."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    output_names: tuple[str, ...] = ()  # what callers know the outputs by
+
+    def __post_init__(self) -> None:
+        if not self.output_names:
+            object.__setattr__(self, "output_names", tuple(v.name for v in self.outputs))
+
+    @cached_property
+    def producers(self) -> dict[Value, Node]:
+        """The node that defines each value (graph inputs have none)."""
+        return {value: node for node in self.nodes for value in node.outputs}
+
+    @cached_property
+    def users(self) -> dict[Value, list[Node]]:
+        """The nodes that read each value, in order; one entry per reading node."""
+        found: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.args):
+                found.setdefault(value, []).append(node)
+        return found
+
+    @cached_property
+    def last_reads(self) -> tuple[tuple[Value, ...], ...]:
+        """Per node, the values that nobody reads after it."""
+        kept = set(self.outputs)
+        seen: set[Value] = set()
+        reversed_reads: list[tuple[Value, ...]] = []
+        for node in reversed(self.nodes):
+            touched = dict.fromkeys((*node.args, *node.outputs))
+            fresh = tuple(v for v in touched if v not in seen and v not in kept)
+            seen.update(fresh)
+            reversed_reads.append(fresh)
+        return tuple(reversed(reversed_reads))
+
+    @cached_property
+    def input_symbols(self) -> frozenset[str]:
+        """Symbols that the inputs' shapes bind when the graph is called."""
+        names = (bare_symbol(dim) for value in self.inputs for dim in dims_of(value.type))
+        return frozenset(name for name in names if name is not None)
+
+    def walk(self) -> Iterator[Node]:
+        """All nodes, those of nested graphs included, each after its nested graphs."""
+        for node in self.nodes:
+            for _, nested in node.graphs():
+                yield from nested.walk()
+            yield node
+
+    def __str__(self) -> str:
+        return f"<graph {self.name}: {len(self.nodes)} nodes>"

@@ -1,0 +1,190 @@
+"""What an operator is: its operands, attributes, type rule, NumPy meaning and work.
+
+The class lives here; the instances live in `graft.ops`, one file per family, and register
+themselves under their (Relay) name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property, lru_cache
+from typing import Any
+
+from graft.base.dims import AnyDim
+from graft.base.dtypes import Array
+from graft.base.errors import GraftError, InternalError, TypeRuleError
+from graft.base.registry import Registry
+from graft.ir.attrs import Attrs
+from graft.ir.types import TensorType, Type
+
+# A type rule: (attributes, operand types) -> result type(s). Absent operands are None.
+TypeRule = Callable[..., "Type | tuple[Type, ...]"]
+# A meaning: (attributes, operand arrays) -> result array(s). Absent operands are None.
+Meaning = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one execution costs: multiply-accumulates, other operations, bytes moved."""
+
+    macs: AnyDim = 0
+    flops: AnyDim = 0
+    bytes: AnyDim = 0
+
+
+# (attributes, operand types, result types) -> work
+WorkRule = Callable[[Any, Sequence["Type | None"], Sequence[Type]], Work]
+# (attributes, known operand values, operand types) -> known result value or None
+SymbolicRule = Callable[[Any, Sequence["Array | None"], Sequence["Type | None"]], "Array | None"]
+
+
+class Kind(Enum):
+    """How an operator's results depend on its operands; decides what may be fused."""
+
+    ELEMENTWISE = 0  # one element from one element of each operand, shapes equal
+    BROADCAST = 1  # the same with NumPy broadcasting
+    INJECTIVE = 2  # each result element is one operand element: movement
+    REDUCTION = 3  # each result element combines many elements along axes
+    ANCHOR = 4  # heavy: convolution, matrix product; later elementwise work may join it
+    OPAQUE = 5  # everything else
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A formal operand."""
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+
+def parse_operands(text: str) -> tuple[Operand, ...]:
+    """`"data weight bias? *rest"`: a question mark is optional, a star is zero or more."""
+    return tuple(
+        Operand(word.strip("?*"), optional=word.endswith("?"), variadic=word.startswith("*"))
+        for word in text.split()
+    )
+
+
+def bytes_of(type_: Type | None) -> AnyDim:
+    """Bytes that a value takes when packed; 0 where it is not a tensor."""
+    if not isinstance(type_, TensorType):
+        return 0
+    return (type_.size * type_.dtype.bits + 7) // 8
+
+
+def traffic(ins: Sequence[Type | None], outs: Sequence[Type]) -> AnyDim:
+    """Bytes read and written when every operand and result is touched once."""
+    total: AnyDim = 0
+    for type_ in (*ins, *outs):
+        total = total + bytes_of(type_)
+    return total
+
+
+def elementwise_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+    """One operation per result element."""
+    flops: AnyDim = 0
+    for type_ in outs:
+        flops = flops + (type_.size if isinstance(type_, TensorType) else 0)
+    return Work(0, flops, traffic(ins, outs))
+
+
+def movement_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+    """No arithmetic: what is written is read."""
+    written = traffic((), outs)
+    return Work(0, 0, written * 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """An operator of the graph IR."""
+
+    name: str
+    operands: tuple[Operand, ...]
+    infer: TypeRule
+    evaluate: Meaning
+    attrs: type[Attrs] = Attrs
+    work: WorkRule = elementwise_work
+    kind: Kind = Kind.OPAQUE
+    outputs: int | None = 1  # None: as many as the type rule says
+    symbolic: SymbolicRule | None = None
+    pure: bool = True  # False: two equal calls may give different results (random numbers)
+    commutative: bool = False
+    summary: str = ""
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+    @cached_property
+    def alternatives(self) -> tuple[tuple[int, str], ...]:
+        """Operands that have a static form: (position, name of operand and attribute)."""
+        fields = {field.name for field in dataclasses.fields(self.attrs)}
+        return tuple((i, o.name) for i, o in enumerate(self.operands) if o.name in fields)
+
+    @cached_property
+    def _may_memoize(self) -> bool:
+        return not any(f.type in _UNHASHED for f in dataclasses.fields(self.attrs))
+
+    def result_types(self, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, ...]:
+        """Run the type rule; equal questions are answered once."""
+        if self._may_memoize:
+            return _infer_once(self, attrs, types)
+        return _infer(self, attrs, types)
+
+    def absent(self, count: int) -> tuple[None, ...]:
+        """What stands for the operands that a call with `count` of them leaves out."""
+        if self.operands and self.operands[-1].variadic:
+            return (None,) * (len(self.operands) - 1 - count)
+        return (None,) * (len(self.operands) - count)
+
+    def check_arity(self, count: int) -> None:
+        """Refuse a wrong number of operands."""
+        required = sum(not (o.optional or o.variadic) for o in self.operands)
+        if count < required:
+            raise TypeRuleError(f"{self.name} wants at least {required} operands, has {count}")
+        if count > len(self.operands) and not any(o.variadic for o in self.operands):
+            raise TypeRuleError(f"{self.name} takes {len(self.operands)} operands, has {count}")
+
+
+# Annotations (as written) of attributes that hold graphs or large constants.
+_UNHASHED = ("Literal", "Graph", "tuple[Graph, ...]")
+
+
+def _infer(op: Op, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, ...]:
+    try:
+        result = op.infer(attrs, *types, *op.absent(len(types)))
+    except GraftError as error:
+        if isinstance(error, TypeRuleError):
+            error.message = f"{op.name}: {error.message} (operands: {_listed(types)})"
+        raise
+    except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        raise TypeRuleError(f"{op.name} does not take operands {_listed(types)}: {error}") from error
+    results = result if isinstance(result, tuple) else (result,)
+    if op.outputs is not None and len(results) != op.outputs:
+        raise InternalError(f"the type rule of {op.name} gave {len(results)} results")
+    return results
+
+
+def _listed(types: Sequence[Type | None]) -> str:
+    return ", ".join("none" if type_ is None else str(type_) for type_ in types)
+
+
+_infer_once = lru_cache(maxsize=1 << 16)(_infer)
+
+OPS: Registry[Op] = Registry("operator")
+
+
+def define(name: str, operands: str, infer: TypeRule, evaluate: Meaning, **options: Any) -> Op:
+    """Define and register an operator; `options` are the remaining fields of `Op`."""
+    op = Op(name, parse_operands(operands), infer, evaluate, **options)
+    return OPS.add(name, op)
+
+
+def get_op(name: str) -> Op:
+    """The operator of that name."""
+    return OPS.get(name)
+
+

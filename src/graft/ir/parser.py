@@ -1,0 +1,303 @@
+"""Text -> Graph: reads what `graft.ir.printer` writes (grammar in `docs/ir.md`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import parse_dim
+from graft.base.dtypes import Array, DType
+from graft.base.errors import GraftError, ParseError, Place
+from graft.ir.attrs import Attrs, make_attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.lexer import Token, error_at, tokenize
+from graft.ir.literal import Literal
+from graft.ir.op import get_op
+from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+
+# Nested graphs deeper than this are refused rather than overflow the interpreter's stack.
+MAX_NESTING = 64
+
+
+def from_text(text: str, constants: Mapping[str, Array] | None = None) -> Graph:
+    """Parse a graph; `constants` holds the arrays that the text refers to by name."""
+    parser = _Parser(text, constants or {})
+    graph = parser.graph(0)
+    parser.expect_kind("end", "nothing more")
+    return graph
+
+
+@lru_cache(maxsize=1 << 14)
+def _tensor_type(text: str) -> TensorType:
+    name, _, dims = text[:-1].partition("[")
+    dtype = DType(name)
+    if dims.strip() == "*":
+        return TensorType(dtype, None)
+    return TensorType(dtype, tuple(parse_dim(part) for part in _split(dims)))
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside parentheses."""
+    if not text.strip():
+        return []
+    if "(" not in text:
+        return text.split(",")
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [*parts, text[start:]]
+
+
+class _Parser:
+    def __init__(self, text: str, constants: Mapping[str, Array]) -> None:
+        self.text = text
+        self.tokens = tokenize(text)
+        self.position = 0
+        self.constants = constants
+
+    def error(self, message: str, token: Token | None = None) -> ParseError:
+        token = token or self.tokens[self.position]
+        return error_at(self.text, token.offset, message)
+
+    def next(self) -> Token:
+        token = self.tokens[self.position]
+        self.position += 1
+        return token
+
+    def accept(self, text: str) -> bool:
+        if self.tokens[self.position].text == text:
+            self.position += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            raise self.error(f"'{text}' is wanted, not '{self.tokens[self.position].text}'")
+
+    def expect_kind(self, kind: str, wanted: str) -> Token:
+        token = self.next()
+        if token.kind != kind:
+            self.position -= 1
+            raise self.error(f"{wanted} is wanted, not '{token.text}'")
+        return token
+
+    def graph(self, depth: int) -> Graph:
+        if depth > MAX_NESTING:
+            raise self.error(f"graphs are nested more than {MAX_NESTING} deep")
+        self.expect("graph")
+        name = _unquote(self.expect_kind("reference", "the graph's name, @name,").text)
+        scope: dict[str, Value] = {}
+        self.expect("(")
+        inputs: list[Value] = []
+        while not self.accept(")"):
+            if inputs:
+                self.expect(",")
+            inputs.append(self.definition(scope))
+        self.expect("{")
+        nodes: list[Node] = []
+        while not self.accept("return"):
+            nodes.append(self.node(scope, depth))
+        outputs, names = self.returned(scope)
+        self.expect("}")
+        return Graph(name, tuple(inputs), tuple(nodes), outputs, names)
+
+    def definition(self, scope: dict[str, Value]) -> Value:
+        token = self.expect_kind("value", "a value, %name,")
+        name = _unquote(token.text)
+        if name in scope:
+            raise self.error(f"%{name} is defined twice", token)
+        self.expect(":")
+        value = scope[name] = Value(name, self.type())
+        return value
+
+    def returned(self, scope: dict[str, Value]) -> tuple[tuple[Value, ...], tuple[str, ...]]:
+        values: list[Value] = []
+        names: list[str] = []
+        while self.tokens[self.position].text != "}":
+            if values:
+                self.expect(",")
+            values.append(self.use(scope))
+            aliased = self.accept("as")
+            alias = json.loads(self.expect_kind("string", "a name").text) if aliased else ""
+            names.append(alias or values[-1].name)
+        return tuple(values), tuple(names)
+
+    def use(self, scope: dict[str, Value]) -> Value:
+        token = self.expect_kind("value", "a value, %name,")
+        value = scope.get(_unquote(token.text))
+        if value is None:
+            raise self.error(f"{token.text} is not defined before its use", token)
+        return value
+
+    def node(self, scope: dict[str, Value], depth: int) -> Node:
+        results: dict[str, Value] = {}
+        while self.tokens[self.position].text != "=":
+            if results:
+                self.expect(",")
+            self.definition(results)
+        self.expect("=")
+        token = self.expect_kind("word", "an operator's name")
+        operands: list[Value | None] = []
+        self.expect("(")
+        while not self.accept(")"):
+            if operands:
+                self.expect(",")
+            operands.append(None if self.accept("none") else self.use(scope))
+        given = self.attributes(depth) if self.accept("{") else {}
+        place = self.place() if self.accept("at") else None
+        for name in results:
+            if name in scope:
+                raise self.error(f"%{name} is defined twice", token)
+        scope.update(results)
+        try:
+            op = get_op(token.text)
+            attrs = _attrs(op.attrs, given)
+        except GraftError as error:
+            raise self.error(f"{token.text}: {error}", token) from None
+        return Node(op, tuple(operands), attrs, tuple(results.values()), place)
+
+    def attributes(self, depth: int) -> dict[str, Any]:
+        given: dict[str, Any] = {}
+        while not self.accept("}"):
+            if given:
+                self.expect(",")
+            name = self.expect_kind("word", "an attribute's name").text
+            self.expect("=")
+            given[name] = self.value(depth)
+        return given
+
+    def value(self, depth: int) -> Any:
+        token = self.tokens[self.position]
+        if token.text == "graph":
+            return self.graph(depth + 1)
+        if token.text == "[":
+            return self.list(depth)
+        if token.text == "dense":
+            return self.literal()
+        if token.kind == "tensor" or token.text in ("sequence", "optional", "map"):
+            return self.type()
+        self.position += 1
+        return self.scalar(token)
+
+    def list(self, depth: int) -> tuple[Any, ...]:
+        self.expect("[")
+        items: list[Any] = []
+        while not self.accept("]"):
+            if items:
+                self.expect(",")
+            items.append(self.value(depth))
+        return tuple(items)
+
+    def scalar(self, token: Token) -> Any:
+        if token.kind == "number":
+            return _number(token.text)
+        if token.kind == "string":
+            return json.loads(token.text)
+        if token.kind == "dim":
+            return self.guarded(lambda: parse_dim(token.text[1:-1]), token)
+        if token.text in _WORDS:
+            return _WORDS[token.text]
+        raise self.error(f"a value is wanted, not '{token.text}'", token)
+
+    def guarded(self, action: Any, token: Token) -> Any:
+        try:
+            return action()
+        except (GraftError, ValueError) as error:
+            raise self.error(str(error), token) from None
+
+    def literal(self) -> Literal:
+        start = self.next()
+        self.expect("<")
+        type_ = self.type()
+        if not isinstance(type_, TensorType) or not type_.is_static:
+            raise self.error("a constant wants a tensor type with plain extents", start)
+        if self.tokens[self.position].kind == "reference":
+            array = self.referred(type_)
+        else:
+            array = self.guarded(lambda: _array(type_, self.items()), start)
+        self.expect(">")
+        return Literal(array)
+
+    def referred(self, type_: TensorType) -> Array:
+        token = self.next()
+        name = _unquote(token.text)
+        if name not in self.constants:
+            raise self.error(f"the constant {token.text} was not given", token)
+        array = self.constants[name]
+        actual = Literal(array).type
+        if actual != type_:
+            raise self.error(f"the constant {token.text} is {actual}, not {type_}", token)
+        return array
+
+    def items(self) -> list[Any]:
+        found: list[Any] = []
+        if self.accept(":"):
+            found.append(self.scalar(self.next()))
+            while self.accept(","):
+                found.append(self.scalar(self.next()))
+        return found
+
+    def type(self) -> Type:
+        token = self.next()
+        if token.kind == "tensor":
+            return self.guarded(lambda: _tensor_type(token.text), token)  # type: ignore[no-any-return]
+        if token.text not in ("sequence", "optional", "map"):
+            raise self.error(f"a type is wanted, not '{token.text}'", token)
+        self.expect("<")
+        result: Type
+        if token.text == "map":
+            key = self.guarded(lambda: DType(self.next().text), token)
+            self.expect(",")
+            result = MapType(key, self.type())
+        else:
+            result = (SequenceType if token.text == "sequence" else OptionalType)(self.type())
+        self.expect(">")
+        return result
+
+    def place(self) -> Place:
+        kind = self.next().text if self.tokens[self.position].kind != "string" else ""
+        node = json.loads(self.expect_kind("string", "the node's name").text)
+        source = json.loads(self.next().text) if self.accept("in") else ""
+        return Place(source, node, kind)
+
+
+_WORDS = {"none": None, "true": True, "false": False}
+
+
+def _attrs(cls: type[Attrs], given: dict[str, Any]) -> Attrs:
+    """Exactly the attributes that were printed; the rest have their defaults."""
+    if not given and all(f.default is not MISSING for f in fields(cls)):
+        return cls()
+    return make_attrs(cls, given)
+
+
+def _unquote(text: str) -> str:
+    return json.loads(text[1:]) if text[1] == '"' else text[1:]
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _array(type_: TensorType, items: list[Any]) -> Array:
+    shape = tuple(int(dim) for dim in type_.shape or () if isinstance(dim, int))
+    if len(items) != int(np.prod(shape, dtype=object)):
+        raise ParseError(f"{len(items)} elements do not fill {type_}")
+    if type_.dtype is DType.STRING:
+        array = np.empty(len(items), dtype=object)
+        array[:] = items
+        return array.reshape(shape)
+    return np.array(items).astype(type_.dtype.numpy).reshape(shape) if items else np.zeros(
+        shape, type_.dtype.numpy
+    )

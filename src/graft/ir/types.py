@@ -1,0 +1,160 @@
+"""Types of values: tensors with symbolic shapes, sequences, optionals and maps.
+
+A tensor's shape is a tuple of dims, or None where even the rank is unknown. Type rules may put
+`UNKNOWN` into a shape for an extent that depends on data; the builder names it with a fresh symbol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from graft.base.dims import UNKNOWN, AnyDim, product, provably_different, symbols_of
+from graft.base.dtypes import DType
+
+Shape = tuple[AnyDim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A tensor of `dtype` with `shape`; shape None means that the rank is unknown."""
+
+    dtype: DType
+    shape: Shape | None = None
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def size(self) -> AnyDim:
+        """Number of elements."""
+        return UNKNOWN if self.shape is None else product(self.shape)
+
+    def __str__(self) -> str:
+        dims = "*" if self.shape is None else ", ".join(str(dim) for dim in self.shape)
+        return f"{self.dtype}[{dims}]"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceType:
+    """A list of values of one type."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"sequence<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A value of the type, or nothing."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"optional<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A mapping from scalar keys to values."""
+
+    key: DType
+    value: Type
+
+    def __str__(self) -> str:
+        return f"map<{self.key}, {self.value}>"
+
+
+Type = TensorType | SequenceType | OptionalType | MapType
+
+
+def tensor(dtype: DType | str, *shape: AnyDim) -> TensorType:
+    """Shorthand: `tensor("float32", 1, 3, 224, 224)`."""
+    return TensorType(DType(dtype), shape)
+
+
+def dims_of(type_: Type) -> Iterator[AnyDim]:
+    """All dims that a type mentions."""
+    if isinstance(type_, TensorType):
+        yield from type_.shape or ()
+    elif isinstance(type_, MapType):
+        yield from dims_of(type_.value)
+    else:
+        yield from dims_of(type_.element)
+
+
+def symbols_in(type_: Type) -> frozenset[str]:
+    """All symbols that a type mentions."""
+    found: frozenset[str] = frozenset()
+    for dim in dims_of(type_):
+        if not isinstance(dim, int) and dim is not UNKNOWN:
+            found |= symbols_of(dim)
+    return found
+
+
+def bare_symbol(dim: AnyDim) -> str | None:
+    """The symbol's name when the dim is a symbol and nothing else."""
+    if isinstance(dim, int) or dim is UNKNOWN:
+        return None
+    names = symbols_of(dim)
+    text = str(dim)
+    if len(names) == 1 and text.strip('"') in names:
+        return next(iter(names))
+    return None
+
+
+def compatible(first: Type, second: Type) -> bool:
+    """Whether a value may be of both types; False only when they are provably different."""
+    if isinstance(first, TensorType) and isinstance(second, TensorType):
+        if first.dtype != second.dtype:
+            return False
+        if first.shape is None or second.shape is None:
+            return True
+        return len(first.shape) == len(second.shape) and not any(
+            provably_different(a, b) for a, b in zip(first.shape, second.shape, strict=True)
+        )
+    if isinstance(first, MapType) and isinstance(second, MapType):
+        return first.key == second.key and compatible(first.value, second.value)
+    if isinstance(first, SequenceType) and isinstance(second, SequenceType):
+        return compatible(first.element, second.element)
+    if isinstance(first, OptionalType) and isinstance(second, OptionalType):
+        return compatible(first.element, second.element)
+    return False
+
+
+def join(first: Type, second: Type) -> Type | None:
+    """The narrowest type that covers both, or None where there is none (other kind or dtype)."""
+    if isinstance(first, TensorType) and isinstance(second, TensorType):
+        if first.dtype != second.dtype:
+            return None
+        if first.shape is None or second.shape is None or first.rank != second.rank:
+            return TensorType(first.dtype, None)
+        pairs = zip(first.shape, second.shape, strict=True)
+        return TensorType(first.dtype, tuple(a if a == b else UNKNOWN for a, b in pairs))
+    if isinstance(first, SequenceType) and isinstance(second, SequenceType):
+        inner = join(first.element, second.element)
+        return None if inner is None else SequenceType(inner)
+    if isinstance(first, OptionalType) and isinstance(second, OptionalType):
+        inner = join(first.element, second.element)
+        return None if inner is None else OptionalType(inner)
+    return first if first == second else None
+
+
+def map_dims(type_: Type, change: Callable[[AnyDim], AnyDim]) -> Type:
+    """The type with `change` applied to every dim."""
+    if isinstance(type_, TensorType):
+        if type_.shape is None:
+            return type_
+        return TensorType(type_.dtype, tuple(change(dim) for dim in type_.shape))
+    if isinstance(type_, SequenceType):
+        return SequenceType(map_dims(type_.element, change))
+    if isinstance(type_, OptionalType):
+        return OptionalType(map_dims(type_.element, change))
+    return MapType(type_.key, map_dims(type_.value, change))
+

@@ -1,0 +1,65 @@
+"""Checks that a graph keeps the rules of the IR; errors point at the node's place.
+
+Every value defined once and before use, operand counts, attribute classes, declared types that the
+type rules do not contradict, symbols in attributes bound by the inputs, and closed nested graphs.
+"""
+
+from __future__ import annotations
+
+from graft.base.errors import GraftError, ModelError
+from graft.ir.attrs import symbols_in_attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import compatible
+
+
+class VerifyError(ModelError):
+    """A graph that breaks a rule of the IR."""
+
+
+def verify(graph: Graph) -> Graph:
+    """Raise `VerifyError` at the first broken rule; otherwise give the graph back."""
+    defined: set[Value] = set()
+    names: set[str] = set()
+    for value in graph.inputs:
+        _define(value, defined, names, None)
+    symbols = graph.input_symbols
+    for node in graph.nodes:
+        try:
+            _verify_node(node, defined, symbols)
+        except GraftError as error:
+            raise VerifyError(error.message, error.place or node.place, error.hint) from error
+        for value in node.outputs:
+            _define(value, defined, names, node)
+    for value in graph.outputs:
+        if value not in defined:
+            raise VerifyError(f"output %{value.name} of graph '{graph.name}' is not defined")
+    return graph
+
+
+def _define(value: Value, defined: set[Value], names: set[str], node: Node | None) -> None:
+    if value in defined or value.name in names:
+        raise VerifyError(f"%{value.name} is defined twice", node.place if node else None)
+    defined.add(value)
+    names.add(value.name)
+
+
+def _verify_node(node: Node, defined: set[Value], symbols: frozenset[str]) -> None:
+    op = node.op
+    for value in node.inputs:
+        if value is not None and value not in defined:
+            raise VerifyError(f"{op.name} reads %{value.name} before it is defined")
+    op.check_arity(len(node.inputs))
+    if type(node.attrs) is not op.attrs:
+        raise VerifyError(f"{op.name} wants {op.attrs.__name__}, has {type(node.attrs).__name__}")
+    unbound = symbols_in_attrs(node.attrs) - symbols
+    if unbound:
+        raise VerifyError(f"{op.name}: no input's shape binds the symbol '{min(unbound)}'")
+    for _, nested in node.graphs():
+        verify(nested)
+    types = tuple([None if value is None else value.type for value in node.inputs])
+    results = op.result_types(node.attrs, types)
+    if len(results) != len(node.outputs):
+        raise VerifyError(f"{op.name} gives {len(results)} results, not {len(node.outputs)}")
+    for value, inferred in zip(node.outputs, results, strict=True):
+        if value.type is not inferred and not compatible(value.type, inferred):
+            raise VerifyError(f"%{value.name} is declared {value.type} but {op.name} gives {inferred}")

@@ -1,0 +1,124 @@
+"""What type rules share: checks with readable errors, broadcasting, axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim, provably_different
+from graft.base.dtypes import Array, DType
+from graft.base.errors import TypeRuleError
+from graft.ir.op import SymbolicRule, TypeRule
+from graft.ir.types import Shape, TensorType, Type
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse operands with a reason."""
+    if not condition:
+        raise TypeRuleError(message)
+
+
+def shape_of(type_: TensorType, what: str = "an operand") -> Shape:
+    """The shape, where the rank has to be known."""
+    if type_.shape is None:
+        raise TypeRuleError(f"{what} has unknown rank")
+    return type_.shape
+
+
+def same_dtype(*types: TensorType | None) -> DType:
+    """The one dtype of all operands that are present."""
+    dtypes = {type_.dtype for type_ in types if type_ is not None}
+    require(len(dtypes) == 1, f"dtypes differ: {', '.join(sorted(dtypes))}")
+    return next(iter(dtypes))
+
+
+def broadcast_shapes(*shapes: Shape | None) -> Shape | None:
+    """NumPy's broadcasting; None as soon as one rank is unknown."""
+    result: Shape = ()
+    for shape in shapes:
+        if shape is None:
+            return None
+        result = _broadcast_pair(result, shape)
+    return result
+
+
+def _broadcast_pair(first: Shape, second: Shape) -> Shape:
+    if first == second:
+        return first
+    rank = max(len(first), len(second))
+    one = (1,) * (rank - len(first)) + first
+    other = (1,) * (rank - len(second)) + second
+    dims: list[AnyDim] = []
+    for a, b in zip(one, other, strict=True):
+        clash = isinstance(a, int) and isinstance(b, int) and a != b and 1 not in (a, b)
+        require(not clash, f"extents {a} and {b} do not broadcast")
+        dims.append(broadcast_dim(a, b))
+    return tuple(dims)
+
+
+def require_same_dim(first: AnyDim, second: AnyDim, what: str) -> None:
+    """Refuse extents that cannot be equal."""
+    require(not provably_different(first, second), f"{what} differ: {first} and {second}")
+
+
+def normalize_axis(axis: int, rank: int) -> int:
+    """An axis counted from the front."""
+    require(-rank <= axis < rank, f"axis {axis} is out of range for rank {rank}")
+    return axis + rank if axis < 0 else axis
+
+
+def normalize_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, each at most once."""
+    found = tuple(normalize_axis(axis, rank) for axis in axes)
+    require(len(set(found)) == len(found), f"an axis is named twice in {list(axes)}")
+    return found
+
+
+def unknown_shape(rank: int) -> Shape:
+    """A shape of which only the rank is known."""
+    return (UNKNOWN,) * rank
+
+
+def same_type(_attrs: Any, data: Type, *_rest: Type | None) -> Type:
+    """Type rule: the result is like the first operand."""
+    return data
+
+
+def broadcast_type(_attrs: Any, *types: TensorType) -> Type:
+    """Type rule: NumPy broadcasting of operands of one dtype."""
+    return TensorType(same_dtype(*types), broadcast_shapes(*(type_.shape for type_ in types)))
+
+
+def predicate_type(_attrs: Any, *types: TensorType) -> Type:
+    """Type rule: like `broadcast_type`, with a boolean result."""
+    same_dtype(*types)
+    return TensorType(DType.BOOL, broadcast_shapes(*(type_.shape for type_ in types)))
+
+
+def only(allowed: Callable[[DType], bool], what: str, rule: TypeRule) -> TypeRule:
+    """A type rule that first refuses operands of other dtypes."""
+
+    def checked(attrs: Any, *types: TensorType | None) -> Type | tuple[Type, ...]:
+        for type_ in types:
+            if type_ is not None:
+                require(allowed(type_.dtype), f"wants {what} operands, not {type_.dtype}")
+        return rule(attrs, *types)
+
+    return checked
+
+
+def symbolic_by(function: Callable[..., Any]) -> SymbolicRule:
+    """Follow known values by the operator's own NumPy meaning, which also works on dims."""
+
+    def follow(
+        attrs: Any, known: Sequence[Array | None], types: Sequence[Type | None]
+    ) -> Array | None:
+        for value, type_ in zip(known, types, strict=True):
+            if type_ is not None and value is None:
+                return None
+        result = function(attrs, *known)
+        return result if isinstance(result, np.ndarray) else np.asarray(result)
+
+    return follow

@@ -1,0 +1,78 @@
+"""What all tests share: golden files, the models, and how many examples hypothesis tries."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+Golden = Callable[[str, str], None]
+
+# A short run tries the same few examples every time, so that it never fails by chance; a full run
+# explores, and prints what is needed to see a failure again.
+settings.register_profile(
+    "short",
+    max_examples=25,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "full",
+    max_examples=10_000,
+    print_blob=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write what the tests produce into their golden files instead of comparing",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    marked_full = re.search(r"(?<!\bnot )\bfull\b", config.option.markexpr) is not None
+    full = marked_full or os.environ.get("GRAFT_FULL") == "1"
+    settings.load_profile("full" if full else "short")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden(name, text)` compares text with golden/<name>.txt beside the requesting test file."""
+    folder = request.path.parent / "golden"
+    update = request.config.getoption("--update-golden")
+
+    def compare(name: str, text: str) -> None:
+        path = folder / f"{name}.txt"
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+            return
+        shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        if not path.is_file():
+            pytest.fail(f"{shown} does not exist; --update-golden writes it", pytrace=False)
+        expected = path.read_bytes().decode("utf-8")
+        if text != expected:
+            lines = expected.split("\n"), text.split("\n")
+            diff = difflib.unified_diff(*lines, str(shown), "this run", lineterm="")
+            message = f"{shown} differs; --update-golden accepts the new text"
+            pytest.fail("\n".join([message, *diff]), pytrace=False)
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def models_dir() -> Path:
+    """The directory of the model skeletons."""
+    return ROOT / "models"
