@@ -41,6 +41,20 @@ def order(monomial: Monomial) -> tuple[int, Monomial]:
     return -len(monomial), monomial
 
 
+def sole_atom(terms: Terms) -> Atom | None:
+    """The atom that the sum consists of, if it is just one."""
+    ((monomial, coefficient), *others) = terms
+    return monomial[0] if len(monomial) == 1 and coefficient == 1 and not others else None
+
+
+def only_floordiv(terms: Terms) -> Atom | None:
+    """The one term of the sum that is a floor division by an integer, if just one is."""
+    atoms = [atom for atom in map(sole_atom, ((term,) for term in terms)) if atom is not None]
+    found = [atom for atom in atoms if atom.is_call and atom.name == "floordiv"]
+    found = [atom for atom in found if isinstance(atom.arguments[1], int)]
+    return found[0] if len(found) == 1 else None
+
+
 def accumulate(
     total: Polynomial, coefficient: int, terms: Polynomial, factor: Monomial = ()
 ) -> Polynomial:
@@ -135,8 +149,10 @@ class Division(NamedTuple):
 def divide(dividend: Polynomial, divisor: Polynomial) -> Division:
     """Cancel what both have in common, then take out of the dividend what the divisor divides.
 
-    Sound wherever the divisor, which must not be the zero polynomial, is not zero.
+    Sound wherever the divisor is not zero.
     """
+    if not any(divisor.values()):
+        raise ZeroDivisionError("a dimension is divided by zero")
     factor, content = _shared_factor(dividend, divisor)
     rest, divisor = _reduced(dividend, factor, content), _reduced(divisor, factor, content)
     scale = {factor: content}

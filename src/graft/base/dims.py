@@ -25,14 +25,15 @@ import numpy as np
 from graft.base.dim_polynomials import (
     Atom,
     Bounds,
-    Division,
     Polynomial,
     Terms,
     accumulate,
     bounds_of,
     bounds_of_call,
     divide,
+    only_floordiv,
     order,
+    sole_atom,
 )
 from graft.base.dim_text import call_text, parse_arithmetic, sum_text, symbol_text
 from graft.base.errors import EvaluationError, ParseError, TypeRuleError
@@ -78,14 +79,11 @@ def _method(
     """An operator of `Expr`; NotImplemented hands arrays to NumPy and UNKNOWN to itself."""
 
     def method(self: Expr, other: Operand) -> AnyDim:
-        if isinstance(other, Expr):
-            right: Dim = other
-        elif isinstance(other, (int, np.integer)):
-            right = int(other)
-        else:
-            declined: AnyDim = NotImplemented
-            return declined
-        return compute(right, self) if swapped else compute(self, right)
+        if isinstance(other, (int, np.integer)):
+            other = int(other)
+        if swapped:
+            return compute(other, self) if isinstance(other, (int, Expr)) else NotImplemented
+        return compute(self, other) if isinstance(other, (int, Expr)) else NotImplemented
 
     return method
 
@@ -107,21 +105,21 @@ def _multiply(left: Dim, right: Dim) -> AnyDim:
 
 
 def _floor_divide(left: Dim, right: Dim) -> AnyDim:
-    division = _divide(left, right)
+    division = divide(dict(_terms(left)), dict(_terms(right)))
     quotient, rest, divisor = map(_build, division[:3])
     if _is_within(rest, divisor):
         return quotient
-    inner = _only_floor_division(rest) if isinstance(divisor, int) else None
-    if inner is None:
+    inner = only_floordiv(rest.terms) if isinstance(rest, Expr) else None
+    if inner is None or not isinstance(divisor, int):
         return quotient + _call("floordiv", rest, divisor)
     # (a//b + r)//c == (a + b*r)//(b*c) for integers b, c > 0
-    numerator, step = inner.arguments
-    whole: AnyDim = numerator + step * (rest - _build({(inner,): 1}))
-    return quotient + whole // (step * divisor)
+    arguments: tuple[Dim, ...] = inner.arguments
+    numerator, step = arguments
+    return quotient + (numerator + step * (rest - _build({(inner,): 1}))) // (step * divisor)
 
 
 def _modulo(left: Dim, right: Dim) -> AnyDim:
-    division = _divide(left, right)
+    division = divide(dict(_terms(left)), dict(_terms(right)))
     _, rest, divisor, scale = map(_build, division[:4])
     inner = rest if _is_within(rest, divisor) else _call("mod", rest, divisor)
     return scale * (division.step * inner + division.remainder)
@@ -203,38 +201,17 @@ def _call(function: str, *arguments: AnyDim) -> AnyDim:
     known = tuple(argument for argument in arguments if not isinstance(argument, Unknown))
     if len(known) < len(arguments):
         return UNKNOWN
+    low, high = bounds_of_call(function, list(map(_bounds, known)))
+    if low is not None and low == high:
+        return low
     text = call_text(function, tuple(map(_terms, known)))
     size = 1 + sum(argument.size if isinstance(argument, Expr) else 1 for argument in known)
-    bounds = bounds_of_call(function, list(map(_bounds, known)))
-    return _build({(Atom(True, text, function, known, size, bounds),): 1})
-
-
-def _sole_atom(dim: Dim) -> Atom | None:
-    """The atom that the dimension consists of, if it is just one."""
-    ((monomial, coefficient), *others) = _terms(dim)
-    return monomial[0] if len(monomial) == 1 and coefficient == 1 and not others else None
-
-
-def _divide(left: Dim, right: Dim) -> Division:
-    if right == 0:
-        raise ZeroDivisionError(f"the dimension '{left}' is divided by zero")
-    return divide(dict(_terms(left)), dict(_terms(right)))
+    return _build({(Atom(True, text, function, known, size, (low, high)),): 1})
 
 
 def _is_within(rest: AnyDim, divisor: AnyDim) -> bool:
     """Whether 0 <= rest < divisor for sure, so that // gives 0 and % the rest itself."""
-    return _at_least(rest, 0) and _at_least(divisor - rest, 1)
-
-
-def _only_floor_division(dim: AnyDim) -> Atom | None:
-    """The one term of the sum that is a floor division by an integer, if just one is."""
-    found = [
-        monomial[0]
-        for monomial, coefficient in (dim.terms if isinstance(dim, Expr) else ())
-        if coefficient == 1 and len(monomial) == 1 and monomial[0].name == "floordiv"
-        if monomial[0].is_call and isinstance(monomial[0].arguments[1], int)
-    ]
-    return found[0] if len(found) == 1 else None
+    return rest == 0 or (_at_least(rest, 0) and _at_least(divisor - rest, 1))
 
 
 def _at_least(dim: AnyDim, limit: int) -> bool:
@@ -268,14 +245,16 @@ def _extreme(
     is_idle: Callable[[AnyDim, AnyDim], bool],
 ) -> AnyDim:
     """min or max; `is_idle` tells that its first argument never decides beside its second."""
+    integers = [one for one in operands if isinstance(one, int)]
+    if len(integers) == len(operands):
+        return of_integers(integers)
     dims = _flattened(function, operands)
     if dims is None:
         return UNKNOWN
     integers = [dim for dim in dims if isinstance(dim, int)]
-    kept: list[Dim] = [dim for dim in dims if not isinstance(dim, int)]
-    if integers:
-        kept.append(of_integers(integers))
-    kept = [one for one in kept if not any(is_idle(one, other) for other in kept if one != other)]
+    if len(integers) > 1:
+        dims = [*dims[: -len(integers)], of_integers(integers)]
+    kept = [one for one in dims if not any(is_idle(one, other) for other in dims if one != other)]
     return kept[0] if len(kept) == 1 else _call(function, *kept)
 
 
@@ -298,16 +277,12 @@ def broadcast_dim(*operands: Operand) -> AnyDim:
 
 
 def _flattened(function: str, operands: Iterable[Operand]) -> list[Dim] | None:
-    """The operands, calls of the same function opened, without duplicates, sorted, integers last.
-
-    None if one is UNKNOWN.
-    """
+    """Each operand once, calls of `function` opened, integers last; None if one is UNKNOWN."""
     found: dict[Dim, None] = {}
-    for operand in operands:
-        dim = _plain(operand)
+    for dim in [_plain(operand) for operand in operands]:
         if isinstance(dim, Unknown):
             return None
-        atom = _sole_atom(dim)
+        atom = sole_atom(_terms(dim))
         if atom is not None and atom.is_call and atom.name == function:
             found.update(dict.fromkeys(atom.arguments))
         else:
@@ -316,7 +291,7 @@ def _flattened(function: str, operands: Iterable[Operand]) -> list[Dim] | None:
 
 
 def _plain(operand: Operand) -> AnyDim:
-    if isinstance(operand, np.integer):
+    if isinstance(operand, (int, np.integer)):
         return int(operand)
     if not isinstance(operand, _OPERANDS):
         raise TypeError(f"{operand!r} is not a dimension")

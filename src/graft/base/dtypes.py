@@ -88,7 +88,8 @@ def _numpy_dtype(member: DType) -> np.dtype[Any]:
     if member is DType.STRING:
         return np.dtype(object)
     if hasattr(ml_dtypes, member.value):
-        return np.dtype(getattr(ml_dtypes, member.value))
+        exotic: np.dtype[Any] = np.dtype(getattr(ml_dtypes, member.value))
+        return exotic
     return np.dtype(member.value)
 
 
@@ -97,7 +98,7 @@ def _bits(member: DType) -> int:
         return int(member.value.removeprefix("u").removeprefix("int"))
     if member is DType.FLOAT4E2M1FN:
         return 4
-    return _NUMPY_OF[member].itemsize * 8
+    return int(_NUMPY_OF[member].itemsize) * 8
 
 
 _NUMPY_OF = {member: _numpy_dtype(member) for member in DType}

@@ -11,7 +11,6 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,7 +35,20 @@ class Attrs:
 
 
 A = TypeVar("A", bound=Attrs)
+R = TypeVar("R")
 Coercer = Callable[[Any], Any]
+
+
+def per_class(function: Callable[[type[Any]], R]) -> Callable[[type[Any]], R]:
+    """Answer a question about a class once."""
+    answers: dict[type[Any], R] = {}
+
+    def ask(cls: type[Any]) -> R:
+        if cls not in answers:
+            answers[cls] = function(cls)
+        return answers[cls]
+
+    return ask
 
 
 def make_attrs(cls: type[A], given: Mapping[str, Any]) -> A:
@@ -67,8 +79,8 @@ def _required(field: dataclasses.Field[Any]) -> bool:
     return field.default is missing and field.default_factory is missing
 
 
-@cache
-def field_coercers(cls: type[Attrs]) -> dict[str, Coercer]:
+@per_class
+def field_coercers(cls: type[Any]) -> dict[str, Coercer]:
     """Per field of an attribute class, the function that brings a value into its type."""
     hints = typing.get_type_hints(cls)
     return {field.name: _coercer(hints[field.name]) for field in dataclasses.fields(cls)}
@@ -170,8 +182,8 @@ _SIMPLE: dict[Any, Coercer] = {
 }
 
 
-@cache
-def dim_fields(cls: type[Attrs]) -> tuple[str, ...]:
+@per_class
+def dim_fields(cls: type[Any]) -> tuple[str, ...]:
     """The fields that may hold symbolic dims."""
     hints = typing.get_type_hints(cls)
     wanted = (Dim, Dims, Dim | None, Dims | None)

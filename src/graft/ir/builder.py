@@ -60,6 +60,7 @@ class Builder:
         self._counters: dict[str, int] = {}
         self._known: dict[Value, Array] = {}
         self._literals: dict[Value, Literal] = {}
+        self._positions: dict[Value, int] = {}  # of the node that defines it
         self._bindable: set[str] = set()
 
     def input(self, name: str, type_: Type) -> Value:
@@ -69,7 +70,7 @@ class Builder:
             if bare is not None:
                 self._bindable.add(bare)
                 self.symbols.reserve((bare,))
-        value = Value(self.fresh_name(name), self._named(type_))
+        value = Value(self.fresh_name(name), self.named(type_))
         self._inputs.append(value)
         return value
 
@@ -100,25 +101,47 @@ class Builder:
         self, op: Op, inputs: Sequence[Value | None], attrs: Attrs, out: Sequence[str] = ()
     ) -> tuple[Value, ...]:
         """Add a node whose attributes are ready."""
-        operands, attrs, typing_attrs = self._absorb(op, list(inputs), attrs)
-        types = tuple(None if v is None else v.type for v in operands)
-        results = op.result_types(typing_attrs, types)
+        operands, attrs, results = self.infer(op, inputs, attrs)
         stem = op.name.rpartition(".")[2]
         names = [*out, *[""] * (len(results) - len(out))]
         outputs = tuple(
-            Value(self.fresh_name(name or stem), self._named(type_))
+            Value(self.fresh_name(name or stem), self.named(type_))
             for name, type_ in zip(names, results, strict=False)
         )
-        node = Node(op, operands, attrs, outputs, self.place)
-        self._nodes.append(node)
-        self._follow(node)
+        self._place_node(Node(op, operands, attrs, outputs, self.place))
         return outputs
+
+    def infer(
+        self, op: Op, inputs: Sequence[Value | None], attrs: Attrs
+    ) -> tuple[tuple[Value | None, ...], Attrs, tuple[Type, ...]]:
+        """What a call would be: operands and attributes after absorption, and result types."""
+        operands, attrs, typing_attrs = self._absorb(op, list(inputs), attrs)
+        types = tuple([None if v is None else v.type for v in operands])
+        return operands, attrs, op.result_types(typing_attrs, types)
 
     def append(self, node: Node) -> None:
         """Add a finished node as it is; its results keep their identity."""
         self._names.update(value.name for value in node.outputs)
-        self._nodes.append(node)
+        self._place_node(node)
+
+    def take_last(self) -> Node:
+        """Take back the node added last, for whoever keeps the order of nodes elsewhere."""
+        return self._nodes.pop()
+
+    def reserve(self, name: str) -> None:
+        """Keep a name from being given to a new value."""
+        self._names.add(name)
+
+    def acquaint(self, node: Node) -> None:
+        """Learn what a node's result is without adding the node."""
         self._follow(node)
+
+    def forget(self, old: Value, new: Value) -> None:
+        """Another value now stands for what an earlier one did."""
+        if old in self._known:
+            self._known[new] = self._known.pop(old)
+        if old in self._literals:
+            self._literals[new] = self._literals.pop(old)
 
     def adopt_inputs(self, values: Iterable[Value]) -> None:
         """Take over another graph's inputs as they are."""
@@ -133,23 +156,27 @@ class Builder:
         nodes = tuple(self._nodes)
         return Graph(self.name, tuple(self._inputs), nodes, outputs, tuple(names))
 
-    def rename(self, value: Value, name: str) -> Value:
-        """Give the result of a node that was just added another name; returns the new value."""
-        if value.name == name or name in self._names:
+    def rename(self, value: Value, name: str, since: int) -> Value:
+        """Give a result of the nodes added from position `since` on the name; the new value.
+
+        A value that stood before keeps its name, and so does any where the name is taken.
+        """
+        position = self._positions.get(value, -1)
+        if position < since or value.name == name or name in self._names:
             return value
         renamed = Value(self.fresh_name(name), value.type)
-        for position in range(len(self._nodes) - 1, -1, -1):
-            node = self._nodes[position]
+        for later in range(position, len(self._nodes)):
+            node = self._nodes[later]
             outputs = tuple(renamed if v is value else v for v in node.outputs)
             inputs = tuple(renamed if v is value else v for v in node.inputs)
-            self._nodes[position] = replace(node, inputs=inputs, outputs=outputs)
-            if renamed in outputs:
-                break
-        if value in self._known:
-            self._known[renamed] = self._known.pop(value)
-        if value in self._literals:
-            self._literals[renamed] = self._literals.pop(value)
+            self._nodes[later] = replace(node, inputs=inputs, outputs=outputs)
+        self._positions[renamed] = self._positions.pop(value)
+        self.forget(value, renamed)
         return renamed
+
+    def __len__(self) -> int:
+        """How many nodes have been added."""
+        return len(self._nodes)
 
     def literal(self, value: Value | None) -> Literal | None:
         """The constant that a value is, whatever its size; None where it is not one."""
@@ -179,7 +206,8 @@ class Builder:
         self._names.add(name)
         return name
 
-    def _named(self, type_: Type) -> Type:
+    def named(self, type_: Type) -> Type:
+        """The type with a fresh symbol for every unknown extent."""
         if isinstance(type_, TensorType) and (type_.shape is None or UNKNOWN not in type_.shape):
             return type_
         if isinstance(type_, SequenceType):
@@ -208,6 +236,12 @@ class Builder:
             inputs.pop()
         return tuple(inputs), attrs, typing_attrs
 
+    def _place_node(self, node: Node) -> None:
+        for value in node.outputs:
+            self._positions[value] = len(self._nodes)
+        self._nodes.append(node)
+        self._follow(node)
+
     def _follow(self, node: Node) -> None:
         """Learn the value of the node's result where it is small and determined."""
         if node.op.name == "constant":
@@ -231,7 +265,7 @@ def known_result(node: Node, known: Sequence[Array | None]) -> Array | None:
         if _may_evaluate(node, known):
             with np.errstate(all="ignore"):
                 found = run_op(op, attrs, known)[0]
-            return found if isinstance(found, (np.ndarray, np.generic)) else None
+            return np.asarray(found) if isinstance(found, (np.ndarray, np.generic)) else None
         if op.symbolic is not None:
             found = op.symbolic(attrs, known, [v.type if v else None for v in node.inputs])
             return None if found is None else _settled(found)

@@ -20,6 +20,7 @@ class Literal:
 
     array: Array
     type: TensorType
+    _hash: int | None
 
     def __init__(self, array: Array) -> None:
         view = array.view() if isinstance(array, np.ndarray) else np.asarray(array)
@@ -45,7 +46,7 @@ class Literal:
             sample = flat[::step][:_SAMPLES]
             content = tuple(sample) if flat.dtype.kind == "O" else sample.tobytes()
             object.__setattr__(self, "_hash", hash((self.type, content)))
-        return self._hash  # type: ignore[no-any-return]
+        return self._hash or 0
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -61,7 +62,7 @@ class Literal:
 def _same_content(first: Array, second: Array) -> bool:
     """Bit for bit, so that NaN equals itself and -0.0 differs from 0.0."""
     if first.dtype.kind == "O":
-        return first.tolist() == second.tolist()
+        return bool(first.tolist() == second.tolist())
     if _same_memory(first, second):
         return True
     as_bytes = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (first, second)]

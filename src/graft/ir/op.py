@@ -34,6 +34,13 @@ class Work:
     flops: AnyDim = 0
     bytes: AnyDim = 0
 
+    def __add__(self, other: Work) -> Work:
+        return Work(self.macs + other.macs, self.flops + other.flops, self.bytes + other.bytes)
+
+    def with_bytes(self, moved: AnyDim) -> Work:
+        """The same arithmetic with other traffic."""
+        return Work(self.macs, self.flops, moved)
+
 
 # (attributes, operand types, result types) -> work
 WorkRule = Callable[[Any, Sequence["Type | None"], Sequence[Type]], Work]
@@ -161,7 +168,9 @@ def _infer(op: Op, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, 
             error.message = f"{op.name}: {error.message} (operands: {_listed(types)})"
         raise
     except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
-        raise TypeRuleError(f"{op.name} does not take operands {_listed(types)}: {error}") from error
+        raise TypeRuleError(
+            f"{op.name} does not take operands {_listed(types)}: {error}"
+        ) from error
     results = result if isinstance(result, tuple) else (result,)
     if op.outputs is not None and len(results) != op.outputs:
         raise InternalError(f"the type rule of {op.name} gave {len(results)} results")
@@ -186,5 +195,3 @@ def define(name: str, operands: str, infer: TypeRule, evaluate: Meaning, **optio
 def get_op(name: str) -> Op:
     """The operator of that name."""
     return OPS.get(name)
-
-

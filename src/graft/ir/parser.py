@@ -15,7 +15,7 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, ParseError, Place
 from graft.ir.attrs import Attrs, make_attrs
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.lexer import Token, error_at, tokenize
+from graft.ir.lexer import Cursor, Token
 from graft.ir.literal import Literal
 from graft.ir.op import get_op
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
@@ -56,38 +56,10 @@ def _split(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-class _Parser:
+class _Parser(Cursor):
     def __init__(self, text: str, constants: Mapping[str, Array]) -> None:
-        self.text = text
-        self.tokens = tokenize(text)
-        self.position = 0
+        super().__init__(text)
         self.constants = constants
-
-    def error(self, message: str, token: Token | None = None) -> ParseError:
-        token = token or self.tokens[self.position]
-        return error_at(self.text, token.offset, message)
-
-    def next(self) -> Token:
-        token = self.tokens[self.position]
-        self.position += 1
-        return token
-
-    def accept(self, text: str) -> bool:
-        if self.tokens[self.position].text == text:
-            self.position += 1
-            return True
-        return False
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            raise self.error(f"'{text}' is wanted, not '{self.tokens[self.position].text}'")
-
-    def expect_kind(self, kind: str, wanted: str) -> Token:
-        token = self.next()
-        if token.kind != kind:
-            self.position -= 1
-            raise self.error(f"{wanted} is wanted, not '{token.text}'")
-        return token
 
     def graph(self, depth: int) -> Graph:
         if depth > MAX_NESTING:
@@ -179,7 +151,7 @@ class _Parser:
         if token.text == "graph":
             return self.graph(depth + 1)
         if token.text == "[":
-            return self.list(depth)
+            return self.items(depth)
         if token.text == "dense":
             return self.literal()
         if token.kind == "tensor" or token.text in ("sequence", "optional", "map"):
@@ -187,7 +159,7 @@ class _Parser:
         self.position += 1
         return self.scalar(token)
 
-    def list(self, depth: int) -> tuple[Any, ...]:
+    def items(self, depth: int) -> tuple[Any, ...]:
         self.expect("[")
         items: list[Any] = []
         while not self.accept("]"):
@@ -207,12 +179,6 @@ class _Parser:
             return _WORDS[token.text]
         raise self.error(f"a value is wanted, not '{token.text}'", token)
 
-    def guarded(self, action: Any, token: Token) -> Any:
-        try:
-            return action()
-        except (GraftError, ValueError) as error:
-            raise self.error(str(error), token) from None
-
     def literal(self) -> Literal:
         start = self.next()
         self.expect("<")
@@ -222,7 +188,7 @@ class _Parser:
         if self.tokens[self.position].kind == "reference":
             array = self.referred(type_)
         else:
-            array = self.guarded(lambda: _array(type_, self.items()), start)
+            array = self.guarded(lambda: _array(type_, self.elements()), start)
         self.expect(">")
         return Literal(array)
 
@@ -237,7 +203,7 @@ class _Parser:
             raise self.error(f"the constant {token.text} is {actual}, not {type_}", token)
         return array
 
-    def items(self) -> list[Any]:
+    def elements(self) -> list[Any]:
         found: list[Any] = []
         if self.accept(":"):
             found.append(self.scalar(self.next()))
@@ -248,7 +214,7 @@ class _Parser:
     def type(self) -> Type:
         token = self.next()
         if token.kind == "tensor":
-            return self.guarded(lambda: _tensor_type(token.text), token)  # type: ignore[no-any-return]
+            return self.guarded(lambda: _tensor_type(token.text), token)
         if token.text not in ("sequence", "optional", "map"):
             raise self.error(f"a type is wanted, not '{token.text}'", token)
         self.expect("<")
@@ -298,6 +264,8 @@ def _array(type_: TensorType, items: list[Any]) -> Array:
         array = np.empty(len(items), dtype=object)
         array[:] = items
         return array.reshape(shape)
-    return np.array(items).astype(type_.dtype.numpy).reshape(shape) if items else np.zeros(
-        shape, type_.dtype.numpy
+    return (
+        np.array(items).astype(type_.dtype.numpy).reshape(shape)
+        if items
+        else np.zeros(shape, type_.dtype.numpy)
     )

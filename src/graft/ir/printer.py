@@ -17,7 +17,7 @@ import numpy as np
 from graft.base.dims import Expr
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError, Place
-from graft.ir.attrs import Attrs
+from graft.ir.attrs import per_class
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType
@@ -53,8 +53,8 @@ def quoted(name: str) -> str:
     return name if _BARE.match(name) else json.dumps(name)
 
 
-@cache
-def _defaults(cls: type[Attrs]) -> tuple[tuple[str, Any], ...]:
+@per_class
+def _defaults(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, _default(field)) for field in fields(cls))
 
 

@@ -157,4 +157,3 @@ def map_dims(type_: Type, change: Callable[[AnyDim], AnyDim]) -> Type:
     if isinstance(type_, OptionalType):
         return OptionalType(map_dims(type_.element, change))
     return MapType(type_.key, map_dims(type_.value, change))
-

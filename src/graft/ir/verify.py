@@ -62,4 +62,6 @@ def _verify_node(node: Node, defined: set[Value], symbols: frozenset[str]) -> No
         raise VerifyError(f"{op.name} gives {len(results)} results, not {len(node.outputs)}")
     for value, inferred in zip(node.outputs, results, strict=True):
         if value.type is not inferred and not compatible(value.type, inferred):
-            raise VerifyError(f"%{value.name} is declared {value.type} but {op.name} gives {inferred}")
+            raise VerifyError(
+                f"%{value.name} is declared {value.type} but {op.name} gives {inferred}"
+            )

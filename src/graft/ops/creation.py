@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim
+from graft.base.dims import UNKNOWN, AnyDim, Dim, ceildiv, dim_max
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.literal import Literal
 from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import TensorType, Type
-from graft.ops.rules import require
+from graft.ops.rules import require, symbolic_by, unknown_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,98 @@ define(
     _full_type,
     _full,
     attrs=FullAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+    symbolic=symbolic_by(_full),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ArangeAttrs(Attrs):
+    """Integers from `start` (included) to `limit` (excluded) in steps of `delta`."""
+
+    start: Dim | None = None
+    limit: Dim | None = None
+    delta: Dim | None = None
+    dtype: DType = DType.INT64
+
+
+def _arange_extent(start: AnyDim, limit: AnyDim, delta: AnyDim) -> AnyDim:
+    if not isinstance(delta, int):
+        return UNKNOWN
+    require(delta != 0, "the step is 0")
+    span = limit - start if delta > 0 else start - limit
+    return dim_max(ceildiv(span, abs(delta)), 0)
+
+
+def _arange_type(attrs: ArangeAttrs, *operands: TensorType | None) -> TensorType:
+    require(attrs.dtype.is_integer, f"counts in integers, not {attrs.dtype}")
+    values: list[AnyDim] = []
+    for value, operand in zip((attrs.start, attrs.limit, attrs.delta), operands, strict=True):
+        require(value is not None or operand is not None, "start, limit or step is missing")
+        same = operand is None or operand.dtype is attrs.dtype
+        require(same, f"an operand is not {attrs.dtype} as the result")
+        values.append(UNKNOWN if value is None else value)
+    return TensorType(attrs.dtype, (_arange_extent(*values),))
+
+
+def _arange_bounds(attrs: ArangeAttrs, operands: Sequence[Array | None]) -> list[Any]:
+    static = (attrs.start, attrs.limit, attrs.delta)
+    pairs = zip(static, operands, strict=True)
+    return [value if array is None else array.reshape(-1).tolist()[0] for value, array in pairs]
+
+
+def _arange(attrs: ArangeAttrs, *operands: Array | None) -> Array:
+    start, limit, delta = _arange_bounds(attrs, operands)
+    require(delta != 0, "the step is 0")
+    return np.arange(start, limit, delta, dtype=attrs.dtype.numpy)
+
+
+def _arange_dims(attrs: ArangeAttrs, *operands: Array | None) -> Array:
+    """A known number of symbolic dims, such as n, n + 1, n + 2."""
+    start, limit, delta = _arange_bounds(attrs, operands)
+    extent = _arange_extent(start, limit, delta)
+    return np.array([start + i * delta for i in range(operator.index(extent))], dtype=object)
+
+
+define(
+    "arange",
+    "start? limit? delta?",
+    _arange_type,
+    _arange,
+    attrs=ArangeAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+    symbolic=symbolic_by(_arange_dims),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EyeAttrs(Attrs):
+    """Ones on the `k`-th diagonal of a matrix."""
+
+    shape: Dims | None = None
+    k: int = 0
+    dtype: DType = DType.FLOAT32
+
+
+def _eye_type(attrs: EyeAttrs, shape: TensorType | None) -> TensorType:
+    dims = shape_operand(attrs.shape, shape)
+    require(dims is None or len(dims) == 2, f"a matrix has two axes, not {len(dims or ())}")
+    return TensorType(attrs.dtype, unknown_shape(2) if dims is None else dims)
+
+
+def _eye(attrs: EyeAttrs, shape: Array | None) -> Array:
+    rows, columns = attrs.shape or () if shape is None else shape.tolist()
+    return np.eye(rows, columns, k=attrs.k, dtype=np.int8).astype(attrs.dtype.numpy)
+
+
+define(
+    "eye",
+    "shape?",
+    _eye_type,
+    _eye,
+    attrs=EyeAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
 )

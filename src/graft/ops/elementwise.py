@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dims import (
+    AnyDim,
     Dim,
     dim_max,
     dim_min,
@@ -86,7 +87,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    return np.frompyfunc(math.erf, 1, 1)(x).astype(np.float64)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(np.float64)
 
 
 # name, function, operand dtypes
@@ -142,7 +143,7 @@ def _on_dims(function: Callable[..., Any]) -> SymbolicRule:
     return symbolic_by(lambda _attrs, a, b: np.asarray(lifted(a, b), dtype=object))
 
 
-def _quotient_of_dims(a: Dim, b: Dim) -> Dim:
+def _quotient_of_dims(a: Dim, b: Dim) -> AnyDim:
     """Truncation is floor where neither side can be negative, which dims must prove."""
     if dim_max(a, 0) != a or dim_max(b, 0) != b:
         raise TypeError("sign unknown")

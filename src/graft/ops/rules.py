@@ -122,3 +122,15 @@ def symbolic_by(function: Callable[..., Any]) -> SymbolicRule:
         return result if isinstance(result, np.ndarray) else np.asarray(result)
 
     return follow
+
+
+def require_broadcasts_to(type_: TensorType, target: TensorType, what: str) -> None:
+    """Refuse a type that does not broadcast to another one without changing it."""
+    if type_.shape is None or target.shape is None:
+        return
+    ends = zip(reversed(type_.shape), reversed(target.shape), strict=False)
+    fits = not any(dim != 1 and provably_different(dim, wanted) for dim, wanted in ends)
+    require(
+        fits and len(type_.shape) <= len(target.shape),
+        f"{what} is {type_}, which does not broadcast to {target}",
+    )

@@ -5,6 +5,7 @@ A lowering reads operands and attributes from the `Call` and emits Graft operato
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -60,11 +61,11 @@ class Call:
             self.fail(f"{self.node.op_type} lacks the attribute '{name}'")
         return default
 
-    def int(self, name: str, default: Any = _REQUIRED) -> int:
-        return self._typed(name, default, int, "an integer")  # type: ignore[no-any-return]
+    def int(self, name: str, default: Any = _REQUIRED) -> builtins.int:
+        return self._typed(name, default, builtins.int, "an integer")  # type: ignore[no-any-return]
 
-    def float(self, name: str, default: Any = _REQUIRED) -> float:
-        return self._typed(name, default, (float, int), "a number")  # type: ignore[no-any-return]
+    def float(self, name: str, default: Any = _REQUIRED) -> builtins.float:
+        return self._typed(name, default, (builtins.float, builtins.int), "a number")  # type: ignore[no-any-return]
 
     def string(self, name: str, default: Any = _REQUIRED) -> str:
         return self._typed(name, default, str, "a string")  # type: ignore[no-any-return]
@@ -113,14 +114,18 @@ class Call:
         return self.scope.builder.concrete(value) if literal is None else literal.array
 
     def delegate(
-        self, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, **attributes: Any
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        outputs: builtins.int = 1,
+        **attributes: Any,
     ) -> tuple[Value, ...]:
         """Lower another ONNX operator (of the same domain and opset) in this one's stead."""
         node = onnx.helper.make_node(op_type, [], [""] * outputs, **attributes)
         node.domain = self.node.domain
         return self.scope.lower_call(node, tuple(inputs), self.place)
 
-    def rank(self, value: Value) -> int:
+    def rank(self, value: Value) -> builtins.int:
         """An operand's rank, which has to be known."""
         if value.shape is None:
             hint = "run ONNX shape inference, or give the model's inputs a shape"

@@ -19,8 +19,6 @@ from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.types import Type, compatible
 
-OLDEST_OPSET = 7
-
 
 def import_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
     """Import a model from a path, bytes or a `ModelProto`."""
@@ -52,11 +50,10 @@ def _check_opsets(opsets: dict[str, int], source: Source) -> None:
     place = Place(source.name)
     if not opsets:
         raise ModelError("the model does not say which opset it uses", place)
-    version = opsets.get("", OLDEST_OPSET)
+    version = opsets.get("", 1)
     newest = onnx.defs.onnx_opset_version()
-    if version < OLDEST_OPSET:
-        hint = f"convert it with onnx.version_converter to opset {OLDEST_OPSET} or later"
-        raise UnsupportedError(f"opset {version} is too old", place, hint)
+    if version < 1:
+        raise ModelError(f"there is no opset {version}", place)
     if version > newest:
         hint = "upgrade the onnx package"
         raise UnsupportedError(f"opset {version} is newer than onnx knows ({newest})", place, hint)

@@ -17,6 +17,7 @@ from graft.base.dtypes import Array
 from graft.base.errors import GraftError, ModelError, Place, UnsupportedError
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.functions import function_body, instantiate
+from graft.frontends.onnx.legacy import MODERN, modernize
 from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.registry import LOWERINGS, key
 from graft.ir.builder import Builder
@@ -96,10 +97,11 @@ class Scope:
             label = node.name or f"{node.op_type}_{index}"
             place = Place(self.source.name, f"{self.path}{label}", node.op_type)
             operands = tuple(self._operand(name, place) for name in node.input)
+            since = len(self.builder)
             results = self.lower_call(node, operands, place)
             for name, value in zip(node.output, results, strict=False):
                 if name:
-                    self._define(name, value, place)
+                    self._define(name, value, since, place)
 
     def _operand(self, name: str, place: Place) -> Value | None:
         if not name:
@@ -113,12 +115,12 @@ class Scope:
             )
         return value
 
-    def _define(self, name: str, value: Value | None, place: Place) -> None:
+    def _define(self, name: str, value: Value | None, since: int, place: Place) -> None:
         if name in self.values:
             raise ModelError(f"'{name}' is defined twice", place)
         if value is None:
             raise UnsupportedError(f"the result '{name}' is not available", place)
-        self.values[name] = self.builder.rename(value, name)
+        self.values[name] = self.builder.rename(value, name, since)
 
     def lower_call(
         self, node: onnx.NodeProto, operands: tuple[Value | None, ...], place: Place
@@ -137,6 +139,8 @@ class Scope:
             if lowering not in LOWERINGS:
                 return self._by_schema(node, operands, opset, place)
             check_against_schema(node, domain, opset)
+            if domain == "" and opset < MODERN:
+                node, operands = modernize(node, operands, opset, self.builder)
             results = LOWERINGS.get(lowering)(Call(node, operands, self, opset, place))
         except GraftError as error:
             raise error.at(place) from error.__cause__

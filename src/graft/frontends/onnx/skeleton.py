@@ -30,6 +30,7 @@ METADATA_KEY = "seeded_weights"
 # What protobuf can write into one file.
 _LARGEST_FILE = 2**31 - 1
 _ALIGNMENT = 64
+_LARGEST_STD = float(np.finfo(np.float32).max)
 
 _Store = Callable[[onnx.TensorProto, memoryview], None]
 
@@ -137,7 +138,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _is_float32(value: object) -> TypeGuard[float]:
-    return type(value) in (int, float) and abs(value) <= np.finfo(np.float32).max
+    return isinstance(value, int | float) and type(value) is not bool and abs(value) <= _LARGEST_STD
 
 
 def _external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

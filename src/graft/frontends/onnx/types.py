@@ -12,7 +12,7 @@ from graft.base.errors import ModelError, UnsupportedError
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
 _PROTO = onnx.TensorProto
-_DTYPES = {
+_DTYPES: dict[int, DType] = {
     _PROTO.BOOL: DType.BOOL,
     _PROTO.INT2: DType.INT2,
     _PROTO.INT4: DType.INT4,

@@ -119,5 +119,3 @@ def _is_inf(call: Call) -> Value:
         if not call.int(attribute, 1):
             result = call.op("logical_and", result, other_sign())
     return result
-
-

@@ -1,0 +1,95 @@
+"""Nodes of opsets before 7, brought into the form of opset 7.
+
+In goes a node with its operands, out comes the pair that means the same in opset 7. The changes that
+opset 7 made: NumPy's broadcasting instead of `broadcast` and `axis`, no `is_test`, no
+`consumed_inputs`. Operators that changed in other ways before opset 7 are refused.
+"""
+
+from __future__ import annotations
+
+import onnx
+
+from graft.base.errors import UnsupportedError
+from graft.ir.builder import Builder
+from graft.ir.graph import Value
+
+MODERN = 7
+
+Operands = tuple[Value | None, ...]
+
+_DROPPED = frozenset({"broadcast", "axis", "is_test", "consumed_inputs"})
+_BROADCASTING = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"}
+)
+_FLAGS_ONLY = frozenset({"Gemm", "BatchNormalization", "Dropout"})
+
+
+def modernize(
+    node: onnx.NodeProto, operands: Operands, opset: int, builder: Builder
+) -> tuple[onnx.NodeProto, Operands]:
+    """The node and its operands as opset 7 would write them."""
+    if _unchanged(node.op_type, opset):
+        return node, operands
+    if node.op_type in _BROADCASTING:
+        return _without_flags(node), _aligned(node, operands, builder)
+    if node.op_type == "PRelu":
+        return _without_flags(node), _per_channel(operands, builder)
+    if node.op_type in _FLAGS_ONLY or _differs_by_flags(node.op_type, opset):
+        return _without_flags(node), operands
+    raise UnsupportedError(
+        f"{node.op_type} of opset {opset} is too old",
+        hint=f"convert the model with onnx.version_converter to opset {MODERN} or later",
+    )
+
+
+def _since(op_type: str, opset: int) -> int:
+    try:
+        return int(onnx.defs.get_schema(op_type, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return 0
+
+
+def _unchanged(op_type: str, opset: int) -> bool:
+    return _since(op_type, opset) == _since(op_type, MODERN)
+
+
+def _differs_by_flags(op_type: str, opset: int) -> bool:
+    """Whether the newer version only lost attributes that mean nothing any more."""
+    old = onnx.defs.get_schema(op_type, opset, "").attributes if _since(op_type, opset) else {}
+    new = onnx.defs.get_schema(op_type, MODERN, "").attributes
+    return bool(old) and set(old) - set(new) == {"consumed_inputs"} and set(new) <= set(old)
+
+
+def _without_flags(node: onnx.NodeProto) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    copy.attribute.extend(a for a in node.attribute if a.name not in _DROPPED)
+    return copy
+
+
+def _aligned(node: onnx.NodeProto, operands: Operands, builder: Builder) -> Operands:
+    """The second operand stretched so that its first axis stands under `axis` of the first one."""
+    axis = next((a.i for a in node.attribute if a.name == "axis"), None)
+    first, second = operands[0], operands[1] if len(operands) > 1 else None
+    if axis is None or first is None or second is None:
+        return operands
+    if first.shape is None or second.shape is None:
+        raise UnsupportedError(f"{node.op_type} with an axis wants operands of known rank")
+    behind = len(first.shape) - (axis % max(len(first.shape), 1)) - len(second.shape)
+    return first, _stretched(second, behind, builder)
+
+
+def _per_channel(operands: Operands, builder: Builder) -> Operands:
+    data, slope = operands
+    if data is None or slope is None or data.shape is None or slope.tensor.size == 1:
+        return operands
+    return data, _stretched(slope, len(data.shape) - 2, builder)
+
+
+def _stretched(value: Value, count: int, builder: Builder) -> Value:
+    """The value with so many axes of extent 1 behind it."""
+    if count <= 0:
+        return value
+    rank = len(value.shape or ())
+    return builder("expand_dims", value, axes=tuple(range(rank, rank + count)))

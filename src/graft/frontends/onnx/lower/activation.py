@@ -1,0 +1,217 @@
+"""Activation functions: the relu family, sigmoid-like gates, softmax.
+
+What backends want whole becomes one operator of the `activation` family; the others are composed
+of elementwise arithmetic, by formulas that neither overflow nor lose NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import onnx
+
+from graft.base.dtypes import DType
+from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.registry import Lowering, lowers
+from graft.ir.graph import Value
+
+
+def _coefficient(call: Call, name: str) -> float:
+    """A float attribute, or the default that the operator's schema gives it."""
+    return call.float(name, _schema_default(call.node.op_type, call.opset, name))
+
+
+@lru_cache(maxsize=256)
+def _schema_default(op_type: str, opset: int, name: str) -> float:
+    return float(onnx.defs.get_schema(op_type, opset).attributes[name].default_value.f)
+
+
+@lowers("Relu")
+def _relu(call: Call) -> Value:
+    return call.op("nn.relu", call.input(0))
+
+
+@lowers("LeakyRelu")
+def _leaky_relu(call: Call) -> Value:
+    return call.op("nn.leaky_relu", call.input(0), alpha=_coefficient(call, "alpha"))
+
+
+@lowers("PRelu")
+def _prelu(call: Call) -> Value:
+    return call.op("nn.prelu", call.input(0), call.input(1))
+
+
+@lowers("Gelu")
+def _gelu(call: Call) -> Value:
+    kind = call.string("approximate", "none")
+    if kind not in ("none", "tanh"):
+        call.fail(f"approximate is '{kind}', neither none nor tanh")
+    return call.op("nn.gelu", call.input(0), approximate=kind == "tanh")
+
+
+def _times(call: Call, x: Value, factor: float) -> Value:
+    return x if factor == 1 else call.op("multiply", x, call.scalar(factor, x))
+
+
+def _exponential_unit(call: Call, x: Value, alpha: float, width: float = 1) -> Value:
+    """x where it is not negative, else alpha * (exp(x / width) - 1)."""
+    inner = x if width == 1 else call.op("divide", x, call.scalar(width, x))
+    grown = call.op("subtract", call.op("exp", inner), call.scalar(1, x))
+    is_negative = call.op("less", x, call.scalar(0, x))
+    return call.op("where", is_negative, _times(call, grown, alpha), x)
+
+
+@lowers("Elu")
+def _elu(call: Call) -> Value:
+    return _exponential_unit(call, call.input(0), _coefficient(call, "alpha"))
+
+
+@lowers("Selu")
+def _selu(call: Call) -> Value:
+    unit = _exponential_unit(call, call.input(0), _coefficient(call, "alpha"))
+    return _times(call, unit, _coefficient(call, "gamma"))
+
+
+@lowers("Celu")
+def _celu(call: Call) -> Value:
+    alpha = _coefficient(call, "alpha")
+    return _exponential_unit(call, call.input(0), alpha, width=alpha)
+
+
+def _hard_sigmoid_of(call: Call, x: Value, alpha: float, beta: float) -> Value:
+    line = call.op("add", _times(call, x, alpha), call.scalar(beta, x))
+    return call.op("clip", line, a_min=0, a_max=1)
+
+
+@lowers("HardSigmoid")
+def _hard_sigmoid(call: Call) -> Value:
+    alpha, beta = _coefficient(call, "alpha"), _coefficient(call, "beta")
+    return _hard_sigmoid_of(call, call.input(0), alpha, beta)
+
+
+@lowers("HardSwish")
+def _hard_swish(call: Call) -> Value:
+    x = call.input(0)
+    return call.op("multiply", x, _hard_sigmoid_of(call, x, 1 / 6, 0.5))
+
+
+@lowers("Softplus")
+def _softplus(call: Call) -> Value:
+    """max(x, 0) + log(1 + exp(-|x|)): the exponential never overflows."""
+    x = call.input(0)
+    decay = call.op("exp", call.op("negative", call.op("abs", x)))
+    rest = call.op("log", call.op("add", decay, call.scalar(1, x)))
+    return call.op("add", call.op("nn.relu", x), rest)
+
+
+@lowers("Mish")
+def _mish(call: Call) -> Value:
+    """x * tanh(softplus(x)), where tanh(log(1 + e)) is n / (n + 2) with n = e * (e + 2).
+
+    From some x on the quotient rounds to 1; the exponential is held there, short of overflow.
+    """
+    x = call.input(0)
+    limit = call.scalar(5 if x.dtype is DType.FLOAT16 else 20, x)
+    power = call.op("exp", call.op("minimum", x, limit))
+    two = call.scalar(2, x)
+    share = call.op("multiply", power, call.op("add", power, two))
+    return call.op("multiply", x, call.op("divide", share, call.op("add", share, two)))
+
+
+@lowers("Softsign")
+def _softsign(call: Call) -> Value:
+    x = call.input(0)
+    return call.op("divide", x, call.op("add", call.op("abs", x), call.scalar(1, x)))
+
+
+@lowers("ThresholdedRelu")
+def _thresholded_relu(call: Call) -> Value:
+    x = call.input(0)
+    is_above = call.op("greater", x, call.scalar(_coefficient(call, "alpha"), x))
+    return call.op("where", is_above, x, call.scalar(0, x))
+
+
+def _swish_of(call: Call, x: Value) -> Value:
+    gate = call.op("sigmoid", _times(call, x, _coefficient(call, "alpha")))
+    return call.op("multiply", x, gate)
+
+
+@lowers("Swish")
+def _swish(call: Call) -> Value:
+    return _swish_of(call, call.input(0))
+
+
+@lowers("SwiGLU")
+def _swiglu(call: Call) -> Value:
+    return call.op("multiply", _swish_of(call, call.input(0)), call.input(1))
+
+
+@lowers("Shrink")
+def _shrink(call: Call) -> Value:
+    x = call.input(0)
+    threshold, bias = _coefficient(call, "lambd"), _coefficient(call, "bias")
+    zero = call.scalar(0, x)
+    above = call.op("where", _is_above(call, x, threshold), _shifted(call, x, -bias), zero)
+    return call.op("where", _is_below(call, x, -threshold), _shifted(call, x, bias), above)
+
+
+def _is_above(call: Call, x: Value, limit: float) -> Value:
+    return call.op("greater", x, _bound(call, x, math.floor(limit) if _whole(x) else limit))
+
+
+def _is_below(call: Call, x: Value, limit: float) -> Value:
+    if _whole(x) and limit <= np.iinfo(x.dtype.numpy).min:
+        return call.constant(np.array(False))
+    return call.op("less", x, _bound(call, x, math.ceil(limit) if _whole(x) else limit))
+
+
+def _whole(x: Value) -> bool:
+    return x.dtype.is_integer
+
+
+def _bound(call: Call, x: Value, limit: float) -> Value:
+    """A threshold in x's dtype; for an integer dtype, the nearest one that it has."""
+    if _whole(x):
+        range_ = np.iinfo(x.dtype.numpy)
+        return call.scalar(min(max(int(limit), range_.min), range_.max), x)
+    return call.scalar(limit, x)
+
+
+def _shifted(call: Call, x: Value, by: float) -> Value:
+    """x + by, in floating point where x is of integers and `by` is no whole number."""
+    if not _whole(x):
+        return call.op("add", x, call.scalar(by, x))
+    if by == int(by):
+        name = "add" if by >= 0 else "subtract"
+        return call.op(name, x, call.scalar(abs(int(by)), x))
+    wide = call.op("cast", x, dtype=DType.FLOAT64)
+    return call.op("cast", call.op("add", wide, call.scalar(by, wide)), dtype=x.dtype)
+
+
+def _along_axis(name: str) -> Lowering:
+    """Softmax and its logarithm; before opset 13 over all axes from `axis` on, taken as one."""
+
+    def lower(call: Call) -> Value:
+        x = call.input(0)
+        if call.opset >= 13:
+            return call.op(name, x, axis=call.int("axis", -1))
+        axis, rank = call.int("axis", 1), call.rank(x)
+        if not -rank <= axis < rank:
+            call.fail(f"axis {axis} is out of range for rank {rank}")
+        axis %= rank
+        if axis == rank - 1:
+            return call.op(name, x, axis=axis)
+        shape = call.op("shape_of", x)
+        outer = call.op("strided_slice", shape, begin=[0], end=[axis], axes=[0], strides=[1])
+        inner = call.op("strided_slice", shape, begin=[axis], end=[rank], axes=[0], strides=[1])
+        flat_shape = call.op("concatenate", outer, call.op("prod", inner, keepdims=True), axis=0)
+        flat = call.op("reshape", x, flat_shape, allowzero=True)
+        return call.op("reshape", call.op(name, flat, axis=-1), shape, allowzero=True)
+
+    return lower
+
+
+lowers("Softmax")(_along_axis("nn.softmax"))
+lowers("LogSoftmax")(_along_axis("nn.log_softmax"))

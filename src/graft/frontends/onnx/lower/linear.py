@@ -1,0 +1,127 @@
+"""Matrix products, quantised ones included, Einstein sums and determinants."""
+
+from __future__ import annotations
+
+from graft.base.dims import UNKNOWN, provably_equal
+from graft.base.dtypes import DType
+from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.registry import lowers
+from graft.ir.graph import Value
+from graft.ops.rules import require_broadcasts_to
+
+
+@lowers("MatMul")
+def _matmul(call: Call) -> Value:
+    return matmul(call, call.input(0), call.input(1))
+
+
+def matmul(call: Call, a: Value, b: Value) -> Value:
+    """`numpy.matmul`: a vector is a row on the left and a column on the right, and then dropped."""
+    rank = call.rank(b)
+    if rank == 2:
+        return call.op("nn.dense", a, call.op("transpose", b, axes=(1, 0)))
+    if rank == 1:
+        product = call.op("nn.dense", a, call.op("expand_dims", b, axes=(0,)))
+        return call.op("squeeze", product, axes=(-1,))
+    if call.rank(a) == 1:
+        product = call.op("nn.batch_matmul", call.op("expand_dims", a, axes=(0,)), b)
+        return call.op("squeeze", product, axes=(-2,))
+    return call.op("nn.batch_matmul", a, b)
+
+
+@lowers("Gemm")
+def _gemm(call: Call) -> Value:
+    a, b, c = call.input(0), call.input(1), call.optional(2)
+    if a.shape is not None and len(a.shape) != 2:
+        call.fail(f"A has rank {len(a.shape)}, not 2")
+    if call.int("transA", 0):
+        a = call.op("transpose", a, axes=(1, 0))
+    weight = b if call.int("transB", 0) else call.op("transpose", b, axes=(1, 0))
+    product = _scaled(call, call.op("nn.dense", a, weight), "alpha")
+    # As in BLAS, a factor of zero means that the third operand is not looked at.
+    if c is None or call.float("beta", 1.0) == 0:
+        return product
+    return _with_bias(call, product, _scaled(call, c, "beta"))
+
+
+def _scaled(call: Call, value: Value, attribute: str) -> Value:
+    factor = call.float(attribute, 1.0)
+    if factor == 1:
+        return value
+    if value.dtype.is_integer and not float(factor).is_integer():
+        call.unsupported(f"{attribute} is {factor:g}, which integers cannot be multiplied by")
+    return call.op("multiply", value, call.scalar(factor, value))
+
+
+def _with_bias(call: Call, product: Value, bias: Value) -> Value:
+    require_broadcasts_to(bias.tensor, product.tensor, "C")
+    columns = product.shape[-1] if product.shape else UNKNOWN
+    if bias.shape and len(bias.shape) == 1 and provably_equal(bias.shape[0], columns):
+        return call.op("nn.bias_add", product, bias, axis=-1)
+    return call.op("add", product, bias)
+
+
+@lowers("Einsum")
+def _einsum(call: Call) -> Value:
+    return call.op("einsum", *call.inputs, equation=call.string("equation"))
+
+
+@lowers("Det")
+def _det(call: Call) -> Value:
+    return call.op("det", call.input(0))
+
+
+@lowers("MatMulInteger")
+def _matmul_integer(call: Call) -> Value:
+    a, b = call.input(0), call.input(1)
+    a_zero, b_zero = call.optional(2), call.optional(3)
+    if a_zero is not None and call.rank(a) > 1:
+        a_zero = _per_row(call, a_zero)
+    wide_a = _centred(call, a, a_zero, DType.INT32)
+    return matmul(call, wide_a, _centred(call, b, b_zero, DType.INT32))
+
+
+def _per_row(call: Call, parameter: Value) -> Value:
+    """A parameter that broadcasts against a matrix's rows, where it is a list of one per row."""
+    return call.op("expand_dims", parameter, axes=(1,)) if call.rank(parameter) == 1 else parameter
+
+
+def _centred(call: Call, value: Value, zero_point: Value | None, dtype: DType) -> Value:
+    """What a quantised value stands for, but for the scale; no difference overflows."""
+    wide = cast_to(call, value, dtype)
+    if zero_point is None:
+        return wide
+    return call.op("subtract", wide, cast_to(call, zero_point, dtype))
+
+
+def cast_to(call: Call, value: Value, dtype: DType) -> Value:
+    """The value in a dtype; itself where it has that already."""
+    return value if value.dtype is dtype else call.op("cast", value, dtype=dtype)
+
+
+@lowers("QLinearMatMul")
+def _qlinear_matmul(call: Call) -> Value:
+    """The sums are exact where both operands are integers; float32 scales them."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (call.input(i) for i in range(8))
+    row, column = call.rank(a) == 1, call.rank(b) == 1
+    if row:
+        a = call.op("expand_dims", a, axes=(0,))
+    if column:
+        b = call.op("expand_dims", b, axes=(1,))
+    real_dtype = DType.FLOAT32
+    integers = a.dtype.is_integer and b.dtype.is_integer
+    dtype = DType.INT32 if integers else real_dtype
+    centred = _centred(call, a, _per_row(call, a_zero), dtype), _centred(call, b, b_zero, dtype)
+    sums = cast_to(call, matmul(call, *centred), real_dtype)
+    scales = [cast_to(call, v, real_dtype) for v in (_per_row(call, a_scale), b_scale, y_scale)]
+    real = call.op("multiply", sums, call.op("multiply", *scales[:2]))
+    y_scale, y_zero = _per_tensor(call, scales[2]), _per_tensor(call, y_zero)
+    quantized = call.op("qnn.quantize", real, y_scale, y_zero, dtype=y_zero.dtype)
+    dropped = (*((-2,) if row else ()), *((-1,) if column else ()))
+    return call.op("squeeze", quantized, axes=dropped) if dropped else quantized
+
+
+def _per_tensor(call: Call, parameter: Value) -> Value:
+    """The parameter without axes, of which each must be of extent 1."""
+    rank = call.rank(parameter)
+    return call.op("squeeze", parameter, axes=tuple(range(rank))) if rank else parameter

@@ -1,0 +1,128 @@
+"""Movement: reshaping, transposing, joining, cutting, repeating."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graft.base.dims import AnyDim
+from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.registry import lowers
+from graft.ir.graph import Value
+
+
+@lowers("Reshape")
+def _reshape(call: Call) -> Value:
+    shape = call.input(1)
+    allowzero = bool(call.int("allowzero", 0))
+    known = call.known(shape)
+    if known is not None and known.dtype == object and 0 not in known.tolist():
+        allowzero = True  # a symbol that is bound to 0 means 0, not "copy"
+    return call.op("reshape", call.input(0), shape, allowzero=allowzero)
+
+
+@lowers("Transpose")
+def _transpose(call: Call) -> Value:
+    return call.op("transpose", call.input(0), axes=call.ints("perm", None))
+
+
+@lowers("Unsqueeze")
+def _unsqueeze(call: Call) -> Value:
+    if call.opset < 13:
+        return call.op("expand_dims", call.input(0), axes=call.ints("axes"))
+    return call.op("expand_dims", call.input(0), call.input(1))
+
+
+@lowers("Squeeze")
+def _squeeze(call: Call) -> Value:
+    if call.opset < 13:
+        return call.op("squeeze", call.input(0), axes=call.ints("axes", None))
+    return call.op("squeeze", call.input(0), call.optional(1))
+
+
+@lowers("Concat")
+def _concat(call: Call) -> Value:
+    return call.op("concatenate", *call.inputs, axis=call.int("axis"))
+
+
+@lowers("Split")
+def _split(call: Call) -> tuple[Value, ...]:
+    data, axis = call.input(0), call.int("axis", 0)
+    sizes = call.ints("split", None) if call.opset < 13 else None
+    operand = call.optional(1)
+    if sizes is not None or operand is not None:
+        return call.ops("split", data, operand, axis=axis, sizes=sizes)
+    sections = call.int("num_outputs", len(call.node.output))
+    return call.ops("split", data, axis=axis, sections=sections)
+
+
+@lowers("Slice")
+def _slice(call: Call) -> Value:
+    if call.opset < 10:
+        begin, end = call.ints("starts"), call.ints("ends")
+        axes = call.ints("axes", None)
+        return call.op("strided_slice", call.input(0), begin=begin, end=end, axes=axes)
+    return call.op("strided_slice", call.input(0), *call.inputs[1:])
+
+
+@lowers("Tile")
+def _tile(call: Call) -> Value:
+    return call.op("tile", *call.inputs)
+
+
+@lowers("Flatten")
+def _flatten(call: Call) -> Value:
+    data, axis = call.input(0), call.int("axis", 1)
+    if axis in (0, 1):
+        return call.op("reshape", data, shape=(1 if axis == 0 else 0, -1))
+    rank = call.rank(data)
+    if not -rank <= axis <= rank:
+        call.fail(f"Flatten at axis {axis} of rank {rank}")
+    dims = call.op("shape_of", data)
+    halves = [
+        call.op("prod", call.op("strided_slice", dims, begin=(begin,), end=(end,)), keepdims=True)
+        for begin, end in ((0, axis), (axis, rank))
+    ]
+    # An extent of 0 is meant: it does not ask to copy an axis.
+    return call.op("reshape", data, call.op("concatenate", *halves), allowzero=True)
+
+
+@lowers("Expand")
+def _expand(call: Call) -> Value:
+    data, shape = call.input(0), call.input(1)
+    known = call.known(shape)
+    kept = None if known is None or data.shape is None else _kept(data.shape, known.tolist())
+    if kept is None:
+        everywhere = call.op("full", call.constant(True), shape)
+        return call.op("where", everywhere, data, data)
+    if all(kept) and len(kept) == call.rank(data):
+        return data
+    if any(kept):
+        dims = _led_by_ones(call, call.op("shape_of", data), len(kept) - call.rank(data))
+        wanted = _led_by_ones(call, shape, len(kept) - len(known))
+        shape = call.op("where", call.constant(kept), dims, wanted)
+    return call.op("broadcast_to", data, shape)
+
+
+def _kept(have: Sequence[AnyDim], want: Sequence[AnyDim]) -> list[bool] | None:
+    """Per axis of the result, whether the data give its extent; None where that is open."""
+    rank = max(len(have), len(want))
+    kept = []
+    for extent, wanted in zip(_from_right(have, rank), _from_right(want, rank), strict=True):
+        if wanted != 1 and extent not in (1, wanted) and not isinstance(wanted, int):
+            if not isinstance(extent, int):
+                return None
+            kept.append(True)
+        else:
+            kept.append(wanted == 1)
+    return kept
+
+
+def _from_right(dims: Sequence[AnyDim], rank: int) -> list[AnyDim]:
+    return [1] * (rank - len(dims)) + list(dims)
+
+
+def _led_by_ones(call: Call, dims: Value, count: int) -> Value:
+    ones = call.constant(np.ones(count, np.int64))
+    return call.op("concatenate", ones, dims) if count else dims

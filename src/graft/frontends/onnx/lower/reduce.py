@@ -1,0 +1,152 @@
+"""Reductions: axes are an attribute in old opsets, an operand in new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from graft.base.dtypes import DType
+from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.registry import Lowering, lowers
+from graft.ir.graph import Value
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """The axes of one node, however the model states them."""
+
+    call: Call
+    operand: Value | None
+    attrs: dict[str, Any]
+    idle: bool  # reduces along no axis at all
+
+    def __call__(self, name: str, data: Value, keepdims: bool | None = None) -> Value:
+        """Emit a reduction along the axes; it keeps dims as the node says unless told."""
+        if self.idle:
+            return data
+        keep = self.keepdims if keepdims is None else keepdims
+        return self.call.op(name, data, self.operand, keepdims=keep, **self.attrs)
+
+    @property
+    def keepdims(self) -> bool:
+        return bool(self.call.int("keepdims", 1))
+
+
+def _reduction(call: Call) -> _Reduction:
+    noop = bool(call.int("noop_with_empty_axes", 0))
+    operand = call.optional(1)
+    length: Any = 0
+    if operand is None:
+        axes = call.ints("axes", ())
+        length = len(axes)
+        attrs = {"axes": axes} if axes else {}
+    else:
+        length = operand.shape[0] if operand.shape else None
+        # Only where the length is not known is it left to the operator to ask whether it is 0.
+        attrs = {} if isinstance(length, int) else {"noop_with_empty_axes": noop}
+    if length == 0:
+        return _Reduction(call, None, {}, noop)
+    return _Reduction(call, operand, attrs, False)
+
+
+def _plain(name: str) -> Lowering:
+    return lambda call: _reduction(call)(name, call.input(0))
+
+
+for _onnx_name, _name in (
+    ("ReduceSum", "sum"),
+    ("ReduceMean", "mean"),
+    ("ReduceMax", "max"),
+    ("ReduceMin", "min"),
+    ("ReduceProd", "prod"),
+):
+    lowers(_onnx_name)(_plain(_name))
+
+
+@lowers("ReduceL1")
+def _l1(call: Call) -> Value:
+    return _reduction(call)("sum", call.op("abs", call.input(0)))
+
+
+def _sum_of_squares(call: Call) -> Value:
+    x = call.input(0)
+    return _reduction(call)("sum", call.op("multiply", x, x))
+
+
+lowers("ReduceSumSquare")(_sum_of_squares)
+
+
+def _in_floats(call: Call, data: Value, compute: Callable[[Value], Value]) -> Value:
+    """Integers take a way through float64 where the formula has roots or logarithms."""
+    if data.dtype.is_float:
+        return compute(data)
+    result = compute(call.op("cast", data, dtype=DType.FLOAT64))
+    return call.op("cast", result, dtype=data.dtype)
+
+
+@lowers("ReduceL2")
+def _l2(call: Call) -> Value:
+    return _in_floats(call, _sum_of_squares(call), lambda total: call.op("sqrt", total))
+
+
+@lowers("ReduceLogSum")
+def _log_sum(call: Call) -> Value:
+    total = _reduction(call)("sum", call.input(0))
+    return _in_floats(call, total, lambda total: call.op("log", total))
+
+
+@lowers("ReduceLogSumExp")
+def _log_sum_exp(call: Call) -> Value:
+    reduce = _reduction(call)
+
+    def compute(x: Value) -> Value:
+        """Shifted by the maximum, so that no exponential overflows."""
+        largest = reduce("max", x, keepdims=True)
+        infinite = call.op("isinf", largest)  # infinity minus infinity would be no number
+        shift = call.op("where", infinite, call.scalar(0, x), largest)
+        total = reduce("sum", call.op("exp", call.op("subtract", x, shift)))
+        back = shift if reduce.keepdims else reduce("sum", shift)  # of one element each
+        return call.op("add", call.op("log", total), back)
+
+    return _in_floats(call, call.input(0), compute)
+
+
+@lowers("ArgMax", "ArgMin")
+def _arg(call: Call) -> Value:
+    return call.op(
+        call.node.op_type.lower(),
+        call.input(0),
+        axis=call.int("axis", 0),
+        keepdims=call.int("keepdims", 1),
+        select_last_index=call.int("select_last_index", 0),
+    )
+
+
+@lowers("CumSum", "CumProd")
+def _cumulative(call: Call) -> Value:
+    return call.op(
+        call.node.op_type.lower(),
+        call.input(0),
+        call.input(1),
+        exclusive=call.int("exclusive", 0),
+        reverse=call.int("reverse", 0),
+    )
+
+
+@lowers("Hardmax")
+def _hardmax(call: Call) -> Value:
+    """The first maximum along the axis; before opset 13 along that and all later axes at once."""
+    x = call.input(0)
+    if call.opset >= 13:
+        return _first_maximum(call, x, call.int("axis", -1))
+    (flat,) = call.delegate("Flatten", (x,), axis=call.int("axis", 1))
+    found = _first_maximum(call, flat, 1)
+    return call.op("reshape", found, call.op("shape_of", x), allowzero=True)
+
+
+def _first_maximum(call: Call, x: Value, axis: int) -> Value:
+    first = call.op("argmax", x, axis=axis)
+    depth = call.op("take", call.op("shape_of", x), call.constant(axis, DType.INT64))
+    values = call.constant([0, 1], x.dtype)
+    return call.op("one_hot", first, values, depth, axis=axis)

@@ -1,0 +1,300 @@
+"""Attention: scaled dot-product attention, and linear attention with a running state.
+
+Operands are 4-D, [batch, heads, length, size]. Keys and values may have fewer heads than queries:
+each of theirs then serves a group of neighbouring query heads. Whatever else a model wraps around
+attention (merged heads, a cache that grows) frontends compose from other operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, Dim, product
+from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs
+from graft.ir.op import Kind, Work, define, traffic
+from graft.ir.types import Shape, TensorType, Type
+from graft.ops.rules import require, require_same_dim, same_dtype, unknown_shape
+
+SCORES = ("none", "raw", "capped", "biased", "probabilities")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAttrs(Attrs):
+    """How scores are made and which keys a query sees.
+
+    Query i stands at position `offset` + i among the keys. It sees no later key if `causal`, none
+    that is more than `left_window` before it or `right_window` after it (-1: no bound), and none
+    at or beyond its batch's `kv_lengths`.
+    """
+
+    scale: float | None = None  # of the products; None is 1 / sqrt(size)
+    causal: bool = False
+    softcap: float = 0.0  # scores are bent into (-softcap, softcap); 0 leaves them
+    left_window: int = -1
+    right_window: int = -1
+    offset: Dim = 0
+    softmax_dtype: DType | None = None  # None: the operands' dtype
+    scores: str = "none"  # which stage of the scores is the second result
+
+
+def _extents(type_: TensorType, what: str) -> Shape:
+    require(type_.rank in (None, 4), f"{what} has rank {type_.rank}, not 4")
+    return unknown_shape(4) if type_.shape is None else type_.shape
+
+
+def _check_heads(query: AnyDim, key: AnyDim) -> None:
+    if isinstance(query, int) and isinstance(key, int):
+        fits = key > 0 and query % key == 0 if query else True
+        require(fits, f"{query} query heads do not share {key} key heads evenly")
+
+
+def _attention_type(
+    attrs: AttentionAttrs,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    mask: TensorType | None,
+    kv_lengths: TensorType | None,
+    offset: TensorType | None,
+) -> tuple[Type, ...]:
+    dtype = same_dtype(query, key, value)
+    require(dtype.is_float, f"wants floating-point operands, not {dtype}")
+    require(attrs.scores in SCORES, f"scores is '{attrs.scores}', not one of {', '.join(SCORES)}")
+    batch, heads, queries, size = _extents(query, "query")
+    kv_batch, kv_heads, keys, key_size = _extents(key, "key")
+    value_batch, value_heads, values, value_size = _extents(value, "value")
+    for first, second, what in (
+        (batch, kv_batch, "batches of query and key"),
+        (kv_batch, value_batch, "batches of key and value"),
+        (kv_heads, value_heads, "heads of key and value"),
+        (keys, values, "lengths of key and value"),
+        (size, key_size, "sizes of query and key"),
+    ):
+        require_same_dim(first, second, what)
+    _check_heads(heads, kv_heads)
+    scores = (batch, heads, queries, keys)
+    if mask is not None:
+        _check_mask(mask, dtype, scores)
+    for operand, what in ((kv_lengths, "kv_lengths"), (offset, "offset")):
+        if operand is not None:
+            _check_positions(operand, what, batch)
+    result = TensorType(dtype, (batch, heads, queries, value_size))
+    return (result,) if attrs.scores == "none" else (result, TensorType(dtype, scores))
+
+
+def _check_mask(mask: TensorType, dtype: DType, scores: Shape) -> None:
+    require(mask.dtype in (DType.BOOL, dtype), f"the mask is {mask.dtype}, not bool or {dtype}")
+    if mask.shape is None:
+        return
+    require(len(mask.shape) <= 4, f"the mask has rank {mask.rank}, more than 4")
+    for dim, wanted in zip(mask.shape[::-1], scores[::-1], strict=False):
+        if dim != 1:
+            require_same_dim(dim, wanted, "extents of mask and scores")
+
+
+def _check_positions(type_: TensorType, what: str, batch: AnyDim) -> None:
+    require(type_.dtype.is_integer, f"{what} is {type_.dtype}, not of integers")
+    require(type_.rank in (None, 0, 1), f"{what} has rank {type_.rank}, more than 1")
+    if type_.shape and type_.shape[0] != 1:
+        require_same_dim(type_.shape[0], batch, f"batch and {what}")
+
+
+def _computing(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    """The dtype that a meaning computes in."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def _grouped(array: Array, heads: int) -> Array:
+    """Keys or values with every head repeated for the query heads that share it."""
+    groups = heads // array.shape[1] if array.shape[1] else 1
+    return array if groups == 1 else np.repeat(array, groups, axis=1)
+
+
+def _visible(
+    attrs: AttentionAttrs, queries: int, keys: int, kv_lengths: Array | None, offset: Array | None
+) -> Array:
+    """Which keys each query may see, but for the mask: bool[batch or 1, 1, queries, keys]."""
+    start = np.asarray(attrs.offset if offset is None else offset).reshape(-1, 1, 1, 1)
+    key = np.arange(keys).reshape(1, 1, 1, keys)
+    ahead = key - (start.astype(np.int64) + np.arange(queries).reshape(1, 1, queries, 1))
+    visible = np.ones(ahead.shape, dtype=bool)
+    if attrs.causal:
+        visible &= ahead <= 0
+    if attrs.left_window >= 0:
+        visible &= ahead >= -attrs.left_window
+    if attrs.right_window >= 0:
+        visible &= ahead <= attrs.right_window
+    if kv_lengths is not None:
+        visible = visible & (key < kv_lengths.reshape(-1, 1, 1, 1))
+    return visible
+
+
+def _bias(visible: Array, mask: Array | None, dtype: np.dtype[np.generic]) -> Array:
+    """What is added to the scores: the mask, and minus infinity for keys out of sight."""
+    hidden = np.asarray(-np.inf, dtype)
+    if mask is None:
+        return np.where(visible, np.asarray(0, dtype), hidden)
+    if mask.dtype == bool:
+        return np.where(visible & mask, np.asarray(0, dtype), hidden)
+    return np.where(visible, mask.astype(dtype), hidden)
+
+
+def _probabilities(scores: Array, bias: Array, dtype: DType | None) -> Array:
+    """The softmax of each row; a row that sees no key is all zeros."""
+    exact = scores if dtype is None else scores.astype(dtype.numpy)
+    exact = exact.astype(_computing(exact.dtype))
+    greatest = np.max(exact, axis=-1, keepdims=True, initial=-np.inf)
+    powers = np.exp(exact - np.where(np.isneginf(greatest), 0, greatest))
+    total = np.sum(powers, axis=-1, keepdims=True)
+    blind = np.isneginf(np.max(bias, axis=-1, keepdims=True, initial=-np.inf))
+    weights = np.where(blind, 0, powers / np.where(total == 0, 1, total))
+    return weights.astype(scores.dtype if dtype is None else dtype.numpy).astype(scores.dtype)
+
+
+def _attention(
+    attrs: AttentionAttrs,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    kv_lengths: Array | None,
+    offset: Array | None,
+) -> tuple[Array, ...]:
+    dtype = _computing(query.dtype)
+    _, heads, queries, size = query.shape
+    scale = (1 / math.sqrt(size) if size else 1.0) if attrs.scale is None else attrs.scale
+    keys = _grouped(key, heads).astype(dtype)
+    raw = np.matmul(query.astype(dtype) * scale, keys.swapaxes(-1, -2))
+    capped = raw if attrs.softcap == 0 else attrs.softcap * np.tanh(raw / attrs.softcap)
+    bias = _bias(_visible(attrs, queries, key.shape[2], kv_lengths, offset), mask, dtype)
+    biased = capped + bias
+    weights = _probabilities(biased, bias, attrs.softmax_dtype)
+    result = np.matmul(weights, _grouped(value, heads).astype(dtype)).astype(query.dtype)
+    if attrs.scores == "none":
+        return (result,)
+    stages = dict(zip(SCORES[1:], (raw, capped, biased, weights), strict=True))
+    return result, stages[attrs.scores].astype(query.dtype)
+
+
+def _attention_work(
+    _attrs: AttentionAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+) -> Work:
+    query, key, result = ins[0], ins[1], outs[0]
+    assert isinstance(query, TensorType)
+    assert isinstance(key, TensorType)
+    assert isinstance(result, TensorType)
+    length = key.shape[2] if key.shape else UNKNOWN
+    scores = product(query.shape[:3]) * length if query.shape else UNKNOWN
+    macs = (query.size + result.size) * length
+    return Work(macs, scores * 5, traffic(ins, outs))
+
+
+define(
+    "nn.attention",
+    "query key value mask? kv_lengths? offset?",
+    _attention_type,
+    _attention,
+    attrs=AttentionAttrs,
+    kind=Kind.ANCHOR,
+    work=_attention_work,
+    outputs=None,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionAttrs(Attrs):
+    scale: float | None = None  # of the result; None is 1 / sqrt(size)
+
+
+def _linear_attention_type(
+    _attrs: LinearAttentionAttrs,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    state: TensorType | None,
+    decay: TensorType | None,
+    beta: TensorType | None,
+) -> tuple[TensorType, TensorType]:
+    dtype = same_dtype(query, key, value, decay, beta)
+    require(dtype.is_float, f"wants floating-point operands, not {dtype}")
+    batch, heads, length, size = _extents(query, "query")
+    kv_heads, value_size = _extents(key, "key")[1], _extents(value, "value")[3]
+    _check_heads(heads, kv_heads)
+    states = (batch, kv_heads, size, value_size)
+    per_step = (batch, kv_heads, length)
+    for type_, wanted, what in (
+        (key, (*per_step, size), "key"),
+        (value, (*per_step, value_size), "value"),
+        (state, states, "state"),
+        (decay, (*per_step, size), "decay"),
+        (beta, (*per_step, 1), "beta"),
+    ):
+        if type_ is not None:
+            for dim, other in zip(_extents(type_, what), wanted, strict=True):
+                if dim != 1 or what not in ("decay", "beta"):
+                    require_same_dim(dim, other, f"extents of {what} and of the other operands")
+    state_dtype = dtype if state is None else state.dtype
+    require(state_dtype.is_float, f"the state is {state_dtype}, not floating-point")
+    return TensorType(dtype, (batch, heads, length, value_size)), TensorType(state_dtype, states)
+
+
+def _linear_attention(
+    attrs: LinearAttentionAttrs,
+    query: Array,
+    key: Array,
+    value: Array,
+    state: Array | None,
+    decay: Array | None,
+    beta: Array | None,
+) -> tuple[Array, Array]:
+    """For each step: state *= exp(decay); state += key ⊗ written; result = query · state.
+
+    What is written is the value or, where there is a beta, beta * (value - key · state).
+    """
+    dtype = _computing(query.dtype)
+    batch, heads, length, size = query.shape
+    kv_heads, value_size = key.shape[1], value.shape[3]
+    scale = (1 / math.sqrt(size) if size else 1.0) if attrs.scale is None else attrs.scale
+    shape = (batch, kv_heads, size, value_size)
+    memory = np.zeros(shape, dtype) if state is None else state.astype(dtype)
+    result = np.zeros((batch, heads, length, value_size), dtype)
+    for step in range(length):
+        asked, column, written = (a[:, :, step].astype(dtype) for a in (query, key, value))
+        if decay is not None:
+            memory = memory * np.exp(decay[:, :, step, :, None].astype(dtype))
+        if beta is not None:
+            recalled = np.matmul(column[:, :, None], memory)[:, :, 0]
+            written = beta[:, :, step].astype(dtype) * (written - recalled)
+        memory = memory + column[..., None] * written[:, :, None]
+        result[:, :, step] = np.matmul(asked[:, :, None], _grouped(memory, heads))[:, :, 0]
+    state_dtype = query.dtype if state is None else state.dtype
+    return (scale * result).astype(query.dtype), memory.astype(state_dtype)
+
+
+def _linear_attention_work(
+    _attrs: LinearAttentionAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+) -> Work:
+    """Each step reads the state once per query head, and writes it once per key head."""
+    query, key, value = ins[0], ins[1], ins[2]
+    assert isinstance(query, TensorType)
+    assert isinstance(key, TensorType)
+    assert isinstance(value, TensorType)
+    value_size = value.shape[3] if value.shape else UNKNOWN
+    passes = 2 if len(ins) > 5 else 1  # with beta, the state is also read before it is written
+    return Work((query.size + key.size * passes) * value_size, 0, traffic(ins, outs))
+
+
+define(
+    "nn.linear_attention",
+    "query key value state? decay? beta?",
+    _linear_attention_type,
+    _linear_attention,
+    attrs=LinearAttentionAttrs,
+    work=_linear_attention_work,
+    outputs=2,
+)

@@ -1,0 +1,181 @@
+"""What operators with nested graphs share: types seen from outside, checks, stacking, work.
+
+A nested graph's types speak in its own symbols. These functions tell which of them mean something
+outside, given the operands' types, so that a result's type says as much as can be known there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import (
+    UNKNOWN,
+    AnyDim,
+    provably_different,
+    substitute,
+    symbol,
+    symbols_of,
+)
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import EvaluationError, TypeRuleError
+from graft.ir.graph import Graph, Value
+from graft.ir.op import Work
+from graft.ir.types import (
+    OptionalType,
+    TensorType,
+    Type,
+    bare_symbol,
+    compatible,
+    join,
+    map_dims,
+    symbols_in,
+)
+from graft.ops.rules import normalize_axis, require
+
+Bindings = dict[str, AnyDim]
+
+
+def common_type(first: Type, second: Type) -> Type | None:
+    """The narrowest type that covers both; a value also counts as an optional one."""
+    if isinstance(first, OptionalType) == isinstance(second, OptionalType):
+        return join(first, second)
+    inner = join(_present(first), _present(second))
+    return None if inner is None else OptionalType(inner)
+
+
+def _present(type_: Type) -> Type:
+    return type_.element if isinstance(type_, OptionalType) else type_
+
+
+def check_inputs(graph: Graph, actual: Sequence[Type]) -> None:
+    """Refuse operands that the nested graph cannot take."""
+    expected = len(graph.inputs)
+    require(expected == len(actual), f"'{graph.name}' takes {expected} inputs, gets {len(actual)}")
+    for formal, type_ in zip(graph.inputs, actual, strict=True):
+        wanted = formal.type if isinstance(type_, OptionalType) else _present(formal.type)
+        fits = compatible(wanted, type_)
+        require(fits, f"'{graph.name}' wants %{formal.name} as {formal.type}, gets {type_}")
+
+
+def bind_symbols(pairs: Iterable[tuple[Type | None, Type]]) -> Bindings:
+    """What a nested graph's symbols are outside, from (input's type, operand's type)."""
+    found: Bindings = {}
+    for formal, actual in pairs:
+        if formal is not None and formal == actual:
+            for name in symbols_in(formal):
+                found.setdefault(name, symbol(name))
+        elif isinstance(formal, TensorType) and isinstance(actual, TensorType):
+            for dim, extent in zip(formal.shape or (), actual.shape or (), strict=False):
+                name_of_dim = bare_symbol(dim)
+                if name_of_dim and (isinstance(extent, int) or name_of_dim not in found):
+                    found[name_of_dim] = extent
+    return found
+
+
+def seen_outside(type_: Type, bindings: Bindings) -> Type:
+    """A nested graph's type as the graph around it sees it."""
+
+    def change(dim: AnyDim) -> AnyDim:
+        return substitute(dim, bindings) if symbols_of(dim) <= bindings.keys() else UNKNOWN
+
+    return map_dims(type_, change)
+
+
+def body_work(graph: Graph, bindings: Bindings) -> Work:
+    """The work of running a nested graph once."""
+    macs: AnyDim = 0
+    flops: AnyDim = 0
+    moved: AnyDim = 0
+    for node in graph.nodes:
+        ins = tuple(None if value is None else value.type for value in node.inputs)
+        work = node.op.work(node.attrs, ins, tuple(value.type for value in node.outputs))
+        macs, flops, moved = macs + work.macs, flops + work.flops, moved + work.bytes
+    known = bindings.keys()
+    total = (d if symbols_of(d) <= known else UNKNOWN for d in (macs, flops, moved))
+    return Work(*(substitute(dim, bindings) for dim in total))
+
+
+def work_times(work: Work, count: AnyDim) -> Work:
+    """The work done `count` times; what is never done stays zero."""
+    return Work(*(d if d == 0 else d * count for d in (work.macs, work.flops, work.bytes)))
+
+
+def check_single(type_: Type, dtype: DType, what: str) -> None:
+    fits = isinstance(type_, TensorType) and type_.dtype is dtype
+    fits = fits and not provably_different(type_.size, 1)  # type: ignore[union-attr]
+    require(fits, f"{what} is {type_}, not one element of {dtype}")
+
+
+def sole_item(array: Array) -> Any:
+    return array.reshape(-1)[0].item()
+
+
+def turn_bindings(
+    body: Graph, actual: Sequence[Type], carried: int, first_in: int, first_out: int
+) -> Bindings:
+    """Symbols of a body that mean the same in every turn.
+
+    Carried values come in from position `first_in` and go out from position `first_out` on: of
+    those only the extents count that a turn leaves alone.
+    """
+    pairs: list[tuple[Type | None, Type]] = []
+    for position, (value, type_) in enumerate(zip(body.inputs, actual, strict=True)):
+        formal: Type | None = value.type
+        if first_in <= position < first_in + carried:
+            formal = join(value.type, body.outputs[position - first_in + first_out].type)
+        pairs.append((formal, type_))
+    return bind_symbols(pairs)
+
+
+def carried_type(initial: Type, given: Type, bindings: Bindings, name: str) -> Type:
+    """The type of a carried value after any number of turns, none included.
+
+    Whether it is optional depends on what the body gives, as ONNX has it.
+    """
+    after = seen_outside(given, bindings)
+    before = initial if isinstance(after, OptionalType) else _present(initial)
+    found = common_type(before, after)
+    require(found is not None, f"the carried value %{name} begins as {initial}, becomes {given}")
+    return found  # type: ignore[return-value]
+
+
+def stacked_type(given: Type, bindings: Bindings, count: AnyDim, axis: int) -> Type:
+    """The type of a body's output, collected over `count` turns."""
+    each = seen_outside(given, bindings)
+    if not isinstance(each, TensorType):
+        raise TypeRuleError(f"values of type {each} cannot be stacked")
+    if each.shape is None:
+        return each
+    axis = normalize_axis(axis, len(each.shape) + 1)
+    return TensorType(each.dtype, (*each.shape[:axis], count, *each.shape[axis:]))
+
+
+def stack_pieces(pieces: list[Array], axis: int, each: Type) -> Array:
+    """The pieces along a new axis; where there are none, `each` says what one would be."""
+    if pieces:
+        shapes = sorted({piece.shape for piece in pieces})
+        if len(shapes) > 1:
+            raise EvaluationError(f"the results to be stacked differ in shape: {shapes}")
+        return np.stack(pieces, axis=axis)
+    assert isinstance(each, TensorType)
+    extents = [dim if isinstance(dim, int) else 0 for dim in each.shape or ()]
+    extents.insert(axis if axis >= 0 else axis + len(extents) + 1, 0)
+    return np.zeros(extents, dtype=each.dtype.numpy)
+
+
+def actual_types(values: Sequence[Any], declared: Iterable[Value]) -> list[Type]:
+    """The types of run-time data; what is no tensor keeps the type it was declared with."""
+    return [
+        TensorType(dtype_of(data.dtype), data.shape) if isinstance(data, np.ndarray) else value.type
+        for data, value in zip(values, declared, strict=True)
+    ]
+
+
+def check_present(state: Sequence[Any], given: Sequence[Value]) -> None:
+    """Refuse an empty optional that no turn has replaced by the value it should become."""
+    for data, value in zip(state, given, strict=True):
+        if data is None and not isinstance(value.type, OptionalType):
+            raise EvaluationError(f"no turn was made, and the initial %{value.name} is empty")

@@ -1,0 +1,51 @@
+"""`composite`: several nodes as one, with their meaning as its body.
+
+Fusion groups are composites, and so is what a backend's pattern matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graft.ir.attrs import Attrs
+from graft.ir.evaluate import Data, evaluate
+from graft.ir.graph import Graph
+from graft.ir.op import Work, define, traffic
+from graft.ir.types import Type, compatible
+from graft.ops.rules import require
+
+
+@dataclass(frozen=True, slots=True)
+class CompositeAttrs(Attrs):
+    body: Graph
+    label: str = ""
+
+
+def _type(attrs: CompositeAttrs, *types: Type) -> tuple[Type, ...]:
+    formals = attrs.body.inputs
+    require(len(types) == len(formals), f"the body takes {len(formals)} operands")
+    for formal, actual in zip(formals, types, strict=True):
+        require(compatible(formal.type, actual), f"the body's %{formal.name} is {formal.type}")
+    return tuple(value.type for value in attrs.body.outputs)
+
+
+def _meaning(attrs: CompositeAttrs, *operands: Data) -> tuple[Data, ...]:
+    return tuple(evaluate(attrs.body, operands))
+
+
+def _work(attrs: CompositeAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+    """The arithmetic of the body; only what crosses its border counts as moved."""
+    return arithmetic(attrs.body).with_bytes(traffic(ins, outs))
+
+
+def arithmetic(graph: Graph) -> Work:
+    """Multiply-accumulates, other operations and bytes of all nodes of a graph."""
+    total = Work()
+    for node in graph.nodes:
+        types = [None if value is None else value.type for value in node.inputs]
+        total = total + node.op.work(node.attrs, types, [value.type for value in node.outputs])
+    return total
+
+
+define("composite", "*operands", _type, _meaning, attrs=CompositeAttrs, work=_work, outputs=None)

@@ -1,0 +1,283 @@
+"""Control flow: if, loop and scan, whose branches and bodies are nested graphs.
+
+Nested graphs are closed: what they read of the graph around them (their captures) are operands
+like any other and stand last. Result types come from the types that a body gives, told in the
+symbols of the operands; an extent that only the body knows is unknown outside. Running means
+evaluating the nested graph, as often as it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, dim_max
+from graft.base.dtypes import Array, DType
+from graft.base.errors import EvaluationError, TypeRuleError
+from graft.ir.attrs import Attrs, Ints
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph
+from graft.ir.op import Work, define
+from graft.ir.types import TensorType, Type
+from graft.ops.bodies import (
+    Bindings,
+    actual_types,
+    bind_symbols,
+    body_work,
+    carried_type,
+    check_inputs,
+    check_present,
+    check_single,
+    common_type,
+    seen_outside,
+    sole_item,
+    stack_pieces,
+    stacked_type,
+    turn_bindings,
+    work_times,
+)
+from graft.ops.rules import normalize_axis, require, require_same_dim
+
+
+@dataclass(frozen=True, slots=True)
+class IfAttrs(Attrs):
+    then_branch: Graph
+    else_branch: Graph
+
+
+def _branch_bindings(graph: Graph, captures: Sequence[Type]) -> Bindings:
+    return bind_symbols(zip((value.type for value in graph.inputs), captures, strict=True))
+
+
+def _if_types(attrs: IfAttrs, condition: TensorType, *captures: Type) -> tuple[Type, ...]:
+    check_single(condition, DType.BOOL, "the condition")
+    given: list[list[Type]] = []
+    for graph in (attrs.then_branch, attrs.else_branch):
+        check_inputs(graph, captures)
+        bindings = _branch_bindings(graph, captures)
+        given.append([seen_outside(value.type, bindings) for value in graph.outputs])
+    counts = [len(types) for types in given]
+    require(counts[0] == counts[1], f"the branches give {counts[0]} and {counts[1]} results")
+    results: list[Type] = []
+    for position, (one, other) in enumerate(zip(*given, strict=True)):
+        joined = common_type(one, other)
+        require(joined is not None, f"result {position} is {one} or {other}")
+        results.append(joined)  # type: ignore[arg-type]
+    return tuple(results)
+
+
+def _if(attrs: IfAttrs, condition: Array, *captures: Any) -> tuple[Any, ...]:
+    branch = attrs.then_branch if sole_item(condition) else attrs.else_branch
+    return tuple(evaluate(branch, captures))
+
+
+def _if_work(attrs: IfAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
+    one, other = (
+        body_work(graph, _branch_bindings(graph, ins[1:]))
+        for graph in (attrs.then_branch, attrs.else_branch)
+    )
+    return Work(
+        dim_max(one.macs, other.macs),
+        dim_max(one.flops, other.flops),
+        dim_max(one.bytes, other.bytes),
+    )
+
+
+define("if", "condition *captures", _if_types, _if, attrs=IfAttrs, outputs=None, work=_if_work)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAttrs(Attrs):
+    """Operands are the trip count, the condition, `carried` initial values, and captures.
+
+    The body takes the number of the turn, the condition, the carried values and the captures; it
+    gives the condition, the carried values and what is to be stacked.
+    """
+
+    body: Graph
+    carried: int
+
+
+def _loop_bindings(attrs: LoopAttrs, values: Sequence[Type]) -> Bindings:
+    flags = [value.type for value in attrs.body.inputs[:2]]
+    return turn_bindings(attrs.body, (*flags, *values), attrs.carried, 2, 1)
+
+
+def _loop_types(
+    attrs: LoopAttrs, trip_count: Type | None, condition: Type | None, *values: Type
+) -> tuple[Type, ...]:
+    body, carried = attrs.body, attrs.carried
+    require(len(body.inputs) >= 2 + carried, f"'{body.name}' takes {len(body.inputs)} inputs only")
+    require(len(body.outputs) > carried, f"'{body.name}' gives {len(body.outputs)} results only")
+    for type_, dtype, what in (
+        (trip_count, DType.INT64, "the trip count"),
+        (condition, DType.BOOL, "the condition"),
+        (body.inputs[0].type, DType.INT64, "the number of the turn"),
+        (body.inputs[1].type, DType.BOOL, "the condition that the body takes"),
+        (body.outputs[0].type, DType.BOOL, "the condition that the body gives"),
+    ):
+        if type_ is not None:
+            check_single(type_, dtype, what)
+    check_inputs(body, [*(value.type for value in body.inputs[:2]), *values])
+    bindings = _loop_bindings(attrs, values)
+    states = zip(values, body.outputs[1 : 1 + carried], strict=False)
+    stacked = body.outputs[1 + carried :]
+    return (
+        *(carried_type(first, value.type, bindings, value.name) for first, value in states),
+        *(stacked_type(value.type, bindings, UNKNOWN, 0) for value in stacked),
+    )
+
+
+def _single(data: Any, type_: Type) -> Array:
+    """A flag or a counter in the shape in which the body wants it."""
+    assert isinstance(type_, TensorType)
+    return np.full((1,) * len(type_.shape or ()), data, dtype=type_.dtype.numpy)
+
+
+def _loop(
+    attrs: LoopAttrs, trip_count: Array | None, condition: Array | None, *values: Any
+) -> tuple[Any, ...]:
+    body, carried = attrs.body, attrs.carried
+    limit = None if trip_count is None else sole_item(trip_count)
+    proceed = True if condition is None else bool(sole_item(condition))
+    state, captures = list(values[:carried]), values[carried:]
+    stacks: list[list[Array]] = [[] for _ in body.outputs[1 + carried :]]
+    turn = 0
+    # The body's condition also ends a loop that was given none: ONNX's table says that it is
+    # ignored then, but ONNX's reference and ONNX Runtime agree that it is not.
+    while proceed and (limit is None or turn < limit):
+        flags = (_single(turn, body.inputs[0].type), _single(proceed, body.inputs[1].type))
+        given, *results = evaluate(body, [*flags, *state, *captures])
+        proceed = bool(sole_item(given))
+        state = results[:carried]
+        for stack, piece in zip(stacks, results[carried:], strict=True):
+            stack.append(piece)
+        turn += 1
+    bindings: Bindings = {}
+    if turn == 0:
+        check_present(state, body.outputs[1 : 1 + carried])
+        bindings = _loop_bindings(attrs, actual_types(values, body.inputs[2:]))
+    each = [seen_outside(value.type, bindings) for value in body.outputs[1 + carried :]]
+    return (*state, *(stack_pieces(s, 0, type_) for s, type_ in zip(stacks, each, strict=True)))
+
+
+def _loop_work(attrs: LoopAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
+    return work_times(body_work(attrs.body, _loop_bindings(attrs, ins[2:])), UNKNOWN)
+
+
+define(
+    "loop",
+    "trip_count? condition? *values",
+    _loop_types,
+    _loop,
+    attrs=LoopAttrs,
+    outputs=None,
+    work=_loop_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanAttrs(Attrs):
+    """Operands are `carried` initial values, `num_scan_inputs` tensors to scan, and captures.
+
+    The body takes the carried values, one slice of each scanned tensor and the captures; it gives
+    the carried values and what is to be stacked. A direction of 1 goes from the end to the front.
+    """
+
+    body: Graph
+    carried: int
+    num_scan_inputs: int
+    input_axes: Ints
+    input_directions: Ints
+    output_axes: Ints
+    output_directions: Ints
+
+
+def _sliced_type(type_: Type, axis: int) -> tuple[Type, AnyDim]:
+    """A scanned tensor's type without the axis, and that axis's extent."""
+    if not isinstance(type_, TensorType):
+        raise TypeRuleError(f"values of type {type_} cannot be scanned")
+    if type_.shape is None:
+        return type_, UNKNOWN
+    axis = normalize_axis(axis, len(type_.shape))
+    shape = (*type_.shape[:axis], *type_.shape[axis + 1 :])
+    return TensorType(type_.dtype, shape), type_.shape[axis]
+
+
+def _turn_types(attrs: ScanAttrs, values: Sequence[Type]) -> tuple[list[Type], AnyDim]:
+    """What the body gets in each turn, and the number of turns."""
+    first, last = attrs.carried, attrs.carried + attrs.num_scan_inputs
+    slices: list[Type] = []
+    extents: list[AnyDim] = []
+    for type_, axis in zip(values[first:last], attrs.input_axes, strict=True):
+        slice_type, extent = _sliced_type(type_, axis)
+        slices.append(slice_type)
+        extents.append(extent)
+        require_same_dim(extents[0], extent, "lengths of scanned tensors")
+    # Those that cannot be told apart are equal, so a plain integer is as good as any.
+    count = min(extents, key=lambda dim: (dim is UNKNOWN, not isinstance(dim, int)))
+    return [*values[:first], *slices, *values[last:]], count
+
+
+def _check_scan(attrs: ScanAttrs, operands: int) -> None:
+    body, inputs = attrs.body, attrs.carried + attrs.num_scan_inputs
+    require(attrs.num_scan_inputs > 0, "nothing is scanned")
+    require(operands >= inputs, f"{inputs} values are wanted, {operands} given")
+    stacked = len(body.outputs) - attrs.carried
+    require(stacked >= 0, f"'{body.name}' gives {len(body.outputs)} results only")
+    for name, count in (("input", attrs.num_scan_inputs), ("output", stacked)):
+        for kind in ("axes", "directions"):
+            given = getattr(attrs, f"{name}_{kind}")
+            require(len(given) == count, f"{len(given)} {name} {kind} given, {count} wanted")
+
+
+def _scan_types(attrs: ScanAttrs, *values: Type) -> tuple[Type, ...]:
+    body, carried = attrs.body, attrs.carried
+    _check_scan(attrs, len(values))
+    actual, count = _turn_types(attrs, values)
+    check_inputs(body, actual)
+    bindings = turn_bindings(body, actual, carried, 0, 0)
+    states = zip(values, body.outputs[:carried], strict=False)
+    stacked = zip(body.outputs[carried:], attrs.output_axes, strict=True)
+    return (
+        *(carried_type(first, value.type, bindings, value.name) for first, value in states),
+        *(stacked_type(value.type, bindings, count, axis) for value, axis in stacked),
+    )
+
+
+def _scan(attrs: ScanAttrs, *values: Any) -> tuple[Any, ...]:
+    body, carried = attrs.body, attrs.carried
+    state, captures = list(values[:carried]), values[carried + attrs.num_scan_inputs :]
+    order = zip(values[carried:], attrs.input_axes, attrs.input_directions, strict=False)
+    scanned = [np.moveaxis(data, axis, 0)[:: -1 if back else 1] for data, axis, back in order]
+    counts = sorted({len(data) for data in scanned})
+    if len(counts) > 1:
+        raise EvaluationError(f"the scanned tensors differ in length: {counts}")
+    stacks: list[list[Array]] = [[] for _ in body.outputs[carried:]]
+    for turn in range(counts[0]):
+        slices = [data[turn, ...] for data in scanned]
+        results = evaluate(body, [*state, *slices, *captures])
+        state = results[:carried]
+        for stack, piece in zip(stacks, results[carried:], strict=True):
+            stack.append(piece)
+    bindings: Bindings = {}
+    if counts[0] == 0:
+        check_present(state, body.outputs[:carried])
+        slices = [np.empty(data.shape[1:], dtype=data.dtype) for data in scanned]
+        actual = actual_types([*state, *slices, *captures], body.inputs)
+        bindings = turn_bindings(body, actual, carried, 0, 0)
+    each = [seen_outside(value.type, bindings) for value in body.outputs[carried:]]
+    out = zip(stacks, attrs.output_axes, each, attrs.output_directions, strict=True)
+    return (*state, *(stack_pieces(s[:: -1 if back else 1], axis, t) for s, axis, t, back in out))
+
+
+def _scan_work(attrs: ScanAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
+    actual, count = _turn_types(attrs, ins)
+    bindings = turn_bindings(attrs.body, actual, attrs.carried, 0, 0)
+    return work_times(body_work(attrs.body, bindings), count)
+
+
+define("scan", "*values", _scan_types, _scan, attrs=ScanAttrs, outputs=None, work=_scan_work)

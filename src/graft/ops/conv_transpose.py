@@ -1,0 +1,200 @@
+"""Transposed convolution over one, two or three spatial axes, and its relative `col2im`.
+
+A transposed convolution spreads each element of the data [batch, channels, ...] over a window of
+the result, weighted by [channels, outputs / groups, ...]; what overlaps adds up. Its padding cuts
+off the result's edges (a negative amount adds zeros there); `output_padding` adds behind them.
+`col2im` does the spreading alone: columns of window elements enter, an image leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, product
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.ir.attrs import Dims, Ints
+from graft.ir.op import Kind, Work, define, elementwise_work, traffic
+from graft.ir.types import Shape, TensorType, Type
+from graft.ops.conv import ConvAttrs, check_groups
+from graft.ops.creation import shape_operand
+from graft.ops.rules import require, require_same_dim, same_dtype
+from graft.ops.window import (
+    RANKS,
+    Index,
+    WindowAttrs,
+    accumulator,
+    check_kernel,
+    check_window,
+    fixed_counts,
+    for_rank,
+    narrowed,
+    pad_pairs,
+    padded,
+    ranked_shape,
+    reach,
+    window_counts,
+    window_slices,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTransposeAttrs(ConvAttrs):
+    output_padding: Ints = ()
+
+
+def _spread_extents(
+    attrs: ConvTransposeAttrs, extents: Sequence[AnyDim], kernel: Sequence[AnyDim]
+) -> Shape:
+    """Extents of the result before its edges are cut off."""
+    added, strides, dilation = attrs.output_padding, attrs.strides, attrs.dilation
+    return tuple(
+        (extents[axis] - 1) * strides[axis] + reach(kernel[axis], dilation[axis]) + added[axis]
+        for axis in range(len(extents))
+    )
+
+
+def _conv_transpose_type(
+    rank: int,
+) -> Callable[[ConvTransposeAttrs, TensorType, TensorType], TensorType]:
+    def rule(attrs: ConvTransposeAttrs, data: TensorType, weight: TensorType) -> TensorType:
+        dtype = same_dtype(data, weight)
+        require(dtype.is_number, f"wants numeric operands, not {dtype}")
+        check_window(attrs, rank, may_crop=True)
+        added = attrs.output_padding
+        fits = len(added) == rank and all(amount >= 0 for amount in added)
+        require(fits, f"output_padding {list(added)} is not {rank} amounts")
+        batch, channels, *extents = ranked_shape(data, rank + 2, "the data")
+        depth, outputs, *kernel = ranked_shape(weight, rank + 2, "the weight")
+        check_groups(attrs.groups, channels=channels)
+        check_kernel(kernel)
+        require_same_dim(channels, depth, "channels of the data and the weight")
+        full, pads = _spread_extents(attrs, extents, kernel), attrs.padding
+        result = tuple(full[i] - pads[i] - pads[rank + i] for i in range(rank))
+        negative = any(isinstance(dim, int) and dim < 0 for dim in result)
+        require(not negative, f"padding {list(pads)} cuts off more than {list(full)}")
+        return TensorType(dtype, (batch, outputs * attrs.groups, *result))
+
+    return rule
+
+
+def _conv_transpose_work(
+    _attrs: ConvTransposeAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+) -> Work:
+    data, weight = ins[0], ins[1]
+    assert isinstance(data, TensorType)
+    assert isinstance(weight, TensorType)
+    targets = UNKNOWN if weight.shape is None else product(weight.shape[1:])
+    return Work(data.size * targets, 0, traffic(ins, outs))
+
+
+def _conv_transpose(attrs: ConvTransposeAttrs, data: Array, weight: Array) -> Array:
+    dtype, groups = data.dtype, attrs.groups
+    batch, channels, *extents = data.shape
+    kernel, outputs = weight.shape[2:], weight.shape[1]
+    terms = channels // groups * math.prod(kernel)
+    computed_in = accumulator(data, weight, terms)
+    pixels = data.astype(computed_in, copy=False)
+    pixels = pixels.reshape(batch, groups, channels // groups, math.prod(extents))
+    matrix = weight.astype(computed_in, copy=False)
+    matrix = matrix.reshape(groups, channels // groups, outputs * math.prod(kernel))
+    full: Any = _spread_extents(attrs, extents, kernel)
+    total = np.zeros((batch, groups * outputs, *full), computed_in)
+    for image in range(batch):
+        columns = np.matmul(matrix.swapaxes(1, 2), pixels[image])
+        columns = columns.reshape(groups * outputs, *kernel, *extents)
+        add_columns(total[image], columns, attrs)
+    cut = [(-begin, -end) for begin, end in pad_pairs(attrs.padding)]
+    return narrowed(padded(total, cut), dtype)
+
+
+def add_columns(total: Array, columns: Array, attrs: WindowAttrs) -> None:
+    """Add columns [channels, kernel..., position...] to `total` [channels, ...], in place."""
+    rank = len(attrs.strides)
+    kernel, counts = columns.shape[1 : 1 + rank], columns.shape[1 + rank :]
+    if 0 in counts:
+        return
+    for position, target in window_slices(kernel, counts, attrs.strides, attrs.dilation):
+        element: Index = (slice(None), *position)
+        total[(slice(None), *target)] += columns[element]
+
+
+for _rank in RANKS:
+    define(
+        f"nn.conv{_rank}d_transpose",
+        "data weight",
+        _conv_transpose_type(_rank),
+        _conv_transpose,
+        attrs=for_rank(ConvTransposeAttrs, _rank, output_padding=(0,) * _rank),
+        kind=Kind.ANCHOR,
+        work=_conv_transpose_work,
+        summary="transposed convolution; the weight is [channels, outputs / groups, ...]",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Col2ImAttrs(WindowAttrs):
+    image_shape: Dims | None = None
+    block_shape: Dims | None = None
+
+
+def _with_steps(attrs: Col2ImAttrs, rank: int) -> WindowAttrs:
+    """The window's attributes; left out, steps are 1 and padding is 0."""
+    ones = (1,) * rank
+    zeros = (0,) * (2 * rank)
+    return WindowAttrs(attrs.strides or ones, attrs.padding or zeros, attrs.dilation or ones)
+
+
+def _col2im_type(
+    attrs: Col2ImAttrs, data: TensorType, image: TensorType | None, block: TensorType | None
+) -> TensorType:
+    require(data.dtype is not DType.STRING, "strings do not add up")
+    batch, rows, columns = ranked_shape(data, 3, "the data")
+    extents = shape_operand(attrs.image_shape, image)
+    kernel = shape_operand(attrs.block_shape, block)
+    if extents is None or kernel is None:
+        return TensorType(data.dtype, None)
+    rank = len(extents)
+    require(len(kernel) == rank, f"the block has {len(kernel)} axes and the image {rank}")
+    window = _with_steps(attrs, rank)
+    check_window(window, rank)
+    check_kernel(kernel)
+    elements = product(kernel)
+    if isinstance(rows, int) and isinstance(elements, int):
+        require(rows % elements == 0, f"{rows} rows are not whole blocks of {elements}")
+    wanted = product(window_counts(window, extents, kernel))
+    require_same_dim(columns, wanted, "the number of blocks in the data and in the image")
+    return TensorType(data.dtype, (batch, rows // elements, *extents))
+
+
+def _col2im(attrs: Col2ImAttrs, data: Array, image: Array | None, block: Array | None) -> Array:
+    extents: Any = attrs.image_shape if image is None else tuple(image.tolist())
+    kernel: Any = attrs.block_shape if block is None else tuple(block.tolist())
+    window = _with_steps(attrs, len(extents))
+    counts = fixed_counts(window, extents, kernel)
+    pairs = pad_pairs(window.padding)
+    channels = data.shape[1] // math.prod(kernel)
+    dtype = dtype_of(data.dtype)
+    computed_in = np.float32 if dtype.is_float and dtype.bits < 32 else data.dtype
+    columns = data.astype(computed_in, copy=False)
+    columns = columns.reshape(data.shape[0] * channels, *kernel, *counts)
+    full = [extent + begin + end for extent, (begin, end) in zip(extents, pairs, strict=True)]
+    total = np.zeros((data.shape[0] * channels, *full), computed_in)
+    add_columns(total, columns, window)
+    inside = padded(total, [(-begin, -end) for begin, end in pairs])
+    return inside.reshape(data.shape[0], channels, *extents).astype(data.dtype, copy=False)
+
+
+define(
+    "col2im",
+    "data image_shape? block_shape?",
+    _col2im_type,
+    _col2im,
+    attrs=Col2ImAttrs,
+    work=elementwise_work,
+    summary="adds up columns of overlapping blocks into an image of any spatial rank",
+)

@@ -1,0 +1,225 @@
+"""Reading elements at positions that are data, and positions as one-hot vectors.
+
+Positions count from the end where negative. One that lies outside the tensor is an
+`EvaluationError`, never a silent read. Shapes and index tuples are laid out as in ONNX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, Dim
+from graft.base.dtypes import Array
+from graft.base.errors import EvaluationError
+from graft.ir.attrs import Attrs
+from graft.ir.op import Kind, define, movement_work
+from graft.ir.types import TensorType
+from graft.ops.rules import (
+    normalize_axis,
+    require,
+    require_same_dim,
+    symbolic_by,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisAttrs(Attrs):
+    axis: int = 0
+
+
+def require_integers(indices: TensorType) -> None:
+    require(indices.dtype.is_integer, f"the indices are {indices.dtype}, not integers")
+
+
+def positions(indices: Array, extent: int, axis: int) -> Array:
+    """Indices counted from the front, or an error that names one out of range."""
+    wanted = indices.astype(np.int64, copy=False)
+    if wanted.size == 0:
+        return wanted
+    low, high = int(wanted.min()), int(wanted.max())
+    if low < -extent or high >= extent:
+        worst = high if high >= extent else low
+        raise EvaluationError(
+            f"index {worst} is out of range for axis {axis} of extent {extent}",
+            hint=f"indices go from {-extent} to {extent - 1}" if extent else "the axis is empty",
+        )
+    return np.where(wanted < 0, wanted + extent, wanted) if low < 0 else wanted
+
+
+def _take_type(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> TensorType:
+    require_integers(indices)
+    if data.shape is None or indices.shape is None:
+        return TensorType(data.dtype, None)
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+    return TensorType(data.dtype, shape)
+
+
+def _take(attrs: AxisAttrs, data: Array, indices: Array) -> Array:
+    axis = attrs.axis % data.ndim
+    return np.take(data, positions(indices, data.shape[axis], axis), axis=axis)
+
+
+define(
+    "take",
+    "data indices",
+    _take_type,
+    _take,
+    attrs=AxisAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+    symbolic=symbolic_by(_take),
+)
+
+
+def _gather_type(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> TensorType:
+    require_integers(indices)
+    require_inside(attrs, data, indices)
+    return TensorType(data.dtype, indices.shape)
+
+
+def require_inside(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> None:
+    """Refuse indices of another rank than the data, or that reach further along other axes."""
+    if data.shape is None or indices.shape is None:
+        return
+    rank = len(data.shape)
+    same = len(indices.shape) == rank
+    require(same, f"the indices have rank {len(indices.shape)}, the data {rank}")
+    axis = normalize_axis(attrs.axis, rank)
+    for i, (have, want) in enumerate(zip(data.shape, indices.shape, strict=True)):
+        numbers = isinstance(have, int) and isinstance(want, int)
+        fits = i == axis or not numbers or want <= have  # type: ignore[operator]
+        require(fits, f"the indices reach to {want} along axis {i}, the data only to {have}")
+
+
+def places_along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
+    """Where each entry of `indices` points: its own place, with `axis` taken from its value."""
+    axis %= data.ndim
+    for i, (have, want) in enumerate(zip(data.shape, indices.shape, strict=True)):
+        if i != axis and want > have:
+            raise EvaluationError(
+                f"the indices reach to {want} along axis {i}, the data only to {have}"
+            )
+    where: list[Array] = list(np.ogrid[tuple(slice(extent) for extent in indices.shape)])
+    where[axis] = positions(indices, data.shape[axis], axis)
+    return tuple(where)
+
+
+def _gather(attrs: AxisAttrs, data: Array, indices: Array) -> Array:
+    return np.asarray(data[places_along(attrs.axis, data, indices)])
+
+
+define(
+    "gather",
+    "data indices",
+    _gather_type,
+    _gather,
+    attrs=AxisAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GatherNdAttrs(Attrs):
+    batch_dims: int = 0
+
+
+def tuple_length(data: TensorType, indices: TensorType, batch: int) -> int | None:
+    """How many axes one position names; None where it is not known."""
+    require_integers(indices)
+    if indices.shape is None:
+        return None
+    require(len(indices.shape) > batch, f"the indices have rank {len(indices.shape)}")
+    length = indices.shape[-1]
+    if not isinstance(length, int):
+        return None
+    rank = len(data.shape) - batch if data.shape is not None else length
+    require(1 <= length <= rank, f"the indices name {length} axes, but there are {rank}")
+    return length
+
+
+def _gather_nd_type(attrs: GatherNdAttrs, data: TensorType, indices: TensorType) -> TensorType:
+    batch = attrs.batch_dims
+    require(batch >= 0, f"batch_dims is {batch}")
+    length = tuple_length(data, indices, batch)
+    if data.shape is None or indices.shape is None:
+        return TensorType(data.dtype, None)
+    for have, want in zip(data.shape[:batch], indices.shape[:batch], strict=True):
+        require_same_dim(have, want, "batch extents")
+    if length is None:
+        return TensorType(data.dtype, None)
+    return TensorType(data.dtype, (*indices.shape[:-1], *data.shape[batch + length :]))
+
+
+def places_of_tuples(data: Array, indices: Array, batch: int) -> tuple[Array, ...]:
+    """Index tuples as NumPy wants them: one array per axis, the batch axes included."""
+    places = indices.shape[:-1]
+    grid: list[Array] = list(np.ogrid[tuple(slice(extent) for extent in places)])[:batch]
+    for i in range(indices.shape[-1]):
+        axis = batch + i
+        grid.append(positions(indices[..., i], data.shape[axis], axis))
+    return tuple(grid)
+
+
+def _gather_nd(attrs: GatherNdAttrs, data: Array, indices: Array) -> Array:
+    return np.asarray(data[places_of_tuples(data, indices, attrs.batch_dims)])
+
+
+define(
+    "gather_nd",
+    "data indices",
+    _gather_nd_type,
+    _gather_nd,
+    attrs=GatherNdAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OneHotAttrs(Attrs):
+    depth: Dim | None = None
+    axis: int = -1
+
+
+def _one_hot_type(
+    attrs: OneHotAttrs, indices: TensorType, values: TensorType, depth: TensorType | None
+) -> TensorType:
+    require_integers(indices)
+    pair = values.shape is None or values.shape == (2,) or not values.is_static
+    require(pair, f"the values are {values}, not a pair [off, on]")
+    require(attrs.depth is not None or depth is not None, "the depth is missing")
+    if indices.shape is None:
+        return TensorType(values.dtype, None)
+    extent: AnyDim = UNKNOWN if attrs.depth is None else attrs.depth
+    require(not isinstance(extent, int) or extent >= 0, f"the depth is {extent}")
+    axis = normalize_axis(attrs.axis, len(indices.shape) + 1)
+    return TensorType(values.dtype, (*indices.shape[:axis], extent, *indices.shape[axis:]))
+
+
+def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | None) -> Array:
+    extent: Any = attrs.depth if depth is None else int(depth.reshape(-1)[0])
+    if extent < 0:
+        raise EvaluationError(f"the depth is {extent}")
+    if indices.dtype.kind == "u":
+        indices = np.minimum(indices.astype(np.uint64), extent)  # beyond the depth is no position
+    wanted = np.expand_dims(indices.astype(np.int64), attrs.axis)
+    wanted = np.where(wanted < 0, wanted + extent, wanted)
+    axis = attrs.axis % wanted.ndim
+    classes = np.arange(extent).reshape(-1, *[1] * (wanted.ndim - 1 - axis))
+    return np.asarray(np.where(wanted == classes, values[1], values[0]))
+
+
+define(
+    "one_hot",
+    "indices values depth?",
+    _one_hot_type,
+    _one_hot,
+    attrs=OneHotAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+)

@@ -1,0 +1,274 @@
+"""Matrix products, Einstein sums and determinants.
+
+Operands of one dtype enter, a tensor of that dtype leaves. Floats narrower than float32 are
+computed in float32 and rounded once; integers are exact modulo two to the power of their bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, product
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.ir.attrs import Attrs
+from graft.ir.op import Kind, Work, define, traffic
+from graft.ir.types import Shape, TensorType, Type
+from graft.ops.rules import broadcast_shapes, require, require_same_dim, same_dtype
+
+# Every whole number up to this is a float64.
+_LARGEST_EXACT = 1 << 53
+
+
+def matrix_product(a: Array, b: Array) -> Array:
+    """`a @ b` in the operands' dtype."""
+    dtype = dtype_of(a.dtype)
+    if dtype.is_integer:
+        return _integer_product(a, b)
+    wide = _computed_in(dtype)
+    product_of_wide = np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False))
+    return np.asarray(product_of_wide).astype(a.dtype, copy=False)
+
+
+def _computed_in(dtype: DType) -> np.dtype[Any]:
+    if dtype.is_float and dtype.bits < 32:
+        return np.dtype(np.float32)
+    return np.dtype(np.int64) if dtype.bits < 8 else dtype.numpy
+
+
+def _integer_product(a: Array, b: Array) -> Array:
+    """Through float64, which BLAS multiplies fast, wherever no sum can be too large for it."""
+    if a.shape[-1] * _magnitude(a) * _magnitude(b) <= _LARGEST_EXACT:
+        exact = np.matmul(a.astype(np.float64), b.astype(np.float64))
+        return np.asarray(exact).astype(np.int64).astype(a.dtype)
+    return np.asarray(np.matmul(a, b))
+
+
+def _magnitude(array: Array) -> int:
+    """The largest absolute value."""
+    if array.size == 0:
+        return 0
+    return max(abs(int(array.min())), abs(int(array.max())))
+
+
+def _matrix_types(a: TensorType, b: TensorType) -> DType:
+    dtype = same_dtype(a, b)
+    require(dtype.is_number, f"wants numeric operands, not {dtype}")
+    return dtype
+
+
+def _dense_type(_attrs: Attrs, data: TensorType, weight: TensorType) -> TensorType:
+    dtype = _matrix_types(data, weight)
+    require(data.rank != 0, "the data has no axis to sum over")
+    units: AnyDim = UNKNOWN
+    if weight.shape is not None:
+        require(len(weight.shape) == 2, f"the weight has rank {len(weight.shape)}, not 2")
+        units = weight.shape[0]
+        if data.shape is not None:
+            require_same_dim(data.shape[-1], weight.shape[1], "extents to sum over")
+    return TensorType(dtype, None if data.shape is None else (*data.shape[:-1], units))
+
+
+def _dense_work(_attrs: Attrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+    data, weight = ins[0], ins[1]
+    assert isinstance(data, TensorType)
+    assert isinstance(weight, TensorType)
+    units = UNKNOWN if weight.shape is None else weight.shape[0]
+    return Work(data.size * units, 0, traffic(ins, outs))
+
+
+define(
+    "nn.dense",
+    "data weight",
+    _dense_type,
+    lambda _attrs, data, weight: matrix_product(data, weight.T),
+    kind=Kind.ANCHOR,
+    work=_dense_work,
+    summary="data @ weight.T over the data's last axis; the weight is [units, inputs]",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMatmulAttrs(Attrs):
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+def _matrix_shape(type_: TensorType, transpose: bool) -> Shape | None:
+    """The shape with its last two extents in the order in which the product takes them."""
+    shape = type_.shape
+    if shape is None:
+        return None
+    require(len(shape) >= 2, f"an operand has rank {len(shape)}, less than 2")
+    return (*shape[:-2], shape[-1], shape[-2]) if transpose else shape
+
+
+def _batch_matmul_type(attrs: BatchMatmulAttrs, a: TensorType, b: TensorType) -> TensorType:
+    dtype = _matrix_types(a, b)
+    left, right = _matrix_shape(a, attrs.transpose_a), _matrix_shape(b, attrs.transpose_b)
+    if left is None or right is None:
+        return TensorType(dtype, None)
+    require_same_dim(left[-1], right[-2], "extents to sum over")
+    batch = broadcast_shapes(left[:-2], right[:-2])
+    assert batch is not None
+    return TensorType(dtype, (*batch, left[-2], right[-1]))
+
+
+def _batch_matmul(attrs: BatchMatmulAttrs, a: Array, b: Array) -> Array:
+    left = a.swapaxes(-1, -2) if attrs.transpose_a else a
+    right = b.swapaxes(-1, -2) if attrs.transpose_b else b
+    return matrix_product(left, right)
+
+
+def _batch_matmul_work(
+    attrs: BatchMatmulAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+) -> Work:
+    a, result = ins[0], outs[0]
+    assert isinstance(a, TensorType)
+    assert isinstance(result, TensorType)
+    left = _matrix_shape(a, attrs.transpose_a)
+    depth = UNKNOWN if left is None else left[-1]
+    return Work(result.size * depth, 0, traffic(ins, outs))
+
+
+define(
+    "nn.batch_matmul",
+    "a b",
+    _batch_matmul_type,
+    _batch_matmul,
+    attrs=BatchMatmulAttrs,
+    kind=Kind.ANCHOR,
+    work=_batch_matmul_work,
+    summary="matrix products over the last two axes; the others broadcast",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumAttrs(Attrs):
+    equation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """A parsed Einstein sum: index letters per operand and of the result, "." for an ellipsis."""
+
+    terms: tuple[str, ...]
+    result: str
+
+
+def parse_equation(equation: str) -> Equation:
+    """The parts of an equation; the result of an implicit one is worked out."""
+    text = equation.replace(" ", "").replace("...", ".")
+    left, arrow, result = text.partition("->")
+    terms = tuple(left.split(","))
+    for term in (*terms, result):
+        letters = term.replace(".", "", 1)
+        plain = letters == "" or (letters.isascii() and letters.isalpha())
+        require(plain, f"'{term}' in the equation '{equation}' is not a list of indices")
+    if not arrow:
+        once = sorted(letter for letter in set(left) - {",", "."} if left.count(letter) == 1)
+        result = ("." if "." in left else "") + "".join(once)
+    require(len(set(result)) == len(result), f"'{equation}' repeats an index of the result")
+    unknown = set(result) - set(left)
+    require(not unknown, f"'{equation}' has a result index that no operand has")
+    lost = "." in left and "." not in result
+    require(not lost, f"'{equation}' has an ellipsis in its operands but none in its result")
+    return Equation(terms, result)
+
+
+def _extents(equation: Equation, shapes: Sequence[Shape]) -> dict[str, Shape]:
+    """What each index ranges over, after broadcasting; the ellipsis may stand for many axes."""
+    found: dict[str, Shape] = {}
+    for term, shape in zip(equation.terms, shapes, strict=True):
+        letters = len(term.replace(".", ""))
+        exact = "." in term or letters == len(shape)
+        fits = exact and letters <= len(shape)
+        require(fits, f"the term '{term.replace('.', '...')}' does not fit rank {len(shape)}")
+        front = term.find(".") if "." in term else letters
+        back = len(shape) - (letters - front)
+        pieces = [*((d,) for d in shape[:front]), *((d,) for d in shape[back:])]
+        for letter, piece in zip(term.replace(".", ""), pieces, strict=True):
+            found[letter] = _joined(found.get(letter, ()), piece)
+        if "." in term:
+            found["."] = _joined(found.get(".", ()), shape[front:back])
+    return found
+
+
+def _joined(first: Shape, second: Shape) -> Shape:
+    joined = broadcast_shapes(first, second)
+    assert joined is not None
+    return joined
+
+
+def _einsum_type(attrs: EinsumAttrs, *data: TensorType) -> TensorType:
+    equation = parse_equation(attrs.equation)
+    count, wanted = len(data), len(equation.terms)
+    require(count == wanted, f"'{attrs.equation}' wants {wanted} operands, not {count}")
+    dtype = same_dtype(*data)
+    require(dtype.is_number, f"wants numeric operands, not {dtype}")
+    shapes = [type_.shape for type_ in data if type_.shape is not None]
+    if len(shapes) < count:
+        known_rank = "." not in equation.result
+        return TensorType(dtype, (UNKNOWN,) * len(equation.result) if known_rank else None)
+    extents = _extents(equation, shapes)
+    return TensorType(dtype, tuple(d for index in equation.result for d in extents[index]))
+
+
+def _einsum(attrs: EinsumAttrs, *data: Array) -> Array:
+    dtype = data[0].dtype
+    wide = _computed_in(dtype_of(dtype))
+    result = np.einsum(
+        attrs.equation, *(array.astype(wide, copy=False) for array in data), optimize=True
+    )
+    return np.asarray(result).astype(dtype, copy=False)
+
+
+def _einsum_work(attrs: EinsumAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+    """One multiply-accumulate per operand after the first and combination of indices."""
+    shapes = [t.shape for t in ins if isinstance(t, TensorType) and t.shape is not None]
+    total: AnyDim = UNKNOWN
+    if len(shapes) == len(ins):
+        extents = _extents(parse_equation(attrs.equation), shapes)
+        total = product(dim for shape in extents.values() for dim in shape)
+    if len(ins) == 1:
+        return Work(0, total, traffic(ins, outs))
+    return Work(total * (len(ins) - 1), 0, traffic(ins, outs))
+
+
+define(
+    "einsum",
+    "*data",
+    _einsum_type,
+    _einsum,
+    attrs=EinsumAttrs,
+    kind=Kind.ANCHOR,
+    work=_einsum_work,
+    summary="Einstein summation by an equation such as 'bij,bjk->bik'",
+)
+
+
+def _det_type(_attrs: Attrs, data: TensorType) -> TensorType:
+    require(data.dtype.is_float, f"wants a floating-point operand, not {data.dtype}")
+    if data.shape is None:
+        return data
+    require(len(data.shape) >= 2, f"the operand has rank {len(data.shape)}, less than 2")
+    require_same_dim(data.shape[-2], data.shape[-1], "extents of the square matrices")
+    return TensorType(data.dtype, data.shape[:-2])
+
+
+def _det(_attrs: Attrs, data: Array) -> Array:
+    wide = data.astype(np.float32) if data.dtype.itemsize < 4 else data
+    return np.asarray(np.linalg.det(wide)).astype(data.dtype, copy=False)
+
+
+def _det_work(_attrs: Attrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+    """Elimination of an n by n matrix takes two thirds of the cube of n operations."""
+    data: Any = ins[0]
+    edge = UNKNOWN if data.shape is None else data.shape[-1]
+    return Work(0, data.size * edge * 2 // 3, traffic(ins, outs))
+
+
+define("det", "data", _det_type, _det, kind=Kind.OPAQUE, work=_det_work)

@@ -1,0 +1,385 @@
+"""Movement: the same elements in another shape or order, joined, cut up or repeated.
+
+Tensors of any dtype enter and leave; no arithmetic happens. Shape-like parameters are attributes,
+or operands where only the data decide them. Most meanings work on arrays of symbolic dims too, so
+that shape computations made of these operators are followed while a graph is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, ceildiv, product, provably_different
+from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs, Dims, Ints
+from graft.ir.op import Kind, Work, define, movement_work
+from graft.ir.types import Shape, TensorType, Type
+from graft.ops.creation import shape_operand
+from graft.ops.rules import (
+    normalize_axes,
+    normalize_axis,
+    require,
+    require_same_dim,
+    same_dtype,
+    shape_of,
+    symbolic_by,
+    unknown_shape,
+)
+
+
+def view_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
+    """Nothing: the elements stay where they are."""
+    return Work()
+
+
+def length_of(operand: TensorType | None, what: str) -> AnyDim:
+    """How many numbers a list-like operand holds; a scalar counts as one."""
+    require(operand is not None, f"{what} are given neither as operand nor as attribute")
+    assert operand is not None
+    require(operand.dtype in (DType.INT64, DType.INT32), f"{what} are {operand.dtype}, not int64")
+    return operand.size
+
+
+def given(attribute: Any, operand: Array | None) -> Any:
+    """A parameter's plain value at run time, whichever form it has."""
+    return attribute if operand is None else operand.reshape(-1).tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class ReshapeAttrs(Attrs):
+    shape: Dims | None = None
+    allowzero: bool = False
+
+
+def resolve_shape(wanted: Shape, data: Shape | None, allowzero: bool) -> Shape:
+    """`wanted` with 0 replaced by the extent it copies and -1 by the extent that is left over."""
+    dims = list(wanted)
+    copied = [i for i, dim in enumerate(dims) if dim == 0 and not allowzero]
+    for i in copied:
+        require(
+            data is None or i < len(data), f"0 at position {i} copies an axis that is not there"
+        )
+        dims[i] = UNKNOWN if data is None else data[i]
+    holes = [i for i, dim in enumerate(dims) if dim == -1]
+    require(len(holes) <= 1, f"-1 stands more than once in {list(wanted)}")
+    negative = any(isinstance(dim, int) and dim < -1 for dim in dims)
+    require(not negative, f"a negative extent in {list(wanted)}")
+    if holes and data is None:
+        dims[holes[0]] = UNKNOWN
+    elif holes and data is not None:
+        # Copied extents stand on both sides; leaving them out gives an answer even where one is 0.
+        total = product(dim for i, dim in enumerate(data) if i not in copied)
+        rest = product(dim for i, dim in enumerate(dims) if i not in (*copied, *holes))
+        require(rest != 0, f"-1 in {list(wanted)} may be anything beside an extent of 0")
+        dims[holes[0]] = total // rest
+    if data is not None:
+        have, want = product(data), product(dims)
+        require(not provably_different(have, want), f"{have} elements do not fill {list(wanted)}")
+    return tuple(dims)
+
+
+def _reshape_type(attrs: ReshapeAttrs, data: TensorType, shape: TensorType | None) -> TensorType:
+    if attrs.shape is None:
+        return TensorType(data.dtype, shape_operand(None, shape))
+    return TensorType(data.dtype, resolve_shape(attrs.shape, data.shape, attrs.allowzero))
+
+
+def _reshape(attrs: ReshapeAttrs, data: Array, shape: Array | None) -> Array:
+    wanted = tuple(given(attrs.shape, shape))
+    extents: Any = resolve_shape(wanted, data.shape, attrs.allowzero)
+    return data.reshape(extents)
+
+
+define(
+    "reshape",
+    "data shape?",
+    _reshape_type,
+    _reshape,
+    attrs=ReshapeAttrs,
+    kind=Kind.INJECTIVE,
+    work=view_work,
+    symbolic=symbolic_by(_reshape),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeAttrs(Attrs):
+    axes: Ints | None = None
+
+
+def _transpose_type(attrs: TransposeAttrs, data: TensorType) -> TensorType:
+    if data.shape is None:
+        return TensorType(
+            data.dtype, None if attrs.axes is None else unknown_shape(len(attrs.axes))
+        )
+    axes = tuple(reversed(range(len(data.shape)))) if attrs.axes is None else attrs.axes
+    require(len(axes) == len(data.shape), f"{list(axes)} does not order {len(data.shape)} axes")
+    return TensorType(data.dtype, tuple(data.shape[a] for a in normalize_axes(axes, len(axes))))
+
+
+def _transpose(attrs: TransposeAttrs, data: Array) -> Array:
+    return np.transpose(data, attrs.axes)
+
+
+define(
+    "transpose",
+    "data",
+    _transpose_type,
+    _transpose,
+    attrs=TransposeAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+    symbolic=symbolic_by(_transpose),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AxesAttrs(Attrs):
+    axes: Ints | None = None
+
+
+def _expand_dims_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | None) -> TensorType:
+    count = len(attrs.axes) if attrs.axes is not None else length_of(axes, "axes")
+    if data.shape is None or not isinstance(count, int):
+        return TensorType(data.dtype, None)
+    rank = len(data.shape) + count
+    if attrs.axes is None:
+        return TensorType(data.dtype, unknown_shape(rank))
+    dims: list[AnyDim] = list(data.shape)
+    for axis in sorted(normalize_axes(attrs.axes, rank)):
+        dims.insert(axis, 1)
+    return TensorType(data.dtype, tuple(dims))
+
+
+def _expand_dims(attrs: AxesAttrs, data: Array, axes: Array | None) -> Array:
+    return np.expand_dims(data, tuple(given(attrs.axes, axes)))
+
+
+define(
+    "expand_dims",
+    "data axes?",
+    _expand_dims_type,
+    _expand_dims,
+    attrs=AxesAttrs,
+    kind=Kind.INJECTIVE,
+    work=view_work,
+    symbolic=symbolic_by(_expand_dims),
+)
+
+
+def _squeeze_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | None) -> TensorType:
+    if data.shape is None:
+        return TensorType(data.dtype, None)
+    rank = len(data.shape)
+    if attrs.axes is None and axes is not None:
+        count = length_of(axes, "axes")
+        shape = unknown_shape(rank - count) if isinstance(count, int) else None
+        return TensorType(data.dtype, shape)
+    if attrs.axes is None:
+        if not all(isinstance(dim, int) for dim in data.shape):
+            return TensorType(data.dtype, None)
+        return TensorType(data.dtype, tuple(dim for dim in data.shape if dim != 1))
+    removed = normalize_axes(attrs.axes, rank)
+    for axis in removed:
+        extent = data.shape[axis]
+        require(not provably_different(extent, 1), f"axis {axis} has extent {extent}, not 1")
+    return TensorType(data.dtype, tuple(d for i, d in enumerate(data.shape) if i not in removed))
+
+
+def _squeeze(attrs: AxesAttrs, data: Array, axes: Array | None) -> Array:
+    removed = given(attrs.axes, axes)
+    return np.squeeze(data, axis=None if removed is None else tuple(removed))
+
+
+define(
+    "squeeze",
+    "data axes?",
+    _squeeze_type,
+    _squeeze,
+    attrs=AxesAttrs,
+    kind=Kind.INJECTIVE,
+    work=view_work,
+    symbolic=symbolic_by(_squeeze),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConcatenateAttrs(Attrs):
+    axis: int = 0
+
+
+def _common_dim(dims: Sequence[AnyDim], axis: int) -> AnyDim:
+    """The extent that operands share along an axis, a plain integer where one of them has it."""
+    for dim in dims[1:]:
+        require_same_dim(dims[0], dim, f"extents of axis {axis}")
+    return next((dim for dim in dims if isinstance(dim, int)), dims[0])
+
+
+def _concatenate_type(attrs: ConcatenateAttrs, *data: TensorType) -> TensorType:
+    require(len(data) > 0, "there is nothing to join")
+    dtype = same_dtype(*data)
+    shapes = [type_.shape for type_ in data if type_.shape is not None]
+    if not shapes:
+        return TensorType(dtype, None)
+    ranks = {len(shape) for shape in shapes}
+    require(len(ranks) == 1, f"ranks differ: {sorted(ranks)}")
+    rank = ranks.pop()
+    axis = normalize_axis(attrs.axis, rank)
+    dims = [_common_dim([s[i] for s in shapes], i) if i != axis else 0 for i in range(rank)]
+    for type_ in data:
+        dims[axis] = dims[axis] + (UNKNOWN if type_.shape is None else type_.shape[axis])
+    return TensorType(dtype, tuple(dims))
+
+
+def _concatenate(attrs: ConcatenateAttrs, *data: Array) -> Array:
+    return np.concatenate(data, axis=attrs.axis)
+
+
+define(
+    "concatenate",
+    "*data",
+    _concatenate_type,
+    _concatenate,
+    attrs=ConcatenateAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+    symbolic=symbolic_by(_concatenate),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAttrs(Attrs):
+    """Cut at given sizes, or into `sections` equal parts of which the last may be smaller."""
+
+    axis: int = 0
+    sizes: Dims | None = None
+    sections: int = 0
+
+
+def _section_sizes(extent: AnyDim, sections: int) -> list[AnyDim]:
+    part = ceildiv(extent, sections)
+    last = extent - part * (sections - 1)
+    whole = not isinstance(last, int) or last >= 0
+    require(whole, f"{extent} elements do not make {sections} parts")
+    return [part] * (sections - 1) + [last]
+
+
+def _split_sizes(attrs: SplitAttrs, extent: AnyDim, sizes: TensorType | None) -> list[AnyDim]:
+    if attrs.sizes is not None:
+        require_same_dim(product([extent]), sum(attrs.sizes), "the extent and the sizes' sum")
+        return list(attrs.sizes)
+    if sizes is None:
+        require(attrs.sections > 0, "neither sizes nor the number of sections is given")
+        return _section_sizes(extent, attrs.sections)
+    count = length_of(sizes, "sizes")
+    require(isinstance(count, int), "the number of parts is unknown")
+    assert isinstance(count, int)
+    return [UNKNOWN] * count
+
+
+def _split_type(
+    attrs: SplitAttrs, data: TensorType, sizes: TensorType | None
+) -> tuple[TensorType, ...]:
+    if data.shape is None:
+        parts = len(_split_sizes(attrs, UNKNOWN, sizes))
+        return (TensorType(data.dtype, None),) * parts
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    before, after = data.shape[:axis], data.shape[axis + 1 :]
+    found = _split_sizes(attrs, data.shape[axis], sizes)
+    return tuple(TensorType(data.dtype, (*before, size, *after)) for size in found)
+
+
+def _split(attrs: SplitAttrs, data: Array, sizes: Array | None) -> tuple[Array, ...]:
+    extents = given(attrs.sizes, sizes)
+    if extents is None:
+        extents = _section_sizes(data.shape[attrs.axis], attrs.sections)
+    ends = list(accumulate(extents))
+    require(ends[-1] == data.shape[attrs.axis], f"sizes {extents} do not add up to the extent")
+    return tuple(np.split(data, ends[:-1], axis=attrs.axis))
+
+
+define(
+    "split",
+    "data sizes?",
+    _split_type,
+    _split,
+    attrs=SplitAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+    outputs=None,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastToAttrs(Attrs):
+    shape: Dims | None = None
+
+
+def _broadcast_to_type(
+    attrs: BroadcastToAttrs, data: TensorType, shape: TensorType | None
+) -> TensorType:
+    wanted = shape_operand(attrs.shape, shape)
+    if wanted is None or data.shape is None:
+        return TensorType(data.dtype, wanted)
+    fresh = len(wanted) - len(data.shape)
+    require(fresh >= 0, f"rank {len(data.shape)} does not broadcast to rank {len(wanted)}")
+    dims = list(wanted)
+    for axis, extent in enumerate(data.shape, fresh):
+        if isinstance(extent, int) and extent != 1:
+            require_same_dim(extent, dims[axis], f"extents of axis {axis}")
+            dims[axis] = extent
+    return TensorType(data.dtype, tuple(dims))
+
+
+def _broadcast_to(attrs: BroadcastToAttrs, data: Array, shape: Array | None) -> Array:
+    return np.broadcast_to(data, tuple(given(attrs.shape, shape)))
+
+
+define(
+    "broadcast_to",
+    "data shape?",
+    _broadcast_to_type,
+    _broadcast_to,
+    attrs=BroadcastToAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+    symbolic=symbolic_by(_broadcast_to),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TileAttrs(Attrs):
+    reps: Dims | None = None
+
+
+def _tile_type(attrs: TileAttrs, data: TensorType, reps: TensorType | None) -> TensorType:
+    count = len(attrs.reps) if attrs.reps is not None else length_of(reps, "repetitions")
+    if data.shape is None:
+        return TensorType(data.dtype, unknown_shape(count) if isinstance(count, int) else None)
+    rank = len(data.shape)
+    require(not provably_different(count, rank), f"{count} repetitions for {rank} axes")
+    if attrs.reps is None:
+        return TensorType(data.dtype, unknown_shape(rank))
+    pairs = zip(shape_of(data), attrs.reps, strict=True)
+    return TensorType(data.dtype, tuple(dim * repeat for dim, repeat in pairs))
+
+
+def _tile(attrs: TileAttrs, data: Array, reps: Array | None) -> Array:
+    return np.tile(data, tuple(given(attrs.reps, reps)))
+
+
+define(
+    "tile",
+    "data reps?",
+    _tile_type,
+    _tile,
+    attrs=TileAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+    symbolic=symbolic_by(_tile),
+)

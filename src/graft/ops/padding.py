@@ -1,0 +1,292 @@
+"""Padding and rearrangement within a tensor: `nn.pad`, blocks of space and depth, triangles,
+and sequences read backwards.
+
+Tensors of any dtype enter and leave; each result element is one operand element or a filler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim
+from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs, Dims, Ints, Number
+from graft.ir.op import Kind, define, movement_work
+from graft.ir.types import Shape, TensorType
+from graft.ops.movement import given, length_of
+from graft.ops.rules import (
+    normalize_axes,
+    normalize_axis,
+    require,
+    require_same_dim,
+    same_dtype,
+    shape_of,
+    unknown_shape,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PadAttrs(Attrs):
+    """`pad_width` lists what to add before each axis, then what to add after; negative cuts."""
+
+    value: Number | None = None
+    pad_width: Dims | None = None
+    axes: Ints | None = None
+    mode: str = "constant"
+
+
+def _pad_type(
+    attrs: PadAttrs,
+    data: TensorType,
+    value: TensorType | None,
+    pad_width: TensorType | None,
+    axes: TensorType | None,
+) -> TensorType:
+    same_dtype(data, value)
+    require(attrs.mode in ("constant", *_SOURCES), f"mode is '{attrs.mode}'")
+    widths = attrs.pad_width
+    count = len(widths) if widths is not None else length_of(pad_width, "pads")
+    if data.shape is None:
+        return TensorType(data.dtype, None)
+    rank = len(data.shape)
+    if widths is None or (axes is not None and attrs.axes is None):
+        return TensorType(data.dtype, unknown_shape(rank))
+    chosen = range(rank) if attrs.axes is None else normalize_axes(attrs.axes, rank)
+    require(count == 2 * len(chosen), f"{count} pads for {len(chosen)} axes")
+    dims = list(data.shape)
+    for position, axis in enumerate(chosen):
+        before, after = widths[position], widths[position + len(chosen)]
+        dims[axis] = _padded_extent(dims[axis], before, after, axis, attrs.mode)
+    return TensorType(data.dtype, tuple(dims))
+
+
+def _padded_extent(extent: AnyDim, before: AnyDim, after: AnyDim, axis: int, mode: str) -> AnyDim:
+    total = extent + before + after
+    below = isinstance(total, int) and total < 0
+    require(not below, f"pads {before} and {after} cut more than the {extent} of axis {axis}")
+    empty = mode != "constant" and extent == 0 and total != 0
+    require(not empty, f"axis {axis} has nothing to fill pads with")
+    return total
+
+
+def _reflected(positions: Array, extent: int) -> Array:
+    period = max(2 * (extent - 1), 1)
+    inside = positions % period
+    return np.minimum(inside, period - inside) if extent > 1 else np.zeros_like(positions)
+
+
+# For each mode, which of `extent` elements stands at positions that may lie outside.
+_SOURCES: dict[str, Callable[[Array, int], Array]] = {
+    "reflect": _reflected,
+    "edge": lambda positions, extent: np.clip(positions, 0, extent - 1),
+    "wrap": lambda positions, extent: positions % extent,
+}
+
+
+def _pad(
+    attrs: PadAttrs,
+    data: Array,
+    value: Array | None,
+    pad_width: Array | None,
+    axes: Array | None,
+) -> Array:
+    widths = given(attrs.pad_width, pad_width)
+    listed = given(attrs.axes, axes)
+    chosen = normalize_axes(range(data.ndim) if listed is None else listed, data.ndim)
+    require(len(widths) == 2 * len(chosen), f"{len(widths)} pads for {len(chosen)} axes")
+    fill = _filler(attrs.value, value, data)
+    for position, axis in enumerate(chosen):
+        before, after = widths[position], widths[position + len(chosen)]
+        data = _pad_axis(data, axis, before, after, attrs.mode, fill)
+    return data
+
+
+def _filler(attribute: Number | None, operand: Array | None, data: Array) -> Any:
+    if operand is not None:
+        return operand.reshape(-1)[0]
+    if attribute is None:
+        return "" if data.dtype == object else np.zeros((), data.dtype)
+    return np.asarray(attribute).astype(data.dtype)
+
+
+def _pad_axis(data: Array, axis: int, before: int, after: int, mode: str, fill: Any) -> Array:
+    """One axis: cut what is negative first, then add."""
+    extent = data.shape[axis]
+    _padded_extent(extent, before, after, axis, mode)
+    kept = slice(min(max(-before, 0), extent), max(extent + min(after, 0), 0))
+    data = data[(slice(None),) * axis + (kept,)]
+    before, after, extent = max(before, 0), max(after, 0), data.shape[axis]
+    if not before and not after:
+        return data
+    if mode != "constant":
+        _padded_extent(extent, before, after, axis, mode)
+        positions = _SOURCES[mode](np.arange(-before, extent + after), extent)
+        return np.take(data, positions, axis=axis)
+    shape = (*data.shape[:axis], before + extent + after, *data.shape[axis + 1 :])
+    result = np.full(shape, fill, dtype=data.dtype)
+    result[(slice(None),) * axis + (slice(before, before + extent),)] = data
+    return result
+
+
+define(
+    "nn.pad",
+    "data value? pad_width? axes?",
+    _pad_type,
+    _pad,
+    attrs=PadAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAttrs(Attrs):
+    """`mode` DCR: a pixel's place within its block is the slower part of depth; CRD: the faster."""
+
+    block_size: int
+    mode: str = "DCR"
+
+
+def _block_shape(attrs: BlockAttrs, data: TensorType) -> Shape | None:
+    require(attrs.block_size > 0, f"block_size is {attrs.block_size}")
+    require(attrs.mode in ("DCR", "CRD"), f"mode is '{attrs.mode}', neither DCR nor CRD")
+    require(data.rank in (None, 4), f"wants rank 4 (NCHW), not {data.rank}")
+    return data.shape
+
+
+def _whole(extent: AnyDim, parts: int, what: str) -> AnyDim:
+    divides = not isinstance(extent, int) or extent % parts == 0
+    require(divides, f"{what} {extent} is not a multiple of {parts}")
+    return extent // parts
+
+
+def _depth_to_space_type(attrs: BlockAttrs, data: TensorType) -> TensorType:
+    shape = _block_shape(attrs, data)
+    if shape is None:
+        return TensorType(data.dtype, unknown_shape(4))
+    block = attrs.block_size
+    batch, channels, height, width = shape
+    depth = _whole(channels, block * block, "depth")
+    return TensorType(data.dtype, (batch, depth, height * block, width * block))
+
+
+def _depth_to_space(attrs: BlockAttrs, data: Array) -> Array:
+    block, (batch, channels, height, width) = attrs.block_size, data.shape
+    depth = channels // (block * block)
+    if attrs.mode == "DCR":
+        split = data.reshape(batch, block, block, depth, height, width)
+        split = split.transpose(0, 3, 4, 1, 5, 2)
+    else:
+        split = data.reshape(batch, depth, block, block, height, width)
+        split = split.transpose(0, 1, 4, 2, 5, 3)
+    return split.reshape(batch, depth, height * block, width * block)
+
+
+def _space_to_depth_type(attrs: BlockAttrs, data: TensorType) -> TensorType:
+    shape = _block_shape(attrs, data)
+    if shape is None:
+        return TensorType(data.dtype, unknown_shape(4))
+    block = attrs.block_size
+    batch, channels, height, width = shape
+    rows, columns = _whole(height, block, "height"), _whole(width, block, "width")
+    return TensorType(data.dtype, (batch, channels * (block * block), rows, columns))
+
+
+def _space_to_depth(attrs: BlockAttrs, data: Array) -> Array:
+    block, (batch, channels, height, width) = attrs.block_size, data.shape
+    rows, columns = height // block, width // block
+    split = data.reshape(batch, channels, rows, block, columns, block)
+    order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return split.transpose(order).reshape(batch, channels * block * block, rows, columns)
+
+
+for _name, _rule, _meaning in (
+    ("depth_to_space", _depth_to_space_type, _depth_to_space),
+    ("space_to_depth", _space_to_depth_type, _space_to_depth),
+):
+    define(
+        _name,
+        "data",
+        _rule,
+        _meaning,
+        attrs=BlockAttrs,
+        kind=Kind.INJECTIVE,
+        work=movement_work,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TriluAttrs(Attrs):
+    """Keeps what is on or above (`upper`) or on or below the `k`-th diagonal; the rest is 0."""
+
+    k: int | None = None
+    upper: bool = True
+
+
+def _trilu_type(attrs: TriluAttrs, data: TensorType, k: TensorType | None) -> TensorType:
+    require(data.rank is None or data.rank >= 2, f"wants matrices, not rank {data.rank}")
+    require(k is None or k.dtype is DType.INT64, "the diagonal is not int64")
+    return data
+
+
+def _trilu(attrs: TriluAttrs, data: Array, k: Array | None) -> Array:
+    diagonal = (attrs.k or 0) if k is None else int(k.reshape(-1)[0])
+    offsets = np.arange(data.shape[-1]) - np.arange(data.shape[-2])[:, np.newaxis]
+    kept = offsets >= diagonal if attrs.upper else offsets <= diagonal
+    return np.where(kept, data, _filler(None, None, data))
+
+
+define(
+    "trilu",
+    "data k?",
+    _trilu_type,
+    _trilu,
+    attrs=TriluAttrs,
+    kind=Kind.ELEMENTWISE,
+    work=movement_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReverseSequenceAttrs(Attrs):
+    seq_axis: int = 0
+    batch_axis: int = 1
+
+
+def _reverse_sequence_type(
+    attrs: ReverseSequenceAttrs, data: TensorType, seq_lengths: TensorType
+) -> TensorType:
+    require(seq_lengths.dtype.is_integer, f"lengths are {seq_lengths.dtype}, not integers")
+    require(seq_lengths.rank in (None, 1), "lengths are not a list")
+    if data.shape is not None:
+        rank = len(data.shape)
+        _, batch = normalize_axes((attrs.seq_axis, attrs.batch_axis), rank)
+        lengths = seq_lengths.shape[0] if seq_lengths.shape else UNKNOWN
+        require_same_dim(shape_of(data)[batch], lengths, "batch and number of lengths")
+    return data
+
+
+def _reverse_sequence(attrs: ReverseSequenceAttrs, data: Array, seq_lengths: Array) -> Array:
+    axes = tuple(normalize_axis(a, data.ndim) for a in (attrs.seq_axis, attrs.batch_axis))
+    moved = np.moveaxis(data, axes, (0, 1))
+    steps, batch = np.ogrid[: moved.shape[0], : moved.shape[1]]
+    lengths = seq_lengths.astype(np.int64)
+    fits = bool(np.all((lengths >= 0) & (lengths <= moved.shape[0])))
+    require(fits, f"a length is not between 0 and {moved.shape[0]}")
+    source = np.where(steps < lengths, lengths - 1 - steps, steps)
+    return np.moveaxis(moved[source, batch], (0, 1), axes)
+
+
+define(
+    "reverse_sequence",
+    "data seq_lengths",
+    _reverse_sequence_type,
+    _reverse_sequence,
+    attrs=ReverseSequenceAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+)

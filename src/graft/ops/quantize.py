@@ -1,0 +1,208 @@
+"""Quantisation to narrow types and back: by one scale, by one per index of an axis, or by blocks.
+
+`scale` (and `zero_point`, of the same shape) has no axis or one element for the whole tensor, one
+element per index of `axis`, or, with `block_size`, the data's shape but for `axis`, along which
+each element serves `block_size` neighbours; the last block may be shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import ceildiv
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.ir.attrs import Attrs
+from graft.ir.op import Kind, define
+from graft.ir.types import Shape, TensorType, compatible
+from graft.ops.activation import operations_per_element
+from graft.ops.rules import normalize_axis, require, require_same_dim
+
+_LARGEST_FLOAT8 = {
+    DType.FLOAT8E4M3FN: 448.0,
+    DType.FLOAT8E4M3FNUZ: 240.0,
+    DType.FLOAT8E5M2: 57344.0,
+    DType.FLOAT8E5M2FNUZ: 57344.0,
+}
+_NARROW = (
+    DType.INT2,
+    DType.UINT2,
+    DType.INT4,
+    DType.UINT4,
+    DType.INT8,
+    DType.UINT8,
+    DType.INT16,
+    DType.UINT16,
+    DType.FLOAT4E2M1FN,
+    *_LARGEST_FLOAT8,
+)
+_REAL = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
+_SCALES = (*_REAL, DType.INT32, DType.FLOAT8E8M0FNU)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeAttrs(Attrs):
+    dtype: DType
+    axis: int = 1
+    block_size: int = 0
+    saturate: bool = True  # float8 only: too large becomes the largest, not infinity or NaN
+    precision: DType | None = None  # what the division is done in; None: the scale's dtype
+
+
+@dataclass(frozen=True, slots=True)
+class DequantizeAttrs(Attrs):
+    axis: int = 1
+    block_size: int = 0
+    dtype: DType | None = None  # None: the scale's
+
+
+def _check_granularity(
+    attrs: QuantizeAttrs | DequantizeAttrs,
+    data: TensorType,
+    scale: TensorType,
+    zero_point: TensorType | None,
+) -> None:
+    """Refuse a scale that is none of: for all, per axis, per block."""
+    require(attrs.block_size >= 0, f"block_size is {attrs.block_size}")
+    if zero_point is not None and not _is_single(zero_point) and not _is_single(scale):
+        same = TensorType(scale.dtype, zero_point.shape)
+        require(compatible(scale, same), f"the zero point is {zero_point}, the scale {scale}")
+    for parameter in (scale,) if zero_point is None else (scale, zero_point):
+        if data.shape is not None and parameter.shape is not None and not _is_single(parameter):
+            _check_parameter(attrs, data.shape, parameter.shape)
+
+
+def _is_single(type_: TensorType) -> bool:
+    """One element for everything, with or without axes."""
+    return type_.shape is not None and all(dim == 1 for dim in type_.shape)
+
+
+def _check_parameter(attrs: QuantizeAttrs | DequantizeAttrs, data: Shape, given: Shape) -> None:
+    if not attrs.block_size:
+        rank = f"the scale or zero point has rank {len(given)}, but there is no block_size"
+        require(len(given) == 1, rank)
+        axis = normalize_axis(attrs.axis, len(data))
+        if isinstance(given[0], int):  # else it may turn out to be 1
+            require_same_dim(data[axis], given[0], "extents of the axis and the scale")
+        return
+    require(len(given) == len(data), f"the scale has rank {len(given)}, the data {len(data)}")
+    quantized = normalize_axis(attrs.axis, len(data))
+    for axis, (extent, scales) in enumerate(zip(data, given, strict=True)):
+        wanted = ceildiv(extent, attrs.block_size) if axis == quantized else extent
+        require_same_dim(wanted, scales, f"scales needed and given along axis {axis}")
+
+
+def _spread(
+    attrs: QuantizeAttrs | DequantizeAttrs, parameter: Array, shape: tuple[int, ...]
+) -> Array:
+    """The scale or zero point, ready to broadcast against data of the shape."""
+    if parameter.size == 1:
+        return parameter.reshape(())
+    axis = normalize_axis(attrs.axis, len(shape))
+    if attrs.block_size:
+        element = np.arange(shape[axis]) // attrs.block_size
+        return np.broadcast_to(np.take(parameter, element, axis=axis), shape)
+    extents = [1] * len(shape)
+    extents[axis] = shape[axis]
+    return parameter.reshape(extents)
+
+
+def _quantize_type(
+    attrs: QuantizeAttrs, data: TensorType, scale: TensorType, zero_point: TensorType | None
+) -> TensorType:
+    require(attrs.dtype in _NARROW, f"cannot quantize to {attrs.dtype}")
+    require(data.dtype in (*_REAL, DType.INT32), f"cannot quantize {data.dtype} data")
+    require(scale.dtype in _SCALES, f"the scale is {scale.dtype}")
+    require(attrs.precision in (None, *_REAL), f"cannot divide in {attrs.precision}")
+    if zero_point is not None:
+        same = zero_point.dtype == attrs.dtype
+        require(same, f"the zero point is {zero_point.dtype}, the result {attrs.dtype}")
+    _check_granularity(attrs, data, scale, zero_point)
+    return TensorType(attrs.dtype, data.shape)
+
+
+def _division_dtype(attrs: QuantizeAttrs, data: Array, scale: Array) -> np.dtype[Any]:
+    """What x / scale is rounded to; a scale without mantissa or fraction cannot decide that."""
+    candidates = (attrs.precision, dtype_of(scale.dtype), dtype_of(data.dtype))
+    dtype = next((c for c in candidates if c is not None and c in _REAL), DType.FLOAT64)
+    return dtype.numpy
+
+
+def _quantize(attrs: QuantizeAttrs, data: Array, scale: Array, zero_point: Array | None) -> Array:
+    dtype = _division_dtype(attrs, data, scale)
+    ratio = data.astype(dtype) / _spread(attrs, scale, data.shape).astype(dtype)
+    wide = np.asarray(ratio).astype(np.float64)
+    zero = None if zero_point is None else _spread(attrs, zero_point, data.shape)
+    if attrs.dtype.is_integer:
+        return _to_integers(wide, zero, attrs.dtype)
+    if zero is not None and np.any(zero != 0):  # adding nothing would turn -0 into 0
+        wide = wide + zero.astype(np.float64)
+    if attrs.saturate and attrs.dtype in _LARGEST_FLOAT8:
+        largest = _LARGEST_FLOAT8[attrs.dtype]
+        wide = np.clip(wide, -largest, largest)
+    return wide.astype(np.float32).astype(attrs.dtype.numpy)
+
+
+def _to_integers(ratio: Array, zero_point: Array | None, dtype: DType) -> Array:
+    """Ties go to even before the zero point is added; NaN becomes the smallest number."""
+    signed = dtype.is_signed_integer
+    low, high = (-1 << dtype.bits - 1 if signed else 0), (1 << dtype.bits - signed) - 1
+    rounded = np.rint(ratio)
+    if zero_point is not None:
+        rounded = rounded + zero_point.astype(np.float64)
+    clipped = np.clip(np.where(np.isnan(rounded), low, rounded), low, high)
+    return clipped.astype(np.int32).astype(dtype.numpy)
+
+
+define(
+    "qnn.quantize",
+    "data scale zero_point?",
+    _quantize_type,
+    _quantize,
+    attrs=QuantizeAttrs,
+    kind=Kind.BROADCAST,
+    work=operations_per_element(3),
+    summary="saturate(round(data / scale) + zero_point)",
+)
+
+
+def _dequantize_type(
+    attrs: DequantizeAttrs, data: TensorType, scale: TensorType, zero_point: TensorType | None
+) -> TensorType:
+    require(data.dtype in (*_NARROW, DType.INT32), f"cannot dequantize {data.dtype} data")
+    require(scale.dtype in _SCALES and scale.dtype.is_float, f"the scale is {scale.dtype}")
+    dtype = attrs.dtype or scale.dtype
+    require(dtype in _REAL, f"cannot dequantize to {dtype}")
+    if zero_point is not None:
+        same = zero_point.dtype == data.dtype
+        require(same, f"the zero point is {zero_point.dtype}, the data {data.dtype}")
+    _check_granularity(attrs, data, scale, zero_point)
+    return TensorType(dtype, data.shape)
+
+
+def _dequantize(
+    attrs: DequantizeAttrs, data: Array, scale: Array, zero_point: Array | None
+) -> Array:
+    """The difference is exact; float32 multiplies unless the result is wider."""
+    dtype = scale.dtype if attrs.dtype is None else attrs.dtype.numpy
+    computed: np.dtype[Any] = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+    difference = data.astype(np.float64)
+    if zero_point is not None:
+        difference = difference - _spread(attrs, zero_point, data.shape).astype(np.float64)
+    factor = _spread(attrs, scale, data.shape).astype(computed)
+    product: Array = difference.astype(computed) * factor
+    return product.astype(dtype)
+
+
+define(
+    "qnn.dequantize",
+    "data scale zero_point?",
+    _dequantize_type,
+    _dequantize,
+    attrs=DequantizeAttrs,
+    kind=Kind.BROADCAST,
+    work=operations_per_element(2),
+    summary="(data - zero_point) * scale",
+)

@@ -1,0 +1,297 @@
+"""Reductions along axes, positions of extremes, and running totals.
+
+A tensor enters; a tensor leaves in which the axes are gone, or 1 with `keepdims`. No axes given
+means all of them; an empty list of axes reduces nothing unless `noop_with_empty_axes` is off.
+Totals are gathered in the widest type of their kind and rounded once. A reduction of nothing gives
+the operation's neutral element: minus infinity, or the smallest number there is, for max.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from graft.base.dims import UNKNOWN, dim_max, dim_min
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import EvaluationError
+from graft.ir.attrs import Attrs, Ints
+from graft.ir.op import Kind, Work, define, traffic
+from graft.ir.types import Shape, TensorType, Type
+from graft.ops.rules import normalize_axes, normalize_axis, require, symbolic_by
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceAttrs(Attrs):
+    axes: Ints | None = None
+    keepdims: bool = False
+    noop_with_empty_axes: bool = True
+
+
+def reading_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+    """One operation per element of the first operand."""
+    data = ins[0]
+    return Work(0, data.size if isinstance(data, TensorType) else 0, traffic(ins, outs))
+
+
+def accumulator_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The widest dtype of the same kind, in which totals lose nothing."""
+    kind = dtype_of(dtype)
+    if kind.is_float:
+        return np.dtype(np.float64)
+    if kind.is_complex:
+        return np.dtype(np.complex128)
+    if kind.is_integer:
+        return np.dtype(np.uint64 if kind.is_unsigned_integer else np.int64)
+    return dtype
+
+
+def comparable(array: Array) -> Array:
+    """The same values in the same order, in a dtype that NumPy itself knows how to compare."""
+    kind = dtype_of(array.dtype)
+    if array.dtype.kind != "V":
+        return array
+    return array.astype(np.float32 if kind.is_float else np.int8)
+
+
+def _dtype_allowed(name: str, dtype: DType) -> bool:
+    if name in ("max", "min"):
+        return dtype is DType.BOOL or dtype.is_float or dtype.is_integer
+    return dtype.is_number
+
+
+def _reduce_type(name: str) -> Callable[[ReduceAttrs, TensorType, TensorType | None], TensorType]:
+    def rule(attrs: ReduceAttrs, data: TensorType, axes: TensorType | None) -> TensorType:
+        require(_dtype_allowed(name, data.dtype), f"cannot reduce {data.dtype} elements")
+        if attrs.axes is None and axes is not None:
+            return TensorType(data.dtype, _unknown_axes_shape(attrs, data, axes))
+        return TensorType(data.dtype, _reduced_shape(attrs, data))
+
+    return rule
+
+
+def _reduced_shape(attrs: ReduceAttrs, data: TensorType) -> Shape | None:
+    everything = attrs.axes is None or not (attrs.axes or attrs.noop_with_empty_axes)
+    if data.shape is None:
+        return () if everything and not attrs.keepdims else None
+    rank = len(data.shape)
+    axes = normalize_axes(range(rank) if everything else attrs.axes or (), rank)
+    if attrs.keepdims:
+        return tuple(1 if i in axes else dim for i, dim in enumerate(data.shape))
+    return tuple(dim for i, dim in enumerate(data.shape) if i not in axes)
+
+
+def _unknown_axes_shape(attrs: ReduceAttrs, data: TensorType, axes: TensorType) -> Shape | None:
+    """What is known where only the data say which axes go."""
+    require(axes.dtype is DType.INT64, f"the axes are {axes.dtype}, not int64")
+    require(axes.rank in (None, 1), f"the axes are a tensor of rank {axes.rank}, not 1")
+    if data.shape is None:
+        return None
+    rank = len(data.shape)
+    count = axes.shape[0] if axes.shape else UNKNOWN
+    if count == 0 and not attrs.noop_with_empty_axes:
+        count = rank
+    if count == rank:
+        return (1,) * rank if attrs.keepdims else ()
+    require(not isinstance(count, int) or count < rank, f"{count} axes of a rank-{rank} tensor")
+    if attrs.keepdims:
+        return tuple(1 if dim == 1 else UNKNOWN for dim in data.shape)
+    return (UNKNOWN,) * (rank - count) if isinstance(count, int) else None
+
+
+def _chosen_axes(attrs: ReduceAttrs, axes: Array | None) -> Ints | None:
+    """The axes as NumPy wants them; None is all of them."""
+    chosen = attrs.axes if axes is None else tuple(axes.tolist())
+    return chosen if chosen or attrs.noop_with_empty_axes else None
+
+
+def _sum(data: Array, axes: Ints | None, keepdims: bool) -> Array:
+    total = np.sum(data, axis=axes, keepdims=keepdims, dtype=accumulator_of(data.dtype))
+    return np.asarray(total).astype(data.dtype)
+
+
+def _prod(data: Array, axes: Ints | None, keepdims: bool) -> Array:
+    total = np.prod(data, axis=axes, keepdims=keepdims, dtype=accumulator_of(data.dtype))
+    return np.asarray(total).astype(data.dtype)
+
+
+def _mean(data: Array, axes: Ints | None, keepdims: bool) -> Array:
+    total = np.sum(data, axis=axes, keepdims=keepdims, dtype=accumulator_of(data.dtype))
+    count = data.size // max(np.size(total), 1)
+    if dtype_of(data.dtype).is_integer:  # truncates, like integer division
+        count = max(count, 1)
+        total = total // count + ((total < 0) & (total % count != 0))
+        return np.asarray(total).astype(data.dtype)
+    return np.asarray(np.divide(total, count)).astype(data.dtype)
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    """The neutral element of max: minus infinity, or the smallest number there is."""
+    return _limit(dtype, -np.inf, "min", False)
+
+
+def highest(dtype: np.dtype[Any]) -> Any:
+    """The neutral element of min: infinity, or the largest number there is."""
+    return _limit(dtype, np.inf, "max", True)
+
+
+def _limit(dtype: np.dtype[Any], infinity: float, end: str, boolean: bool) -> Any:
+    kind = dtype_of(dtype)
+    if kind is DType.BOOL:
+        return boolean
+    if kind.is_integer:
+        return int(getattr(ml_dtypes.iinfo(dtype), end))  # type: ignore[no-untyped-call]
+    has_infinity = np.isinf(np.array(infinity).astype(dtype).astype(np.float64))
+    if has_infinity:
+        return infinity
+    return float(getattr(ml_dtypes.finfo(dtype), end))  # type: ignore[no-untyped-call]
+
+
+def _max(data: Array, axes: Ints | None, keepdims: bool) -> Array:
+    wide = comparable(data)
+    found = np.max(wide, axis=axes, keepdims=keepdims, initial=lowest(data.dtype))
+    return np.asarray(found).astype(data.dtype)
+
+
+def _min(data: Array, axes: Ints | None, keepdims: bool) -> Array:
+    wide = comparable(data)
+    found = np.min(wide, axis=axes, keepdims=keepdims, initial=highest(data.dtype))
+    return np.asarray(found).astype(data.dtype)
+
+
+def _of_dims(pair: Callable[[Any, Any], Any], neutral: int | None) -> Callable[..., Any]:
+    """The same reduction of symbolic dims; a reduction of nothing needs the neutral element."""
+    lifted = np.frompyfunc(pair, 2, 1)
+
+    def follow(attrs: ReduceAttrs, data: Array, axes: Array | None = None) -> Array:
+        chosen = _chosen_axes(attrs, axes)
+        picked = normalize_axes(range(data.ndim) if chosen is None else chosen, data.ndim)
+        found = data.astype(object)
+        for axis in picked:
+            empty = found.shape[axis] == 0 and neutral is not None
+            start = {"initial": neutral} if empty else {}
+            found = np.asarray(lifted.reduce(found, axis=axis, keepdims=True, **start), object)
+        return found if attrs.keepdims else np.squeeze(found, axis=picked)
+
+    return follow
+
+
+# name, meaning on (data, axes, keepdims), the same on symbolic dims
+_REDUCTIONS: list[tuple[str, Callable[..., Array], Callable[..., Any] | None]] = [
+    ("sum", _sum, _of_dims(lambda a, b: a + b, 0)),
+    ("prod", _prod, _of_dims(lambda a, b: a * b, 1)),
+    ("mean", _mean, None),
+    ("max", _max, _of_dims(dim_max, None)),
+    ("min", _min, _of_dims(dim_min, None)),
+]
+
+
+def _meaning(reduce: Callable[..., Array]) -> Callable[[ReduceAttrs, Array, Array | None], Array]:
+    return lambda attrs, data, axes: reduce(data, _chosen_axes(attrs, axes), attrs.keepdims)
+
+
+for _name, _reduce, _symbolic in _REDUCTIONS:
+    define(
+        _name,
+        "data axes?",
+        _reduce_type(_name),
+        _meaning(_reduce),
+        attrs=ReduceAttrs,
+        kind=Kind.REDUCTION,
+        work=reading_work,
+        symbolic=None if _symbolic is None else symbolic_by(_symbolic),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ArgReduceAttrs(Attrs):
+    axis: int = 0
+    keepdims: bool = False
+    select_last_index: bool = False
+
+
+def _arg_type(attrs: ArgReduceAttrs, data: TensorType) -> TensorType:
+    require(data.dtype.is_float or data.dtype.is_integer, f"cannot order {data.dtype} elements")
+    if data.shape is None:
+        return TensorType(DType.INT64, None)
+    normalize_axis(attrs.axis, len(data.shape))
+    shape = _reduced_shape(ReduceAttrs((attrs.axis,), attrs.keepdims), data)
+    return TensorType(DType.INT64, shape)
+
+
+def _arg(find: Callable[..., Any], name: str) -> Callable[[ArgReduceAttrs, Array], Array]:
+    def meaning(attrs: ArgReduceAttrs, data: Array) -> Array:
+        axis, extent = attrs.axis, data.shape[attrs.axis]
+        if extent == 0:
+            raise EvaluationError(f"{name} along axis {axis}, which is empty")
+        last = attrs.select_last_index
+        ordered = np.flip(comparable(data), axis) if last else comparable(data)
+        found = np.asarray(find(ordered, axis=axis, keepdims=attrs.keepdims), np.int64)
+        return np.asarray(extent - 1 - found) if last else found
+
+    return meaning
+
+
+for _name, _find in (("argmax", np.argmax), ("argmin", np.argmin)):
+    define(
+        _name,
+        "data",
+        _arg_type,
+        _arg(_find, _name),
+        attrs=ArgReduceAttrs,
+        kind=Kind.REDUCTION,
+        work=reading_work,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CumulativeAttrs(Attrs):
+    axis: int | None = None
+    exclusive: bool = False
+    reverse: bool = False
+
+
+def _cumulative_type(
+    attrs: CumulativeAttrs, data: TensorType, axis: TensorType | None
+) -> TensorType:
+    require(data.dtype.is_number, f"cannot total {data.dtype} elements")
+    require(attrs.axis is not None or axis is not None, "the axis is missing")
+    if axis is not None:
+        require(axis.dtype.is_integer, f"the axis is {axis.dtype}, not an integer")
+        require(axis.size == 1 or not isinstance(axis.size, int), "the axis is not one number")
+    if attrs.axis is not None and data.shape is not None:
+        normalize_axis(attrs.axis, len(data.shape))
+    return data
+
+
+def _cumulative(
+    run: Callable[..., Any], neutral: int
+) -> Callable[[CumulativeAttrs, Array, Array | None], Array]:
+    def meaning(attrs: CumulativeAttrs, data: Array, axis: Array | None) -> Array:
+        along = attrs.axis if axis is None else int(axis.reshape(-1)[0])
+        assert along is not None
+        forward = np.moveaxis(data, along, 0)
+        if attrs.reverse:
+            forward = forward[::-1]
+        total = run(forward, axis=0, dtype=accumulator_of(data.dtype))
+        if attrs.exclusive:
+            first = np.full_like(total[:1], neutral)
+            total = np.concatenate([first, total[:-1]])
+        if attrs.reverse:
+            total = total[::-1]
+        return np.asarray(np.moveaxis(total, 0, along).astype(data.dtype))
+
+    return meaning
+
+
+for _name, _run, _neutral in (("cumsum", np.cumsum, 0), ("cumprod", np.cumprod, 1)):
+    define(
+        _name,
+        "data axis?",
+        _cumulative_type,
+        _cumulative(_run, _neutral),
+        attrs=CumulativeAttrs,
+    )

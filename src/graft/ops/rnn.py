@@ -1,0 +1,310 @@
+"""Recurrent layers: nn.rnn, nn.gru and nn.lstm, each a whole sequence in one or two directions.
+
+Types in: data [length, batch, input], weight [directions, gates * hidden, input], recurrent_weight
+[directions, gates * hidden, hidden], bias [directions, 2 * gates * hidden] (of weight, then of
+recurrent_weight), sequence_lengths [batch], initial states [directions, batch, hidden]. Gates stand
+in ONNX's order: z r h for gru, i o f c for lstm. Types out: all hidden states [length, directions,
+batch, hidden], then the last state(s). Beyond a sequence's length results are zero, and so is the
+last state of a sequence of length zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim
+from graft.base.dtypes import Array
+from graft.ir.attrs import Attrs, Floats, Strings
+from graft.ir.op import Work, define, get_op, traffic
+from graft.ir.types import Shape, TensorType, Type
+from graft.ops.rules import require, require_same_dim, same_dtype, unknown_shape
+
+State = tuple[Array, ...]
+Step = Callable[[Array, State], State]  # (a step's data times weight, state before) -> state after
+Activation = Callable[[Array], Array]
+
+DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentAttrs(Attrs):
+    """What the recurrent layers share.
+
+    `activations` names the functions, one direction's after the other's; `activation_alpha` and
+    `activation_beta` give each its coefficients (0 where it takes none), or none at all. `clip`
+    bounds what enters the gates' activations.
+    """
+
+    activations: Strings
+    activation_alpha: Floats = ()
+    activation_beta: Floats = ()
+    clip: float | None = None
+    direction: str = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class GruAttrs(RecurrentAttrs):
+    linear_before_reset: bool = False  # reset what the recurrent weight gives, not what it takes
+
+
+@dataclass(frozen=True, slots=True)
+class LstmAttrs(RecurrentAttrs):
+    input_forget: bool = False  # the forget gate is one minus the input gate
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(get_op("sigmoid").evaluate(None, x))
+
+
+# name -> (which of alpha and beta it takes, function)
+ACTIVATIONS: dict[str, tuple[str, Callable[[Array, float, float], Any]]] = {
+    "relu": ("", lambda x, a, b: np.maximum(x, 0)),
+    "tanh": ("", lambda x, a, b: np.tanh(x)),
+    "sigmoid": ("", lambda x, a, b: _sigmoid(x)),
+    "affine": ("ab", lambda x, a, b: a * x + b),
+    "leaky_relu": ("a", lambda x, a, b: np.where(x < 0, a * x, x)),
+    "thresholded_relu": ("a", lambda x, a, b: np.where(x >= a, x, 0 * x)),
+    "scaled_tanh": ("ab", lambda x, a, b: a * np.tanh(b * x)),
+    "hard_sigmoid": ("ab", lambda x, a, b: np.clip(a * x + b, 0, 1)),
+    "elu": ("a", lambda x, a, b: np.where(x < 0, a * np.expm1(x), x)),
+    "softsign": ("", lambda x, a, b: x / (1 + np.abs(x))),
+    "softplus": ("", lambda x, a, b: np.logaddexp(x, 0 * x)),
+}
+
+
+def _activations(attrs: RecurrentAttrs, direction: int) -> list[Activation]:
+    count = len(attrs.activations) // len(DIRECTIONS[attrs.direction])
+    found: list[Activation] = []
+    for i in range(direction * count, (direction + 1) * count):
+        function = ACTIVATIONS[attrs.activations[i]][1]
+        alpha = attrs.activation_alpha[i] if attrs.activation_alpha else 0.0
+        beta = attrs.activation_beta[i] if attrs.activation_beta else 0.0
+        found.append(lambda x, f=function, a=alpha, b=beta: np.asarray(f(x, a, b)))  # type: ignore[misc]
+    return found
+
+
+def _extents(type_: TensorType | None, rank: int, what: str) -> Shape:
+    if type_ is None or type_.shape is None:
+        return unknown_shape(rank)
+    require(type_.rank == rank, f"{what} has rank {type_.rank}, not {rank}")
+    return type_.shape
+
+
+def _check_activations(attrs: RecurrentAttrs, functions: int) -> None:
+    names = ", ".join(DIRECTIONS)
+    require(attrs.direction in DIRECTIONS, f"direction is '{attrs.direction}', not of {names}")
+    wanted = functions * len(DIRECTIONS[attrs.direction])
+    given = len(attrs.activations)
+    require(given == wanted, f"wants {wanted} activations, has {given}")
+    for name in attrs.activations:
+        require(name in ACTIVATIONS, f"there is no activation '{name}'")
+    for letter, values in (("a", attrs.activation_alpha), ("b", attrs.activation_beta)):
+        needs = any(letter in ACTIVATIONS[name][0] for name in attrs.activations)
+        what = "activation_alpha" if letter == "a" else "activation_beta"
+        require(
+            len(values) == wanted or (not values and not needs),
+            f"{what} has {len(values)} values, not {wanted}",
+        )
+
+
+def _recurrent_types(
+    attrs: RecurrentAttrs,
+    counts: tuple[int, int],
+    operands: Sequence[TensorType | None],
+    states: Sequence[TensorType | None],
+) -> tuple[AnyDim, tuple[TensorType, ...]]:
+    """(hidden size, result types); `counts` are gates and activation functions."""
+    data, weight, recurrent, bias, lengths = operands
+    gates, functions = counts
+    _check_activations(attrs, functions)
+    dtype = same_dtype(data, weight, recurrent, bias, *states)
+    require(dtype.is_float, f"wants floating-point operands, not {dtype}")
+    directions = len(DIRECTIONS[attrs.direction])
+    length, batch, size = _extents(data, 3, "data")
+    hidden = _extents(recurrent, 3, "recurrent_weight")[2]
+    rows = hidden * gates
+    state = (directions, batch, hidden)
+    for type_, wanted, what in (
+        (weight, (directions, rows, size), "weight"),
+        (recurrent, (directions, rows, hidden), "recurrent_weight"),
+        (bias, (directions, rows * 2), "bias"),
+        (lengths, (batch,), "sequence_lengths"),
+        *((s, state, "an initial state") for s in states),
+    ):
+        check_extents(type_, wanted, what)
+    if lengths is not None:
+        require(lengths.dtype.is_integer, f"sequence_lengths is {lengths.dtype}")
+    last = TensorType(dtype, state)
+    return hidden, (TensorType(dtype, (length, directions, batch, hidden)), *(last for _ in states))
+
+
+def check_extents(type_: TensorType | None, wanted: Shape, what: str) -> None:
+    """Refuse an operand of another shape than wanted."""
+    for dim, other in zip(_extents(type_, len(wanted), what), wanted, strict=True):
+        require_same_dim(dim, other, f"extents of {what} and of the other operands")
+
+
+def _one_state(gates: int, functions: int) -> Callable[..., tuple[TensorType, ...]]:
+    def rule(attrs: RecurrentAttrs, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return _recurrent_types(attrs, (gates, functions), types[:5], types[5:6])[1]
+
+    return rule
+
+
+def _lstm_type(attrs: LstmAttrs, *types: TensorType | None) -> tuple[TensorType, ...]:
+    hidden, results = _recurrent_types(attrs, (4, 3), types[:5], types[5:7])
+    if types[7] is not None:
+        same_dtype(types[0], types[7])
+        check_extents(types[7], (len(DIRECTIONS[attrs.direction]), hidden * 3), "peephole")
+    return results
+
+
+def _clipped(x: Array, attrs: RecurrentAttrs) -> Array:
+    return x if attrs.clip is None else np.clip(x, -attrs.clip, attrs.clip)
+
+
+def _run(
+    attrs: RecurrentAttrs,
+    make_step: Callable[..., Step],
+    operands: Sequence[Array | None],
+    states: Sequence[Array | None],
+    *more: Array | None,
+) -> tuple[Array, ...]:
+    """Run every direction; `make_step` gets its number and its part of weights and `more`."""
+    data, weight, recurrent, bias, lengths = operands
+    assert data is not None
+    assert weight is not None
+    assert recurrent is not None
+    dtype = np.dtype(np.float64 if data.dtype == np.float64 else np.float32)
+    length, batch, hidden = data.shape[0], data.shape[1], recurrent.shape[2]
+    ways = DIRECTIONS[attrs.direction]
+    hiddens = np.zeros((length, len(ways), batch, hidden), dtype)
+    lasts = np.zeros((len(states), len(ways), batch, hidden), dtype)
+    zeros = np.zeros((len(ways), batch, hidden), dtype)
+    ends = np.full(batch, length) if lengths is None else lengths
+    for i, is_reverse in enumerate(ways):
+        part = [None if a is None else a[i].astype(dtype) for a in (recurrent, bias, *more)]
+        step = make_step(attrs, i, *part)
+        projected = np.matmul(data.astype(dtype), weight[i].astype(dtype).T)
+        state = tuple((zeros if s is None else s.astype(dtype))[i] for s in states)
+        for t in reversed(range(length)) if is_reverse else range(length):
+            alive = (t < ends)[:, None]
+            after = step(projected[t], state)
+            state = tuple(np.where(alive, a, b) for a, b in zip(after, state, strict=True))
+            hiddens[t, i] = np.where(alive, state[0], 0)
+        lasts[:, i] = np.where((ends > 0)[:, None], np.stack(state), 0)
+    return tuple(a.astype(data.dtype) for a in (hiddens, *lasts))
+
+
+def _biases(bias: Array | None, rows: int) -> tuple[Array, Array] | tuple[float, float]:
+    return (0.0, 0.0) if bias is None else (bias[:rows], bias[rows:])
+
+
+def _rnn_step(attrs: RecurrentAttrs, direction: int, recurrent: Array, bias: Array | None) -> Step:
+    (f,) = _activations(attrs, direction)
+    first, second = _biases(bias, len(recurrent))
+
+    def step(projected: Array, state: State) -> State:
+        return (f(_clipped(projected + state[0] @ recurrent.T + first + second, attrs)),)
+
+    return step
+
+
+def _gru_step(attrs: GruAttrs, direction: int, recurrent: Array, bias: Array | None) -> Step:
+    f, g = _activations(attrs, direction)
+    hidden = recurrent.shape[1]
+    first, second = (np.broadcast_to(b, len(recurrent)) for b in _biases(bias, len(recurrent)))
+    gates, candidate = recurrent[: 2 * hidden], recurrent[2 * hidden :]
+
+    def step(projected: Array, state: State) -> State:
+        before = state[0]
+        given = projected + first
+        opened = given[:, : 2 * hidden] + before @ gates.T + second[: 2 * hidden]
+        update, reset = np.split(f(_clipped(opened, attrs)), 2, axis=1)
+        if attrs.linear_before_reset:
+            recalled = reset * (before @ candidate.T + second[2 * hidden :])
+        else:
+            recalled = (reset * before) @ candidate.T + second[2 * hidden :]
+        fresh = g(_clipped(given[:, 2 * hidden :] + recalled, attrs))
+        return ((1 - update) * fresh + update * before,)
+
+    return step
+
+
+def _lstm_step(
+    attrs: LstmAttrs,
+    direction: int,
+    recurrent: Array,
+    bias: Array | None,
+    peephole: Array | None,
+) -> Step:
+    f, g, h = _activations(attrs, direction)
+    first, second = _biases(bias, len(recurrent))
+    hidden = recurrent.shape[1]
+    see_i, see_o, see_f = np.zeros((3, hidden)) if peephole is None else np.split(peephole, 3)
+
+    def gate(x: Array) -> Array:
+        return f(_clipped(x, attrs))
+
+    def step(projected: Array, state: State) -> State:
+        before, cell = state
+        gates = projected + before @ recurrent.T + first + second
+        i, o, forget, c = np.split(gates, 4, axis=1)
+        admitted = gate(i + see_i * cell)
+        kept = 1 - admitted if attrs.input_forget else gate(forget + see_f * cell)
+        cell = kept * cell + admitted * g(_clipped(c, attrs))
+        return gate(o + see_o * cell) * h(cell), cell
+
+    return step
+
+
+def _lstm(attrs: LstmAttrs, *operands: Array | None) -> tuple[Array, ...]:
+    return _run(attrs, _lstm_step, operands[:5], operands[5:7], operands[7])
+
+
+def _recurrent_work(
+    _attrs: RecurrentAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+) -> Work:
+    """Every step multiplies by all weights; each gate's element costs some ten operations."""
+    data, weight, recurrent = ins[0], ins[1], ins[2]
+    assert isinstance(data, TensorType)
+    assert isinstance(weight, TensorType)
+    assert isinstance(recurrent, TensorType)
+    steps = data.shape[0] * data.shape[1] if data.shape else UNKNOWN
+    rows = recurrent.shape[0] * recurrent.shape[1] if recurrent.shape else UNKNOWN
+    return Work(steps * (weight.size + recurrent.size), steps * rows * 10, traffic(ins, outs))
+
+
+_OPERANDS = "data weight recurrent_weight bias? sequence_lengths? initial_hidden?"
+
+define(
+    "nn.rnn",
+    _OPERANDS,
+    _one_state(1, 1),
+    lambda attrs, *operands: _run(attrs, _rnn_step, operands[:5], operands[5:6]),
+    attrs=RecurrentAttrs,
+    work=_recurrent_work,
+    outputs=2,
+)
+define(
+    "nn.gru",
+    _OPERANDS,
+    _one_state(3, 2),
+    lambda attrs, *operands: _run(attrs, _gru_step, operands[:5], operands[5:6]),
+    attrs=GruAttrs,
+    work=_recurrent_work,
+    outputs=2,
+)
+define(
+    "nn.lstm",
+    f"{_OPERANDS} initial_cell? peephole?",
+    _lstm_type,
+    _lstm,
+    attrs=LstmAttrs,
+    work=_recurrent_work,
+    outputs=3,
+)

@@ -1,0 +1,203 @@
+"""Writing elements at positions that are data: a changed copy of a tensor leaves.
+
+Positions count from the end where negative; one outside the tensor is an `EvaluationError`. Where
+several updates meet one element without a reduction, the last one stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, provably_different
+from graft.base.dtypes import Array, DType
+from graft.base.errors import EvaluationError
+from graft.ir.attrs import Attrs
+from graft.ir.op import Work, define, movement_work, traffic
+from graft.ir.types import Shape, TensorType, Type
+from graft.ops.index import (
+    AxisAttrs,
+    places_along,
+    places_of_tuples,
+    require_inside,
+    require_integers,
+    tuple_length,
+)
+from graft.ops.reduce import accumulator_of
+from graft.ops.rules import normalize_axis, require, require_same_dim, same_dtype
+
+# How updates that meet an element combine with it; without a function they replace it.
+_REDUCTIONS: dict[str, Callable[..., Any] | None] = {
+    "none": None,
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def _scatter_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+    """The tensor is copied; each update is read and combined once."""
+    updates = ins[2]
+    return Work(0, updates.size if isinstance(updates, TensorType) else 0, traffic(ins, outs))
+
+
+def _require_reduction(reduction: str, dtype: DType) -> None:
+    require(reduction in _REDUCTIONS, f"reduction is '{reduction}', not {', '.join(_REDUCTIONS)}")
+    fits = reduction == "none" or dtype is not DType.STRING
+    require(fits, f"strings do not combine by '{reduction}'")
+
+
+def _scattered(data: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+    """A copy of the data with the updates at `where`, which names the leading axes."""
+    combine: Any = _REDUCTIONS[reduction]
+    if combine is None:
+        result = data.copy()
+        result[where] = updates
+        return result
+    # NumPy combines fast at one-dimensional positions only.
+    block = math.prod(data.shape[len(where) :])
+    flat: Array = np.zeros((), np.int64)
+    for extent, index in zip(data.shape, where, strict=False):
+        flat = flat * extent + index
+    flat = (flat[..., np.newaxis] * block + np.arange(block)).reshape(-1)
+    wide = accumulator_of(data.dtype)
+    result = np.array(data, dtype=wide, order="C")
+    combine.at(result.reshape(-1), flat, updates.astype(wide, copy=False).reshape(-1))
+    return result.astype(data.dtype, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterElementsAttrs(AxisAttrs):
+    reduction: str = "none"
+
+
+def _scatter_elements_type(
+    attrs: ScatterElementsAttrs, data: TensorType, indices: TensorType, updates: TensorType
+) -> TensorType:
+    require_integers(indices)
+    _require_reduction(attrs.reduction, same_dtype(data, updates))
+    require_inside(attrs, data, indices)
+    _require_shape(updates, indices.shape)
+    return data
+
+
+def _require_shape(updates: TensorType, wanted: Shape | None) -> None:
+    if updates.shape is None or wanted is None:
+        return
+    fits = len(updates.shape) == len(wanted) and not any(
+        provably_different(a, b) for a, b in zip(updates.shape, wanted, strict=True)
+    )
+    require(fits, f"the updates are {updates}, but {TensorType(updates.dtype, wanted)} are wanted")
+
+
+def _scatter_elements(
+    attrs: ScatterElementsAttrs, data: Array, indices: Array, updates: Array
+) -> Array:
+    _check_shape(updates, indices.shape)
+    return _scattered(data, places_along(attrs.axis, data, indices), updates, attrs.reduction)
+
+
+def _check_shape(updates: Array, wanted: tuple[int, ...]) -> None:
+    if updates.shape != wanted:
+        raise EvaluationError(f"the updates have shape {updates.shape}, not {wanted}")
+
+
+define(
+    "scatter_elements",
+    "data indices updates",
+    _scatter_elements_type,
+    _scatter_elements,
+    attrs=ScatterElementsAttrs,
+    work=_scatter_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterNdAttrs(Attrs):
+    reduction: str = "none"
+
+
+def _scatter_nd_type(
+    attrs: ScatterNdAttrs, data: TensorType, indices: TensorType, updates: TensorType
+) -> TensorType:
+    _require_reduction(attrs.reduction, same_dtype(data, updates))
+    length = tuple_length(data, indices, 0)
+    if length is not None and data.shape is not None and indices.shape is not None:
+        _require_shape(updates, (*indices.shape[:-1], *data.shape[length:]))
+    return data
+
+
+def _scatter_nd(attrs: ScatterNdAttrs, data: Array, indices: Array, updates: Array) -> Array:
+    _check_shape(updates, (*indices.shape[:-1], *data.shape[indices.shape[-1] :]))
+    return _scattered(data, places_of_tuples(data, indices, 0), updates, attrs.reduction)
+
+
+define(
+    "scatter_nd",
+    "data indices updates",
+    _scatter_nd_type,
+    _scatter_nd,
+    attrs=ScatterNdAttrs,
+    work=_scatter_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorScatterAttrs(Attrs):
+    axis: int = -2
+    mode: str = "linear"
+
+
+def _tensor_scatter_type(
+    attrs: TensorScatterAttrs, data: TensorType, update: TensorType, start: TensorType | None
+) -> TensorType:
+    require(attrs.mode in ("linear", "circular"), f"mode is '{attrs.mode}'")
+    same_dtype(data, update)
+    if start is not None:
+        require_integers(start)
+        require(start.rank in (None, 1), f"there is one write index per batch, not {start}")
+    if data.shape is None:
+        return data
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    require(axis > 0, "axis 0 is the batch and cannot be the one to write along")
+    if update.shape is not None:
+        extent = update.shape[axis] if len(update.shape) == len(data.shape) else UNKNOWN
+        _require_shape(update, (*data.shape[:axis], extent, *data.shape[axis + 1 :]))
+    if start is not None and start.shape is not None:
+        require_same_dim(start.shape[0], data.shape[0], "number of write indices and batch")
+    return data
+
+
+def _tensor_scatter(
+    attrs: TensorScatterAttrs, data: Array, update: Array, start: Array | None
+) -> Array:
+    axis = attrs.axis % data.ndim
+    extent, count = data.shape[axis], update.shape[axis]
+    first = np.zeros(data.shape[0], np.int64) if start is None else start
+    where = first[:, np.newaxis] + np.arange(count)
+    if attrs.mode == "circular":
+        where = where % max(extent, 1)
+    elif where.size and (where.min() < 0 or where.max() >= extent):
+        raise EvaluationError(
+            f"{count} entries from write indices {first.tolist()} on do not fit into axis {axis}"
+            f" of extent {extent}"
+        )
+    result = data.copy()
+    batch = np.arange(data.shape[0])[:, np.newaxis]
+    np.moveaxis(result, axis, 1)[batch, where] = np.moveaxis(update, axis, 1)
+    return result
+
+
+define(
+    "tensor_scatter",
+    "data update write_indices?",
+    _tensor_scatter_type,
+    _tensor_scatter,
+    attrs=TensorScatterAttrs,
+    work=movement_work,
+)

@@ -1,0 +1,134 @@
+"""Finding elements: the largest, the non-zero, the distinct.
+
+The order is NumPy's: NaN comes after every number, and lower positions come first among equals.
+How much is found is data, so extents come out unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, Dim
+from graft.base.dtypes import Array, DType
+from graft.base.errors import EvaluationError
+from graft.ir.attrs import Attrs
+from graft.ir.op import define
+from graft.ir.types import TensorType
+from graft.ops.reduce import comparable, reading_work
+from graft.ops.rules import normalize_axis, require
+
+
+@dataclass(frozen=True, slots=True)
+class TopKAttrs(Attrs):
+    k: Dim | None = None
+    axis: int = -1
+    largest: bool = True
+    sorted: bool = True
+
+
+def _topk_type(
+    attrs: TopKAttrs, data: TensorType, k: TensorType | None
+) -> tuple[TensorType, TensorType]:
+    require(data.dtype.is_float or data.dtype.is_integer, f"cannot order {data.dtype} elements")
+    require(attrs.k is not None or k is not None, "the number of elements to find is missing")
+    if data.shape is None:
+        return TensorType(data.dtype, None), TensorType(DType.INT64, None)
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    count: AnyDim = UNKNOWN if attrs.k is None else attrs.k
+    extent = data.shape[axis]
+    if isinstance(count, int):
+        fits = count >= 0 and (not isinstance(extent, int) or count <= extent)
+        require(fits, f"wants {count} elements of {extent} along axis {axis}")
+    shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
+    return TensorType(data.dtype, shape), TensorType(DType.INT64, shape)
+
+
+def _topk(attrs: TopKAttrs, data: Array, k: Array | None) -> tuple[Array, Array]:
+    count: Any = attrs.k if k is None else int(k.reshape(-1)[0])
+    axis, extent = attrs.axis % data.ndim, data.shape[attrs.axis]
+    if not 0 <= count <= extent:
+        raise EvaluationError(f"wants {count} elements of {extent} along axis {axis}")
+    rows = np.moveaxis(comparable(data), axis, -1)
+    if attrs.largest:
+        # Stable and ascending on the mirrored row, read backwards, is descending with the lower
+        # position first among equals.
+        order = extent - 1 - np.argsort(rows[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    else:
+        order = np.argsort(rows, axis=-1, kind="stable")
+    indices = np.moveaxis(order[..., :count], -1, axis).astype(np.int64)
+    return np.take_along_axis(data, indices, axis), indices
+
+
+define("topk", "data k?", _topk_type, _topk, attrs=TopKAttrs, outputs=2, work=reading_work)
+
+
+def _nonzero_type(_attrs: Attrs, data: TensorType) -> TensorType:
+    return TensorType(DType.INT64, (UNKNOWN if data.rank is None else data.rank, UNKNOWN))
+
+
+def _nonzero(_attrs: Attrs, data: Array) -> Array:
+    return np.ascontiguousarray(np.argwhere(data.astype(bool)).T).astype(np.int64)
+
+
+define("nonzero", "data", _nonzero_type, _nonzero, work=reading_work)
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueAttrs(Attrs):
+    axis: int | None = None
+    sorted: bool = True
+
+
+def _unique_type(attrs: UniqueAttrs, data: TensorType) -> tuple[TensorType, ...]:
+    found = TensorType(DType.INT64, (UNKNOWN,))
+    if attrs.axis is None:
+        inverse = TensorType(DType.INT64, (data.size,))
+        return TensorType(data.dtype, (UNKNOWN,)), found, inverse, found
+    if data.shape is None:
+        return data, found, found, found
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    shape = (*data.shape[:axis], UNKNOWN, *data.shape[axis + 1 :])
+    inverse = TensorType(DType.INT64, (data.shape[axis],))
+    return TensorType(data.dtype, shape), found, inverse, found
+
+
+def _unique(attrs: UniqueAttrs, data: Array) -> tuple[Array, Array, Array, Array]:
+    axis = 0 if attrs.axis is None else attrs.axis
+    items = data.reshape(-1) if attrs.axis is None else data
+    first, inverse, counts = _distinct_rows(np.moveaxis(items, axis, 0))
+    if not attrs.sorted:
+        order = np.argsort(first)
+        first, counts = first[order], counts[order]
+        inverse = np.argsort(order)[inverse]
+    return np.take(items, first, axis), first, inverse, counts
+
+
+def _distinct_rows(rows: Array) -> tuple[Array, Array, Array]:
+    """Of the distinct slices in ascending order: where first, which one is where, how often."""
+    slices = comparable(rows).reshape(len(rows), math.prod(rows.shape[1:]))
+    if slices.shape[1] == 0:
+        keys = np.zeros(len(rows), np.int64)  # slices without elements are all equal
+    else:
+        # Ranks stand for the elements: they order strings, and a NaN equals another one.
+        keys = np.unique(slices, return_inverse=True)[1].reshape(slices.shape)
+        if slices.shape[1] == 1:
+            keys = keys.reshape(-1)
+    _, first, inverse, counts = np.unique(
+        keys, return_index=True, return_inverse=True, return_counts=True, axis=0
+    )
+    return first.astype(np.int64), inverse.reshape(-1).astype(np.int64), counts.astype(np.int64)
+
+
+define(
+    "unique",
+    "data",
+    _unique_type,
+    _unique,
+    attrs=UniqueAttrs,
+    outputs=4,
+    work=reading_work,
+)

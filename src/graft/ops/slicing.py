@@ -1,0 +1,150 @@
+"""`strided_slice`: every stride-th element between two bounds, per axis.
+
+Bounds follow Python's rules: negative ones count from the end, and what lies outside is brought to
+the nearest edge. Symbolic bounds and extents give exact symbolic results, since shape arithmetic
+(`x[:, :n - 1]`) must not end in an extent that is known only at run time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from graft.base.dims import UNKNOWN, AnyDim, ceildiv, dim_max, dim_min
+from graft.base.dtypes import Array
+from graft.ir.attrs import Attrs, Dims, Ints
+from graft.ir.op import Kind, define, movement_work
+from graft.ir.types import TensorType
+from graft.ops.movement import given, length_of
+from graft.ops.rules import normalize_axes, require, symbolic_by, unknown_shape
+
+# A bound at least this far out means "to the edge", as exporters write it.
+FAR = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StridedSliceAttrs(Attrs):
+    begin: Dims | None = None
+    end: Dims | None = None
+    axes: Ints | None = None
+    strides: Ints | None = None
+
+
+def _at_least(dim: AnyDim, limit: int) -> bool:
+    """Whether the dim is provably no smaller than the limit."""
+    return dim is not UNKNOWN and dim_max(dim, limit) == dim
+
+
+def _from_front(bound: AnyDim, extent: AnyDim) -> AnyDim:
+    """The bound with negative values counted from the end; not yet brought within the axis."""
+    if isinstance(bound, int):
+        return bound + extent if bound < 0 else bound
+    if _at_least(bound, 0):
+        return bound
+    if _at_least(-bound, 1):
+        return bound + extent
+    if extent - bound in (1, 2):
+        return dim_max(bound, 0)  # negative only where there is nothing to take anyway
+    # bound + extent * (1 if bound < 0 else 0), where max(min(bound, 0), -1) is -1 or 0
+    return bound - extent * dim_max(dim_min(bound, 0), -1)
+
+
+def slice_extent(begin: AnyDim, end: AnyDim, stride: int, extent: AnyDim) -> AnyDim:
+    """How many elements `[begin:end:stride]` takes of an axis."""
+    if isinstance(begin, int) and isinstance(end, int) and isinstance(extent, int):
+        return len(range(*slice(begin, end, stride).indices(extent)))
+    if stride > 0:
+        return _forward_extent(begin, end, stride, extent)
+    return _backward_extent(begin, end, -stride, extent)
+
+
+def _forward_extent(begin: AnyDim, end: AnyDim, stride: int, extent: AnyDim) -> AnyDim:
+    stop = extent
+    if not (isinstance(end, int) and end >= FAR):
+        stop = dim_min(_from_front(end, extent), extent)
+    if isinstance(begin, int) and (begin == 0 or begin <= -FAR):
+        return ceildiv(dim_max(stop, 0), stride)
+    start = _from_front(begin, extent)
+    # stop - max(start, 0), written so that [-1:] of n elements is min(n, 1)
+    length = stop - start if _at_least(start, 0) else dim_min(stop, stop - start)
+    return ceildiv(dim_max(length, 0), stride)
+
+
+def _backward_extent(begin: AnyDim, end: AnyDim, step: int, extent: AnyDim) -> AnyDim:
+    start = extent - 1
+    if not (isinstance(begin, int) and begin >= FAR):
+        start = dim_min(_from_front(begin, extent), start)
+    if isinstance(end, int) and end <= -FAR:
+        return ceildiv(dim_max(start + 1, 0), step)
+    stop = _from_front(end, extent)
+    length = start - stop if _at_least(stop, -1) else dim_min(start + 1, start - stop)
+    return ceildiv(dim_max(length, 0), step)
+
+
+def _slice_type(
+    attrs: StridedSliceAttrs,
+    data: TensorType,
+    begin: TensorType | None,
+    end: TensorType | None,
+    axes: TensorType | None,
+    strides: TensorType | None,
+) -> TensorType:
+    count = len(attrs.begin) if attrs.begin is not None else length_of(begin, "begins")
+    stop_count = len(attrs.end) if attrs.end is not None else length_of(end, "ends")
+    lengths = [count, stop_count]
+    lengths += [len(listed) for listed in (attrs.axes, attrs.strides) if listed is not None]
+    sure = {length for length in lengths if isinstance(length, int)}
+    require(len(sure) <= 1, f"begins, ends, axes and strides differ in number: {lengths}")
+    require(0 not in (attrs.strides or ()), "a stride is 0")
+    if data.shape is None:
+        return TensorType(data.dtype, None)
+    rank = len(data.shape)
+    if (axes is not None and attrs.axes is None) or not sure:
+        return TensorType(data.dtype, unknown_shape(rank))
+    number = sure.pop()
+    require(attrs.axes is not None or number <= rank, f"{number} axes cut, rank {rank}")
+    begins = attrs.begin or unknown_shape(number)
+    ends = attrs.end or unknown_shape(number)
+    steps: tuple[Any, ...] = attrs.strides or (1 if strides is None else None,) * number
+    dims = list(data.shape)
+    chosen = normalize_axes(range(number) if attrs.axes is None else attrs.axes, rank)
+    for axis, first, last, step in zip(chosen, begins, ends, steps, strict=True):
+        dims[axis] = UNKNOWN if step is None else slice_extent(first, last, step, dims[axis])
+    return TensorType(data.dtype, tuple(dims))
+
+
+def _strided_slice(
+    attrs: StridedSliceAttrs,
+    data: Array,
+    begin: Array | None,
+    end: Array | None,
+    axes: Array | None,
+    strides: Array | None,
+) -> Array:
+    begins, ends = given(attrs.begin, begin), given(attrs.end, end)
+    chosen = given(attrs.axes, axes) or range(len(begins))
+    steps = given(attrs.strides, strides) or [1] * len(begins)
+    require(0 not in steps, "a stride is 0")
+    cuts = [slice(None)] * data.ndim
+    for axis, first, last, step in zip(
+        normalize_axes(chosen, data.ndim), begins, ends, steps, strict=True
+    ):
+        cuts[axis] = slice(*_bounds(first, last, step, data.shape[axis]))
+    return data[tuple(cuts)]
+
+
+def _bounds(begin: int, end: int, stride: int, extent: int) -> tuple[int, int | None, int]:
+    first, last, step = slice(begin, end, stride).indices(extent)
+    return first, None if last < 0 else last, step
+
+
+define(
+    "strided_slice",
+    "data begin? end? axes? strides?",
+    _slice_type,
+    _strided_slice,
+    attrs=StridedSliceAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+    symbolic=symbolic_by(_strided_slice),
+)

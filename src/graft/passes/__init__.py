@@ -1,0 +1,1 @@
+"""Frontend optimisations: one Graph -> Graph pass per file, run by `pipeline`."""

@@ -1,0 +1,43 @@
+"""Computes once what is written twice: equal operators on equal operands with equal attributes.
+
+Constants take part, by content. Operators that draw random numbers do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graft.ir.attrs import Attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.nested import change_nested
+from graft.ir.op import Op
+
+_Key = tuple[Op, tuple["Value | None", ...], Attrs]
+
+
+def eliminate_common_subexpressions(graph: Graph) -> Graph:
+    """Value numbering in one sweep."""
+    graph = change_nested(graph, eliminate_common_subexpressions)
+    seen: dict[_Key, Node] = {}
+    same: dict[Value, Value] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        inputs = tuple([None if v is None else same.get(v, v) for v in node.inputs])
+        current = node if inputs == node.inputs else replace(node, inputs=inputs)
+        earlier = seen.setdefault(_key(current), current) if node.op.pure else current
+        if earlier is current:
+            nodes.append(current)
+        else:
+            same.update(zip(node.outputs, earlier.outputs, strict=True))
+    if not same:
+        return graph
+    outputs = tuple(same.get(value, value) for value in graph.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _key(node: Node) -> _Key:
+    inputs = node.inputs
+    if node.op.commutative and len(inputs) == 2:
+        first, second = sorted(inputs, key=id)
+        inputs = (first, second)
+    return node.op, inputs, node.attrs

@@ -1,0 +1,21 @@
+"""Drops nodes whose results nobody needs, in nested graphs too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.nested import change_nested
+
+
+def eliminate_dead_code(graph: Graph) -> Graph:
+    """Keep the nodes that the outputs depend on, in their order."""
+    needed: set[Value] = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if any(value in needed for value in node.outputs):
+            kept.append(node)
+            needed.update(node.args)
+    if len(kept) < len(graph.nodes):
+        graph = replace(graph, nodes=tuple(reversed(kept)))
+    return change_nested(graph, eliminate_dead_code)

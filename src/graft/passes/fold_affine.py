@@ -1,0 +1,157 @@
+"""Folds per-channel scales, shifts and batch normalisation into the weights before them.
+
+`conv(x, W) + b`, scaled by `s` and shifted by `t` per channel, is `conv(x, W*s) + (b*s + t)`.
+The new weights are computed in float64 and rounded once. What cannot be folded (a batch norm behind
+something else than a convolution or dense layer) becomes one multiplication and one addition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.base.dtypes import Array
+from graft.ir.graph import Graph, Node, Value
+from graft.rewrite.driver import Site, apply_rules
+from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal, Replacement, RuleSet
+
+RULES = RuleSet("fold_affine")
+
+_CONVS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+_TRANSPOSED = ("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
+LAYERS = (*_CONVS, *_TRANSPOSED, "nn.dense")
+
+
+def fold_affine(graph: Graph) -> Graph:
+    """Apply the rules until none fits."""
+    return apply_rules(graph, RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A linear layer with constant weights and, maybe, bias; nobody else reads its results."""
+
+    node: Node
+    weight: Array
+    bias: Array | None
+    axis: int  # of the output channels in the result
+
+
+def _layer(site: Site, value: Value) -> _Layer | Refusal:
+    node = site.producer(value)
+    bias: Array | None = None
+    if node is not None and node.op.name == "nn.bias_add" and site.only_use(value):
+        bias = site.array(node.args[1])
+        if bias is None:
+            return Refusal("the bias is not constant")
+        value = node.args[0]
+        node = site.producer(value)
+    if node is None or node.op.name not in LAYERS:
+        return Refusal("there is no linear layer before it")
+    if not site.only_use(value):
+        return Refusal("others read the layer's result")
+    weight = site.array(node.args[1])
+    if weight is None or not value.dtype.is_float:
+        return Refusal("the weights are not floating-point constants")
+    rank = value.tensor.rank
+    if rank is None:
+        return Refusal("the rank is unknown")
+    return _Layer(node, weight, bias, rank - 1 if node.op.name == "nn.dense" else 1)
+
+
+def _scaled(layer: _Layer, scale: Array) -> Array:
+    """The weights with each output channel scaled."""
+    weight = layer.weight.astype(np.float64)
+    if layer.node.op.name in _TRANSPOSED:
+        groups: int = layer.node.attrs.groups  # type: ignore[attr-defined]
+        inputs, outputs = weight.shape[0], weight.shape[1]
+        grouped = weight.reshape(groups, inputs // groups, outputs, -1)
+        scaled = grouped * scale.reshape(groups, 1, outputs, 1)
+        return scaled.reshape(weight.shape)
+    return np.asarray(weight * scale.reshape(-1, *[1] * (weight.ndim - 1)))
+
+
+def _rebuild(site: Site, layer: _Layer, scale: Array | None, shift: Array | None) -> Value:
+    """The layer with its results scaled and shifted per channel."""
+    dtype = layer.weight.dtype
+    bias = None if layer.bias is None else layer.bias.astype(np.float64)
+    weight: Value = layer.node.args[1]
+    if scale is not None:
+        weight = site.constant(_scaled(layer, scale).astype(dtype))
+        bias = None if bias is None else bias * scale
+    if shift is not None:
+        bias = shift if bias is None else bias + shift
+    attrs = {f: getattr(layer.node.attrs, f) for f in type(layer.node.attrs).__dataclass_fields__}
+    result = site.emit(layer.node.op.name, layer.node.args[0], weight, **attrs)
+    if bias is None:
+        return result
+    return site.emit("nn.bias_add", result, site.constant(bias.astype(dtype)), axis=layer.axis)
+
+
+@RULES.rule(is_op("nn.batch_norm"))
+def batch_norm_after_layer(site: Site) -> Replacement:
+    layer = _layer(site, site.node.args[0])
+    if isinstance(layer, Refusal):
+        return layer
+    affine = _batch_norm_affine(site)
+    if affine is None or site.node.attrs.axis not in (layer.axis, 1):  # type: ignore[attr-defined]
+        return Refusal("the statistics are not constant")
+    return _rebuild(site, layer, *affine)
+
+
+@RULES.rule(is_op("nn.batch_norm"))
+def batch_norm_alone(site: Site) -> Replacement:
+    affine = _batch_norm_affine(site)
+    data = site.node.args[0]
+    rank = data.tensor.rank
+    if affine is None or rank is None or not data.dtype.is_float:
+        return Refusal("the statistics are not constant")
+    axis: int = site.node.attrs.axis  # type: ignore[attr-defined]
+    shape = [1] * rank
+    shape[axis] = -1
+    scale, shift = (site.constant(a.reshape(shape).astype(data.dtype.numpy)) for a in affine)
+    return site.emit("add", site.emit("multiply", data, scale), shift)
+
+
+def _batch_norm_affine(site: Site) -> tuple[Array, Array] | None:
+    """Batch normalisation as scale and shift, where its statistics are constant."""
+    arrays = [site.array(value) for value in site.node.args[1:]]
+    if len(arrays) != 4 or any(array is None for array in arrays):
+        return None
+    gamma, beta, mean, variance = (np.asarray(a).astype(np.float64) for a in arrays)
+    epsilon: float = site.node.attrs.epsilon  # type: ignore[attr-defined]
+    scale = gamma / np.sqrt(variance + epsilon)
+    return scale, beta - mean * scale
+
+
+def _per_channel(site: Site, layer: _Layer, value: Value, result: Value) -> Array | None:
+    """A constant operand as one number per output channel, where it is one."""
+    array = site.array(value)
+    shape = result.shape
+    if array is None or shape is None or array.ndim > len(shape):
+        return None
+    channels = layer.weight.shape[0]
+    if layer.node.op.name in _TRANSPOSED:
+        channels = layer.weight.shape[1] * layer.node.attrs.groups  # type: ignore[attr-defined]
+    full = array.reshape([1] * (len(shape) - array.ndim) + list(array.shape))
+    others = [extent for axis, extent in enumerate(full.shape) if axis != layer.axis]
+    if any(extent != 1 for extent in others) or full.shape[layer.axis] not in (1, channels):
+        return None
+    return np.broadcast_to(full.reshape(-1), (channels,)).astype(np.float64)
+
+
+@RULES.rule(is_op("multiply", "add"))
+def constant_after_layer(site: Site) -> Replacement:
+    for data, constant in (site.node.args, site.node.args[::-1]):
+        layer = _layer(site, data)
+        if isinstance(layer, Refusal):
+            continue
+        numbers = _per_channel(site, layer, constant, data)
+        if numbers is not None and site.root.type == data.type:
+            is_scale = site.node.op.name == "multiply"
+            return _rebuild(
+                site, layer, numbers if is_scale else None, None if is_scale else numbers
+            )
+    return Refusal("no operand is a linear layer and the other one number per channel")

@@ -1,0 +1,165 @@
+"""Computes at compile time what does not depend on the inputs, and sharpens types on the way.
+
+Every node is inferred anew: operands that have become constant turn into attributes, extents that
+have become known replace symbols, and shape arithmetic disappears. A result that would be much
+larger than what it is made of (a filled or broadcast tensor) stays a computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim
+from graft.base.errors import GraftError
+from graft.ir.attrs import make_attrs, symbols_in_attrs
+from graft.ir.builder import Builder, FreshSymbols
+from graft.ir.evaluate import run_op
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.literal import Literal
+from graft.ir.nested import change_node, has_graphs
+from graft.ir.op import bytes_of, get_op
+from graft.ir.types import TensorType, Type, symbols_in
+
+
+@dataclass(frozen=True, slots=True)
+class FoldOptions:
+    """Limits on what folding may allocate."""
+
+    always_bytes: int = 1 << 20  # results up to this size are always folded
+    growth: int = 2  # larger ones only where they are at most so many times their operands
+
+
+def fold_constants(graph: Graph, options: FoldOptions | None = None) -> Graph:
+    """Fold in one sweep from inputs to outputs."""
+    return _Folder(graph, options or FoldOptions()).run()
+
+
+class _Folder:
+    def __init__(self, graph: Graph, options: FoldOptions) -> None:
+        self.graph = graph
+        self.options = options
+        self.same: dict[Value, Value] = {}
+        self.changed = False
+        self.original = set(graph.nodes)
+        symbols = FreshSymbols("f")
+        for node in graph.nodes:
+            for value in node.outputs:
+                symbols.reserve(symbols_in(value.type))
+        self.builder = Builder(graph.name, symbols)
+        self.builder.adopt_inputs(graph.inputs)
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            self.builder.place = node.place
+            self.visit(node)
+        if not self.changed:
+            return self.graph
+        outputs = [self.same.get(value, value) for value in self.graph.outputs]
+        return self.builder.build(*outputs, names=self.graph.output_names)
+
+    def visit(self, node: Node) -> None:
+        if node.op.name == "constant":
+            self.builder.append(node)
+            return
+        results = self.folded(node)
+        for old, new in zip(node.outputs, results, strict=True):
+            if old is not new:
+                self.same[old] = new
+                self.changed = True
+
+    def folded(self, node: Node) -> tuple[Value, ...]:
+        """Add the node, or constants in its place; gives the values that stand for its results."""
+        inputs = tuple([None if v is None else self.same.get(v, v) for v in node.inputs])
+        if has_graphs(node):
+            node = change_node(node, lambda nested: fold_constants(nested, self.options))
+        results = self.evaluated(node, inputs)
+        if results is not None:
+            return self.constants(node, results)
+        refined = self.refined(node, inputs)
+        self.changed |= refined is not node or node not in self.original
+        self.builder.append(refined)
+        known = self.builder.concrete(refined.output) if len(refined.outputs) == 1 else None
+        if known is None:
+            return refined.outputs
+        self.builder.take_last()
+        return self.constants(refined, [known.astype(refined.output.dtype.numpy, copy=False)])
+
+    def constants(self, node: Node, arrays: Sequence[Any]) -> tuple[Value, ...]:
+        return tuple(
+            self.constant(value, array) for value, array in zip(node.outputs, arrays, strict=True)
+        )
+
+    def constant(self, value: Value, array: Any) -> Value:
+        literal = Literal(np.asarray(array))
+        made = Value(value.name, literal.type)
+        op = get_op("constant")
+        attrs = make_attrs(op.attrs, {"value": literal})
+        self.builder.append(Node(op, (), attrs, (made,), self.builder.place))
+        return made
+
+    def refined(self, node: Node, inputs: tuple[Value | None, ...]) -> Node:
+        """The node on its new operands, with the sharpest types known."""
+        operands, attrs, types = self.builder.infer(node.op, inputs, node.attrs)
+        outputs = tuple(
+            self.sharpened(value, type_) for value, type_ in zip(node.outputs, types, strict=True)
+        )
+        if operands == node.inputs and attrs == node.attrs and outputs == node.outputs:
+            return node
+        return replace(node, inputs=operands, attrs=attrs, outputs=outputs)
+
+    def sharpened(self, value: Value, inferred: Type) -> Value:
+        type_ = self.builder.named(_sharper(value.type, inferred))
+        return value if type_ == value.type else Value(value.name, type_)
+
+    def evaluated(self, node: Node, inputs: Sequence[Value | None]) -> list[Any] | None:
+        """The node's results where all operands are constant and the results are not too large."""
+        literals = [self.builder.literal(value) for value in inputs]
+        for value, literal in zip(inputs, literals, strict=True):
+            if value is not None and literal is None:
+                return None
+        if not node.op.pure or has_graphs(node) or symbols_in_attrs(node.attrs):
+            return None
+        if not self.affordable(node, sum(literal.nbytes for literal in literals if literal)):
+            return None
+        operands = [None if literal is None else literal.array for literal in literals]
+        try:
+            with np.errstate(all="ignore"):
+                results = run_op(node.op, node.attrs, operands)
+        except (GraftError, ArithmeticError, TypeError, ValueError, IndexError, MemoryError):
+            return None  # it fails when it runs, with a message that names the node
+        arrays = [result for result in results if isinstance(result, (np.ndarray, np.generic))]
+        return arrays if len(arrays) == len(node.outputs) else None
+
+    def affordable(self, node: Node, given: int) -> bool:
+        total: AnyDim = 0
+        for value in node.outputs:
+            if not isinstance(value.type, TensorType):
+                return False
+            total = total + bytes_of(value.type)
+        limit = max(self.options.always_bytes, self.options.growth * given)
+        if isinstance(total, int):
+            return total <= limit
+        return given <= self.options.always_bytes  # the size depends on the constants' content
+
+
+def _sharper(old: Type, inferred: Type) -> Type:
+    """Of two true types of a value, per dim the one that says more."""
+    if not isinstance(old, TensorType) or not isinstance(inferred, TensorType):
+        return old if _has_unknown(inferred) else inferred
+    if inferred.shape is None:
+        return old
+    if old.shape is None or len(old.shape) != len(inferred.shape):
+        return inferred
+    dims = (
+        a if isinstance(a, int) or b is UNKNOWN else b
+        for a, b in zip(old.shape, inferred.shape, strict=True)
+    )
+    return TensorType(inferred.dtype, tuple(dims))
+
+
+def _has_unknown(type_: Type) -> bool:
+    return "?" in str(type_) or "*" in str(type_)

@@ -1,0 +1,119 @@
+"""Groups nodes that one kernel should compute: an anchor and what follows it element by element.
+
+Consumers are looked at first. A node joins the group of its readers when all of them are in that
+one group, so the group's root is the only way out and groups are convex by construction. A group
+has at most one anchor (convolution, matrix product) or reduction; elementwise work before a
+reduction joins it, work before an anchor does not. Groups of two and more become `composite` nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from graft.ir.attrs import make_attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.nested import change_nested
+from graft.ir.op import Kind, get_op
+from graft.ir.types import TensorType
+
+_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+_HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
+
+
+@dataclass
+class _Group:
+    root: Node
+    nodes: list[Node] = field(default_factory=list)  # last first
+    heavy: bool = False
+
+
+def group_fusion(graph: Graph) -> Graph:
+    """Outline the groups as composites."""
+    graph = change_nested(graph, group_fusion)
+    group_of = _groups(graph)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        group = group_of[node]
+        if _size(group) < 2:
+            nodes.append(node)
+        elif node is group.root:
+            nodes.append(_outlined(group))
+    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
+
+
+def _groups(graph: Graph) -> dict[Node, _Group]:
+    returned = set(graph.outputs)
+    users = graph.users
+    group_of: dict[Node, _Group] = {}
+    for node in reversed(graph.nodes):
+        readers = [user for value in node.outputs for user in users.get(value, ())]
+        group = group_of[readers[0]] if readers else None
+        escapes = any(value in returned for value in node.outputs)
+        joins = (
+            group is not None
+            and not escapes
+            and all(group_of[reader] is group for reader in readers)
+            and _fits(node, readers, group)
+        )
+        if not joins or group is None:
+            group = _Group(node)
+        group.nodes.append(node)
+        group.heavy |= node.op.kind in _HEAVY
+        group_of[node] = group
+    return group_of
+
+
+def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
+    if node.op.name == "constant":
+        return group.root.op.kind is not Kind.OPAQUE
+    if node.op.kind is Kind.OPAQUE or group.root.op.kind is Kind.OPAQUE:
+        return False
+    if any(reader.op.kind is Kind.ANCHOR for reader in readers):
+        return False
+    if node.op.kind in _HEAVY:
+        return not group.heavy and all(_follows(node, other) for other in group.nodes)
+    return node.op.kind in _POINTWISE or not group.heavy
+
+
+def _follows(heavy: Node, other: Node) -> bool:
+    """Whether a group member can run in the heavy node's epilogue."""
+    if other.op.name == "constant":
+        return True
+    return other.op.kind in _POINTWISE and _shape(other) == _shape(heavy)
+
+
+def _shape(node: Node) -> object:
+    type_ = node.output.type
+    return type_.shape if isinstance(type_, TensorType) else None
+
+
+def _size(group: _Group) -> int:
+    return sum(node.op.name != "constant" for node in group.nodes)
+
+
+def _outlined(group: _Group) -> Node:
+    nodes = tuple(reversed(group.nodes))
+    inside = {value for node in nodes for value in node.outputs}
+    outer = tuple(dict.fromkeys(_outer_values(nodes, inside)))
+    formal = {value: Value(value.name, value.type) for value in outer}
+    body = Graph(
+        group.root.output.name,
+        tuple(formal.values()),
+        tuple(_inner(node, formal) for node in nodes),
+        group.root.outputs,
+    )
+    label = "+".join(node.op.name for node in nodes if node.op.name != "constant")
+    op = get_op("composite")
+    attrs = make_attrs(op.attrs, {"body": body, "label": label})
+    return Node(op, outer, attrs, group.root.outputs, group.root.place)
+
+
+def _outer_values(nodes: tuple[Node, ...], inside: set[Value]) -> Iterator[Value]:
+    for node in nodes:
+        yield from (value for value in node.args if value not in inside)
+
+
+def _inner(node: Node, formal: dict[Value, Value]) -> Node:
+    inputs = tuple(None if value is None else formal.get(value, value) for value in node.inputs)
+    return node if inputs == node.inputs else replace(node, inputs=inputs)

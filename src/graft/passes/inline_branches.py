@@ -1,0 +1,89 @@
+"""Replaces an `if` whose condition is constant by the branch that is taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, Expr, substitute, symbols_of
+from graft.ir.builder import Builder, FreshSymbols
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.literal import Literal
+from graft.ir.nested import change_nested
+from graft.ir.types import Type, map_dims, symbols_in
+
+
+def inline_branches(graph: Graph) -> Graph:
+    """Splice in the branches that are certain, innermost first."""
+    graph = change_nested(graph, inline_branches)
+    constants = {
+        node.output: node.attrs.value  # type: ignore[attr-defined]
+        for node in graph.nodes
+        if node.op.name == "constant"
+    }
+    taken = {node: branch for node in graph.nodes if (branch := _taken(node, constants))}
+    return _Inliner(graph, taken).run() if taken else graph
+
+
+def _taken(node: Node, constants: dict[Value, Literal]) -> Graph | None:
+    condition = node.inputs[0] if node.inputs else None
+    if node.op.name != "if" or condition not in constants:
+        return None
+    holds = bool(np.all(constants[condition].array))
+    branch: Graph = node.attrs.then_branch if holds else node.attrs.else_branch  # type: ignore[attr-defined]
+    return branch
+
+
+class _Inliner:
+    def __init__(self, graph: Graph, taken: dict[Node, Graph]) -> None:
+        self.graph = graph
+        self.taken = taken
+        self.same: dict[Value, Value] = {}
+        self.nodes: list[Node] = []
+        self.names = Builder(graph.name)
+        self.symbols = FreshSymbols("i")
+        for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs)):
+            self.names.reserve(value.name)
+            self.symbols.reserve(symbols_in(value.type))
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            inputs = tuple(None if v is None else self.same.get(v, v) for v in node.inputs)
+            branch = self.taken.get(node)
+            if branch is not None:
+                results = self.splice(branch, inputs[1:])
+                self.same.update(zip(node.outputs, results, strict=True))
+            else:
+                unchanged = inputs == node.inputs
+                self.nodes.append(node if unchanged else replace(node, inputs=inputs))
+        outputs = tuple(self.same.get(value, value) for value in self.graph.outputs)
+        return replace(self.graph, nodes=tuple(self.nodes), outputs=outputs)
+
+    def splice(self, branch: Graph, operands: tuple[Value | None, ...]) -> list[Value]:
+        """Add the branch's nodes with values and symbols of their own."""
+        local: dict[Value, Value] = {
+            formal: actual
+            for formal, actual in zip(branch.inputs, operands, strict=True)
+            if actual is not None
+        }
+        outer = frozenset().union(*(symbols_in(value.type) for value in branch.inputs))
+        renamed: dict[str, Expr] = {}
+        for node in branch.nodes:
+            for value in node.outputs:
+                type_ = self.localized(value.type, outer, renamed)
+                local[value] = Value(self.names.fresh_name(value.name), type_)
+            inputs = tuple(None if v is None else local[v] for v in node.inputs)
+            outputs = tuple(local[value] for value in node.outputs)
+            self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
+        return [local[value] for value in branch.outputs]
+
+    def localized(self, type_: Type, outer: frozenset[str], renamed: dict[str, Expr]) -> Type:
+        def change(dim: AnyDim) -> AnyDim:
+            if isinstance(dim, int) or dim is UNKNOWN:
+                return dim
+            for name in symbols_of(dim) - outer - renamed.keys():
+                renamed[name] = self.symbols()
+            return substitute(dim, renamed)
+
+        return map_dims(type_, change)

@@ -1,0 +1,121 @@
+"""Merges chains of data movement: views of views, transposes of transposes, concats, pads."""
+
+from __future__ import annotations
+
+from graft.base.dims import Expr
+from graft.ir.graph import Graph, Value
+from graft.ir.types import TensorType
+from graft.passes.eliminate_noops import same_shape
+from graft.rewrite.driver import Site, apply_rules
+from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal, Replacement, RuleSet
+
+RULES = RuleSet("simplify_movement")
+
+# Operators that keep all elements in their order and change the shape only.
+VIEWS = ("reshape", "squeeze", "expand_dims")
+
+
+def simplify_movement(graph: Graph) -> Graph:
+    """Apply the rules until none fits."""
+    return apply_rules(graph, RULES)
+
+
+@RULES.rule(is_op(*VIEWS))
+def view_of_view(site: Site) -> Replacement:
+    inner = site.producer(site.node.args[0])
+    if inner is None or inner.op.name not in VIEWS:
+        return Refusal("the operand is not a view")
+    data = inner.args[0]
+    if same_shape(data, site.root):
+        return data
+    if not site.root.tensor.is_static:
+        return Refusal("the shape is not known")
+    return site.emit("reshape", data, shape=site.root.shape)
+
+
+@RULES.rule(is_op("transpose"))
+def transpose_of_transpose(site: Site) -> Replacement:
+    inner = site.producer(site.node.args[0])
+    if inner is None or inner.op.name != "transpose":
+        return Refusal("the operand is not a transpose")
+    outer_axes = site.node.attrs.axes  # type: ignore[attr-defined]
+    inner_axes = inner.attrs.axes  # type: ignore[attr-defined]
+    if outer_axes is None or inner_axes is None:
+        return Refusal("the axes are not written out")
+    axes = [inner_axes[axis] for axis in outer_axes]
+    return site.emit("transpose", inner.args[0], axes=axes)
+
+
+@RULES.rule(is_op("transpose"))
+def transpose_of_unit_axes(site: Site) -> Replacement:
+    """Moving axes of extent 1 around changes no order: a reshape, which is free."""
+    data = site.node.args[0]
+    axes = site.node.attrs.axes  # type: ignore[attr-defined]
+    if axes is None or not data.tensor.is_static or not data.shape:
+        return Refusal("the shape is not known")
+    moved = [axis for axis in axes if data.shape[axis] != 1]
+    if moved != sorted(moved):
+        return Refusal("axes with elements change places")
+    return site.emit("reshape", data, shape=site.root.shape)
+
+
+@RULES.rule(is_op("concatenate"))
+def concat_of_concat(site: Site) -> Replacement:
+    axis = _axis(site.node.attrs.axis, site.root.tensor)  # type: ignore[attr-defined]
+    operands: list[Value] = []
+    for value in site.node.args:
+        inner = site.producer(value)
+        nested = (
+            inner is not None
+            and inner.op.name == "concatenate"
+            and _axis(inner.attrs.axis, value.tensor) == axis  # type: ignore[attr-defined]
+            and site.only_use(value)
+        )
+        operands.extend(inner.args if nested and inner is not None else (value,))
+    if len(operands) == len(site.node.args):
+        return Refusal("no operand is a concatenation that only this one reads")
+    return site.emit("concatenate", *operands, axis=axis)
+
+
+def _axis(axis: int, type_: TensorType) -> int | None:
+    if axis >= 0:
+        return axis
+    return None if type_.rank is None else axis + type_.rank
+
+
+_CONVS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+
+
+@RULES.rule(is_op(*_CONVS))
+def pad_before_convolution(site: Site) -> Replacement:
+    """Zero padding in front of a convolution becomes part of the convolution's own."""
+    data, weight = site.node.args
+    pad = site.producer(data)
+    if pad is None or pad.op.name != "nn.pad" or len(pad.args) > 1:
+        return Refusal("the data are not padded by known widths")
+    attrs = pad.attrs
+    widths, mode = attrs.pad_width, attrs.mode  # type: ignore[attr-defined]
+    value, axes = attrs.value, attrs.axes  # type: ignore[attr-defined]
+    rank = data.tensor.rank
+    if mode != "constant" or value not in (None, 0) or widths is None or axes or rank is None:
+        return Refusal("the padding is not plain zeros")
+    if any(isinstance(width, Expr) or width < 0 for width in widths):
+        return Refusal("the padding crops or is symbolic")
+    begins, ends = widths[:rank], widths[rank:]
+    if any((*begins[:2], *ends[:2])):
+        return Refusal("batch or channels are padded")
+    own = site.node.attrs.padding  # type: ignore[attr-defined]
+    padding = [a + b for a, b in zip((*begins[2:], *ends[2:]), own, strict=True)]
+    return site.emit(
+        site.node.op.name,
+        pad.args[0],
+        weight,
+        **{**attributes(site), "padding": padding},
+    )
+
+
+def attributes(site: Site) -> dict[str, object]:
+    """The site's attributes by name."""
+    attrs = site.node.attrs
+    return {name: getattr(attrs, name) for name in type(attrs).__dataclass_fields__}

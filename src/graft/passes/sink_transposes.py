@@ -1,0 +1,49 @@
+"""Moves transposes down past elementwise operators, to where they meet others and cancel."""
+
+from __future__ import annotations
+
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import OPS, Kind
+from graft.rewrite.driver import Site, apply_rules
+from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal, Replacement, RuleSet
+
+RULES = RuleSet("sink_transposes")
+
+
+def sink_transposes(graph: Graph) -> Graph:
+    """Apply the rules until none fits; each application moves a transpose towards the outputs."""
+    return apply_rules(graph, RULES)
+
+
+_POINTWISE = tuple(name for name in OPS if OPS.get(name).kind in (Kind.ELEMENTWISE, Kind.BROADCAST))
+
+
+@RULES.rule(is_op(*_POINTWISE))
+def transpose_before_elementwise(site: Site) -> Replacement:
+    sources = [_transpose(site, value) for value in site.node.args]
+    axes = {node.attrs.axes for node in sources if node is not None}  # type: ignore[attr-defined]
+    if len(axes) != 1 or None in axes or None in site.node.inputs:
+        return Refusal("the operands are not transposed one way")
+    order = next(iter(axes))
+    operands: list[Value] = []
+    for value, source in zip(site.node.args, sources, strict=True):
+        if source is not None:
+            operands.append(source.args[0])
+        elif value.tensor.rank == 0 or value.tensor.size == 1:
+            operands.append(value)
+        else:
+            return Refusal("an operand is not transposed")
+    attrs = site.node.attrs
+    given = {name: getattr(attrs, name) for name in type(attrs).__dataclass_fields__}
+    if "axis" in given or len(site.node.outputs) != 1:
+        return Refusal("it works along an axis")
+    return site.emit("transpose", site.emit(site.node.op.name, *operands, **given), axes=order)
+
+
+def _transpose(site: Site, value: Value) -> Node | None:
+    """The transpose that only this node reads, if the value is one."""
+    node = site.producer(value)
+    if node is None or node.op.name != "transpose" or not site.only_use(value):
+        return None
+    return node

@@ -1,0 +1,254 @@
+"""Runs a rule set on a graph to a fixpoint.
+
+A worklist holds the nodes to look at, first to last; a rewrite puts its neighbours back on it. Each
+rewrite costs time proportional to the match and its users. Termination is certain: rewrites are
+counted, and a rule set that uses up its allowance is reported by the rules that keep firing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from graft.base.dtypes import Array
+from graft.base.errors import InternalError
+from graft.ir.builder import Builder, FreshSymbols
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.nested import change_nested
+from graft.ir.order import in_order
+from graft.ir.types import compatible, symbols_in
+from graft.rewrite.match import Match, literal_of, match
+from graft.rewrite.pattern import ResultOf
+from graft.rewrite.rule import Refusal, Replacement, Rule, RuleSet, call_action
+
+# Rewrites allowed per node of the graph, and on top of that.
+REWRITES_PER_NODE = 32
+REWRITES_AT_LEAST = 256
+
+
+def apply_rules(graph: Graph, rules: RuleSet) -> Graph:
+    """The graph after all rules, nested graphs included; the same object where none applied."""
+    graph = change_nested(graph, lambda nested: apply_rules(nested, rules))
+    return _Workspace(graph, rules).run()
+
+
+class Site:
+    """Where a rule applies: what its action may ask and emit."""
+
+    def __init__(self, workspace: _Workspace, found: Match, node: Node) -> None:
+        self._workspace = workspace
+        self.match = found
+        self.root = found.root
+        self.node = node
+
+    def emit(self, op: str, *inputs: Value | None, **attrs: Any) -> Value:
+        """A new node with one result."""
+        return self._workspace.emit(self.node, op, inputs, attrs)[0]
+
+    def emit_all(self, op: str, *inputs: Value | None, **attrs: Any) -> tuple[Value, ...]:
+        """A new node with all its results."""
+        return self._workspace.emit(self.node, op, inputs, attrs)
+
+    def constant(self, array: Any) -> Value:
+        """A new constant."""
+        return self._workspace.constant(self.node, array)
+
+    def array(self, value: Value | None) -> Array | None:
+        """The value of a constant; None where it is not one."""
+        literal = None if value is None else literal_of(value, self.producer)
+        return None if literal is None else literal.array
+
+    def producer(self, value: Value) -> Node | None:
+        """The node that defines a value."""
+        return self._workspace.producer.get(value)
+
+    def uses(self, value: Value) -> int:
+        """How many nodes read the value; being a graph output counts as one more."""
+        return self._workspace.uses(value)
+
+    def only_use(self, value: Value) -> bool:
+        """Whether nothing else reads the value."""
+        return self.uses(value) == 1
+
+
+class _Workspace:
+    """The graph while it changes."""
+
+    def __init__(self, graph: Graph, rules: RuleSet) -> None:
+        self.graph = graph
+        self.rules = rules
+        self.index = rules.by_root()
+        self.producer: dict[Value, Node] = {}
+        self.users: dict[Value, dict[Node, None]] = {}
+        self.rank: dict[Node, tuple[int, int]] = {}
+        self.outputs = list(graph.outputs)
+        self.returned = Counter(graph.outputs)
+        self.queue: deque[Node] = deque()
+        self.queued: set[Node] = set()
+        self.factory = _factory(graph)
+        self.emitted: list[Node] = []
+        self.fired: Counter[str] = Counter()
+        for number, node in enumerate(graph.nodes):
+            self.insert(node, (number, 0))
+
+    def run(self) -> Graph:
+        allowance = REWRITES_PER_NODE * len(self.graph.nodes) + REWRITES_AT_LEAST
+        while self.queue:
+            node = self.queue.popleft()
+            self.queued.discard(node)
+            if node in self.rank and self.rewrite(node):
+                allowance -= 1
+                if allowance < 0:
+                    raise self.endless()
+        if not self.fired:
+            return self.graph
+        nodes = in_order(self.outputs, self.producer, self.rank.__getitem__)
+        return replace(self.graph, nodes=nodes, outputs=tuple(self.outputs))
+
+    def endless(self) -> InternalError:
+        often = ", ".join(f"'{name}' ({n} times)" for name, n in self.fired.most_common(3))
+        return InternalError(
+            f"the rules '{self.rules.name}' do not come to an end; these keep firing: {often}"
+        )
+
+    def rewrite(self, node: Node) -> bool:
+        """Apply the first rule that fits the node."""
+        for rule in self.index.get(node.op.name, ()):
+            found = match(rule.formula.pattern, _root(rule, node), self.producer.get)
+            if not isinstance(found, Match):
+                continue
+            self.emitted = []
+            replacement = call_action(rule, Site(self, found, node), found.bound)
+            if isinstance(replacement, Refusal):
+                continue
+            self.replace(rule, node, replacement)
+            self.fired[rule.name] += 1
+            return True
+        return False
+
+    def emit(
+        self, site: Node, op: str, inputs: Iterable[Value | None], attrs: dict[str, Any]
+    ) -> tuple[Value, ...]:
+        self.factory.place = site.place
+        results = self.factory.call(op, *inputs, **attrs)
+        self.emitted.append(self.factory.take_last())
+        self.producer.update((value, self.emitted[-1]) for value in results)
+        return results
+
+    def constant(self, site: Node, array: Any) -> Value:
+        self.factory.place = site.place
+        value = self.factory.constant(array)
+        self.emitted.append(self.factory.take_last())
+        self.producer[value] = self.emitted[-1]
+        return value
+
+    def uses(self, value: Value) -> int:
+        return len(self.users.get(value, ())) + self.returned[value]
+
+    def insert(self, node: Node, rank: tuple[int, int]) -> None:
+        self.rank[node] = rank
+        for value in node.outputs:
+            self.producer[value] = node
+        for value in node.args:
+            self.users.setdefault(value, {})[node] = None
+        self.enqueue(node)
+
+    def enqueue(self, node: Node) -> None:
+        if node not in self.queued and node.op.name in self.index:
+            self.queued.add(node)
+            self.queue.append(node)
+
+    def remove(self, node: Node) -> None:
+        del self.rank[node]
+        for value in node.args:
+            self.users[value].pop(node, None)
+        for value in node.outputs:
+            if self.producer.get(value) is node:
+                del self.producer[value]
+
+    def replace(self, rule: Rule, node: Node, replacement: Replacement) -> None:
+        assert not isinstance(replacement, Refusal)
+        news = replacement if isinstance(replacement, tuple) else (replacement,)
+        for old, new in zip(node.outputs, news, strict=True):
+            if not compatible(old.type, new.type):
+                message = f"rule '{rule.name}' replaces {old} by {new}, which has another type"
+                raise InternalError(message, node.place)
+        base = self.rank[node]
+        for offset, fresh in enumerate(self.emitted):
+            self.insert(fresh, (base[0], base[1] - len(self.emitted) + offset))
+        for old, new in zip(node.outputs, news, strict=True):
+            self.substitute(old, new)
+        self.bury(node)
+
+    def substitute(self, old: Value, new: Value) -> None:
+        """Make everyone who reads `old` read `new`."""
+        if old is new:
+            return
+        if self.producer.get(new) in self.emitted:
+            new = self.rename(new, old.name)
+        for user in list(self.users.get(old, ())):
+            inputs = tuple(new if value is old else value for value in user.inputs)
+            self.swap(user, replace(user, inputs=inputs))
+        if self.returned[old]:
+            self.outputs = [new if value is old else value for value in self.outputs]
+            self.returned[new] += self.returned.pop(old)
+
+    def rename(self, value: Value, name: str) -> Value:
+        """A value that was just made takes over the name of the one it stands for."""
+        renamed = Value(name, value.type)
+        node = self.producer[value]
+        outputs = tuple(renamed if v is value else v for v in node.outputs)
+        fresh = replace(node, outputs=outputs)
+        self.emitted[self.emitted.index(node)] = fresh
+        self.swap(node, fresh)
+        for user in list(self.users.get(value, ())):
+            inputs = tuple(renamed if v is value else v for v in user.inputs)
+            changed = replace(user, inputs=inputs)
+            if user in self.emitted:
+                self.emitted[self.emitted.index(user)] = changed
+            self.swap(user, changed)
+        self.factory.forget(value, renamed)
+        return renamed
+
+    def swap(self, old: Node, new: Node) -> None:
+        rank = self.rank[old]
+        self.remove(old)
+        self.insert(new, rank)
+
+    def bury(self, node: Node) -> None:
+        """Remove a node that nobody reads any more, and then those that only it read."""
+        stack = [node]
+        while stack:
+            dead = stack.pop()
+            if dead not in self.rank or any(self.uses(value) for value in dead.outputs):
+                continue
+            self.remove(dead)
+            for value in dead.args:
+                before = self.producer.get(value)
+                if before is not None:
+                    stack.append(before)
+                    self.enqueue(before)
+                for user in self.users.get(value, ()):
+                    self.enqueue(user)
+
+
+def _root(rule: Rule, node: Node) -> Value:
+    pattern = rule.formula.pattern
+    index = pattern.index if isinstance(pattern, ResultOf) else 0
+    return node.outputs[min(index, len(node.outputs) - 1)]
+
+
+def _factory(graph: Graph) -> Builder:
+    """A builder that makes nodes for the graph without clashing with what is there."""
+    symbols = FreshSymbols("r")
+    factory = Builder(graph.name, symbols)
+    factory.adopt_inputs(graph.inputs)
+    for node in graph.nodes:
+        for value in node.outputs:
+            factory.reserve(value.name)
+            symbols.reserve(symbols_in(value.type))
+        if node.op.name == "constant":
+            factory.acquaint(node)
+    return factory

@@ -1,0 +1,243 @@
+"""The pattern language: combinators and formulas.
+
+A pattern is a value that describes graph values. Build it from `wildcard()`, `is_op("nn.relu")(x)`,
+`is_constant()`, `a | b` and constraints, or write the formula itself with operators:
+
+    formula(lambda x: x * 0.5 * (1 + op.erf(x / 2**0.5)))
+
+The same wildcard used twice has to match the same value. Commutative operators match both ways.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graft.base.dtypes import DType
+
+Number = int | float
+
+
+class Pattern:
+    """Base of all patterns; arithmetic on patterns builds patterns."""
+
+    def __or__(self, other: Pattern) -> Pattern:
+        return Either((self, other))
+
+    def optional(self, wrap: Callable[[Pattern], Pattern]) -> Pattern:
+        """This pattern, or `wrap` of it where that matches."""
+        return Either((wrap(self), self))
+
+    def has_attr(self, attrs: Mapping[str, Any] | None = None, **more: Any) -> Pattern:
+        """Only where the node's attributes have these values."""
+        wanted = {**(attrs or {}), **more}
+        return Constrained(self, AttrsAre(tuple(wanted.items())))
+
+    def has_dtype(self, *dtypes: DType | str) -> Pattern:
+        """Only values of one of these dtypes."""
+        return Constrained(self, DTypeIn(tuple(DType(d) for d in dtypes)))
+
+    def has_shape(self, *shape: int | None) -> Pattern:
+        """Only values of this shape; None stands for any extent."""
+        return Constrained(self, ShapeIs(shape))
+
+    def where(self, test: Callable[[Any], bool], reason: str) -> Pattern:
+        """Only values for which the test holds; `reason` says what it wants."""
+        return Constrained(self, Passes(test, reason))
+
+    def __add__(self, other: Pattern | Number) -> Pattern:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Number) -> Pattern:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Pattern | Number) -> Pattern:
+        return apply("subtract", self, other)
+
+    def __rsub__(self, other: Number) -> Pattern:
+        return apply("subtract", other, self)
+
+    def __mul__(self, other: Pattern | Number) -> Pattern:
+        return apply("multiply", self, other)
+
+    def __rmul__(self, other: Number) -> Pattern:
+        return apply("multiply", other, self)
+
+    def __truediv__(self, other: Pattern | Number) -> Pattern:
+        return apply("divide", self, other)
+
+    def __rtruediv__(self, other: Number) -> Pattern:
+        return apply("divide", other, self)
+
+    def __pow__(self, other: Pattern | Number) -> Pattern:
+        return apply("power", self, other)
+
+    def __neg__(self) -> Pattern:
+        return apply("negative", self)
+
+
+@dataclass(frozen=True, eq=False)
+class Wildcard(Pattern):
+    """Any value."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantIs(Pattern):
+    """A constant; with `number`, one all of whose elements are (about) that number."""
+
+    number: Number | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OpIs(Pattern):
+    """The result of an operator. `args` None leaves the operands open."""
+
+    names: tuple[str, ...]
+    args: tuple[Pattern, ...] | None = None
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, *args: Pattern | Number, **attrs: Any) -> OpIs:
+        """The operator on operands that match `args`; a tuple pattern stands for its fields."""
+        fields = [
+            inner
+            for arg in args
+            for inner in (arg.fields if isinstance(arg, TupleOf) else (as_pattern(arg),))
+        ]
+        return OpIs(self.names, tuple(fields), tuple(attrs.items()))
+
+
+@dataclass(frozen=True, eq=False)
+class TupleOf(Pattern):
+    """Several values, as operands of a variadic operator."""
+
+    fields: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ResultOf(Pattern):
+    """Result number `index` of a node with several results."""
+
+    node: OpIs
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Either(Pattern):
+    """Whichever alternative matches first."""
+
+    alternatives: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttrsAre:
+    """Constraint on the attributes of the node that defines the value."""
+
+    wanted: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DTypeIn:
+    """Constraint on the dtype."""
+
+    dtypes: tuple[DType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeIs:
+    """Constraint on the shape; None is any extent."""
+
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """A test of the user's on the value."""
+
+    test: Callable[[Any], bool]
+    reason: str
+
+
+Constraint = AttrsAre | DTypeIn | ShapeIs | Passes
+
+
+@dataclass(frozen=True, eq=False)
+class Constrained(Pattern):
+    """A pattern with a condition on top."""
+
+    inner: Pattern
+    constraint: Constraint
+
+
+def wildcard(name: str = "") -> Pattern:
+    """Any value; used twice, the same value."""
+    return Wildcard(name)
+
+
+def is_op(*names: str) -> OpIs:
+    """The result of one of these operators; call it with patterns for the operands."""
+    return OpIs(names)
+
+
+def is_constant(number: Number | None = None) -> Pattern:
+    """Any constant, or one whose elements all are that number."""
+    return ConstantIs(number)
+
+
+def is_tuple(fields: Sequence[Pattern]) -> TupleOf:
+    """Several operands in a row, as `concatenate` takes them."""
+    return TupleOf(tuple(fields))
+
+
+def is_tuple_get_item(node: Pattern, index: int) -> Pattern:
+    """One result of an operator with several."""
+    if not isinstance(node, OpIs):
+        raise TypeError("is_tuple_get_item wants an is_op pattern")
+    return ResultOf(node, index)
+
+
+def as_pattern(given: Pattern | Number) -> Pattern:
+    """A number stands for a constant of that value."""
+    return given if isinstance(given, Pattern) else ConstantIs(given)
+
+
+def apply(name: str, *args: Pattern | Number, **attrs: Any) -> OpIs:
+    """An operator on patterns."""
+    return OpIs((name,))(*args, **attrs)
+
+
+@dataclass(frozen=True)
+class OpNamespace:
+    """Writes operators in formulas: `op.erf(x)`, `op.nn.softmax(x, axis=-1)`."""
+
+    prefix: str = ""
+
+    def __getattr__(self, name: str) -> OpNamespace:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return OpNamespace(f"{self.prefix}.{name}" if self.prefix else name)
+
+    def __call__(self, *args: Pattern | Number, **attrs: Any) -> OpIs:
+        return apply(self.prefix, *args, **attrs)
+
+
+op = OpNamespace()
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A pattern with named wildcards: the parameters of the function that wrote it."""
+
+    pattern: Pattern
+    names: tuple[str, ...] = ()
+    wildcards: Mapping[str, Pattern] = field(default_factory=dict)
+
+
+def formula(function: Callable[..., Pattern]) -> Formula:
+    """Trace a Python function over operators into a pattern; its parameters are wildcards."""
+    names = tuple(inspect.signature(function).parameters)
+    wildcards = {name: Wildcard(name) for name in names}
+    return Formula(function(**wildcards), names, wildcards)
