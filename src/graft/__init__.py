@@ -1,1 +1,34 @@
-"""Graft: a deep-learning compiler that you graft your own backend onto."""
+"""Graft: a deep-learning compiler that you graft your own backend onto.
+
+    import graft
+    module = graft.compile("model.onnx")
+    outputs = module.run(None, {"input": x})
+
+Names are loaded when they are first used, so that `import graft` stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graft.base.errors import GraftError, UserError
+    from graft.compiler import compile
+    from graft.module import Module
+
+__version__ = "0.1.0"
+__all__ = ["GraftError", "Module", "UserError", "__version__", "compile"]
+
+_HOMES = {
+    "compile": "graft.compiler",
+    "Module": "graft.module",
+    "GraftError": "graft.base.errors",
+    "UserError": "graft.base.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'graft' has no attribute '{name}'")

@@ -1,121 +1,94 @@
-"""Runs one ONNX node through Graft, with everything that import may know or not know about it.
+"""Models of one ONNX node, run by Graft's evaluator and by ONNX Runtime.
 
-`agree` is what tests call: the node is imported with static, symbolic and unknown shapes, with its
-later operands as inputs and as constants, and each time has to give what ONNX Runtime gives, or
-what the caller expects.
+In go operands by name (None where left out), out come lists of arrays. Graft's run also checks the
+graph and that its text parses back to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from graft.base.dtypes import Array
 from graft.frontends.onnx.importer import import_model
+from graft.ir.equal import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
+from graft.ir.parser import from_text
+from graft.ir.printer import to_text
 from graft.ir.verify import verify
 
-Arrays = Sequence[Array | None]
-SHAPES = ("static", "symbolic", "unranked")
+Feeds = Mapping[str, "Array | None"]
+Shapes = Mapping[str, Sequence[int | str | None] | None]  # None: not even the rank is known
 
 
-def one_node(
+def model(
     op_type: str,
-    arrays: Arrays,
+    feeds: Feeds,
     opset: int,
-    shapes: str = "static",
-    constants: bool = False,
     outputs: int = 1,
+    shapes: Shapes | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """A model of one node; with `constants`, all operands but the first are initialisers."""
-    names = ["" if array is None else f"x{i}" for i, array in enumerate(arrays)]
-    results = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(op_type, names, results, **attributes)
-    fixed = [i for i, array in enumerate(arrays) if constants and i and array is not None]
-    graph = helper.make_graph(
-        [node],
-        "one",
-        [
-            _declared(f"x{i}", array, shapes)
-            for i, array in enumerate(arrays)
-            if array is not None and i not in fixed
-        ],
-        [onnx.ValueInfoProto(name=name) for name in results],
-        [numpy_helper.from_array(arrays[i], f"x{i}") for i in fixed],  # type: ignore[arg-type]
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    """One node on the feeds; `shapes` replaces the declared shapes of some of them."""
+    names = [name if array is not None else "" for name, array in feeds.items()]
+    results = [f"out{i}" for i in range(outputs)]
+    node = helper.make_node(op_type, names, results, name="it", **attributes)
+    inputs = [
+        helper.make_tensor_value_info(
+            name,
+            helper.np_dtype_to_tensor_dtype(array.dtype),
+            shapes[name] if shapes and name in shapes else array.shape,
+        )
+        for name, array in feeds.items()
+        if array is not None
+    ]
+    undeclared = [onnx.ValueInfoProto(name=name) for name in results]
+    graph = helper.make_graph([node], "one_node", inputs, undeclared)
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def _declared(name: str, array: Array, shapes: str) -> onnx.ValueInfoProto:
-    element = onnx.TensorProto.STRING
-    if array.dtype != object:
-        element = helper.np_dtype_to_tensor_dtype(array.dtype)
-    dims: dict[str, Any] = {
-        "static": array.shape,
-        "symbolic": [f"{name}_{i}" for i in range(array.ndim)],
-        "unranked": None,
-    }
-    return helper.make_tensor_value_info(name, element, dims[shapes])
-
-
-def by_graft(model: onnx.ModelProto, arrays: Arrays) -> list[Array]:
-    """Import, verify and evaluate."""
-    graph = import_model(model)
+def graph_of(op_type: str, feeds: Feeds, opset: int, **options: Any) -> Graph:
+    """The imported, verified graph."""
+    graph = import_model(model(op_type, feeds, opset, **options))
     verify(graph)
-    return evaluate(graph, _feeds(graph, arrays))
+    text = to_text(graph)
+    assert difference(graph, from_text(text.text, text.constants)) is None
+    return graph
 
 
-def _feeds(graph: Graph, arrays: Arrays) -> list[Array | None]:
-    return [arrays[int(value.name.removeprefix("x"))] for value in graph.inputs]
+def by_graft(op_type: str, feeds: Feeds, opset: int, **options: Any) -> list[Array]:
+    """What Graft gives."""
+    graph = graph_of(op_type, feeds, opset, **options)
+    return evaluate(graph, [array for array in feeds.values() if array is not None])
 
 
-def by_onnxruntime(model: onnx.ModelProto, arrays: Arrays) -> list[Array]:
+def by_runtime(op_type: str, feeds: Feeds, opset: int, **options: Any) -> list[Array]:
     """What ONNX Runtime gives."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    proto = model(op_type, feeds, opset, **options)
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        onnx.shape_inference.infer_shapes(proto).SerializeToString(),
+        providers=["CPUExecutionProvider"],
     )
-    feeds = {f"x{i}": array for i, array in enumerate(arrays) if array is not None}
-    return list(session.run(None, feeds))
+    given = {name: array for name, array in feeds.items() if array is not None}
+    return list(session.run(None, given))
 
 
-def agree(
-    op_type: str,
-    arrays: Arrays,
-    opset: int,
-    expected: Sequence[Any] | None = None,
-    shapes: Sequence[str] = SHAPES,
-    **attributes: Any,
-) -> None:
-    """Check the node, however much import knows, against ONNX Runtime or the expected results."""
-    if expected is None:
-        model = one_node(op_type, arrays, opset, **attributes)
-        expected = by_onnxruntime(model, arrays)
-    for shape in shapes:
-        for constants in (False, True):
-            model = one_node(op_type, arrays, opset, shape, constants, **attributes)
-            found = by_graft(model, arrays)
-            for result, wanted in zip(found, expected, strict=True):
-                _assert_same(result, np.asarray(wanted), f"{shape}, constants: {constants}")
+def assert_same(actual: Sequence[Array], expected: Sequence[Array], tolerance: float) -> None:
+    """Equal dtypes and shapes; elements within the tolerance, NaN and infinity in place."""
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        wide = [array.astype(np.float64) for array in (one, other)]
+        np.testing.assert_allclose(wide[0], wide[1], rtol=tolerance, atol=tolerance)
 
 
-def _assert_same(result: Array, wanted: Array, form: str) -> None:
-    assert result.shape == wanted.shape, form
-    if result.dtype == object:
-        assert result.tolist() == wanted.tolist(), form
-        return
-    assert result.dtype == wanted.dtype, form
-    exact = result.dtype.kind in "biu"
-    tolerance = 0.0 if exact else 1e-5 if result.dtype.itemsize > 2 else 1e-2
-    wide = np.float64 if result.dtype.kind == "V" else result.dtype
-    np.testing.assert_allclose(
-        result.astype(wide), wanted.astype(wide), rtol=tolerance, atol=tolerance, err_msg=form
-    )
+def normal(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
+    """Reproducible numbers, other ones for other shapes."""
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(dtype)

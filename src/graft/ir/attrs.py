@@ -53,6 +53,10 @@ def per_class(function: Callable[[type[Any]], R]) -> Callable[[type[Any]], R]:
 
 def make_attrs(cls: type[A], given: Mapping[str, Any]) -> A:
     """Build attributes from friendly values; errors name the attribute."""
+    if not given:
+        default = _all_defaults(cls)
+        if default is not None:
+            return default  # type: ignore[no-any-return]
     coercers = field_coercers(cls)
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -72,6 +76,12 @@ def coerce_field(cls: type[Attrs], name: str, value: Any) -> Any:
         return field_coercers(cls)[name](value)
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"attribute '{name}' cannot be {value!r}: {error}") from None
+
+
+@per_class
+def _all_defaults(cls: type[Any]) -> Any:
+    """The attributes with all their defaults, or None where one is required."""
+    return None if any(_required(field) for field in dataclasses.fields(cls)) else cls()
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

@@ -246,14 +246,22 @@ class Builder:
         """Learn the value of the node's result where it is small and determined."""
         if node.op.name == "constant":
             self._literals[node.output] = node.attrs.value  # type: ignore[attr-defined]
-        if len(node.outputs) != 1 or not isinstance(node.output.type, TensorType):
+        if len(node.outputs) != 1 or not self._worth_following(node):
             return
-        size = node.output.type.size
+        type_ = node.output.type
+        size = type_.size if isinstance(type_, TensorType) else UNKNOWN
         if not isinstance(size, int) or size > KNOWN_LIMIT:
             return
         known = known_result(node, [self.known(value) for value in node.inputs])
         if known is not None:
             self._known[node.output] = known
+
+    def _worth_following(self, node: Node) -> bool:
+        """A quick no for the many nodes whose operands are data."""
+        known = self._known
+        if node.op.symbolic is None:
+            return all(value is None or value in known for value in node.inputs)
+        return node.op.name == "shape_of" or any(value in known for value in node.inputs)
 
 
 def known_result(node: Node, known: Sequence[Array | None]) -> Array | None:

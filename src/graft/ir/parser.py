@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from graft.base.dims import parse_dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, ParseError, Place
-from graft.ir.attrs import Attrs, make_attrs
+from graft.ir.attrs import make_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.lexer import Cursor, Token
 from graft.ir.literal import Literal
@@ -131,7 +130,7 @@ class _Parser(Cursor):
         scope.update(results)
         try:
             op = get_op(token.text)
-            attrs = _attrs(op.attrs, given)
+            attrs = make_attrs(op.attrs, given)
         except GraftError as error:
             raise self.error(f"{token.text}: {error}", token) from None
         return Node(op, tuple(operands), attrs, tuple(results.values()), place)
@@ -236,13 +235,6 @@ class _Parser(Cursor):
 
 
 _WORDS = {"none": None, "true": True, "false": False}
-
-
-def _attrs(cls: type[Attrs], given: dict[str, Any]) -> Attrs:
-    """Exactly the attributes that were printed; the rest have their defaults."""
-    if not given and all(f.default is not MISSING for f in fields(cls)):
-        return cls()
-    return make_attrs(cls, given)
 
 
 def _unquote(text: str) -> str:

@@ -138,9 +138,9 @@ class _Printer:
 
 
 def _python(item: Any) -> Any:
-    if isinstance(item, (str, bool, int, float)):
+    if isinstance(item, (str, bool, int)):
         return item
-    if isinstance(item, np.generic) and item.dtype.kind in "bui":
+    if isinstance(item, np.generic) and item.dtype.kind in "buif":
         return item.item()
     # ml_dtypes: integers narrower than a byte and small floats convert by value
     return int(item) if "int" in item.dtype.name else float(item)

@@ -104,12 +104,14 @@ def work_times(work: Work, count: AnyDim) -> Work:
 
 
 def check_single(type_: Type, dtype: DType, what: str) -> None:
+    """Refuse what is not one element of the dtype."""
     fits = isinstance(type_, TensorType) and type_.dtype is dtype
     fits = fits and not provably_different(type_.size, 1)  # type: ignore[union-attr]
     require(fits, f"{what} is {type_}, not one element of {dtype}")
 
 
 def sole_item(array: Array) -> Any:
+    """The element of a tensor that has one, as a Python object."""
     return array.reshape(-1)[0].item()
 
 
@@ -140,6 +142,17 @@ def carried_type(initial: Type, given: Type, bindings: Bindings, name: str) -> T
     found = common_type(before, after)
     require(found is not None, f"the carried value %{name} begins as {initial}, becomes {given}")
     return found  # type: ignore[return-value]
+
+
+def sliced_type(type_: Type, axis: int) -> tuple[Type, AnyDim]:
+    """A scanned tensor's type without the axis, and that axis's extent."""
+    if not isinstance(type_, TensorType):
+        raise TypeRuleError(f"values of type {type_} cannot be scanned")
+    if type_.shape is None:
+        return type_, UNKNOWN
+    axis = normalize_axis(axis, len(type_.shape))
+    shape = (*type_.shape[:axis], *type_.shape[axis + 1 :])
+    return TensorType(type_.dtype, shape), type_.shape[axis]
 
 
 def stacked_type(given: Type, bindings: Bindings, count: AnyDim, axis: int) -> Type:

@@ -20,13 +20,13 @@ from graft.ir.types import TensorType, Type
 from graft.ops.rules import require
 
 _ROUND_MODES = ("up", "down", "nearest")
-# Types into which a value that is too large may saturate.
-_SATURATING = (
-    DType.FLOAT8E4M3FN,
-    DType.FLOAT8E4M3FNUZ,
-    DType.FLOAT8E5M2,
-    DType.FLOAT8E5M2FNUZ,
-)
+# The types into which a value that is too large may saturate, and the largest number of each.
+_LARGEST = {
+    DType.FLOAT8E4M3FN: 448.0,
+    DType.FLOAT8E4M3FNUZ: 240.0,
+    DType.FLOAT8E5M2: 57344.0,
+    DType.FLOAT8E5M2FNUZ: 57344.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ def _cast(attrs: CastAttrs, data: Array) -> Array:
         return np.asarray(data != 0)
     if target is DType.FLOAT8E8M0FNU:
         return _to_exponents(data.astype(np.float64), attrs)
-    if target in _SATURATING and attrs.saturate:
-        largest = float(ml_dtypes.finfo(target.numpy).max)
+    if target in _LARGEST and attrs.saturate:
+        largest = _LARGEST[target]
         data = np.clip(data.astype(np.float64), -largest, largest)
     return data.astype(target.numpy)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, dim_max
 from graft.base.dtypes import Array, DType
-from graft.base.errors import EvaluationError, TypeRuleError
+from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
@@ -33,13 +33,14 @@ from graft.ops.bodies import (
     check_single,
     common_type,
     seen_outside,
+    sliced_type,
     sole_item,
     stack_pieces,
     stacked_type,
     turn_bindings,
     work_times,
 )
-from graft.ops.rules import normalize_axis, require, require_same_dim
+from graft.ops.rules import require, require_same_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,24 +197,13 @@ class ScanAttrs(Attrs):
     output_directions: Ints
 
 
-def _sliced_type(type_: Type, axis: int) -> tuple[Type, AnyDim]:
-    """A scanned tensor's type without the axis, and that axis's extent."""
-    if not isinstance(type_, TensorType):
-        raise TypeRuleError(f"values of type {type_} cannot be scanned")
-    if type_.shape is None:
-        return type_, UNKNOWN
-    axis = normalize_axis(axis, len(type_.shape))
-    shape = (*type_.shape[:axis], *type_.shape[axis + 1 :])
-    return TensorType(type_.dtype, shape), type_.shape[axis]
-
-
 def _turn_types(attrs: ScanAttrs, values: Sequence[Type]) -> tuple[list[Type], AnyDim]:
     """What the body gets in each turn, and the number of turns."""
     first, last = attrs.carried, attrs.carried + attrs.num_scan_inputs
     slices: list[Type] = []
     extents: list[AnyDim] = []
     for type_, axis in zip(values[first:last], attrs.input_axes, strict=True):
-        slice_type, extent = _sliced_type(type_, axis)
+        slice_type, extent = sliced_type(type_, axis)
         slices.append(slice_type)
         extents.append(extent)
         require_same_dim(extents[0], extent, "lengths of scanned tensors")

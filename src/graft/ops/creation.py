@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, Dim, ceildiv, dim_max
 from graft.base.dtypes import Array, DType
+from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.literal import Literal
 from graft.ir.op import Kind, Work, define, movement_work
@@ -83,8 +84,8 @@ def _full_type(attrs: FullAttrs, fill: TensorType, shape: TensorType | None) -> 
     return TensorType(fill.dtype, shape_operand(attrs.shape, shape))
 
 
-def _full(attrs: FullAttrs, fill: Array, shape: Array | None) -> Array:
-    extents = attrs.shape if shape is None else shape.tolist()
+def _full(attrs: FullAttrs, fill: Array, shape: Array | None = None) -> Array:
+    extents: Any = attrs.shape if shape is None else shape.tolist()
     return np.full(extents, fill.reshape(-1)[0], dtype=fill.dtype)
 
 
@@ -131,21 +132,22 @@ def _arange_type(attrs: ArangeAttrs, *operands: TensorType | None) -> TensorType
 
 def _arange_bounds(attrs: ArangeAttrs, operands: Sequence[Array | None]) -> list[Any]:
     static = (attrs.start, attrs.limit, attrs.delta)
-    pairs = zip(static, operands, strict=True)
+    pairs = zip_longest(static, operands)
     return [value if array is None else array.reshape(-1).tolist()[0] for value, array in pairs]
 
 
 def _arange(attrs: ArangeAttrs, *operands: Array | None) -> Array:
     start, limit, delta = _arange_bounds(attrs, operands)
-    require(delta != 0, "the step is 0")
+    if delta == 0:
+        raise EvaluationError("the step is 0")
     return np.arange(start, limit, delta, dtype=attrs.dtype.numpy)
 
 
 def _arange_dims(attrs: ArangeAttrs, *operands: Array | None) -> Array:
     """A known number of symbolic dims, such as n, n + 1, n + 2."""
     start, limit, delta = _arange_bounds(attrs, operands)
-    extent = _arange_extent(start, limit, delta)
-    return np.array([start + i * delta for i in range(operator.index(extent))], dtype=object)
+    extent: Any = _arange_extent(start, limit, delta)
+    return np.array([start + i * delta for i in range(extent)], dtype=object)
 
 
 define(
@@ -176,7 +178,8 @@ def _eye_type(attrs: EyeAttrs, shape: TensorType | None) -> TensorType:
 
 
 def _eye(attrs: EyeAttrs, shape: Array | None) -> Array:
-    rows, columns = attrs.shape or () if shape is None else shape.tolist()
+    extents: Any = attrs.shape if shape is None else shape.tolist()
+    rows, columns = extents
     return np.eye(rows, columns, k=attrs.k, dtype=np.int8).astype(attrs.dtype.numpy)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from graft.ops.rules import require, require_same_dim, same_dtype
 from graft.ops.window import (
     check_kernel,
     check_window,
+    fixed_counts,
     for_rank,
     ranked_shape,
     window_counts,
@@ -88,7 +88,7 @@ def _deformable_conv(
     dtype = data.dtype
     computed_in = np.float64 if dtype == np.float64 else np.float32
     kernel, groups, parts = weight.shape[2:], attrs.groups, attrs.deformable_groups
-    counts: Any = window_counts(attrs, data.shape[2:], kernel)
+    counts = fixed_counts(attrs, data.shape[2:], kernel)
     places = (parts, *kernel, *counts)
     grid = _grid(attrs, kernel, counts).astype(computed_in)
     matrix = weight.astype(computed_in, copy=False).reshape(groups, -1, math.prod(weight.shape[1:]))
@@ -109,7 +109,7 @@ def _grid(attrs: DeformableConvAttrs, kernel: Sequence[int], counts: Sequence[in
     """Where undeformed windows read: [2, 1, kernel..., position...]."""
     axes = []
     for axis in range(2):
-        starts = np.arange(counts[axis]) * attrs.strides[axis] - attrs.padding[axis]
+        starts = np.arange(counts[axis]) * attrs.strides[axis] - int(attrs.padding[axis])
         inside = np.arange(kernel[axis]) * attrs.dilation[axis]
         axes.append(inside[:, None] + starts)
     down, right = axes
@@ -129,16 +129,15 @@ def _interpolated(pixels: Array, points: Array) -> Array:
     if flat.shape[2] == 0:
         return result
     # NaN and far-away places read nothing, and must not reach the conversion to indices.
-    near = (points > -1) & (
-        points < np.array([height, width]).reshape(2, *(1,) * (points.ndim - 1))
-    )
-    points = np.where(near.all(axis=0), points, -1)
+    down, right = points
+    near = (down > -1) & (down < height) & (right > -1) & (right < width)
+    points = np.where(near, points, -1)
     corner = np.floor(points)
     fraction = points - corner
-    for down in (0, 1):
-        for right in (0, 1):
-            row, column = (corner[0] + down).astype(int), (corner[1] + right).astype(int)
-            share = np.abs(1 - down - fraction[0]) * np.abs(1 - right - fraction[1])
+    for below in (0, 1):
+        for beside in (0, 1):
+            row, column = (corner[0] + below).astype(int), (corner[1] + beside).astype(int)
+            share = np.abs(1 - below - fraction[0]) * np.abs(1 - beside - fraction[1])
             counted = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (share != 0)
             index = np.where(counted, row * width + column, 0)
             for part in range(parts):

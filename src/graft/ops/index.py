@@ -97,6 +97,8 @@ def require_inside(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> N
 
 def places_along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
     """Where each entry of `indices` points: its own place, with `axis` taken from its value."""
+    if indices.ndim != data.ndim or not data.ndim:
+        raise EvaluationError(f"the indices have rank {indices.ndim}, the data {data.ndim}")
     axis %= data.ndim
     for i, (have, want) in enumerate(zip(data.shape, indices.shape, strict=True)):
         if i != axis and want > have:
@@ -157,7 +159,11 @@ def _gather_nd_type(attrs: GatherNdAttrs, data: TensorType, indices: TensorType)
 
 def places_of_tuples(data: Array, indices: Array, batch: int) -> tuple[Array, ...]:
     """Index tuples as NumPy wants them: one array per axis, the batch axes included."""
-    places = indices.shape[:-1]
+    places, rank = indices.shape[:-1], data.ndim - batch
+    if not indices.ndim or not 1 <= indices.shape[-1] <= rank:
+        raise EvaluationError(f"indices of shape {indices.shape} do not name 1 to {rank} axes")
+    if data.shape[:batch] != places[:batch]:
+        raise EvaluationError(f"batch extents differ: {data.shape[:batch]} and {places[:batch]}")
     grid: list[Array] = list(np.ogrid[tuple(slice(extent) for extent in places)])[:batch]
     for i in range(indices.shape[-1]):
         axis = batch + i

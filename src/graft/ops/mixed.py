@@ -49,12 +49,13 @@ def _bound(attribute: Number | None, operand: Array | None, dtype: np.dtype[Any]
 def _clip(attrs: ClipAttrs, data: Array, a_min: Array | None, a_max: Array | None) -> Array:
     low, high = _bound(attrs.a_min, a_min, data.dtype), _bound(attrs.a_max, a_max, data.dtype)
     result = data if low is None else np.maximum(data, low)
-    return np.asarray(result if high is None else np.minimum(result, high))
+    result = result if high is None else np.minimum(result, high)
+    return np.asarray(result).astype(data.dtype, copy=False)
 
 
-def _clip_dims(attrs: ClipAttrs, data: Array, a_min: Any, a_max: Any) -> Array:
-    low = attrs.a_min if a_min is None else a_min.reshape(())[()]
-    high = attrs.a_max if a_max is None else a_max.reshape(())[()]
+def _clip_dims(attrs: ClipAttrs, data: Array, a_min: Any = None, a_max: Any = None) -> Array:
+    low: Any = attrs.a_min if a_min is None else a_min.reshape(())[()]
+    high: Any = attrs.a_max if a_max is None else a_max.reshape(())[()]
     result = np.empty_like(data)
     for index, dim in np.ndenumerate(data):
         raised = dim if low is None else dim_max(dim, low)

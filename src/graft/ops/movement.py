@@ -16,6 +16,7 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, ceildiv, product, provably_different
 from graft.base.dtypes import Array, DType
+from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints
 from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import Shape, TensorType, Type
@@ -72,11 +73,14 @@ def resolve_shape(wanted: Shape, data: Shape | None, allowzero: bool) -> Shape:
     if holes and data is None:
         dims[holes[0]] = UNKNOWN
     elif holes and data is not None:
-        # Copied extents stand on both sides; leaving them out gives an answer even where one is 0.
-        total = product(dim for i, dim in enumerate(data) if i not in copied)
-        rest = product(dim for i, dim in enumerate(dims) if i not in (*copied, *holes))
-        require(rest != 0, f"-1 in {list(wanted)} may be anything beside an extent of 0")
-        dims[holes[0]] = total // rest
+        # What stands on both sides is left out, which gives an answer even where that is 0.
+        total = [dim for i, dim in enumerate(data) if i not in copied]
+        rest = [dim for i, dim in enumerate(dims) if i not in (*copied, *holes)]
+        while 0 in total and 0 in rest:
+            total.remove(0)
+            rest.remove(0)
+        require(0 not in rest, f"-1 in {list(wanted)} may be anything beside an extent of 0")
+        dims[holes[0]] = product(total) // product(rest)
     if data is not None:
         have, want = product(data), product(dims)
         require(not provably_different(have, want), f"{have} elements do not fill {list(wanted)}")
@@ -89,7 +93,7 @@ def _reshape_type(attrs: ReshapeAttrs, data: TensorType, shape: TensorType | Non
     return TensorType(data.dtype, resolve_shape(attrs.shape, data.shape, attrs.allowzero))
 
 
-def _reshape(attrs: ReshapeAttrs, data: Array, shape: Array | None) -> Array:
+def _reshape(attrs: ReshapeAttrs, data: Array, shape: Array | None = None) -> Array:
     wanted = tuple(given(attrs.shape, shape))
     extents: Any = resolve_shape(wanted, data.shape, attrs.allowzero)
     return data.reshape(extents)
@@ -156,7 +160,7 @@ def _expand_dims_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | Non
     return TensorType(data.dtype, tuple(dims))
 
 
-def _expand_dims(attrs: AxesAttrs, data: Array, axes: Array | None) -> Array:
+def _expand_dims(attrs: AxesAttrs, data: Array, axes: Array | None = None) -> Array:
     return np.expand_dims(data, tuple(given(attrs.axes, axes)))
 
 
@@ -191,7 +195,7 @@ def _squeeze_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | None) -
     return TensorType(data.dtype, tuple(d for i, d in enumerate(data.shape) if i not in removed))
 
 
-def _squeeze(attrs: AxesAttrs, data: Array, axes: Array | None) -> Array:
+def _squeeze(attrs: AxesAttrs, data: Array, axes: Array | None = None) -> Array:
     removed = given(attrs.axes, axes)
     return np.squeeze(data, axis=None if removed is None else tuple(removed))
 
@@ -254,7 +258,10 @@ define(
 
 @dataclass(frozen=True, slots=True)
 class SplitAttrs(Attrs):
-    """Cut at given sizes, or into `sections` equal parts of which the last may be smaller."""
+    """Cut at given sizes, or into `sections` equal parts of which the last may be smaller.
+
+    With sizes, `sections` says how many there are where their operand's type does not.
+    """
 
     axis: int = 0
     sizes: Dims | None = None
@@ -271,15 +278,15 @@ def _section_sizes(extent: AnyDim, sections: int) -> list[AnyDim]:
 
 def _split_sizes(attrs: SplitAttrs, extent: AnyDim, sizes: TensorType | None) -> list[AnyDim]:
     if attrs.sizes is not None:
-        require_same_dim(product([extent]), sum(attrs.sizes), "the extent and the sizes' sum")
+        require_same_dim(extent, sum(attrs.sizes), "the extent and the sum of the sizes")
         return list(attrs.sizes)
     if sizes is None:
         require(attrs.sections > 0, "neither sizes nor the number of sections is given")
         return _section_sizes(extent, attrs.sections)
     count = length_of(sizes, "sizes")
-    require(isinstance(count, int), "the number of parts is unknown")
-    assert isinstance(count, int)
-    return [UNKNOWN] * count
+    parts = count if isinstance(count, int) else attrs.sections
+    require(parts > 0, "the number of parts is unknown")
+    return [UNKNOWN] * parts
 
 
 def _split_type(
@@ -298,8 +305,9 @@ def _split(attrs: SplitAttrs, data: Array, sizes: Array | None) -> tuple[Array, 
     extents = given(attrs.sizes, sizes)
     if extents is None:
         extents = _section_sizes(data.shape[attrs.axis], attrs.sections)
-    ends = list(accumulate(extents))
-    require(ends[-1] == data.shape[attrs.axis], f"sizes {extents} do not add up to the extent")
+    ends, extent = list(accumulate(extents)), data.shape[attrs.axis]
+    if ends[-1] != extent or min(extents) < 0:
+        raise EvaluationError(f"sizes {extents} do not add up to the extent {extent}")
     return tuple(np.split(data, ends[:-1], axis=attrs.axis))
 
 
@@ -336,7 +344,7 @@ def _broadcast_to_type(
     return TensorType(data.dtype, tuple(dims))
 
 
-def _broadcast_to(attrs: BroadcastToAttrs, data: Array, shape: Array | None) -> Array:
+def _broadcast_to(attrs: BroadcastToAttrs, data: Array, shape: Array | None = None) -> Array:
     return np.broadcast_to(data, tuple(given(attrs.shape, shape)))
 
 
@@ -369,7 +377,7 @@ def _tile_type(attrs: TileAttrs, data: TensorType, reps: TensorType | None) -> T
     return TensorType(data.dtype, tuple(dim * repeat for dim, repeat in pairs))
 
 
-def _tile(attrs: TileAttrs, data: Array, reps: Array | None) -> Array:
+def _tile(attrs: TileAttrs, data: Array, reps: Array | None = None) -> Array:
     return np.tile(data, tuple(given(attrs.reps, reps)))
 
 

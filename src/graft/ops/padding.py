@@ -14,6 +14,7 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType
+from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints, Number
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import Shape, TensorType
@@ -116,17 +117,16 @@ def _filler(attribute: Number | None, operand: Array | None, data: Array) -> Any
 def _pad_axis(data: Array, axis: int, before: int, after: int, mode: str, fill: Any) -> Array:
     """One axis: cut what is negative first, then add."""
     extent = data.shape[axis]
-    _padded_extent(extent, before, after, axis, mode)
+    total: Any = _padded_extent(extent, before, after, axis, mode)
     kept = slice(min(max(-before, 0), extent), max(extent + min(after, 0), 0))
     data = data[(slice(None),) * axis + (kept,)]
-    before, after, extent = max(before, 0), max(after, 0), data.shape[axis]
-    if not before and not after:
-        return data
+    before, extent = min(max(before, 0), total), data.shape[axis]
+    after = total - before - extent
     if mode != "constant":
         _padded_extent(extent, before, after, axis, mode)
         positions = _SOURCES[mode](np.arange(-before, extent + after), extent)
         return np.take(data, positions, axis=axis)
-    shape = (*data.shape[:axis], before + extent + after, *data.shape[axis + 1 :])
+    shape = (*data.shape[:axis], total, *data.shape[axis + 1 :])
     result = np.full(shape, fill, dtype=data.dtype)
     result[(slice(None),) * axis + (slice(before, before + extent),)] = data
     return result
@@ -275,8 +275,8 @@ def _reverse_sequence(attrs: ReverseSequenceAttrs, data: Array, seq_lengths: Arr
     moved = np.moveaxis(data, axes, (0, 1))
     steps, batch = np.ogrid[: moved.shape[0], : moved.shape[1]]
     lengths = seq_lengths.astype(np.int64)
-    fits = bool(np.all((lengths >= 0) & (lengths <= moved.shape[0])))
-    require(fits, f"a length is not between 0 and {moved.shape[0]}")
+    if np.any((lengths < 0) | (lengths > moved.shape[0])):
+        raise EvaluationError(f"a length is not between 0 and {moved.shape[0]}")
     source = np.where(steps < lengths, lengths - 1 - steps, steps)
     return np.moveaxis(moved[source, batch], (0, 1), axes)
 

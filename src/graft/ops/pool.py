@@ -28,10 +28,11 @@ from graft.ops.window import (
     WindowAttrs,
     check_kernel,
     check_window,
+    fixed_counts,
     for_rank,
+    pad_pairs,
     padded,
     ranked_shape,
-    reach,
     window_counts,
     window_slices,
 )
@@ -80,9 +81,8 @@ def _pool_work(attrs: PoolAttrs, ins: Sequence[Type | None], outs: Sequence[Type
     return Work(0, flops, traffic(ins, outs))
 
 
-def _counts(attrs: PoolAttrs, data: Array) -> tuple[int, ...]:
-    found: Any = window_counts(attrs, data.shape[2:], attrs.pool_size, attrs.ceil_mode)
-    return tuple(found)
+def _counts(attrs: PoolAttrs, data: Array) -> Ints:
+    return fixed_counts(attrs, data.shape[2:], attrs.pool_size, attrs.ceil_mode)
 
 
 def _slide(attrs: PoolAttrs, data: Array, combine: Callable[..., Any], neutral: Any) -> Array:
@@ -118,8 +118,8 @@ def _slide_along(
 
 def _reading_pads(attrs: PoolAttrs, axis: int, extent: int, count: int) -> tuple[int, int]:
     """Padding after which the windows cover the axis exactly, be there too much or too little."""
-    begin: Any = attrs.padding[axis]
-    span: Any = reach(attrs.pool_size[axis], attrs.dilation[axis])
+    begin, _ = pad_pairs(attrs.padding)[axis]
+    span = (attrs.pool_size[axis] - 1) * attrs.dilation[axis] + 1
     return begin, (count - 1) * attrs.strides[axis] + span - extent - begin
 
 
@@ -147,9 +147,9 @@ def _max_pool_with_indices(attrs: MaxPoolIndicesAttrs, data: Array) -> tuple[Arr
     best = np.full(shape, _lowest(plain), plain.dtype)
     index = np.full(shape, -1, np.int64)
     for _, read in window_slices(attrs.pool_size, counts, attrs.strides, attrs.dilation):
-        candidate, number = pixels[(..., *read)], numbers[read]
-        is_nan = candidate != candidate  # noqa: PLR0124
-        better = (index < 0) | (candidate > best) | (is_nan & (best == best))  # noqa: PLR0124
+        candidate, number = pixels[:, :, *read], numbers[read]
+        is_nan = candidate != candidate
+        better = (index < 0) | (candidate > best) | (is_nan & (best == best))
         better &= number >= 0
         np.copyto(best, candidate, where=better)
         np.copyto(index, number, where=better)
@@ -164,14 +164,13 @@ def _avg_pool(attrs: AvgPoolAttrs, data: Array) -> Array:
         _members(attrs, axis, data.shape[2 + axis], count)
         for axis, count in enumerate(total.shape[2:])
     ]
-    divisor = functools.reduce(np.multiply.outer, members)
-    return (total / divisor.astype(total.dtype)).astype(data.dtype, copy=False)
+    divisor = np.asarray(functools.reduce(np.multiply.outer, members), total.dtype)
+    return np.asarray(total / divisor).astype(data.dtype, copy=False)
 
 
 def _members(attrs: AvgPoolAttrs, axis: int, extent: int, count: int) -> Array:
     """How many elements each window along an axis counts."""
-    begin: Any = attrs.padding[axis]
-    end: Any = attrs.padding[len(attrs.strides) + axis]
+    begin, end = pad_pairs(attrs.padding)[axis]
     starts = np.arange(count) * attrs.strides[axis] - begin
     places = starts[:, None] + np.arange(attrs.pool_size[axis]) * attrs.dilation[axis]
     low, high = (-begin, extent + end) if attrs.count_include_pad else (0, extent)

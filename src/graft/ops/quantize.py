@@ -83,8 +83,8 @@ def _check_parameter(attrs: QuantizeAttrs | DequantizeAttrs, data: Shape, given:
     if not attrs.block_size:
         rank = f"the scale or zero point has rank {len(given)}, but there is no block_size"
         require(len(given) == 1, rank)
-        axis = normalize_axis(attrs.axis, len(data))
-        if isinstance(given[0], int):  # else it may turn out to be 1
+        if isinstance(given[0], int):  # else it may turn out to be 1, and the axis not to matter
+            axis = normalize_axis(attrs.axis, len(data))
             require_same_dim(data[axis], given[0], "extents of the axis and the scale")
         return
     require(len(given) == len(data), f"the scale has rank {len(given)}, the data {len(data)}")

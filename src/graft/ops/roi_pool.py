@@ -52,7 +52,7 @@ def _roi_pool_work(_attrs: RoiPoolAttrs, ins: Sequence[Type | None], outs: Seque
 
 
 def _roi_pool(attrs: RoiPoolAttrs, data: Array, rois: Array) -> Array:
-    computed_in = np.float64 if data.dtype == np.float64 else np.float32
+    computed_in: Any = np.float64 if data.dtype == np.float64 else np.float32
     pixels = data.astype(computed_in, copy=False)
     regions = rois.astype(computed_in, copy=False)
     images = regions[:, 0].astype(np.int64)

@@ -133,8 +133,9 @@ def _scatter_nd_type(
 
 
 def _scatter_nd(attrs: ScatterNdAttrs, data: Array, indices: Array, updates: Array) -> Array:
-    _check_shape(updates, (*indices.shape[:-1], *data.shape[indices.shape[-1] :]))
-    return _scattered(data, places_of_tuples(data, indices, 0), updates, attrs.reduction)
+    where = places_of_tuples(data, indices, 0)
+    _check_shape(updates, (*indices.shape[:-1], *data.shape[len(where) :]))
+    return _scattered(data, where, updates, attrs.reduction)
 
 
 define(
@@ -178,6 +179,7 @@ def _tensor_scatter(
 ) -> Array:
     axis = attrs.axis % data.ndim
     extent, count = data.shape[axis], update.shape[axis]
+    _check_shape(update, (*data.shape[:axis], count, *data.shape[axis + 1 :]))
     first = np.zeros(data.shape[0], np.int64) if start is None else start
     where = first[:, np.newaxis] + np.arange(count)
     if attrs.mode == "circular":

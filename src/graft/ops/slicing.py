@@ -43,8 +43,8 @@ def _from_front(bound: AnyDim, extent: AnyDim) -> AnyDim:
         return bound
     if _at_least(-bound, 1):
         return bound + extent
-    if extent - bound in (1, 2):
-        return dim_max(bound, 0)  # negative only where there is nothing to take anyway
+    if extent - bound == 1:
+        return bound  # negative only where there are no elements, and then -1 + 0 is the same
     # bound + extent * (1 if bound < 0 else 0), where max(min(bound, 0), -1) is -1 or 0
     return bound - extent * dim_max(dim_min(bound, 0), -1)
 
@@ -116,15 +116,14 @@ def _slice_type(
 def _strided_slice(
     attrs: StridedSliceAttrs,
     data: Array,
-    begin: Array | None,
-    end: Array | None,
-    axes: Array | None,
-    strides: Array | None,
+    begin: Array | None = None,
+    end: Array | None = None,
+    axes: Array | None = None,
+    strides: Array | None = None,
 ) -> Array:
     begins, ends = given(attrs.begin, begin), given(attrs.end, end)
     chosen = given(attrs.axes, axes) or range(len(begins))
     steps = given(attrs.strides, strides) or [1] * len(begins)
-    require(0 not in steps, "a stride is 0")
     cuts = [slice(None)] * data.ndim
     for axis, first, last, step in zip(
         normalize_axes(chosen, data.ndim), begins, ends, steps, strict=True

@@ -1,13 +1,45 @@
-"""Function bodies: those of the model's own local functions and those of ONNX's schemas."""
+"""Function bodies: those of the model's own local functions and those of ONNX's schemas.
+
+In goes a node that calls a function, out come the nodes to lower in its stead. A graph among the
+call's attributes reads names of the caller, which the function may use for something else: such
+graphs get names of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import onnx
 
+from graft.base.errors import ModelError
 from graft.frontends.onnx.types import type_to_onnx
 from graft.ir.graph import Value
+
+# Before a name: it belongs to the function's caller. One mark for each level of calls.
+_CALLERS = "\x1f"
+
+
+def plain_name(name: str) -> str:
+    """A name as the model has it, without marks."""
+    return name.lstrip(_CALLERS)
+
+
+def full_name(function: onnx.FunctionProto) -> str:
+    """What tells a local function from all others."""
+    name = f"{function.domain}.{function.name}" if function.domain else function.name
+    return f"{name}:{function.overload}" if function.overload else name
+
+
+def overload_of(
+    function: onnx.FunctionProto, functions: Iterable[onnx.FunctionProto], overload: str
+) -> onnx.FunctionProto:
+    """The one among local functions that has the same name but another overload."""
+    wanted = (function.domain, function.name, overload)
+    for other in functions:
+        if (other.domain, other.name, other.overload) == wanted:
+            return other
+    raise ModelError(f"the function '{function.name}' has no overload '{overload}'")
 
 
 def function_body(
@@ -16,7 +48,7 @@ def function_body(
     """The body by which ONNX defines the node's operator, or None where it has none."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, domain)
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
     body: onnx.FunctionProto | None = None
@@ -45,6 +77,34 @@ def instantiate(function: onnx.FunctionProto, call: onnx.NodeProto) -> Iterator[
     given.update((attribute.name, attribute) for attribute in call.attribute)
     for node in function.node:
         yield _filled(node, given)
+
+
+def with_own_names(call: onnx.NodeProto) -> onnx.NodeProto:
+    """The call with every name in its graphs marked as the caller's."""
+    if not any(attribute.type in _GRAPHS for attribute in call.attribute):
+        return call
+    copy = onnx.NodeProto()
+    copy.CopyFrom(call)
+    _mark_graphs(copy)
+    return copy
+
+
+def _mark_graphs(node: onnx.NodeProto) -> None:
+    for graph in _graphs_of(node):
+        for named in (*graph.input, *graph.output, *graph.initializer):
+            named.name = _CALLERS + named.name
+        for sparse in graph.sparse_initializer:
+            sparse.values.name = _CALLERS + sparse.values.name
+        for inner in graph.node:
+            for names in (inner.input, inner.output):
+                names[:] = [name and _CALLERS + name for name in names]
+            _mark_graphs(inner)
+
+
+def _graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type in _GRAPHS:
+            yield from (attribute.g, *attribute.graphs)
 
 
 def _filled(node: onnx.NodeProto, given: dict[str, onnx.AttributeProto]) -> onnx.NodeProto:

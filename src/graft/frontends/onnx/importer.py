@@ -10,6 +10,7 @@ import os
 
 import onnx
 
+from graft import ops  # noqa: F401  (registers the operators)
 from graft.base.errors import ModelError, Place, UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (registers the lowerings)
 from graft.frontends.onnx.reader import Source, read_model

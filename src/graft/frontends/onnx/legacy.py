@@ -1,7 +1,7 @@
 """Nodes of opsets before 7, brought into the form of opset 7.
 
-In goes a node with its operands, out comes the pair that means the same in opset 7. The changes that
-opset 7 made: NumPy's broadcasting instead of `broadcast` and `axis`, no `is_test`, no
+In goes a node with its operands, out comes the pair that means the same in opset 7. What opset 7
+changed: NumPy's broadcasting instead of `broadcast` and `axis`, no `is_test`, no
 `consumed_inputs`. Operators that changed in other ways before opset 7 are refused.
 """
 

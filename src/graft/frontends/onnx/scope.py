@@ -2,21 +2,32 @@
 
 A `Scope` lowers nodes one after the other into its builder. A body's scope has a parent: a name
 that is found there becomes an input of the body (or a copy, for a constant), so that the nested
-graph is closed; the values captured on the way are what the body's caller has to pass.
+graph is closed; the values captured on the way are what the body's caller has to pass. Functions
+are inlined: a function's scope knows the values it was called with, and nothing else of its caller
+but what the graphs among its attributes refer to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import zip_longest
+from typing import Any
 
 import onnx
 
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, ModelError, Place, UnsupportedError
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.functions import function_body, instantiate
+from graft.frontends.onnx.functions import (
+    full_name,
+    function_body,
+    instantiate,
+    overload_of,
+    plain_name,
+    with_own_names,
+)
 from graft.frontends.onnx.legacy import MODERN, modernize
 from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.registry import LOWERINGS, key
@@ -44,25 +55,55 @@ class Scope:
     builder: Builder
     opsets: Mapping[str, int]
     functions: Mapping[tuple[str, str], onnx.FunctionProto]
-    parent: Scope | None = None
+    parent: Scope | None = None  # of a nested graph: the scope around it
+    caller: Scope | None = None  # of a function: where it is called
     path: str = ""
     depth: int = 0
-    values: dict[str, Value] = field(default_factory=dict)
+    inlined: tuple[str, ...] = ()  # local functions that this scope is within
+    # None is an operand that the function's caller has left out.
+    values: dict[str, Value | None] = field(default_factory=dict)
     initializers: dict[str, Literal | Array] = field(default_factory=dict)
     captured: dict[Value, Value] = field(default_factory=dict)  # outer value -> body input
+    # Constants that stand for initialisers: these keep their names. Shared by all scopes.
+    constants: set[Value] = field(default_factory=set)
 
     def lookup(self, name: str) -> Value | None:
         """The value of a name, captured from an outer scope where need be."""
-        value = self.values.get(name)
-        if value is None:
-            literal = self._initializer(name)
-            if literal is not None:
-                value = self.builder.constant(literal, out=name)
-            elif self.parent is not None:
-                value = self._capture(self.parent.lookup(name))
-            if value is not None:
-                self.values[name] = value
+        if name in self.values:
+            return self.values[name]
+        value = self._find(name)
+        if value is not None:
+            self.values[name] = value
         return value
+
+    def _find(self, name: str) -> Value | None:
+        if self._shares_builder and name not in self.initializers:
+            return self.parent.lookup(name)  # type: ignore[union-attr]
+        literal = self._initializer(name)
+        if literal is not None:
+            value = self.builder.constant(literal, out=plain_name(name))
+            self.constants.add(value)
+            return value
+        if self.parent is not None:
+            return self._capture(self.parent.lookup(name))
+        if self.caller is not None and plain_name(name) != name:
+            return self.caller.lookup(name[1:])
+        return None
+
+    @property
+    def _shares_builder(self) -> bool:
+        """Whether this is a graph that is lowered right into the one around it."""
+        return self.parent is not None and self.parent.builder is self.builder
+
+    def _is_absent(self, name: str) -> bool:
+        """Whether the name is an operand that was left out."""
+        if name in self.values:
+            return self.values[name] is None
+        if self.parent is not None:
+            return self.parent._is_absent(name)
+        if self.caller is not None and plain_name(name) != name:
+            return self.caller._is_absent(name[1:])
+        return False
 
     def _initializer(self, name: str) -> Literal | None:
         scope: Scope | None = self
@@ -99,28 +140,34 @@ class Scope:
             operands = tuple(self._operand(name, place) for name in node.input)
             since = len(self.builder)
             results = self.lower_call(node, operands, place)
-            for name, value in zip(node.output, results, strict=False):
-                if name:
-                    self._define(name, value, since, place)
+            defined: dict[Value | None, Value] = {}  # a result may come twice
+            for name, value in zip_longest(node.output, results[: len(node.output)]):
+                if name and value in defined:
+                    self._define(name, defined[value], len(self.builder), place)
+                elif name:
+                    defined[value] = self._define(name, value, since, place)
 
     def _operand(self, name: str, place: Place) -> Value | None:
         if not name:
             return None
         value = self.lookup(name)
-        if value is None:
+        if value is None and not self._is_absent(name):
             raise ModelError(
-                f"'{name}' is neither an input, an initialiser nor any node's result",
+                f"'{plain_name(name)}' is neither an input, an initialiser nor any node's result",
                 place,
                 "the file may have lost its weights, or its nodes form a cycle",
             )
         return value
 
-    def _define(self, name: str, value: Value | None, since: int, place: Place) -> None:
+    def _define(self, name: str, value: Value | None, since: int, place: Place) -> Value:
         if name in self.values:
-            raise ModelError(f"'{name}' is defined twice", place)
+            raise ModelError(f"'{plain_name(name)}' is defined twice", place)
         if value is None:
-            raise UnsupportedError(f"the result '{name}' is not available", place)
-        self.values[name] = self.builder.rename(value, name, since)
+            raise UnsupportedError(f"the result '{plain_name(name)}' is not available", place)
+        if value not in self.constants:
+            value = self.builder.rename(value, plain_name(name), since)
+        self.values[name] = value
+        return value
 
     def lower_call(
         self, node: onnx.NodeProto, operands: tuple[Value | None, ...], place: Place
@@ -130,9 +177,10 @@ class Scope:
         domain = "" if node.domain == "ai.onnx" else node.domain
         opset = self.opsets.get(domain)
         try:
-            function = self.functions.get((domain, node.op_type))
+            function = self._local_function(domain, node)
             if function is not None:
-                return self._inline(function, node, operands, place)
+                within = (*self.inlined, full_name(function))
+                return self._inline(function, with_own_names(node), operands, place, within)
             if opset is None:
                 raise ModelError(f"the model imports no opset of domain '{domain}'", place)
             lowering = key(domain, node.op_type)
@@ -146,14 +194,24 @@ class Scope:
             raise error.at(place) from error.__cause__
         return results if isinstance(results, tuple) else (results,)  # type: ignore[return-value]
 
+    def _local_function(self, domain: str, node: onnx.NodeProto) -> onnx.FunctionProto | None:
+        function = self.functions.get((domain, node.op_type))
+        if function is not None and function.overload != node.overload:
+            function = overload_of(function, self.source.model.functions, node.overload)
+        if function is not None and full_name(function) in self.inlined:
+            chain = " -> ".join((*self.inlined, full_name(function)))
+            raise ModelError(f"the function '{node.op_type}' calls itself: {chain}")
+        return function
+
     def _by_schema(
         self, node: onnx.NodeProto, operands: tuple[Value | None, ...], opset: int, place: Place
     ) -> tuple[Value, ...]:
         """Lower through the function body that ONNX itself defines the operator by."""
+        node = with_own_names(node)
         body = function_body(node, operands, opset)
         if body is None:
             raise unknown_operator(node, opset, place)
-        return self._inline(body, node, operands, place)
+        return self._inline(body, node, operands, place, self.inlined)
 
     def _inline(
         self,
@@ -161,46 +219,92 @@ class Scope:
         node: onnx.NodeProto,
         operands: tuple[Value | None, ...],
         place: Place,
+        inlined: tuple[str, ...],
     ) -> tuple[Value, ...]:
         if self.depth >= MAX_DEPTH:
             raise ModelError(f"functions or graphs are nested more than {MAX_DEPTH} deep", place)
+        if len(operands) > len(function.input):
+            count = len(function.input)
+            raise ModelError(f"{function.name} takes {count} operands, has {len(operands)}", place)
         opsets = {**self.opsets, **opset_versions(function.opset_import)}
-        path = f"{place.node}/"
-        functions, depth = self.functions, self.depth + 1
-        inner = Scope(self.source, self.builder, opsets, functions, None, path, depth)
-        for name, value in zip(function.input, operands, strict=False):
-            if value is not None:
-                inner.values[name] = value
-        inner.lower_all(instantiate(function, node))
+        inner = self._within(f"{place.node}/", caller=self, opsets=opsets, inlined=inlined)
+        inner.values.update(zip_longest(function.input, operands))
+        inner.lower_all(in_order(list(instantiate(function, node)), self.source.name))
         self.builder.place = place
-        results = (inner.lookup(name) for name in function.output)
-        return tuple(results)  # type: ignore[arg-type]
+        for name in function.output:
+            if inner.lookup(name) is None and not inner._is_absent(name):
+                message = f"the function '{function.name}' does not define its output '{name}'"
+                raise ModelError(message, place)
+        return tuple(inner.lookup(name) for name in function.output)  # type: ignore[misc]
+
+    def _within(self, path: str, **changes: Any) -> Scope:
+        """An empty scope one level deeper."""
+        levels: dict[str, Any] = {"parent": None, "caller": None, "depth": self.depth + 1}
+        tables: dict[str, Any] = {"values": {}, "initializers": {}, "captured": {}}
+        return replace(self, path=path, **{**levels, **tables, **changes})
 
     def body(self, proto: onnx.GraphProto, inputs: Sequence[tuple[str, Type]], name: str) -> Body:
         """Import a nested graph whose formal inputs have the given types."""
-        if self.depth >= MAX_DEPTH:
-            raise ModelError(f"graphs are nested more than {MAX_DEPTH} deep", self.builder.place)
-        place = self.builder.place
-        path = f"{place.node}/{name}/" if place else f"{name}/"
         builder = Builder(proto.name or name, self.builder.symbols)
-        functions, depth = self.functions, self.depth + 1
-        inner = Scope(self.source, builder, self.opsets, functions, self, path, depth)
+        inner = self._nested(proto, name, builder)
         for formal, type_ in inputs:
-            inner.values[formal] = builder.input(formal, type_)
-        for tensor in proto.initializer:
-            inner.initializers[tensor.name] = self.source.weights.array(tensor)
-        inner.lower_all(sorted_nodes(proto, self.source.name))
-        outputs = [inner.output(info.name) for info in proto.output]
-        graph = builder.build(*outputs, names=[info.name for info in proto.output])
+            if formal in inner.values:
+                raise ModelError(f"the input '{plain_name(formal)}' of '{name}' is declared twice")
+            inner.values[formal] = builder.input(plain_name(formal), type_)
+        outputs = inner._lower_graph(proto)
+        names = [plain_name(info.name) for info in proto.output]
+        return Body(builder.build(*outputs, names=names), tuple(inner.captured))
+
+    def inline(self, proto: onnx.GraphProto, name: str) -> tuple[Value, ...]:
+        """Lower a nested graph without inputs as if its nodes stood in this one."""
+        place = self.builder.place
+        results = self._nested(proto, name, self.builder)._lower_graph(proto)
         self.builder.place = place
-        return Body(graph, tuple(inner.captured))
+        return tuple(results)
+
+    def _nested(self, proto: onnx.GraphProto, name: str, builder: Builder) -> Scope:
+        place = self.builder.place
+        if self.depth >= MAX_DEPTH:
+            raise ModelError(f"graphs are nested more than {MAX_DEPTH} deep", place)
+        path = f"{place.node}/{name}/" if place else f"{name}/"
+        inner = self._within(path, parent=self, builder=builder)
+        weights = self.source.weights
+        for tensor in proto.initializer:
+            inner.initializers[tensor.name] = weights.array(tensor)
+        for sparse in proto.sparse_initializer:
+            inner.initializers[sparse.values.name] = weights.dense(sparse)
+        return inner
+
+    def _lower_graph(self, proto: onnx.GraphProto) -> list[Value]:
+        self.lower_all(sorted_nodes(proto, self.source.name))
+        return [self.output(info.name) for info in proto.output]
+
+    def bodies(self, protos: Mapping[str, onnx.GraphProto]) -> tuple[list[Graph], list[Value]]:
+        """Import nested graphs without inputs of their own so that all have the same captures."""
+        found = [self.body(proto, (), name) for name, proto in protos.items()]
+        captures = list(dict.fromkeys(value for body in found for value in body.captures))
+        return [_with_captures(body, captures) for body in found], captures
 
     def output(self, name: str) -> Value:
         """The value of a graph output."""
         value = self.lookup(name)
         if value is None:
-            raise ModelError(f"the output '{name}' is defined nowhere", Place(self.source.name))
+            place = Place(self.source.name, self.path.rstrip("/"))
+            raise ModelError(f"the output '{plain_name(name)}' is defined nowhere", place)
         return value
+
+
+def _with_captures(body: Body, captures: Sequence[Value]) -> Graph:
+    """The body's graph with one input for each of the captures, read or not."""
+    graph = body.graph
+    inner = dict(zip(body.captures, graph.inputs, strict=True))
+    namer = Builder()
+    for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs)):
+        namer.reserve(value.name)
+    inputs = (
+        inner.get(outer) or Value(namer.fresh_name(outer.name), outer.type) for outer in captures
+    )
+    return replace(graph, inputs=tuple(inputs))
 
 
 def unknown_operator(node: onnx.NodeProto, opset: int, place: Place) -> UnsupportedError:
@@ -235,7 +339,8 @@ def check_against_schema(node: onnx.NodeProto, domain: str, opset: int) -> None:
         known = schema.attributes.get(attribute.name)
         if known is None:
             raise ModelError(f"{node.op_type} of opset {opset} has no '{attribute.name}'")
-        if attribute.type and int(known.type.value) != attribute.type:
+        wanted: Any = known.type
+        if attribute.type and int(wanted.value) != attribute.type:
             raise ModelError(f"attribute '{attribute.name}' of {node.op_type} has a wrong type")
 
 
@@ -248,14 +353,19 @@ def _schema(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
 
 
 def sorted_nodes(proto: onnx.GraphProto, source: str) -> Sequence[onnx.NodeProto]:
-    """The nodes in an order in which each follows those it reads; a cycle is an error."""
-    producer = {name: i for i, node in enumerate(proto.node) for name in node.output if name}
+    """A graph's nodes in an order in which each follows those it reads; a cycle is an error."""
+    return in_order(proto.node, source)
+
+
+def in_order(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.NodeProto]:
+    """The nodes, sorted so that each follows those it reads."""
+    producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     before = [
         sorted({producer[name] for name in _reads(node) if name in producer} - {i})
-        for i, node in enumerate(proto.node)
+        for i, node in enumerate(nodes)
     ]
     if all(not earlier or earlier[-1] < i for i, earlier in enumerate(before)):
-        return proto.node
+        return nodes
     waiting = [len(earlier) for earlier in before]
     followers: list[list[int]] = [[] for _ in before]
     for i, earlier in enumerate(before):
@@ -271,10 +381,10 @@ def sorted_nodes(proto: onnx.GraphProto, source: str) -> Sequence[onnx.NodeProto
             if waiting[j] == 0:
                 ready.append(j)
     if len(order) < len(before):
-        stuck = next(node for i, node in enumerate(proto.node) if waiting[i])
+        stuck = next(node for i, node in enumerate(nodes) if waiting[i])
         place = Place(source, stuck.name or stuck.output[0], stuck.op_type)
         raise ModelError("the nodes form a cycle", place)
-    return [proto.node[i] for i in order]
+    return [nodes[i] for i in order]
 
 
 def _reads(node: onnx.NodeProto) -> Iterable[str]:
@@ -285,5 +395,7 @@ def _reads(node: onnx.NodeProto) -> Iterable[str]:
         for graph in graphs:
             own = {name for inner in graph.node for name in inner.output}
             own.update(info.name for info in graph.input)
+            own.update(tensor.name for tensor in graph.initializer)
+            own.update(sparse.values.name for sparse in graph.sparse_initializer)
             yield from (n for inner in graph.node for n in _reads(inner) if n not in own)
             yield from (info.name for info in graph.output if info.name not in own)

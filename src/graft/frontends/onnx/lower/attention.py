@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graft.base.dims import provably_equal
+from graft.base.dims import product, provably_equal
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import lowers
@@ -37,9 +37,8 @@ def _split_heads(call: Call, x: Value, heads: int) -> Value:
 def _merge_heads(call: Call, x: Value) -> Value:
     """[batch, heads, length, size] -> [batch, length, heads * size]."""
     moved = call.op("transpose", x, axes=[0, 2, 1, 3])
-    heads, size = moved.shape[2:] if moved.shape is not None else (None, None)
-    known = isinstance(heads, int) and isinstance(size, int)
-    return call.op("reshape", moved, shape=[0, 0, heads * size if known else -1])  # type: ignore[operator]
+    merged = -1 if moved.shape is None else product(moved.shape[2:])
+    return call.op("reshape", moved, shape=[0, 0, merged if isinstance(merged, int) else -1])
 
 
 def _extent(call: Call, x: Value, axis: int) -> Value:
@@ -64,17 +63,12 @@ def _mask(call: Call, mask: Value, key: Value, dtype: DType) -> Value:
     if call.opset < 24:
         return mask
     rank = call.rank(mask)
-    if rank and mask.shape and key.shape and provably_equal(mask.shape[-1], key.shape[2]):
+    if not rank or (mask.shape and key.shape and provably_equal(mask.shape[-1], key.shape[2])):
         return mask
     missing = call.op("subtract", _extent(call, key, 2), _extent(call, mask, rank - 1))
-    width = call.op("concatenate", *_as_rows(call, rank, missing), axis=0)
+    widths = (call.constant(np.zeros(1, np.int64)), call.op("expand_dims", missing, axes=[0]))
     hidden = call.scalar(False if mask.dtype is DType.BOOL else -np.inf, mask)
-    return call.op("nn.pad", mask, hidden, width)
-
-
-def _as_rows(call: Call, rank: int, last: Value) -> tuple[Value, Value]:
-    zeros = call.constant(np.zeros(2 * rank - 1, np.int64))
-    return zeros, call.op("expand_dims", last, axes=[0])
+    return call.op("nn.pad", mask, hidden, call.op("concatenate", *widths, axis=0), axes=[-1])
 
 
 def _joined(call: Call, position: int, new: Value) -> Value:

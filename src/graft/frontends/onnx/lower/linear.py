@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graft.base.dims import UNKNOWN, provably_equal
+from graft.base.dims import UNKNOWN, provably_different, provably_equal
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import lowers
@@ -122,6 +122,8 @@ def _qlinear_matmul(call: Call) -> Value:
 
 
 def _per_tensor(call: Call, parameter: Value) -> Value:
-    """The parameter without axes, of which each must be of extent 1."""
+    """The parameter without axes."""
     rank = call.rank(parameter)
+    if any(provably_different(dim, 1) for dim in parameter.shape or ()):
+        call.fail(f"the result's scale or zero point is {parameter.type}, not one number")
     return call.op("squeeze", parameter, axes=tuple(range(rank))) if rank else parameter

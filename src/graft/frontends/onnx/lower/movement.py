@@ -51,10 +51,10 @@ def _split(call: Call) -> tuple[Value, ...]:
     data, axis = call.input(0), call.int("axis", 0)
     sizes = call.ints("split", None) if call.opset < 13 else None
     operand = call.optional(1)
-    if sizes is not None or operand is not None:
+    parts = call.int("num_outputs", len(call.node.output))
+    if sizes is not None or (operand is not None and operand.type.is_static):
         return call.ops("split", data, operand, axis=axis, sizes=sizes)
-    sections = call.int("num_outputs", len(call.node.output))
-    return call.ops("split", data, axis=axis, sections=sections)
+    return call.ops("split", data, operand, axis=axis, sections=parts)
 
 
 @lowers("Slice")
@@ -76,13 +76,13 @@ def _flatten(call: Call) -> Value:
     data, axis = call.input(0), call.int("axis", 1)
     if axis in (0, 1):
         return call.op("reshape", data, shape=(1 if axis == 0 else 0, -1))
-    rank = call.rank(data)
-    if not -rank <= axis <= rank:
+    rank = None if data.shape is None else len(data.shape)
+    if rank is not None and not -rank <= axis <= rank:
         call.fail(f"Flatten at axis {axis} of rank {rank}")
     dims = call.op("shape_of", data)
     halves = [
         call.op("prod", call.op("strided_slice", dims, begin=(begin,), end=(end,)), keepdims=True)
-        for begin, end in ((0, axis), (axis, rank))
+        for begin, end in ((0, axis), (axis, np.iinfo(np.int64).max))
     ]
     # An extent of 0 is meant: it does not ask to copy an axis.
     return call.op("reshape", data, call.op("concatenate", *halves), allowzero=True)
@@ -92,14 +92,17 @@ def _flatten(call: Call) -> Value:
 def _expand(call: Call) -> Value:
     data, shape = call.input(0), call.input(1)
     known = call.known(shape)
-    kept = None if known is None or data.shape is None else _kept(data.shape, known.tolist())
-    if kept is None:
+    kept = None
+    if known is not None and data.shape is not None:
+        kept = _kept(data.shape, known.tolist())
+    if known is None or kept is None:
         everywhere = call.op("full", call.constant(True), shape)
         return call.op("where", everywhere, data, data)
-    if all(kept) and len(kept) == call.rank(data):
+    rank = call.rank(data)
+    if all(kept) and len(kept) == rank:
         return data
     if any(kept):
-        dims = _led_by_ones(call, call.op("shape_of", data), len(kept) - call.rank(data))
+        dims = _led_by_ones(call, call.op("shape_of", data), len(kept) - rank)
         wanted = _led_by_ones(call, shape, len(kept) - len(known))
         shape = call.op("where", call.constant(kept), dims, wanted)
     return call.op("broadcast_to", data, shape)
@@ -124,5 +127,6 @@ def _from_right(dims: Sequence[AnyDim], rank: int) -> list[AnyDim]:
 
 
 def _led_by_ones(call: Call, dims: Value, count: int) -> Value:
-    ones = call.constant(np.ones(count, np.int64))
-    return call.op("concatenate", ones, dims) if count else dims
+    if not count:
+        return dims
+    return call.op("concatenate", call.constant(np.ones(count, np.int64)), dims)

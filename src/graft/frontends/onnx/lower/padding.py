@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import lowers
 from graft.ir.graph import Value
@@ -11,8 +12,8 @@ from graft.ir.graph import Value
 def _pad(call: Call) -> Value:
     data, mode = call.input(0), call.string("mode", "constant")
     if call.opset < 11:
-        value, pads = call.float("value", 0.0), call.ints("pads")
-        return call.op("nn.pad", data, value=value, pad_width=pads, mode=mode)
+        fill = call.float("value", 0.0)
+        return call.op("nn.pad", data, value=fill, pad_width=call.ints("pads"), mode=mode)
     pads, value, axes = call.input(1), call.optional(2), call.optional(3)
     return call.op("nn.pad", data, value, pads, axes, mode=mode)
 
@@ -38,3 +39,24 @@ def _trilu(call: Call) -> Value:
 def _reverse_sequence(call: Call) -> Value:
     seq_axis, batch_axis = call.int("time_axis", 0), call.int("batch_axis", 1)
     return call.op("reverse_sequence", *call.inputs, seq_axis=seq_axis, batch_axis=batch_axis)
+
+
+@lowers("CenterCropPad")
+def _center_crop_pad(call: Call) -> Value:
+    """A crop is a negative pad; the larger part of an odd difference is at the end."""
+    data, axes = call.input(0), call.ints("axes", None)
+    wanted = call.op("cast", call.input(1), dtype=DType.INT64)
+    dims = call.op("shape_of", data)
+    if axes is not None:
+        dims = call.op("take", dims, call.constant(axes, DType.INT64))
+    growth, shrinkage = call.op("subtract", wanted, dims), call.op("subtract", dims, wanted)
+    before = call.op("subtract", _half(call, growth), _half(call, shrinkage))
+    after = call.op("subtract", growth, before)
+    pads = call.op("concatenate", before, after)
+    return call.op("nn.pad", data, None, pads, axes=axes)
+
+
+def _half(call: Call, numbers: Value) -> Value:
+    """Half of what is positive, rounded down."""
+    positive = call.op("maximum", numbers, call.scalar(0, numbers))
+    return call.op("divide", positive, call.scalar(2, numbers))

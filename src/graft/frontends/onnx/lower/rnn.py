@@ -33,6 +33,8 @@ _ACTIVATIONS: dict[str, tuple[str, Any, Any]] = {
 def _activations(call: Call, defaults: tuple[str, ...], directions: int) -> dict[str, Any]:
     """The attributes that name the activation functions and give their coefficients."""
     given = call.attribute("activations", defaults * directions)
+    if len(given) == 2 * len(defaults):
+        given = given[: directions * len(defaults)]  # RNN's default always lists both directions'
     for name in given:
         if name.lower() not in _ACTIVATIONS:
             call.fail(f"'{name}' is no activation of {call.node.op_type}")

@@ -1,0 +1,71 @@
+"""Resize and its forerunner Upsample."""
+
+from __future__ import annotations
+
+from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.registry import lowers
+from graft.ir.graph import Value
+
+_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
+
+
+def _method(call: Call) -> str:
+    mode = call.string("mode", "nearest")
+    if mode not in _METHODS:
+        call.fail(f"mode is '{mode}', none of {', '.join(_METHODS)}")
+    return _METHODS[mode]
+
+
+@lowers("Upsample")
+def _upsample(call: Call) -> Value:
+    factors = {"scales": call.attribute("scales")} if call.opset < 9 else {}
+    return _as_before_opset_11(call, factors)
+
+
+@lowers("Resize")
+def _resize(call: Call) -> Value:
+    if call.opset < 11:
+        return _as_before_opset_11(call, {})
+    mode = call.string("coordinate_transformation_mode", "half_pixel")
+    scales, sizes = _extents(call)
+    return call.op(
+        "resize",
+        call.input(0),
+        call.optional(1) if mode == "tf_crop_and_resize" else None,
+        scales,
+        sizes,
+        axes=call.ints("axes", None),
+        method=_method(call),
+        coordinate_transformation_mode=mode,
+        rounding_method=call.string("nearest_mode", "round_prefer_floor"),
+        cubic_alpha=call.float("cubic_coeff_a", -0.75),
+        exclude_outside=bool(call.int("exclude_outside", 0)),
+        antialias=bool(call.int("antialias", 0)),
+        extrapolation_value=call.float("extrapolation_value", 0.0),
+        keep_aspect_ratio_policy=call.string("keep_aspect_ratio_policy", "stretch"),
+    )
+
+
+def _as_before_opset_11(call: Call, factors: dict[str, object]) -> Value:
+    return call.op(
+        "resize",
+        call.input(0),
+        None,
+        call.optional(1),
+        method=_method(call),
+        coordinate_transformation_mode="asymmetric",
+        rounding_method="simple",
+        **factors,
+    )
+
+
+def _extents(call: Call) -> tuple[Value | None, Value | None]:
+    """The scales or the sizes: an empty tensor stands for the one that is not given."""
+    scales, sizes = call.optional(2), call.optional(3)
+    if scales is None or sizes is None:
+        return scales, sizes
+    if sizes.shape == (0,):
+        return scales, None
+    if scales.shape and isinstance(scales.shape[0], int) and scales.shape[0] > 0:
+        call.fail("Resize has both scales and sizes", "leave one of them out")
+    return None, sizes

@@ -1,0 +1,144 @@
+"""Operators on strings: joining, splitting, cleaning and matching.
+
+Tensors of strings are NumPy object arrays of `str`. Upper and lower case follow Unicode's default
+rules, whatever the locale; white space is what `str.isspace` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, dim_max
+from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs, Strings
+from graft.ir.op import Kind, define
+from graft.ir.types import TensorType
+from graft.ops.rules import broadcast_type, only, require
+from graft.ops.strings_re2 import compile_re2
+
+
+def _is_string(dtype: DType) -> bool:
+    return dtype is DType.STRING
+
+
+def _concat(_attrs: Any, lhs: Array, rhs: Array) -> Array:
+    joined = np.add(lhs, rhs)  # of rank 0 it comes as a plain str
+    result = np.empty(np.shape(joined), object)
+    result[...] = joined
+    return result
+
+
+define(
+    "string.concat",
+    "lhs rhs",
+    only(_is_string, "string", broadcast_type),
+    _concat,
+    kind=Kind.BROADCAST,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAttrs(Attrs):
+    """An empty delimiter is any run of white space; `maxsplit` -1 sets no limit."""
+
+    delimiter: str = ""
+    maxsplit: int = -1
+
+
+def _split_type(attrs: SplitAttrs, data: TensorType) -> tuple[TensorType, TensorType]:
+    pieces = None if data.shape is None else (*data.shape, UNKNOWN)
+    return TensorType(DType.STRING, pieces), TensorType(DType.INT64, data.shape)
+
+
+def _split(attrs: SplitAttrs, data: Array) -> tuple[Array, Array]:
+    limit = max(attrs.maxsplit, -1)
+    if attrs.delimiter:
+        rows = [text.split(attrs.delimiter, limit) for text in data.flat]
+    else:
+        rows = [text.strip().split(None, limit) for text in data.flat]
+    counts = np.array([len(row) for row in rows], np.int64).reshape(data.shape)
+    width = int(counts.max(initial=0))
+    pieces = np.full((len(rows), width), "", object)
+    for padded, row in zip(pieces, rows, strict=True):
+        padded[: len(row)] = row
+    return pieces.reshape(*data.shape, width), counts
+
+
+define(
+    "string.split",
+    "data",
+    only(_is_string, "string", _split_type),
+    _split,
+    attrs=SplitAttrs,
+    outputs=2,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizeAttrs(Attrs):
+    stopwords: Strings = ()
+    case_sensitive: bool = False  # whether stop words are
+    case: str = "NONE"  # LOWER or UPPER: what the words become
+
+
+_CASES = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
+
+
+def _normalize_type(attrs: NormalizeAttrs, data: TensorType) -> TensorType:
+    require(attrs.case in _CASES, f"case is '{attrs.case}', none of {', '.join(_CASES)}")
+    if data.shape is None:
+        return data
+    rows = data.shape[0] if len(data.shape) == 2 else 1
+    one_row = len(data.shape) in (1, 2) and (rows == 1 or not isinstance(rows, int))
+    require(one_row, "wants a tensor of shape [words] or [1, words]")
+    # Where no word is left, one empty word stands for them.
+    words: AnyDim = UNKNOWN if attrs.stopwords else dim_max(data.shape[-1], 1)
+    return TensorType(DType.STRING, (*data.shape[:-1], words))
+
+
+def _normalize(attrs: NormalizeAttrs, data: Array) -> Array:
+    if data.ndim == 2 and data.shape[0] != 1:
+        raise ValueError(f"wants one row of words, has {data.shape[0]}")
+    seen = str if attrs.case_sensitive else str.casefold
+    dropped = {seen(word) for word in attrs.stopwords}
+    change = _CASES[attrs.case]
+    words = [change(word) for word in data.flat if seen(word) not in dropped] or [""]
+    return np.array(words, object).reshape(*data.shape[:-1], len(words))
+
+
+define(
+    "string.normalize",
+    "data",
+    only(_is_string, "string", _normalize_type),
+    _normalize,
+    attrs=NormalizeAttrs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RegexAttrs(Attrs):
+    pattern: str
+
+
+def _full_match_type(attrs: RegexAttrs, data: TensorType) -> TensorType:
+    compile_re2(attrs.pattern)
+    return TensorType(DType.BOOL, data.shape)
+
+
+def _full_match(attrs: RegexAttrs, data: Array) -> Array:
+    pattern = compile_re2(attrs.pattern)
+    matches = [pattern.fullmatch(text) is not None for text in data.flat]
+    return np.array(matches, bool).reshape(data.shape)
+
+
+define(
+    "string.regex_full_match",
+    "data",
+    only(_is_string, "string", _full_match_type),
+    _full_match,
+    attrs=RegexAttrs,
+    kind=Kind.ELEMENTWISE,
+)

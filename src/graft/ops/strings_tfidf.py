@@ -1,0 +1,152 @@
+"""Counting n-grams: sequences of words or numbers -> vectors of weighted counts.
+
+The n-grams that count are those of a pool. They are kept as a trie of numbered prefixes, so that
+all positions of all rows walk down it together, one word per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs, Floats, Ints
+from graft.ir.literal import Literal
+from graft.ir.op import define
+from graft.ir.types import TensorType
+from graft.ops.rules import require
+
+
+@dataclass(frozen=True, slots=True)
+class TfIdfAttrs(Attrs):
+    """`pool` holds first the 1-grams, then the 2-grams, ...; the n-grams start at `counts[n-1]`.
+
+    The i-th n-gram adds to result column `indexes[i]`, times `weights[i]` unless the mode is TF.
+    Up to `max_skip` words may lie between two words of an n-gram.
+    """
+
+    mode: str
+    pool: Literal
+    counts: Ints
+    indexes: Ints
+    min_length: int
+    max_length: int
+    max_skip: int = 0
+    weights: Floats = ()
+
+
+def _grams(attrs: TfIdfAttrs) -> list[tuple[Any, ...]]:
+    """The n-grams of the pool in order."""
+    words = attrs.pool.array.tolist()
+    ends = (*attrs.counts[1:], len(words))
+    return [
+        tuple(words[at : at + length])
+        for length, (start, end) in enumerate(zip(attrs.counts, ends, strict=True), start=1)
+        for at in range(start, end, length)
+    ]
+
+
+def _check(attrs: TfIdfAttrs) -> None:
+    require(attrs.mode in ("TF", "IDF", "TFIDF"), f"the mode is '{attrs.mode}'")
+    require(1 <= attrs.min_length <= attrs.max_length, "the n-grams' lengths are not a range")
+    require(attrs.max_skip >= 0, f"max_skip is {attrs.max_skip}")
+    size = attrs.pool.array.size
+    require(attrs.pool.array.ndim == 1, "the pool is not a list")
+    require(bool(attrs.counts) and attrs.counts[0] == 0, "the 1-grams do not start the pool")
+    ends = (*attrs.counts[1:], size)
+    for length, (start, end) in enumerate(zip(attrs.counts, ends, strict=True), start=1):
+        whole = start <= end <= size and (end - start) % length == 0
+        require(whole, f"the pool's {length}-grams from {start} to {end} are not whole")
+    require(attrs.max_length <= len(attrs.counts), f"the pool has no {attrs.max_length}-grams")
+    grams = _grams(attrs)
+    require(len(set(grams)) == len(grams), "the pool has an n-gram twice")
+    number = f"for {len(grams)} n-grams"
+    require(len(attrs.indexes) == len(grams), f"has {len(attrs.indexes)} indexes {number}")
+    require(min(attrs.indexes, default=0) >= 0, "an index is negative")
+    weights = len(attrs.weights)
+    require(weights in (0, len(grams)), f"has {weights} weights {number}")
+
+
+def _tfidf_type(attrs: TfIdfAttrs, data: TensorType) -> TensorType:
+    _check(attrs)
+    strings = attrs.pool.type.dtype is DType.STRING
+    allowed = (DType.STRING,) if strings else (DType.INT32, DType.INT64)
+    require(data.dtype in allowed, f"a pool of {attrs.pool.type.dtype} takes no {data.dtype}")
+    if data.shape is None:
+        return TensorType(DType.FLOAT32, None)
+    require(len(data.shape) in (1, 2), "wants a tensor of shape [words] or [rows, words]")
+    width = max(attrs.indexes, default=-1) + 1
+    return TensorType(DType.FLOAT32, (*data.shape[:-1], width))
+
+
+class _Trie:
+    """The pool's n-grams as steps (prefix, word) -> longer prefix; prefix 0 is the empty one."""
+
+    def __init__(self, grams: list[tuple[Any, ...]]) -> None:
+        self.words: dict[Any, int] = {}
+        numbers: dict[tuple[Any, ...], int] = {(): 0}
+        for gram in grams:
+            for length, word in enumerate(gram, start=1):
+                self.words.setdefault(word, len(self.words) + 1)  # 0 is any other word
+                numbers.setdefault(gram[:length], len(numbers))
+        self.base = len(self.words) + 1
+        prefixes = list(numbers)[1:]
+        steps = [numbers[gram[:-1]] * self.base + self.words[gram[-1]] for gram in prefixes]
+        order = np.argsort(np.array(steps, np.int64))
+        self.steps = np.array(steps, np.int64)[order]
+        self.targets = order + 1
+        self.gram_of = np.full(len(numbers), -1, np.int64)
+        for index, gram in enumerate(grams):
+            self.gram_of[numbers[gram]] = index
+
+    def encode(self, data: Array) -> Array:
+        """Words as numbers."""
+        known = self.words
+        codes = [known.get(word, 0) for word in data.reshape(-1).tolist()]
+        return np.array(codes, np.int64).reshape(data.shape)
+
+    def step(self, prefixes: Array, words: Array) -> Array:
+        """The longer prefixes; -1 where there is none."""
+        wanted = prefixes * self.base + words
+        at = np.minimum(np.searchsorted(self.steps, wanted), len(self.steps) - 1)
+        found = (prefixes >= 0) & (words > 0) & (self.steps[at] == wanted)
+        return np.asarray(np.where(found, self.targets[at], -1))
+
+
+def _tfidf(attrs: TfIdfAttrs, data: Array) -> Array:
+    grams = _grams(attrs)
+    rows = data.reshape(-1, data.shape[-1]) if data.ndim == 2 else data[np.newaxis]
+    counts = np.zeros((len(rows), len(grams)), np.int64)
+    if grams and rows.shape[1]:
+        trie = _Trie(grams)
+        codes = trie.encode(rows)
+        for distance in range(1, attrs.max_skip + 2):
+            _count(attrs, trie, codes, distance, counts)
+    weighted = counts.astype(np.float32)
+    if attrs.mode != "TF":
+        weights = np.array(attrs.weights or (1.0,) * len(grams), np.float32)
+        weighted = (np.minimum(counts, 1) if attrs.mode == "IDF" else counts) * weights
+    result = np.zeros((len(rows), max(attrs.indexes, default=-1) + 1), np.float32)
+    np.add.at(result.T, np.array(attrs.indexes, np.int64), weighted.T)
+    return result if data.ndim == 2 else result[0]
+
+
+def _count(attrs: TfIdfAttrs, trie: _Trie, codes: Array, distance: int, counts: Array) -> None:
+    """Add the n-grams whose words lie `distance` apart; single words count once only."""
+    prefixes = np.zeros(codes.shape, np.int64)
+    for length in range(1, attrs.max_length + 1):
+        reach = codes.shape[1] - (length - 1) * distance
+        if reach <= 0:
+            return
+        begin = (length - 1) * distance
+        prefixes = trie.step(prefixes[:, :reach], codes[:, begin : begin + reach])
+        if length < attrs.min_length or (length == 1 and distance > 1):
+            continue
+        found = np.where(prefixes >= 0, trie.gram_of[prefixes], -1)
+        row, column = np.nonzero(found >= 0)
+        np.add.at(counts, (row, found[row, column]), 1)
+
+
+define("nlp.tfidf", "data", _tfidf_type, _tfidf, attrs=TfIdfAttrs)

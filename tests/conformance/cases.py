@@ -1,0 +1,81 @@
+"""ONNX's own backend cases, run by ONNX's own runner through `graft.onnx_backend`."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+import unittest
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx.backend.test import BackendTest
+from onnx.backend.test.loader import load_model_tests
+
+from graft.onnx_backend import GraftBackend
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
+TRAINING = "ai.onnx.preview.training"
+LISTED = Path(__file__).with_name("not_passed.toml")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case: its name, the operators of its model, and how to run it."""
+
+    name: str
+    operators: frozenset[tuple[str, str]]
+    run: Callable[[], None]
+
+
+@functools.cache
+def all_cases() -> tuple[Case, ...]:
+    """Every case for the CPU, those of the training preview left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        operators = {
+            test.name: _operators(_model(test))
+            for kind in KINDS
+            for test in load_model_tests(kind=kind)
+        }
+        items = BackendTest(GraftBackend, __name__)._test_items
+    found = {
+        name.removesuffix("_cpu"): item.func
+        for category in items.values()
+        for name, item in category.items()
+        if name.endswith("_cpu")
+    }
+    return tuple(
+        Case(name, operators[name], functools.partial(function, unittest.TestCase()))
+        for name, function in found.items()
+        if not any(domain == TRAINING for domain, _ in operators[name])
+    )
+
+
+def _model(test: Any) -> onnx.ModelProto:
+    if test.model is not None:
+        return test.model
+    if test.model_dir is None:
+        return onnx.load(Path(onnx.__file__).parent.parent / test.url)
+    return onnx.load(Path(test.model_dir) / "model.onnx")
+
+
+def _operators(model: onnx.ModelProto) -> frozenset[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    graphs: list[Any] = [model.graph, *model.functions]
+    while graphs:
+        for node in graphs.pop().node:
+            found.add((node.domain, node.op_type))
+            for attribute in node.attribute:
+                graphs.extend([attribute.g, *attribute.graphs])
+    return frozenset(found)
+
+
+@functools.cache
+def listed() -> dict[str, str]:
+    """The cases that are known not to pass, with the reason for each."""
+    groups = tomllib.loads(LISTED.read_text(encoding="utf-8"))["group"]
+    return {name: group["reason"] for group in groups for name in group["cases"]}
