@@ -72,8 +72,9 @@ def test_scores_of_each_stage(mode: int, softcap: float) -> None:
     assert_same(by_graft("Attention", feeds, 23, outputs=4, **attributes), expected, 2e-6)
 
 
-def by_hand(q: Array, k: Array, v: Array, offsets: list[int], sees: Any) -> Array:
-    """Attention query by query: `sees(position of the query, key)` says which keys count."""
+def by_hand(offsets: list[int], sees: Any) -> Array:
+    """Attention query by query: `sees(batch, position of the query, key)` says which keys count."""
+    q, k, v = QKV.values()
     batch, heads, queries, size = q.shape
     result = np.zeros((batch, heads, queries, v.shape[3]))
     for b, h, i in np.ndindex(batch, heads, queries):
@@ -95,12 +96,10 @@ def test_windows(left: int, right: int, causal: int) -> None:
         return near and not (causal and key > at)
 
     actual = by_graft("Attention", QKV, 25, is_causal=causal, **windows)
-    assert_same(actual, [by_hand(*QKV.values(), [0, 0], sees)], 2e-6)
+    assert_same(actual, [by_hand([0, 0], sees)], 2e-6)
     lengths = np.array([6, 1])
     feeds = {**QKV, "mask": None, **NO_PAST, "lengths": lengths}
-    expected = by_hand(
-        *QKV.values(), [3, -2], lambda b, at, key: sees(b, at, key) and key < lengths[b]
-    )
+    expected = by_hand([3, -2], lambda b, at, key: sees(b, at, key) and key < lengths[b])
     actual = by_graft("Attention", feeds, 25, is_causal=causal, **windows)
     assert_same(actual, [expected], 2e-6)
 
@@ -157,7 +156,7 @@ def test_nothing_to_attend(queries: int, keys: int, batch: int, merged: bool) ->
     if merged:
         feeds = {"q": normal(batch, queries, 8), "k": normal(batch, keys, 4)}
         feeds["v"] = normal(batch, keys, 6)
-        expected = (batch, queries, 12)
+        expected: tuple[int, ...] = (batch, queries, 12)
     else:
         feeds = {"q": normal(batch, 4, queries, 5), "k": normal(batch, 2, keys, 5)}
         feeds["v"] = normal(batch, 2, keys, 6)

@@ -41,11 +41,7 @@ class Literal:
 
     def __hash__(self) -> int:
         if self._hash is None:
-            flat = self.array.reshape(-1)
-            step = max(1, flat.size // _SAMPLES)
-            sample = flat[::step][:_SAMPLES]
-            content = tuple(sample) if flat.dtype.kind == "O" else sample.tobytes()
-            object.__setattr__(self, "_hash", hash((self.type, content)))
+            object.__setattr__(self, "_hash", hash((self.type, _sample(self.array))))
         return self._hash or 0
 
     def __eq__(self, other: object) -> bool:
@@ -57,6 +53,13 @@ class Literal:
 
     def __repr__(self) -> str:
         return f"Literal({self.type})"
+
+
+def _sample(array: Array) -> object:
+    """A few elements, spread evenly; works on views without copying them."""
+    positions = np.linspace(0, max(array.size - 1, 0), min(_SAMPLES, array.size)).astype(np.int64)
+    sample = array[np.unravel_index(positions, array.shape)] if array.ndim else array
+    return tuple(sample.flat) if array.dtype.kind == "O" else sample.tobytes()
 
 
 def _same_content(first: Array, second: Array) -> bool:

@@ -59,6 +59,7 @@ class _Parser(Cursor):
     def __init__(self, text: str, constants: Mapping[str, Array]) -> None:
         super().__init__(text)
         self.constants = constants
+        self.source = ""  # of nodes that do not name their own
 
     def graph(self, depth: int) -> Graph:
         if depth > MAX_NESTING:
@@ -72,6 +73,8 @@ class _Parser(Cursor):
             if inputs:
                 self.expect(",")
             inputs.append(self.definition(scope))
+        if self.accept("in"):
+            self.source = json.loads(self.expect_kind("string", "a file name").text)
         self.expect("{")
         nodes: list[Node] = []
         while not self.accept("return"):
@@ -230,7 +233,7 @@ class _Parser(Cursor):
     def place(self) -> Place:
         kind = self.next().text if self.tokens[self.position].kind != "string" else ""
         node = json.loads(self.expect_kind("string", "the node's name").text)
-        source = json.loads(self.next().text) if self.accept("in") else ""
+        source = json.loads(self.next().text) if self.accept("in") else self.source
         return Place(source, node, kind)
 
 

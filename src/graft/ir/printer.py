@@ -42,7 +42,8 @@ class Text:
 
 def to_text(graph: Graph) -> Text:
     """Print a graph."""
-    printer = _Printer()
+    sources = {node.place.source for node in graph.walk() if node.place is not None}
+    printer = _Printer(next(iter(sources)) if len(sources) == 1 else "")
     printer.graph(graph, "")
     return Text("".join(printer.parts) + "\n", printer.constants)
 
@@ -65,14 +66,16 @@ def _default(field: Field[Any]) -> Any:
 
 
 class _Printer:
-    def __init__(self) -> None:
+    def __init__(self, source: str) -> None:
+        self.source = source  # of all nodes, where it is the same
         self.parts: list[str] = []
         self.constants: dict[str, Array] = {}
 
     def graph(self, graph: Graph, indent: str) -> None:
         inner = indent + "  "
         inputs = ", ".join(_typed(value) for value in graph.inputs)
-        self.parts.append(f"graph @{quoted(graph.name)}({inputs}) {{\n")
+        source = f" in {json.dumps(self.source)}" if self.source and not indent else ""
+        self.parts.append(f"graph @{quoted(graph.name)}({inputs}){source} {{\n")
         for node in graph.nodes:
             self.node(node, inner)
         outputs = ", ".join(
@@ -89,7 +92,7 @@ class _Printer:
         self.parts.append(f"{indent}{results} = {node.op.name}({operands})")
         self.attributes(node, indent)
         if node.place is not None:
-            self.parts.append(_place(node.place))
+            self.parts.append(_place(node.place, self.source))
         self.parts.append("\n")
 
     def attributes(self, node: Node, indent: str) -> None:
@@ -163,8 +166,8 @@ def _returned(value: Value, name: str) -> str:
     return f"%{quoted(value.name)}{alias}"
 
 
-def _place(place: Place) -> str:
-    source = f" in {json.dumps(place.source)}" if place.source else ""
+def _place(place: Place, common: str) -> str:
+    source = f" in {json.dumps(place.source)}" if place.source != common else ""
     kind = f" {quoted(place.kind)}" if place.kind else ""
     return f" at{kind} {json.dumps(place.node)}{source}"
 

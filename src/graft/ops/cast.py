@@ -88,14 +88,17 @@ def _to_strings(data: Array, source: DType) -> Array:
 
 
 def _float_text(number: Any) -> str:
-    """The fewest digits that give the number back, never in scientific notation."""
+    """As few digits as give the number back, never in scientific notation.
+
+    NumPy counts digits for its own types only; the others print as the float32 they equal.
+    """
     if np.isnan(number):
         return "NaN"
     if np.isinf(number):
         return "INF" if number > 0 else "-INF"
     if isinstance(number, ml_dtypes.bfloat16):
         number = np.float32(number)
-    return str(np.format_float_positional(number, trim="0"))
+    return str(np.format_float_positional(number, trim="-"))
 
 
 def _integer_text(number: Any) -> str:

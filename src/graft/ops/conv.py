@@ -87,7 +87,7 @@ def convolve(attrs: ConvAttrs, data: Array, weight: Array) -> Array:
     data, weight = data.astype(computed_in, copy=False), weight.astype(computed_in, copy=False)
     counts = fixed_counts(attrs, data.shape[2:], weight.shape[2:])
     data = padded(data, pad_pairs(attrs.padding))
-    if 0 in counts:
+    if 0 in (*counts, data.size, weight.size):
         return np.zeros((data.shape[0], weight.shape[0], *counts), dtype)
     if math.prod(weight.shape[2:]) == 1:
         result = _pointwise(attrs, data, weight, counts)

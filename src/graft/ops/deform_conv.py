@@ -91,13 +91,15 @@ def _deformable_conv(
     counts = fixed_counts(attrs, data.shape[2:], kernel)
     places = (parts, *kernel, *counts)
     grid = _grid(attrs, kernel, counts).astype(computed_in)
-    matrix = weight.astype(computed_in, copy=False).reshape(groups, -1, math.prod(weight.shape[1:]))
+    matrix = weight.astype(computed_in, copy=False)
+    matrix = matrix.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
     result = np.empty((data.shape[0], weight.shape[0], *counts), dtype)
     for image in range(data.shape[0]):
         shifts = offset[image].astype(computed_in).reshape(parts, *kernel, 2, *counts)
         points = grid + np.moveaxis(shifts, 3, 0)
         pixels = data[image].astype(computed_in, copy=False)
-        samples = _interpolated(pixels.reshape(parts, -1, *data.shape[2:]), points)
+        pixels = pixels.reshape(parts, data.shape[1] // parts, *data.shape[2:])
+        samples = _interpolated(pixels, points)
         if mask is not None:
             samples *= mask[image].astype(computed_in).reshape(parts, 1, *places[1:])
         columns = samples.reshape(groups, matrix.shape[2], math.prod(counts))

@@ -48,8 +48,7 @@ def _grid_sample_type(attrs: GridSampleAttrs, data: TensorType, grid: TensorType
     require(copies or data.dtype.is_number, f"{data.dtype} elements cannot be interpolated")
     if data.shape is None and grid.shape is None:
         return TensorType(data.dtype, None)
-    known = grid.shape if data.shape is None else data.shape
-    rank = len(known or ())
+    rank = len((grid.shape if data.shape is None else data.shape) or ())
     shape = unknown_shape(rank) if data.shape is None else data.shape
     positions = unknown_shape(rank) if grid.shape is None else grid.shape
     require(rank >= 3, f"data of rank {rank} have no axis to sample along")

@@ -95,14 +95,18 @@ _COORDINATES: dict[str, Callable[[AxisResize, Array], Array]] = {
 }
 
 
+# How near to halfway between two elements counts as halfway; float32 may just have missed it.
+_HALFWAY = 1e-6
+
+
 def _simple(axis: AxisResize, x: Array) -> Array:
     return np.ceil(x) if axis.scale < 1 else np.floor(x)
 
 
 # "simple" is the rule of the times when there was no choice: down when growing, up when shrinking.
 _ROUNDINGS: dict[str, Callable[[AxisResize, Array], Array]] = {
-    "round_prefer_floor": lambda axis, x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda axis, x: np.floor(x + 0.5),
+    "round_prefer_floor": lambda axis, x: np.ceil(x - (0.5 + _HALFWAY)),
+    "round_prefer_ceil": lambda axis, x: np.floor(x + (0.5 + _HALFWAY)),
     "floor": lambda axis, x: np.floor(x),
     "ceil": lambda axis, x: np.ceil(x),
     "simple": _simple,

@@ -67,12 +67,12 @@ ACTIVATIONS: dict[str, tuple[str, Callable[[Array, float, float], Any]]] = {
     "sigmoid": ("", lambda x, a, b: _sigmoid(x)),
     "affine": ("ab", lambda x, a, b: a * x + b),
     "leaky_relu": ("a", lambda x, a, b: np.where(x < 0, a * x, x)),
-    "thresholded_relu": ("a", lambda x, a, b: np.where(x >= a, x, 0 * x)),
+    "thresholded_relu": ("a", lambda x, a, b: np.where(x >= a, x, x.dtype.type(0))),
     "scaled_tanh": ("ab", lambda x, a, b: a * np.tanh(b * x)),
     "hard_sigmoid": ("ab", lambda x, a, b: np.clip(a * x + b, 0, 1)),
     "elu": ("a", lambda x, a, b: np.where(x < 0, a * np.expm1(x), x)),
     "softsign": ("", lambda x, a, b: x / (1 + np.abs(x))),
-    "softplus": ("", lambda x, a, b: np.logaddexp(x, 0 * x)),
+    "softplus": ("", lambda x, a, b: np.logaddexp(x, x.dtype.type(0))),
 }
 
 
@@ -83,8 +83,12 @@ def _activations(attrs: RecurrentAttrs, direction: int) -> list[Activation]:
         function = ACTIVATIONS[attrs.activations[i]][1]
         alpha = attrs.activation_alpha[i] if attrs.activation_alpha else 0.0
         beta = attrs.activation_beta[i] if attrs.activation_beta else 0.0
-        found.append(lambda x, f=function, a=alpha, b=beta: np.asarray(f(x, a, b)))  # type: ignore[misc]
+        found.append(_bound(function, alpha, beta))
     return found
+
+
+def _bound(function: Callable[[Array, float, float], Any], a: float, b: float) -> Activation:
+    return lambda x: np.asarray(function(x, a, b))
 
 
 def _extents(type_: TensorType | None, rank: int, what: str) -> Shape:

@@ -6,6 +6,7 @@ rules, whatever the locale; white space is what `str.isspace` says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +85,7 @@ class NormalizeAttrs(Attrs):
     case: str = "NONE"  # LOWER or UPPER: what the words become
 
 
-_CASES = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
+_CASES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
 
 
 def _normalize_type(attrs: NormalizeAttrs, data: TensorType) -> TensorType:

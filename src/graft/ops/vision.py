@@ -127,7 +127,7 @@ def _pool_by_matrices(_mode: str, image: Array, rows: _Samples, columns: _Sample
     crop = image[top : bottom + 1, left : right + 1]
     tall = rows.matrix(top, bottom) @ crop.reshape(crop.shape[0], -1)
     pooled: Array = columns.matrix(left, right) @ tall.reshape(-1, *crop.shape[1:])
-    return pooled / (rows.low.shape[1] * columns.low.shape[1])
+    return pooled / float(rows.low.shape[1] * columns.low.shape[1])
 
 
 def _pool_samples(mode: str, image: Array, rows: _Samples, columns: _Samples) -> Array:

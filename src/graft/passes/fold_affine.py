@@ -83,8 +83,7 @@ def _rebuild(site: Site, layer: _Layer, scale: Array | None, shift: Array | None
         bias = None if bias is None else bias * scale
     if shift is not None:
         bias = shift if bias is None else bias + shift
-    attrs = {f: getattr(layer.node.attrs, f) for f in type(layer.node.attrs).__dataclass_fields__}
-    result = site.emit(layer.node.op.name, layer.node.args[0], weight, **attrs)
+    result = site.again(layer.node, layer.node.args[0], weight)
     if bias is None:
         return result
     return site.emit("nn.bias_add", result, site.constant(bias.astype(dtype)), axis=layer.axis)

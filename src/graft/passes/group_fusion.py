@@ -26,6 +26,7 @@ class _Group:
     root: Node
     nodes: list[Node] = field(default_factory=list)  # last first
     heavy: bool = False
+    moves: bool = False  # has data movement in it, so no anchor can join
 
 
 def group_fusion(graph: Graph) -> Graph:
@@ -45,6 +46,7 @@ def group_fusion(graph: Graph) -> Graph:
 def _groups(graph: Graph) -> dict[Node, _Group]:
     returned = set(graph.outputs)
     users = graph.users
+    epilogues = _epilogues(graph)
     group_of: dict[Node, _Group] = {}
     for node in reversed(graph.nodes):
         readers = [user for value in node.outputs for user in users.get(value, ())]
@@ -55,13 +57,30 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             and not escapes
             and all(group_of[reader] is group for reader in readers)
             and _fits(node, readers, group)
+            and not (node in epilogues and (group.moves or group.heavy))
         )
         if not joins or group is None:
             group = _Group(node)
         group.nodes.append(node)
         group.heavy |= node.op.kind in _HEAVY
+        group.moves |= node.op.kind is Kind.INJECTIVE
         group_of[node] = group
     return group_of
+
+
+def _epilogues(graph: Graph) -> set[Node]:
+    """Nodes that can run in the epilogue of a heavy node before them."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.op.kind not in _POINTWISE:
+            continue
+        for value in node.args:
+            source = graph.producers.get(value)
+            if source is None or len(graph.users[value]) > 1 or _shape(source) != _shape(node):
+                continue
+            if source.op.kind in _HEAVY or source in found:
+                found.add(node)
+    return found
 
 
 def _fits(node: Node, readers: list[Node], group: _Group) -> bool:

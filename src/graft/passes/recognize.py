@@ -1,24 +1,26 @@
-"""Recognises what exporters write out in small operators: the whole is worth more to a backend."""
+"""Recognises what exporters write out in small operators: the whole is worth more to a backend.
+
+GELU, layer normalisation and attention, each written as its formula.
+"""
 
 from __future__ import annotations
 
-from graft.ir.graph import Graph, Value
+from graft.ir.graph import Graph, Node, Value
+from graft.passes import simplify_movement
 from graft.rewrite.driver import Site, apply_rules
-from graft.rewrite.pattern import Pattern, op
-from graft.rewrite.rule import Replacement, RuleSet
+from graft.rewrite.pattern import Pattern, is_constant, is_op, op
+from graft.rewrite.rule import Refusal, Replacement, RuleSet, merged
 
 RULES = RuleSet("recognize")
-
-_SQRT_HALF = 0.5**0.5
 
 
 def recognize(graph: Graph) -> Graph:
     """Apply the rules until none fits."""
-    return apply_rules(graph, RULES)
+    return apply_rules(graph, merged(RULES.name, (RULES, simplify_movement.RULES)))
 
 
 def _one_plus_erf(x: Pattern) -> Pattern:
-    return op.erf((x / 2**0.5) | (x * _SQRT_HALF)) + 1
+    return op.erf((x / 2**0.5) | (x * 0.5**0.5)) + 1
 
 
 @RULES.rule(lambda x: (x * 0.5) * _one_plus_erf(x))
@@ -34,3 +36,126 @@ def gelu_half_second(site: Site, x: Value) -> Replacement:
 @RULES.rule(lambda x: (x * _one_plus_erf(x)) * 0.5)
 def gelu_half_last(site: Site, x: Value) -> Replacement:
     return site.emit("nn.gelu", x)
+
+
+def _inner_of_tanh_gelu(x: Pattern) -> Pattern:
+    cube = (x**3) | (x * (x * x))
+    return (x + cube * 0.044715) * 0.7978845608
+
+
+@RULES.rule(lambda x: (x * 0.5) * (op.tanh(_inner_of_tanh_gelu(x)) + 1))
+def tanh_gelu(site: Site, x: Value) -> Replacement:
+    return site.emit("nn.gelu", x, approximate=True)
+
+
+@RULES.rule(lambda x: x * ((op.tanh(_inner_of_tanh_gelu(x)) + 1) * 0.5))
+def tanh_gelu_half_second(site: Site, x: Value) -> Replacement:
+    return site.emit("nn.gelu", x, approximate=True)
+
+
+_EPSILON = is_constant()
+
+
+def _normalized(x: Pattern) -> Pattern:
+    centered = x - op.mean(x)
+    variance = op.mean((centered**2) | (centered * centered))
+    return centered / op.sqrt(variance + _EPSILON)
+
+
+@RULES.rule(_normalized)
+def layer_norm(site: Site, x: Value) -> Replacement:
+    rank = x.tensor.rank
+    epsilon = site.array(site.match[_EPSILON])
+    if rank is None or epsilon is None or epsilon.size != 1:
+        return Refusal("the rank or epsilon is not known")
+    means = [node for node in site.match.nodes if node.op.name == "mean"]
+    if not all(_over_last_axis(node, rank) for node in means):
+        return Refusal("the mean is not over the last axis")
+    return site.emit("nn.layer_norm", x, axis=-1, epsilon=float(epsilon.reshape(-1)[0]))
+
+
+def _over_last_axis(node: Node, rank: int) -> bool:
+    axes = node.attrs.axes  # type: ignore[attr-defined]
+    keepdims: bool = node.attrs.keepdims  # type: ignore[attr-defined]
+    return keepdims and len(node.args) == 1 and axes in ((-1,), (rank - 1,))
+
+
+@RULES.rule(lambda x, gamma: op.nn.layer_norm(x) * gamma)
+def layer_norm_scaled(site: Site, x: Value, gamma: Value) -> Replacement:
+    return _with_parameters(site, x, gamma)
+
+
+@RULES.rule(lambda x, gamma, beta: op.nn.layer_norm(x, gamma) + beta)
+def layer_norm_shifted(site: Site, x: Value, gamma: Value, beta: Value) -> Replacement:
+    return _with_parameters(site, x, gamma, beta)
+
+
+def _with_parameters(site: Site, x: Value, *parameters: Value) -> Replacement:
+    norm = next(node for node in site.match.nodes if node.op.name == "nn.layer_norm")
+    axis: int = norm.attrs.axis  # type: ignore[attr-defined]
+    epsilon: float = norm.attrs.epsilon  # type: ignore[attr-defined]
+    last = (x.shape or ())[-1:]
+    if axis != -1 or any(p.shape != last or site.array(p) is None for p in parameters):
+        return Refusal("scale and shift are not constants of the last axis")
+    if not site.only_use(norm.output):
+        return Refusal("others read what is normalised")
+    return site.emit("nn.layer_norm", x, *parameters, axis=axis, epsilon=epsilon)
+
+
+_SOFTMAX = is_op("nn.softmax")
+
+
+def _attention(q: Pattern, kt: Pattern, v: Pattern) -> Pattern:
+    return op.nn.batch_matmul(_SOFTMAX(op.nn.batch_matmul(q, kt)), v)
+
+
+def _masked_attention(q: Pattern, kt: Pattern, v: Pattern, mask: Pattern) -> Pattern:
+    return op.nn.batch_matmul(_SOFTMAX(op.nn.batch_matmul(q, kt) + mask), v)
+
+
+@RULES.rule(_attention)
+def attention(site: Site, q: Value, kt: Value, v: Value) -> Replacement:
+    return _whole_attention(site, q, kt, v, None)
+
+
+@RULES.rule(_masked_attention)
+def masked_attention(site: Site, q: Value, kt: Value, v: Value, mask: Value) -> Replacement:
+    if mask.dtype != q.dtype or mask.tensor.rank not in (2, 4):
+        return Refusal("the mask is not added to whole score matrices")
+    return _whole_attention(site, q, kt, v, mask)
+
+
+def _whole_attention(site: Site, q: Value, kt: Value, v: Value, mask: Value | None) -> Replacement:
+    softmax = next(node for node in site.match.nodes if node.op.name == "nn.softmax")
+    scores = softmax.args[0]
+    products = [node for node in site.match.nodes if node.op.name == "nn.batch_matmul"]
+    if any(p.attrs.transpose_a or p.attrs.transpose_b for p in products):  # type: ignore[attr-defined]
+        return Refusal("a product transposes its operands")
+    if softmax.attrs.axis not in (-1, 3) or not site.only_use(softmax.output):  # type: ignore[attr-defined]
+        return Refusal("the softmax is not over the keys, or others read it")
+    shapes = [q.shape, kt.shape, v.shape, scores.shape]
+    if any(shape is None or len(shape) != 4 or shape[:2] != q.shape[:2] for shape in shapes):  # type: ignore[index]
+        return Refusal("operands are not [batch, heads, length, size] alike")
+    key = site.emit("transpose", kt, axes=(0, 1, 3, 2))
+    return site.emit("nn.attention", q, key, v, mask, scale=1.0)
+
+
+@RULES.rule(is_op("nn.attention"))
+def attention_of_scaled_operands(site: Site) -> Replacement:
+    """A number that multiplies queries or keys belongs to the attention's own scale."""
+    scale: float | None = site.node.attrs.scale  # type: ignore[attr-defined]
+    operands = list(site.node.inputs)
+    if scale is None:
+        return Refusal("the scale is the usual one")
+    for position in (0, 1):
+        value = operands[position]
+        node = None if value is None else site.producer(value)
+        if node is None or node.op.name != "multiply":
+            continue
+        for data, factor in (node.args, node.args[::-1]):
+            number = site.array(factor)
+            if number is not None and number.size == 1 and data.type == node.output.type:
+                operands[position] = data
+                scaled = scale * float(number.reshape(-1)[0])
+                return site.again(site.node, *operands, scale=scaled)
+    return Refusal("no operand is scaled by a number")

@@ -44,6 +44,8 @@ def transpose_of_transpose(site: Site) -> Replacement:
     if outer_axes is None or inner_axes is None:
         return Refusal("the axes are not written out")
     axes = [inner_axes[axis] for axis in outer_axes]
+    if axes == sorted(axes):
+        return inner.args[0]
     return site.emit("transpose", inner.args[0], axes=axes)
 
 
@@ -107,15 +109,4 @@ def pad_before_convolution(site: Site) -> Replacement:
         return Refusal("batch or channels are padded")
     own = site.node.attrs.padding  # type: ignore[attr-defined]
     padding = [a + b for a, b in zip((*begins[2:], *ends[2:]), own, strict=True)]
-    return site.emit(
-        site.node.op.name,
-        pad.args[0],
-        weight,
-        **{**attributes(site), "padding": padding},
-    )
-
-
-def attributes(site: Site) -> dict[str, object]:
-    """The site's attributes by name."""
-    attrs = site.node.attrs
-    return {name: getattr(attrs, name) for name in type(attrs).__dataclass_fields__}
+    return site.again(site.node, pad.args[0], weight, padding=padding)

@@ -35,11 +35,9 @@ def transpose_before_elementwise(site: Site) -> Replacement:
             operands.append(value)
         else:
             return Refusal("an operand is not transposed")
-    attrs = site.node.attrs
-    given = {name: getattr(attrs, name) for name in type(attrs).__dataclass_fields__}
-    if "axis" in given or len(site.node.outputs) != 1:
+    if hasattr(site.node.attrs, "axis") or len(site.node.outputs) != 1:
         return Refusal("it works along an axis")
-    return site.emit("transpose", site.emit(site.node.op.name, *operands, **given), axes=order)
+    return site.emit("transpose", site.again(site.node, *operands), axes=order)
 
 
 def _transpose(site: Site, value: Value) -> Node | None:

@@ -51,6 +51,12 @@ class Site:
         """A new node with all its results."""
         return self._workspace.emit(self.node, op, inputs, attrs)
 
+    def again(self, node: Node, *inputs: Value | None, **changed: Any) -> Value:
+        """A node like an earlier one, on other operands or with some attributes changed."""
+        fields = type(node.attrs).__dataclass_fields__
+        attrs = {**{name: getattr(node.attrs, name) for name in fields}, **changed}
+        return self._workspace.emit(node, node.op.name, inputs, attrs)[0]
+
     def constant(self, array: Any) -> Value:
         """A new constant."""
         return self._workspace.constant(self.node, array)

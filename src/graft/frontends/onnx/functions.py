@@ -1,18 +1,19 @@
-"""Function bodies: those of the model's own local functions and those of ONNX's schemas.
+"""What a node calls: an operator with a schema, or a function of ONNX's or the model's own.
 
-In goes a node that calls a function, out come the nodes to lower in its stead. A graph among the
-call's attributes reads names of the caller, which the function may use for something else: such
-graphs get names of their own.
+In goes a node; it is checked against its schema, or out come the nodes to lower in its stead. A
+graph among a call's attributes reads names of the caller, which the function may use for something
+else: such graphs get names of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import onnx
 
-from graft.base.errors import ModelError
+from graft.base.errors import ModelError, Place, UnsupportedError
 from graft.frontends.onnx.types import type_to_onnx
 from graft.ir.graph import Value
 
@@ -22,7 +23,12 @@ _CALLERS = "\x1f"
 
 def plain_name(name: str) -> str:
     """A name as the model has it, without marks."""
-    return name.lstrip(_CALLERS)
+    return name.replace(_CALLERS, "")
+
+
+def callers_name(name: str) -> str | None:
+    """What the function's caller calls the value, if the name is one of the caller's."""
+    return name[len(_CALLERS) :] if name.startswith(_CALLERS) else None
 
 
 def full_name(function: onnx.FunctionProto) -> str:
@@ -40,6 +46,46 @@ def overload_of(
         if (other.domain, other.name, other.overload) == wanted:
             return other
     raise ModelError(f"the function '{function.name}' has no overload '{overload}'")
+
+
+def unknown_operator(node: onnx.NodeProto, opset: int, place: Place) -> UnsupportedError:
+    """The error for an operator that nothing lowers."""
+    if node.domain in ("", "ai.onnx", "ai.onnx.ml"):
+        return UnsupportedError(
+            f"operator {node.op_type} of opset {opset} is not known",
+            place,
+            "check the spelling, or convert the model to a newer opset",
+        )
+    return UnsupportedError(
+        f"operator {node.op_type} belongs to the foreign domain '{node.domain}'",
+        place,
+        "export the model without it, or give it a body as a local function of the model",
+    )
+
+
+def check_against_schema(node: onnx.NodeProto, domain: str, opset: int) -> None:
+    """Refuse wrong operand counts and attributes that the operator does not have."""
+    schema = _schema(node.op_type, domain, opset)
+    if schema is None:
+        raise ModelError(f"{node.op_type} does not exist in opset {opset}")
+    if not schema.min_input <= len(node.input) <= schema.max_input and node.input:
+        wanted = f"{schema.min_input} to {schema.max_input}"
+        raise ModelError(f"{node.op_type} takes {wanted} operands, has {len(node.input)}")
+    for attribute in node.attribute:
+        known = schema.attributes.get(attribute.name)
+        if known is None:
+            raise ModelError(f"{node.op_type} of opset {opset} has no '{attribute.name}'")
+        kind: Any = known.type
+        if attribute.type and int(kind.value) != attribute.type:
+            raise ModelError(f"attribute '{attribute.name}' of {node.op_type} has a wrong type")
+
+
+@lru_cache(maxsize=4096)
+def _schema(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
 
 
 def function_body(

@@ -34,7 +34,7 @@ def modernize(
         return _without_flags(node), _aligned(node, operands, builder)
     if node.op_type == "PRelu":
         return _without_flags(node), _per_channel(operands, builder)
-    if node.op_type in _FLAGS_ONLY or _differs_by_flags(node.op_type, opset):
+    if node.op_type in _FLAGS_ONLY or _only_grew(node.op_type, opset):
         return _without_flags(node), operands
     raise UnsupportedError(
         f"{node.op_type} of opset {opset} is too old",
@@ -53,11 +53,17 @@ def _unchanged(op_type: str, opset: int) -> bool:
     return _since(op_type, opset) == _since(op_type, MODERN)
 
 
-def _differs_by_flags(op_type: str, opset: int) -> bool:
-    """Whether the newer version only lost attributes that mean nothing any more."""
-    old = onnx.defs.get_schema(op_type, opset, "").attributes if _since(op_type, opset) else {}
-    new = onnx.defs.get_schema(op_type, MODERN, "").attributes
-    return bool(old) and set(old) - set(new) == {"consumed_inputs"} and set(new) <= set(old)
+def _only_grew(op_type: str, opset: int) -> bool:
+    """Whether opset 7 reads the old form as it is: it added attributes or dropped idle ones."""
+    if not _since(op_type, opset):
+        return False
+    old, new = (onnx.defs.get_schema(op_type, version, "") for version in (opset, MODERN))
+    kept = {name: kind for name, kind in old.attributes.items() if name in new.attributes}
+    return (
+        (old.min_input, old.max_input) == (new.min_input, new.max_input)
+        and set(old.attributes) - set(kept) <= {"consumed_inputs"}
+        and all(kind.type == new.attributes[name].type for name, kind in kept.items())
+    )
 
 
 def _without_flags(node: onnx.NodeProto) -> onnx.NodeProto:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
@@ -21,11 +20,14 @@ from graft.base.dtypes import Array
 from graft.base.errors import GraftError, ModelError, Place, UnsupportedError
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.functions import (
+    callers_name,
+    check_against_schema,
     full_name,
     function_body,
     instantiate,
     overload_of,
     plain_name,
+    unknown_operator,
     with_own_names,
 )
 from graft.frontends.onnx.legacy import MODERN, modernize
@@ -81,14 +83,20 @@ class Scope:
             return self.parent.lookup(name)  # type: ignore[union-attr]
         literal = self._initializer(name)
         if literal is not None:
-            value = self.builder.constant(literal, out=plain_name(name))
+            value = self._constant(literal, plain_name(name))
             self.constants.add(value)
             return value
         if self.parent is not None:
             return self._capture(self.parent.lookup(name))
-        if self.caller is not None and plain_name(name) != name:
-            return self.caller.lookup(name[1:])
-        return None
+        outside = callers_name(name)
+        return self.caller.lookup(outside) if self.caller is not None and outside else None
+
+    def _constant(self, literal: Literal, name: str) -> Value:
+        """A constant that no node has made; it has no place, since it may serve many nodes."""
+        place, self.builder.place = self.builder.place, None
+        value = self.builder.constant(literal, out=name)
+        self.builder.place = place
+        return value
 
     @property
     def _shares_builder(self) -> bool:
@@ -101,9 +109,8 @@ class Scope:
             return self.values[name] is None
         if self.parent is not None:
             return self.parent._is_absent(name)
-        if self.caller is not None and plain_name(name) != name:
-            return self.caller._is_absent(name[1:])
-        return False
+        outside = callers_name(name)
+        return self.caller is not None and bool(outside) and self.caller._is_absent(outside or "")
 
     def _initializer(self, name: str) -> Literal | None:
         scope: Scope | None = self
@@ -123,7 +130,7 @@ class Scope:
             return None
         literal = self.parent.builder.literal(outer)
         if literal is not None:
-            return self.builder.constant(literal, out=outer.name)
+            return self._constant(literal, outer.name)
         if outer not in self.captured:
             inner = self.builder.input(outer.name, outer.type)
             known = self.parent.builder.known(outer)
@@ -307,49 +314,9 @@ def _with_captures(body: Body, captures: Sequence[Value]) -> Graph:
     return replace(graph, inputs=tuple(inputs))
 
 
-def unknown_operator(node: onnx.NodeProto, opset: int, place: Place) -> UnsupportedError:
-    """The error for an operator that nothing lowers."""
-    if node.domain in ("", "ai.onnx", "ai.onnx.ml"):
-        return UnsupportedError(
-            f"operator {node.op_type} of opset {opset} is not known",
-            place,
-            "check the spelling, or convert the model to a newer opset",
-        )
-    return UnsupportedError(
-        f"operator {node.op_type} belongs to the foreign domain '{node.domain}'",
-        place,
-        "export the model without it, or give it a body as a local function of the model",
-    )
-
-
 def opset_versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Opset versions by domain; `ai.onnx` is the empty domain."""
     return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in imports}
-
-
-def check_against_schema(node: onnx.NodeProto, domain: str, opset: int) -> None:
-    """Refuse wrong operand counts and attributes that the operator does not have."""
-    schema = _schema(node.op_type, domain, opset)
-    if schema is None:
-        raise ModelError(f"{node.op_type} does not exist in opset {opset}")
-    if not schema.min_input <= len(node.input) <= schema.max_input and node.input:
-        wanted = f"{schema.min_input} to {schema.max_input}"
-        raise ModelError(f"{node.op_type} takes {wanted} operands, has {len(node.input)}")
-    for attribute in node.attribute:
-        known = schema.attributes.get(attribute.name)
-        if known is None:
-            raise ModelError(f"{node.op_type} of opset {opset} has no '{attribute.name}'")
-        wanted: Any = known.type
-        if attribute.type and int(wanted.value) != attribute.type:
-            raise ModelError(f"attribute '{attribute.name}' of {node.op_type} has a wrong type")
-
-
-@lru_cache(maxsize=4096)
-def _schema(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
-    try:
-        return onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
-        return None
 
 
 def sorted_nodes(proto: onnx.GraphProto, source: str) -> Sequence[onnx.NodeProto]:

@@ -195,9 +195,10 @@ def _along_axis(name: str) -> Lowering:
 
     def lower(call: Call) -> Value:
         x = call.input(0)
-        if call.opset >= 13:
-            return call.op(name, x, axis=call.int("axis", -1))
-        axis, rank = call.int("axis", 1), call.rank(x)
+        axis = call.int("axis", -1 if call.opset >= 13 else 1)
+        if call.opset >= 13 or axis == -1:
+            return call.op(name, x, axis=axis)
+        rank = call.rank(x)
         if not -rank <= axis < rank:
             call.fail(f"axis {axis} is out of range for rank {rank}")
         axis %= rank

@@ -15,13 +15,14 @@ import onnx
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.lower.sequence import elements_of
 from graft.frontends.onnx.registry import lowers
 from graft.frontends.onnx.scope import Body
 from graft.ir.attrs import Ints
 from graft.ir.builder import Builder, FreshSymbols
 from graft.ir.graph import Graph, Value
-from graft.ir.types import OptionalType, TensorType, Type
-from graft.ops.bodies import common_type, sliced_type
+from graft.ir.types import OptionalType, TensorType, Type, join
+from graft.ops.bodies import common_type, seen_outside, sliced_type, turn_bindings
 
 # After so many imports of a body whose types still change, all carried extents are let go at once.
 _PATIENCE = 4
@@ -111,6 +112,43 @@ def _single_type(info: onnx.ValueInfoProto, dtype: DType) -> TensorType:
     return TensorType(dtype, (1,) if len(info.type.tensor_type.shape.dim) == 1 else ())
 
 
+def _with_element_types(
+    call: Call, proto: onnx.GraphProto, flags: Sequence[Type], initial: list[Value]
+) -> list[Value]:
+    """The initial values; empty sequences are told the type of what the body will put into them.
+
+    Without that, appending to an empty sequence would give elements of which nothing is known.
+    """
+    types = (*flags, *(value.type for value in initial))
+    empty = [i for i, value in enumerate(initial) if elements_of(call, value) == []]
+    if not empty or len(proto.input) != len(types) or len(proto.output) <= len(initial):
+        return initial
+    names = [info.name for info in proto.input]
+    body = call.scope.body(proto, list(zip(names, types, strict=True)), "body")
+    actual = (*types, *(value.type for value in body.captures))
+    bindings = turn_bindings(body.graph, actual, len(initial), 2, 1)
+    for position in empty:
+        element = _inserted_type(body.graph, body.graph.inputs[2 + position], 1 + position)
+        if element is not None:
+            outside = seen_outside(element, bindings)
+            initial[position] = call.op("sequence.empty", element=outside)
+    return initial
+
+
+def _inserted_type(body: Graph, sequence: Value, position: int) -> Type | None:
+    """The type of what a body inserts into a sequence that it takes and gives back."""
+    value: Value | None = body.outputs[position]
+    found: Type | None = None
+    while value is not sequence:
+        node = None if value is None else body.producers.get(value)
+        if node is None or node.op.name != "sequence.insert":
+            return None
+        inserted = node.args[1].type
+        found = inserted if found is None else join(found, inserted)
+        value = node.inputs[0]
+    return found
+
+
 @lowers("Loop")
 def _loop(call: Call) -> tuple[Value, ...]:
     initial = [call.input(position) for position in range(2, len(call.inputs))]
@@ -121,6 +159,7 @@ def _loop(call: Call) -> tuple[Value, ...]:
         _single_type(info, dtype)
         for info, dtype in zip(proto.input, (DType.INT64, DType.BOOL), strict=False)
     ]
+    initial = _with_element_types(call, proto, flags, initial)
     types = (*flags, *(value.type for value in initial))
     body = _steady_body(call, types, len(initial), 2, 1)
     values = (call.optional(0), call.optional(1), *initial, *body.captures)

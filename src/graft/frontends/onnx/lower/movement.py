@@ -52,9 +52,9 @@ def _split(call: Call) -> tuple[Value, ...]:
     sizes = call.ints("split", None) if call.opset < 13 else None
     operand = call.optional(1)
     parts = call.int("num_outputs", len(call.node.output))
-    if sizes is not None or (operand is not None and operand.type.is_static):
-        return call.ops("split", data, operand, axis=axis, sizes=sizes)
-    return call.ops("split", data, operand, axis=axis, sections=parts)
+    counted = operand is not None and operand.shape is not None and operand.shape[0] == parts
+    sections = 0 if counted or sizes is not None else parts
+    return call.ops("split", data, operand, axis=axis, sizes=sizes, sections=sections)
 
 
 @lowers("Slice")

@@ -1,0 +1,69 @@
+"""Fourier transforms, mel filters and window functions."""
+
+from __future__ import annotations
+
+import math
+
+from graft.base.dtypes import DType
+from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.registry import Lowering, lowers
+from graft.frontends.onnx.types import dtype_from_onnx
+from graft.ir.graph import Value
+
+# Windows are a0 - a1 cos(t) + a2 cos(2t); the fractions of Hamming's are ONNX's.
+_WINDOWS = {
+    "HannWindow": (0.5, 0.5, 0.0),
+    "HammingWindow": (25 / 46, 21 / 46, 0.0),
+    "BlackmanWindow": (0.42, 0.5, 0.08),
+}
+
+
+@lowers("DFT")
+def _dft(call: Call) -> Value:
+    place = {"axis": call.int("axis", 1)} if call.opset < 20 else {}
+    return call.op(
+        "dft",
+        *call.inputs,
+        inverse=bool(call.int("inverse", 0)),
+        onesided=bool(call.int("onesided", 0)),
+        **place,
+    )
+
+
+@lowers("STFT")
+def _stft(call: Call) -> Value:
+    return call.op("stft", *call.inputs, onesided=bool(call.int("onesided", 1)))
+
+
+@lowers("MelWeightMatrix")
+def _mel_weight_matrix(call: Call) -> Value:
+    dtype = dtype_from_onnx(call.int("output_datatype", 1))
+    return call.op("mel_weight_matrix", *call.inputs, dtype=dtype)
+
+
+def _window(constant: float, first: float, second: float) -> Lowering:
+    def lower(call: Call) -> Value:
+        dtype = dtype_from_onnx(call.int("output_datatype", 1))
+        working = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+        size = call.input(0)
+        one = call.scalar(1, size)
+        (positions,) = call.delegate("Range", [call.scalar(0, size), size, one])
+        period = size if call.int("periodic", 1) else call.op("subtract", size, one)
+        turn = call.constant(2 * math.pi, working)
+        step = call.op("divide", turn, call.op("cast", period, dtype=working))
+        angle = call.op("multiply", call.op("cast", positions, dtype=working), step)
+        result = call.op("subtract", call.scalar(constant, turn), _cosine(call, first, angle))
+        if second:
+            double = call.op("multiply", angle, call.scalar(2, angle))
+            result = call.op("add", result, _cosine(call, second, double))
+        return result if dtype is working else call.op("cast", result, dtype=dtype)
+
+    return lower
+
+
+def _cosine(call: Call, factor: float, angle: Value) -> Value:
+    return call.op("multiply", call.scalar(factor, angle), call.op("cos", angle))
+
+
+for _name, _terms in _WINDOWS.items():
+    lowers(_name)(_window(*_terms))

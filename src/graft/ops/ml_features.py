@@ -1,0 +1,178 @@
+"""Feature preparation: looking labels up, and maps to and from tensors.
+
+A map is a `dict` at run time. What becomes of one is a row, `[1, columns]`, so that what follows
+takes it for a batch of one sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN
+from graft.base.dtypes import Array, DType
+from graft.base.errors import EvaluationError
+from graft.ir.attrs import Attrs
+from graft.ir.literal import Literal
+from graft.ir.op import Kind, define, movement_work
+from graft.ir.types import MapType, SequenceType, TensorType, Type
+from graft.ops.rules import require, require_same_dim
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMapAttrs(Attrs):
+    """Keys and what each becomes; of equal keys the last counts, and NaN equals NaN.
+
+    `default` is for elements that are no key; without it they are an error.
+    """
+
+    keys: Literal
+    values: Literal
+    default: Literal | None = None
+
+
+def _label_map_type(attrs: LabelMapAttrs, data: TensorType) -> TensorType:
+    keys, values, default = attrs.keys.type, attrs.values.type, attrs.default
+    require(keys.rank == 1, f"the keys are {keys}, not a list")
+    require(values.shape == keys.shape, f"there are {keys.size} keys but {values.size} values")
+    require(data.dtype == keys.dtype, f"keys of {keys.dtype} do not fit {data.dtype} elements")
+    if default is not None:
+        fits = default.type.dtype == values.dtype and default.type.size == 1
+        require(fits, f"the default is {default.type}, not one {values.dtype}")
+    return TensorType(values.dtype, data.shape)
+
+
+def _find(keys: Array, data: Array) -> Array:
+    """The position of each element among the keys; -1 where it is none of them."""
+    if keys.dtype == object or not keys.size:
+        places = {key: at for at, key in enumerate(keys.tolist())}
+        found = [places.get(item, -1) for item in data.reshape(-1).tolist()]
+        return np.array(found, np.int64).reshape(data.shape)
+    distinct, first = np.unique(keys[::-1], return_index=True)
+    at = np.minimum(np.searchsorted(distinct, data), len(distinct) - 1)
+    same = (distinct[at] == data) | ((distinct[at] != distinct[at]) & (data != data))
+    return np.asarray(np.where(same, len(keys) - 1 - first[at], -1))
+
+
+def _label_map(attrs: LabelMapAttrs, data: Array) -> Array:
+    at = _find(attrs.keys.array, data)
+    if attrs.default is None:
+        unknown = data[at < 0]
+        if unknown.size:
+            raise EvaluationError(f"{unknown.reshape(-1)[0]!r} is not one of the categories")
+        return np.asarray(attrs.values.array[at])
+    choices = np.append(attrs.values.array, attrs.default.array.reshape(1))
+    return np.asarray(choices[at])  # -1 is the default, at the end
+
+
+define(
+    "ml.label_map",
+    "data",
+    _label_map_type,
+    _label_map,
+    attrs=LabelMapAttrs,
+    kind=Kind.ELEMENTWISE,
+    work=movement_work,
+)
+
+
+def _value_dtype(map_: Type, keys: DType) -> DType:
+    """The dtype of a map's values; the keys have to be of the given dtype."""
+    if not isinstance(map_, MapType):
+        require(False, f"wants a map, not {map_}")
+    assert isinstance(map_, MapType)
+    require(map_.key == keys, f"wants {keys} keys, not {map_.key}")
+    require(isinstance(map_.value, TensorType), f"the map's values are {map_.value}")
+    assert isinstance(map_.value, TensorType)
+    return map_.value.dtype
+
+
+def _row(items: list[Any], dtype: DType) -> Array:
+    """Scalars, which may come as arrays of one element, as a row."""
+    plain = [item.item() if isinstance(item, np.ndarray) else item for item in items]
+    return np.array(plain, dtype.numpy).reshape(1, len(plain))
+
+
+@dataclass(frozen=True, slots=True)
+class MapToTensorAttrs(Attrs):
+    """`length` None: the values by ascending key; else each value in the column of its key.
+
+    Columns that the map has no key for are zero, or `fill` where the values are strings.
+    """
+
+    dtype: DType
+    length: int | None = None
+    fill: str = ""
+
+
+def _map_to_tensor_type(attrs: MapToTensorAttrs, data: Type) -> TensorType:
+    dtype = _value_dtype(data, DType.INT64)
+    require(dtype == attrs.dtype, f"the map's values are {dtype}, not {attrs.dtype}")
+    length = attrs.length
+    require(length is None or length > 0, f"the length is {length}")
+    return TensorType(dtype, (1, UNKNOWN if length is None else length))
+
+
+def _map_to_tensor(attrs: MapToTensorAttrs, data: dict[int, Any]) -> Array:
+    if attrs.length is None:
+        return _row([data[key] for key in sorted(data)], attrs.dtype)
+    beyond = [key for key in data if not 0 <= key < attrs.length]
+    if beyond:
+        raise EvaluationError(f"the key {beyond[0]} is no column of {attrs.length}")
+    missing = attrs.fill if attrs.dtype is DType.STRING else 0
+    return _row([data.get(key, missing) for key in range(attrs.length)], attrs.dtype)
+
+
+define("ml.map_to_tensor", "data", _map_to_tensor_type, _map_to_tensor, attrs=MapToTensorAttrs)
+
+
+@dataclass(frozen=True, slots=True)
+class DictVectorizeAttrs(Attrs):
+    """The key of each column; keys of the map that have no column are left out."""
+
+    vocabulary: Literal
+    dtype: DType
+
+
+def _dict_vectorize_type(attrs: DictVectorizeAttrs, data: Type) -> TensorType:
+    vocabulary = attrs.vocabulary.type
+    require(vocabulary.rank == 1, f"the vocabulary is {vocabulary}, not a list")
+    dtype = _value_dtype(data, vocabulary.dtype)
+    require(dtype == attrs.dtype, f"the map's values are {dtype}, not {attrs.dtype}")
+    return TensorType(dtype, (1, vocabulary.size))
+
+
+def _dict_vectorize(attrs: DictVectorizeAttrs, data: dict[Any, Any]) -> Array:
+    missing = "" if attrs.dtype is DType.STRING else 0
+    items = [data.get(key, missing) for key in attrs.vocabulary.array.tolist()]
+    return _row(items, attrs.dtype)
+
+
+define("ml.dict_vectorize", "data", _dict_vectorize_type, _dict_vectorize, attrs=DictVectorizeAttrs)
+
+
+@dataclass(frozen=True, slots=True)
+class ZipMapAttrs(Attrs):
+    """The key of each column."""
+
+    labels: Literal
+
+
+def _zip_map_type(attrs: ZipMapAttrs, data: TensorType) -> SequenceType:
+    labels = attrs.labels.type
+    require(labels.rank == 1, f"the labels are {labels}, not a list")
+    if data.shape is not None:
+        require(len(data.shape) in (1, 2), "wants a tensor of shape [labels] or [rows, labels]")
+        require_same_dim(data.shape[-1], labels.size, "the numbers of columns and of labels")
+    return SequenceType(MapType(labels.dtype, TensorType(data.dtype, ())))
+
+
+def _zip_map(attrs: ZipMapAttrs, data: Array) -> list[dict[Any, Any]]:
+    labels = attrs.labels.array.tolist()
+    rows = data if data.ndim == 2 else data[np.newaxis]
+    return [dict(zip(labels, row, strict=True)) for row in rows.tolist()]
+
+
+define("ml.zip_map", "data", _zip_map_type, _zip_map, attrs=ZipMapAttrs)

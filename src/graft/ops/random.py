@@ -1,0 +1,131 @@
+"""Random numbers: uniform, normal, and draws from given odds.
+
+Without a seed each run draws anew. With one, element i of the result depends on the seed and i
+alone, through a short integer hash (SplitMix64), so that a backend, on however many threads, can
+make the same numbers as the reference. The operators are not pure: nothing folds or merges them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs, Dims
+from graft.ir.op import define
+from graft.ir.types import TensorType
+from graft.ops.creation import shape_operand
+from graft.ops.rules import require, unknown_shape
+
+_STEP = 0x9E3779B97F4A7C15
+_FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+# Bits of the fraction that a uniform number has, so that rounding never makes it reach 1.
+_DIGITS = {DType.BFLOAT16: 8, DType.FLOAT16: 11, DType.FLOAT32: 24, DType.FLOAT64: 53}
+
+
+def random_bits(seed: float | None, count: int) -> Array:
+    """`count` words of 64 random bits."""
+    start = secrets.randbits(64) if seed is None else int(np.float64(seed).view(np.uint64))
+    words = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP) + np.uint64(start)
+    for shift, factor in _FACTORS:
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    return words ^ (words >> np.uint64(31))
+
+
+def _fractions(words: Array, digits: int = 53) -> Array:
+    """Numbers in [0, 1) from words, each a multiple of 2 to the power of -digits."""
+    return (words >> np.uint64(64 - digits)).astype(np.float64) * 2.0**-digits
+
+
+@dataclass(frozen=True, slots=True)
+class UniformAttrs(Attrs):
+    shape: Dims | None = None
+    low: float = 0.0
+    high: float = 1.0
+    seed: float | None = None
+    dtype: DType = DType.FLOAT32
+
+
+@dataclass(frozen=True, slots=True)
+class NormalAttrs(Attrs):
+    shape: Dims | None = None
+    mean: float = 0.0
+    scale: float = 1.0
+    seed: float | None = None
+    dtype: DType = DType.FLOAT32
+
+
+def _random_type(attrs: UniformAttrs | NormalAttrs, shape: TensorType | None) -> TensorType:
+    require(attrs.dtype in _DIGITS, f"random numbers cannot be {attrs.dtype}")
+    return TensorType(attrs.dtype, shape_operand(attrs.shape, shape))
+
+
+def _extents(attrs: UniformAttrs | NormalAttrs, shape: Array | None) -> tuple[Any, ...]:
+    return tuple(shape.tolist()) if shape is not None else attrs.shape or ()
+
+
+def _uniform(attrs: UniformAttrs, shape: Array | None) -> Array:
+    extents = _extents(attrs, shape)
+    words = random_bits(attrs.seed, int(np.prod(extents, dtype=np.int64)))
+    numbers = attrs.low + _fractions(words, _DIGITS[attrs.dtype]) * (attrs.high - attrs.low)
+    return numbers.reshape(extents).astype(attrs.dtype.numpy)
+
+
+def _normal(attrs: NormalAttrs, shape: Array | None) -> Array:
+    """Box and Muller's way: a radius from one uniform number, an angle from another."""
+    extents = _extents(attrs, shape)
+    words = random_bits(attrs.seed, 2 * int(np.prod(extents, dtype=np.int64)))
+    radius = np.sqrt(-2 * np.log1p(-_fractions(words[0::2])))
+    angle = 2 * np.pi * _fractions(words[1::2])
+    numbers = np.asarray(attrs.mean + attrs.scale * radius * np.cos(angle))
+    return numbers.reshape(extents).astype(attrs.dtype.numpy)
+
+
+define("random.uniform", "shape?", _random_type, _uniform, attrs=UniformAttrs, pure=False)
+define("random.normal", "shape?", _random_type, _normal, attrs=NormalAttrs, pure=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MultinomialAttrs(Attrs):
+    sample_size: int = 1
+    seed: float | None = None
+    dtype: DType = DType.INT32
+
+
+def _multinomial_type(attrs: MultinomialAttrs, data: TensorType) -> TensorType:
+    require(data.dtype.is_float, f"wants floating-point logarithms of odds, not {data.dtype}")
+    require(attrs.dtype.is_integer, f"outcomes cannot be {attrs.dtype}")
+    require(attrs.sample_size >= 0, f"the sample size is {attrs.sample_size}")
+    shape = unknown_shape(2) if data.shape is None else data.shape
+    require(len(shape) == 2, f"odds have rank {len(shape)}, not 2")
+    return TensorType(attrs.dtype, (shape[0], attrs.sample_size))
+
+
+def _multinomial(attrs: MultinomialAttrs, data: Array) -> Array:
+    """Each row's outcomes, by where a uniform number falls among the odds summed up."""
+    odds = data.astype(np.float64)
+    best = odds.max(axis=1, keepdims=True, initial=-np.inf)
+    if not np.isfinite(best).all():
+        raise ValueError("a row of odds has no possible outcome or an infinite one")
+    sums = np.cumsum(np.exp(odds - best), axis=1)
+    rows = odds.shape[0]
+    draws = _fractions(random_bits(attrs.seed, rows * attrs.sample_size)).reshape(rows, -1)
+    result = np.zeros((rows, attrs.sample_size), attrs.dtype.numpy)
+    for row, (limits, numbers) in enumerate(zip(sums, draws, strict=True)):
+        last = np.searchsorted(limits, limits[-1])  # the last outcome that is possible
+        found = np.searchsorted(limits, numbers * limits[-1], side="right")
+        result[row] = np.minimum(found, last)
+    return result
+
+
+define(
+    "random.multinomial",
+    "data",
+    _multinomial_type,
+    _multinomial,
+    attrs=MultinomialAttrs,
+    pure=False,
+)

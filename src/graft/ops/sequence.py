@@ -1,0 +1,309 @@
+"""Sequences and optional values.
+
+A sequence is a list at run time, an optional value is the value itself or None. A sequence's type
+has one type for all elements: extents and ranks in which they differ are unknown there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, Dim
+from graft.base.dtypes import Array, DType
+from graft.base.errors import EvaluationError, TypeRuleError
+from graft.ir.attrs import Attrs, Dims
+from graft.ir.op import Work, define, elementwise_work, movement_work
+from graft.ir.types import OptionalType, SequenceType, TensorType, Type, join
+from graft.ops.bodies import sole_item
+from graft.ops.rules import normalize_axis, require
+
+
+def _no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
+    """Elements are handed on, not copied."""
+    return Work()
+
+
+def joined(first: Type, second: Type) -> Type:
+    """The type of elements of both types."""
+    found = join(first, second)
+    if found is None:
+        raise TypeRuleError(f"a sequence cannot hold both {first} and {second}")
+    return found
+
+
+def _element(sequence: Type) -> Type:
+    if not isinstance(sequence, SequenceType):
+        raise TypeRuleError(f"wants a sequence, not {sequence}")
+    return sequence.element
+
+
+def _tensor_element(sequence: Type) -> TensorType:
+    element = _element(sequence)
+    if not isinstance(element, TensorType):
+        raise TypeRuleError(f"wants a sequence of tensors, not {sequence}")
+    return element
+
+
+def _check_position(position: Type | None) -> None:
+    if position is not None:
+        fits = isinstance(position, TensorType) and position.dtype in (DType.INT32, DType.INT64)
+        require(fits, f"the position is {position}, not an integer")
+
+
+def _place(position: Array | None, length: int, end: int, default: int) -> int:
+    """A position counted from the front, below `end`; `default` where it is left out."""
+    given = default if position is None else sole_item(position)
+    place = int(given + length if given < 0 else given)
+    if not 0 <= place < end:
+        raise EvaluationError(f"position {given} is outside a sequence of {length}")
+    return place
+
+
+def _construct_type(_attrs: Attrs, *elements: Type) -> Type:
+    require(len(elements) > 0, "there are no elements to tell the type of")
+    return SequenceType(reduce(joined, elements))
+
+
+define(
+    "sequence.construct", "*elements", _construct_type, lambda _, *data: list(data), work=_no_work
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyAttrs(Attrs):
+    """`element` is the type of what the sequence may get."""
+
+    element: Type
+
+
+define(
+    "sequence.empty",
+    "",
+    lambda attrs: SequenceType(attrs.element),
+    lambda _attrs: [],
+    attrs=EmptyAttrs,
+    work=_no_work,
+)
+
+
+def _insert_type(_attrs: Attrs, sequence: Type, element: Type, position: Type | None) -> Type:
+    _check_position(position)
+    return SequenceType(joined(_element(sequence), element))
+
+
+def _insert(_attrs: Attrs, sequence: list[Any], element: Any, position: Array | None) -> list[Any]:
+    place = _place(position, len(sequence), len(sequence) + 1, len(sequence))
+    return [*sequence[:place], element, *sequence[place:]]
+
+
+define("sequence.insert", "sequence element position?", _insert_type, _insert, work=_no_work)
+
+
+def _erase_type(_attrs: Attrs, sequence: Type, position: Type | None) -> Type:
+    _check_position(position)
+    return SequenceType(_element(sequence))
+
+
+def _erase(_attrs: Attrs, sequence: list[Any], position: Array | None) -> list[Any]:
+    place = _place(position, len(sequence), len(sequence), -1)
+    return [*sequence[:place], *sequence[place + 1 :]]
+
+
+define("sequence.erase", "sequence position?", _erase_type, _erase, work=_no_work)
+
+
+def _at_type(_attrs: Attrs, sequence: Type, position: Type) -> Type:
+    _check_position(position)
+    return _element(sequence)
+
+
+def _at(_attrs: Attrs, sequence: list[Any], position: Array) -> Any:
+    return sequence[_place(position, len(sequence), len(sequence), -1)]
+
+
+define("sequence.at", "sequence position", _at_type, _at, work=_no_work)
+
+
+def _length_type(_attrs: Attrs, sequence: Type) -> Type:
+    _element(sequence)
+    return TensorType(DType.INT64, ())
+
+
+define(
+    "sequence.length",
+    "sequence",
+    _length_type,
+    lambda _, sequence: np.array(len(sequence), dtype=np.int64),
+    work=_no_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAttrs(Attrs):
+    """Cut into parts of `chunk`, the last may be smaller, or of the sizes in a list.
+
+    Without `keepdims` the axis goes, which has to have an extent of 1 in each part.
+    """
+
+    axis: int = 0
+    chunk: Dim | None = None
+    sizes: Dims | None = None
+    keepdims: bool = True
+
+
+def _part_extent(attrs: SplitAttrs, extent: AnyDim) -> AnyDim:
+    """The extent that all parts have, as far as it is the same and known."""
+    if attrs.sizes is not None:
+        return attrs.sizes[0] if len(set(attrs.sizes)) == 1 else UNKNOWN
+    if attrs.chunk == 1:
+        return 1
+    if isinstance(attrs.chunk, int) and isinstance(extent, int) and attrs.chunk > 0:
+        return attrs.chunk if extent % attrs.chunk == 0 else UNKNOWN
+    return UNKNOWN
+
+
+def _split_type(
+    attrs: SplitAttrs, data: TensorType, chunk: TensorType | None, sizes: TensorType | None
+) -> Type:
+    given = (attrs.chunk if chunk is None else chunk, attrs.sizes if sizes is None else sizes)
+    require((given[0] is None) != (given[1] is None), "wants either a chunk or sizes")
+    if data.shape is None:
+        return SequenceType(data)
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    part = _part_extent(attrs, data.shape[axis])
+    middle = (part,) if attrs.keepdims else ()
+    shape = (*data.shape[:axis], *middle, *data.shape[axis + 1 :])
+    return SequenceType(TensorType(data.dtype, shape))
+
+
+def _part_sizes(
+    attrs: SplitAttrs, extent: int, chunk: Array | None, sizes: Array | None
+) -> list[int]:
+    if sizes is not None or attrs.sizes is not None:
+        listed: Any = attrs.sizes if sizes is None else sizes.reshape(-1).tolist()
+        return [int(size) for size in listed]
+    step: Any = attrs.chunk if chunk is None else sole_item(chunk)
+    if step <= 0:
+        raise EvaluationError(f"parts of {step} cannot be cut")
+    return [min(step, extent - start) for start in range(0, extent, step)]
+
+
+def _split(attrs: SplitAttrs, data: Array, chunk: Array | None, sizes: Array | None) -> list[Array]:
+    extent = data.shape[attrs.axis]
+    parts = _part_sizes(attrs, extent, chunk, sizes)
+    if any(size < 0 for size in parts) or sum(parts) != extent:
+        raise EvaluationError(f"parts of {parts} do not make up an extent of {extent}")
+    cut = np.split(data, list(accumulate(parts))[:-1], axis=attrs.axis) if parts else []
+    return cut if attrs.keepdims else [np.squeeze(part, axis=attrs.axis) for part in cut]
+
+
+define(
+    "sequence.split",
+    "data chunk? sizes?",
+    _split_type,
+    _split,
+    attrs=SplitAttrs,
+    work=movement_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAttrs(Attrs):
+    """`new_axis` stacks the elements along an axis that they do not have."""
+
+    axis: int
+    new_axis: bool = False
+
+
+def _concatenate_type(attrs: JoinAttrs, sequence: Type) -> Type:
+    element = _tensor_element(sequence)
+    if element.shape is None:
+        return element
+    rank = len(element.shape) + attrs.new_axis
+    axis = normalize_axis(attrs.axis, rank)
+    rest = element.shape[axis if attrs.new_axis else axis + 1 :]
+    return TensorType(element.dtype, (*element.shape[:axis], UNKNOWN, *rest))
+
+
+def _concatenate(attrs: JoinAttrs, sequence: list[Array]) -> Array:
+    if not sequence:
+        raise EvaluationError("an empty sequence has no elements to join")
+    join_arrays = np.stack if attrs.new_axis else np.concatenate
+    result: Array = join_arrays(sequence, axis=attrs.axis)
+    return result
+
+
+define(
+    "sequence.concatenate",
+    "sequence",
+    _concatenate_type,
+    _concatenate,
+    attrs=JoinAttrs,
+    work=movement_work,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalAttrs(Attrs):
+    """`element` is the type of the value that is missing."""
+
+    element: Type | None = None
+
+
+def _optional_type(attrs: OptionalAttrs, value: Type | None) -> Type:
+    element = attrs.element if value is None else value
+    if element is None:
+        raise TypeRuleError("an empty optional wants to know the type of what is missing")
+    require(not isinstance(element, OptionalType), f"an optional cannot hold an {element}")
+    return OptionalType(element)
+
+
+define(
+    "optional.construct",
+    "value?",
+    _optional_type,
+    lambda _attrs, value: value,
+    attrs=OptionalAttrs,
+    work=_no_work,
+)
+
+
+def _optional(value: Type) -> OptionalType:
+    if not isinstance(value, OptionalType):
+        raise TypeRuleError(f"wants an optional value, not {value}")
+    return value
+
+
+def _has_element_type(_attrs: Attrs, value: Type) -> Type:
+    _optional(value)
+    return TensorType(DType.BOOL, ())
+
+
+define(
+    "optional.has_element",
+    "value",
+    _has_element_type,
+    lambda _attrs, value: np.array(value is not None),
+    work=elementwise_work,
+)
+
+
+def _get_element(_attrs: Attrs, value: Any) -> Any:
+    if value is None:
+        raise EvaluationError("the optional value is empty")
+    return value
+
+
+define(
+    "optional.get_element",
+    "value",
+    lambda _attrs, value: _optional(value).element,
+    _get_element,
+    work=_no_work,
+)
