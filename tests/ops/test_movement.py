@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from tests.ops.every_form import agree, by_graft, one_node
 
-from graft.base.dims import Dim, parse_dim, symbol
+from graft.base.dims import AnyDim, Dim, parse_dim, symbol
 from graft.base.errors import EvaluationError, ModelError, TypeRuleError
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
@@ -54,7 +54,7 @@ def test_reshape_to_no_elements() -> None:
     agree("Reshape", [ramp(0, 4), ints(0, -1)], 14, [ramp(0, 4)])
 
 
-TYPES_OF_RESHAPE: list[tuple[tuple[Dim, ...], tuple[Dim, ...], str]] = [
+TYPES_OF_RESHAPE: list[tuple[tuple[Dim, ...], tuple[AnyDim, ...], str]] = [
     ((N, 3, 8), (0, -1), "n, 24"),
     ((N, 3, 8), (-1, 12), "2*n, 12"),
     ((N, M, 8), (-1,), "8*m*n"),
@@ -65,7 +65,7 @@ TYPES_OF_RESHAPE: list[tuple[tuple[Dim, ...], tuple[Dim, ...], str]] = [
 
 @pytest.mark.parametrize(("before", "after", "wanted"), TYPES_OF_RESHAPE)
 def test_reshape_infers_symbolic_extents(
-    before: tuple[Dim, ...], after: tuple[Dim, ...], wanted: str
+    before: tuple[Dim, ...], after: tuple[AnyDim, ...], wanted: str
 ) -> None:
     builder = Builder()
     result = builder("reshape", builder.input("x", tensor("int8", *before)), shape=after)
@@ -109,7 +109,7 @@ def test_contradictions_are_refused(
     ("shape", "perm"), [((2, 3, 4), (2, 0, 1)), ((2, 0), (1, 0)), ((), None), ((2, 3, 4), None)]
 )
 def test_transpose(shape: tuple[int, ...], perm: tuple[int, ...] | None) -> None:
-    attributes = {} if perm is None else {"perm": perm}
+    attributes: dict[str, Any] = {} if perm is None else {"perm": perm}
     agree("Transpose", [ramp(*shape)], 13, **attributes)
 
 

@@ -322,7 +322,7 @@ def test_refusals(
 @pytest.mark.parametrize(
     ("op_type", "shape", "attributes", "message"),
     [
-        ("MaxPool", (1, 2), {"kernel_shape": []}, "MaxPool has 0 spatial axes; 1 to 3"),
+        ("MaxPool", (1, 2), {"kernel_shape": [1]}, "MaxPool has 0 spatial axes; 1 to 3"),
         ("MaxPool", (1, 1, 2, 2, 2, 2), {"kernel_shape": [1] * 4}, "MaxPool has 4 spatial axes"),
         ("AveragePool", (1, 1, 5), {"kernel_shape": [2, 2]}, "kernel_shape has 2 entries, not 1"),
         ("LpPool", (1, 1, 5), {}, "LpPool lacks the attribute 'kernel_shape'"),

@@ -36,6 +36,8 @@ class DType(StrEnum):
     UINT32 = "uint32"
     UINT64 = "uint64"
     FLOAT4E2M1FN = "float4_e2m1fn"
+    FLOAT6E2M3FN = "float6_e2m3fn"
+    FLOAT6E3M2FN = "float6_e3m2fn"
     FLOAT8E4M3FN = "float8_e4m3fn"
     FLOAT8E4M3FNUZ = "float8_e4m3fnuz"
     FLOAT8E5M2 = "float8_e5m2"
@@ -96,8 +98,8 @@ def _numpy_dtype(member: DType) -> np.dtype[Any]:
 def _bits(member: DType) -> int:
     if member.value.startswith(("int", "uint")):
         return int(member.value.removeprefix("u").removeprefix("int"))
-    if member is DType.FLOAT4E2M1FN:
-        return 4
+    if member.value.startswith(("float4_", "float6_")):
+        return int(member.value[5])
     return int(_NUMPY_OF[member].itemsize) * 8
 
 

@@ -246,40 +246,43 @@ class Builder:
         """Learn the value of the node's result where it is small and determined."""
         if node.op.name == "constant":
             self._literals[node.output] = node.attrs.value  # type: ignore[attr-defined]
-        if len(node.outputs) != 1 or not self._worth_following(node):
+        if not self._worth_following(node):
             return
-        type_ = node.output.type
-        size = type_.size if isinstance(type_, TensorType) else UNKNOWN
-        if not isinstance(size, int) or size > KNOWN_LIMIT:
+        sizes = [v.type.size if isinstance(v.type, TensorType) else UNKNOWN for v in node.outputs]
+        if any(not isinstance(size, int) or size > KNOWN_LIMIT for size in sizes):
             return
-        known = known_result(node, [self.known(value) for value in node.inputs])
-        if known is not None:
-            self._known[node.output] = known
+        known = known_results(node, [self.known(value) for value in node.inputs])
+        self._known.update(zip(node.outputs, known, strict=False))
 
     def _worth_following(self, node: Node) -> bool:
         """A quick no for the many nodes whose operands are data."""
         known = self._known
         if node.op.symbolic is None:
             return all(value is None or value in known for value in node.inputs)
-        return node.op.name == "shape_of" or any(value in known for value in node.inputs)
+        of_types = node.op.name == "shape_of" or not node.inputs
+        return of_types or any(value in known for value in node.inputs)
 
 
-def known_result(node: Node, known: Sequence[Array | None]) -> Array | None:
-    """What the node gives on known operands, symbolically where need be; None if unsure."""
+def known_results(node: Node, known: Sequence[Array | None]) -> list[Array]:
+    """What the node gives on known operands, symbolically where need be; empty if unsure."""
     op, attrs = node.op, node.attrs
     if not op.pure:
-        return None
+        return []
+    results: Any = None
     try:
         if _may_evaluate(node, known):
             with np.errstate(all="ignore"):
-                found = run_op(op, attrs, known)[0]
-            return np.asarray(found) if isinstance(found, (np.ndarray, np.generic)) else None
-        if op.symbolic is not None:
-            found = op.symbolic(attrs, known, [v.type if v else None for v in node.inputs])
-            return None if found is None else _settled(found)
+                results = run_op(op, attrs, known)
+        elif op.symbolic is not None:
+            absent = op.absent(len(known))
+            types = [v.type if v else None for v in node.inputs]
+            results = op.symbolic(attrs, [*known, *absent], [*types, *absent])
     except _SYMBOLIC_FAILURES:
-        pass
-    return None
+        return []
+    found = results if isinstance(results, tuple) else (results,)
+    if any(not isinstance(result, (np.ndarray, np.generic)) for result in found):
+        return []
+    return [_settled(np.asarray(result)) for result in found]
 
 
 def _may_evaluate(node: Node, known: Sequence[Array | None]) -> bool:

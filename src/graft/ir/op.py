@@ -44,8 +44,8 @@ class Work:
 
 # (attributes, operand types, result types) -> work
 WorkRule = Callable[[Any, Sequence["Type | None"], Sequence[Type]], Work]
-# (attributes, known operand values, operand types) -> known result value or None
-SymbolicRule = Callable[[Any, Sequence["Array | None"], Sequence["Type | None"]], "Array | None"]
+# (attributes, known operand values, operand types) -> known result value(s) or None
+SymbolicRule = Callable[[Any, Sequence["Array | None"], Sequence["Type | None"]], Any]
 
 
 class Kind(Enum):

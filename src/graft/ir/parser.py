@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import parse_dim
+from graft.base.dims import UNKNOWN, AnyDim, parse_dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, ParseError, Place
 from graft.ir.attrs import make_attrs
@@ -37,7 +37,11 @@ def _tensor_type(text: str) -> TensorType:
     dtype = DType(name)
     if dims.strip() == "*":
         return TensorType(dtype, None)
-    return TensorType(dtype, tuple(parse_dim(part) for part in _split(dims)))
+    return TensorType(dtype, tuple(_dim(part) for part in _split(dims)))
+
+
+def _dim(text: str) -> AnyDim:
+    return UNKNOWN if text.strip() == "?" else parse_dim(text)
 
 
 def _split(text: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -130,24 +129,15 @@ def _arange_type(attrs: ArangeAttrs, *operands: TensorType | None) -> TensorType
     return TensorType(attrs.dtype, (_arange_extent(*values),))
 
 
-def _arange_bounds(attrs: ArangeAttrs, operands: Sequence[Array | None]) -> list[Any]:
-    static = (attrs.start, attrs.limit, attrs.delta)
-    pairs = zip_longest(static, operands)
-    return [value if array is None else array.reshape(-1).tolist()[0] for value, array in pairs]
-
-
 def _arange(attrs: ArangeAttrs, *operands: Array | None) -> Array:
-    start, limit, delta = _arange_bounds(attrs, operands)
+    static: tuple[Any, ...] = (attrs.start, attrs.limit, attrs.delta)
+    pairs = zip(static, operands, strict=True)
+    start, limit, delta = [
+        value if array is None else array.reshape(-1)[0].item() for value, array in pairs
+    ]
     if delta == 0:
         raise EvaluationError("the step is 0")
     return np.arange(start, limit, delta, dtype=attrs.dtype.numpy)
-
-
-def _arange_dims(attrs: ArangeAttrs, *operands: Array | None) -> Array:
-    """A known number of symbolic dims, such as n, n + 1, n + 2."""
-    start, limit, delta = _arange_bounds(attrs, operands)
-    extent: Any = _arange_extent(start, limit, delta)
-    return np.array([start + i * delta for i in range(extent)], dtype=object)
 
 
 define(
@@ -158,7 +148,6 @@ define(
     attrs=ArangeAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
-    symbolic=symbolic_by(_arange_dims),
 )
 
 

@@ -126,6 +126,7 @@ for _name, _function, _allowed in _UNARY:
         only(_allowed, _WHAT[_allowed], same_type),
         wide(_function),
         kind=Kind.ELEMENTWISE,
+        symbolic=symbolic_by(lambda _attrs, x: -x) if _name == "negative" else None,
     )
 
 

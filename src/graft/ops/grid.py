@@ -7,6 +7,7 @@ the innermost coordinate first.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -122,11 +123,12 @@ def _taps(attrs: GridSampleAttrs, axis: _Axis, normalized: Array) -> _Taps:
     if attrs.method == "nearest":
         at = axis.padded(np.rint(at), attrs.padding_mode)
         return [(*axis.elements(np.trunc(at), attrs.padding_mode), np.ones_like(at))]
-    at = axis.padded(at, attrs.padding_mode)
+    if attrs.method == "linear":
+        at = axis.padded(at, attrs.padding_mode)
     base = np.floor(at)
     fraction = at - base
     first, weights = 0, [1 - fraction, fraction]
-    if attrs.method == "cubic":
+    if attrs.method == "cubic":  # as in PyTorch, the neighbours are padded, not the position
         first, weights = -1, _cubic_weights(fraction)
     return [
         (*axis.elements(base + (first + i), attrs.padding_mode), weight)
@@ -138,13 +140,13 @@ def _grid_sample(attrs: GridSampleAttrs, data: Array, grid: Array) -> Array:
     batch, channels, *extents = data.shape
     if 0 in extents and grid.size:
         raise ValueError("there is nothing to sample in an empty tensor")
-    places = grid.reshape(batch, -1, len(extents))
+    places = grid.reshape(batch, math.prod(grid.shape[1:-1]), len(extents))
     places = places.astype(np.float64 if grid.dtype == np.float64 else np.float32)
     taps = [
         _taps(attrs, _Axis(extent, attrs.align_corners), places[:, :, -1 - i])
         for i, extent in enumerate(extents)
     ]
-    flat = data.reshape(batch, channels, -1)
+    flat = data.reshape(batch, channels, math.prod(extents))
     result = (_gather if attrs.method == "nearest" else _blend)(flat, taps, extents)
     return result.reshape(batch, channels, *grid.shape[1:-1])
 
@@ -230,7 +232,7 @@ def _affine_grid(attrs: AffineGridAttrs, theta: Array, size: Array | None) -> Ar
     points = np.stack([*reversed(mesh), np.ones_like(mesh[0])], axis=-1).astype(dtype)
     flat = points.reshape(-1, len(extents) + 1)
     moved: Array = flat @ theta.astype(dtype).transpose(0, 2, 1)
-    return moved.reshape(-1, *mesh[0].shape, len(extents)).astype(theta.dtype)
+    return moved.reshape(len(theta), *mesh[0].shape, len(extents)).astype(theta.dtype)
 
 
 def _line(extent: int, align_corners: bool) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN
+from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, define, traffic
@@ -44,7 +44,7 @@ def _squared_distance(_attrs: Any, data: Array, vectors: Array) -> Array:
 
 
 def _distance_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-    features = UNKNOWN
+    features: AnyDim = UNKNOWN
     if isinstance(ins[1], TensorType) and ins[1].shape is not None:
         features = ins[1].shape[1]
     pairs = outs[0].size if isinstance(outs[0], TensorType) else 0

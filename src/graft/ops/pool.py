@@ -139,9 +139,9 @@ def _max_pool_with_indices(attrs: MaxPoolIndicesAttrs, data: Array) -> tuple[Arr
     if 0 in shape:
         return np.empty(shape, data.dtype), np.empty(shape, np.int64)
     pairs = [_reading_pads(attrs, axis, n, counts[axis]) for axis, n in enumerate(extents)]
-    order = "F" if attrs.column_major else "C"
-    numbers = np.arange(math.prod(extents)).reshape(extents, order=order)  # type: ignore[call-overload]
-    numbers = padded(numbers, pairs, -1)
+    numbers = np.arange(math.prod(extents))
+    by_rows, by_columns = numbers.reshape(extents), numbers.reshape(extents[::-1]).T
+    numbers = padded(by_columns if attrs.column_major else by_rows, pairs, -1)
     plain = comparable(data)
     pixels = padded(plain, pairs, _lowest(plain))
     best = np.full(shape, _lowest(plain), plain.dtype)

@@ -112,8 +112,8 @@ def _multinomial(attrs: MultinomialAttrs, data: Array) -> Array:
         raise ValueError("a row of odds has no possible outcome or an infinite one")
     sums = np.cumsum(np.exp(odds - best), axis=1)
     rows = odds.shape[0]
-    draws = _fractions(random_bits(attrs.seed, rows * attrs.sample_size)).reshape(rows, -1)
     result = np.zeros((rows, attrs.sample_size), attrs.dtype.numpy)
+    draws = _fractions(random_bits(attrs.seed, result.size)).reshape(result.shape)
     for row, (limits, numbers) in enumerate(zip(sums, draws, strict=True)):
         last = np.searchsorted(limits, limits[-1])  # the last outcome that is possible
         found = np.searchsorted(limits, numbers * limits[-1], side="right")

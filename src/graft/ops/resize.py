@@ -131,7 +131,7 @@ def _kernel(attrs: ResizeAttrs, distance: Array) -> Array:
 
 def coordinates(attrs: ResizeAttrs, axis: AxisResize) -> Array:
     """Per result position, the coordinate in the operand that it looks at."""
-    dtype = np.float32 if attrs.method == "nearest_neighbor" else np.float64
+    dtype = np.float32  # as scales are: other implementations round coordinates alike
     positions = np.arange(axis.resized, dtype=dtype)
     return _COORDINATES[attrs.coordinate_transformation_mode](axis, positions)
 

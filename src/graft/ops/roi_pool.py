@@ -41,7 +41,7 @@ def _roi_pool_type(attrs: RoiPoolAttrs, data: TensorType, rois: TensorType) -> T
 
 
 def _roi_pool_work(_attrs: RoiPoolAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-    """At most every element of the image per region; a region is rarely smaller than a tenth."""
+    """At most every element of the image per region: how large regions are only data tell."""
     data, rois = ins[0], ins[1]
     assert isinstance(data, TensorType)
     assert isinstance(rois, TensorType)

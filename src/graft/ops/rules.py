@@ -112,14 +112,12 @@ def only(allowed: Callable[[DType], bool], what: str, rule: TypeRule) -> TypeRul
 def symbolic_by(function: Callable[..., Any]) -> SymbolicRule:
     """Follow known values by the operator's own NumPy meaning, which also works on dims."""
 
-    def follow(
-        attrs: Any, known: Sequence[Array | None], types: Sequence[Type | None]
-    ) -> Array | None:
+    def follow(attrs: Any, known: Sequence[Array | None], types: Sequence[Type | None]) -> Any:
         for value, type_ in zip(known, types, strict=True):
             if type_ is not None and value is None:
                 return None
         result = function(attrs, *known)
-        return result if isinstance(result, np.ndarray) else np.asarray(result)
+        return result if isinstance(result, tuple) else np.asarray(result)
 
     return follow
 

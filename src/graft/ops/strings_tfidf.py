@@ -117,7 +117,7 @@ class _Trie:
 
 def _tfidf(attrs: TfIdfAttrs, data: Array) -> Array:
     grams = _grams(attrs)
-    rows = data.reshape(-1, data.shape[-1]) if data.ndim == 2 else data[np.newaxis]
+    rows = data if data.ndim == 2 else data[np.newaxis]
     counts = np.zeros((len(rows), len(grams)), np.int64)
     if grams and rows.shape[1]:
         trie = _Trie(grams)

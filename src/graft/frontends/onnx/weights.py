@@ -293,6 +293,10 @@ def _decoded(span: _Span, header: _Header) -> Array:
 def _unpacked(packed: Array, header: _Header) -> Array:
     """Elements of less than a byte, the first in the lowest bits, one to the byte."""
     bits = header.dtype.bits
+    if 8 % bits:  # elements cross the borders of bytes
+        stream = np.unpackbits(packed, bitorder="little")[: header.count * bits]
+        wide = np.packbits(stream.reshape(-1, bits), axis=1, bitorder="little")
+        return wide.reshape(-1).view(header.dtype.numpy)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     elements = packed[:, None] >> shifts
     elements &= np.uint8(2**bits - 1)

@@ -25,7 +25,7 @@ from graft.ir.types import OptionalType, TensorType, Type, join
 from graft.ops.bodies import common_type, seen_outside, sliced_type, turn_bindings
 
 # After so many imports of a body whose types still change, all carried extents are let go at once.
-_PATIENCE = 4
+_PATIENCE = 8
 
 
 def _graph(call: Call, name: str) -> onnx.GraphProto:

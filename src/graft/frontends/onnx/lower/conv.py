@@ -47,7 +47,7 @@ def _with_bias(call: Call, result: Value, bias: Value | None) -> Value:
 def _conv_transpose(call: Call) -> Value:
     data, weight = call.input(0), call.input(1)
     window = window_without_padding(call, data, weight)
-    added = call.ints("output_padding", None) or (0,) * window.rank
+    added = call.ints("output_padding", ()) or (0,) * window.rank
     attributes = {**window.attributes, "padding": _transposed_padding(call, data, window, added)}
     result = call.op(
         f"nn.conv{window.rank}d_transpose",
@@ -62,12 +62,12 @@ def _conv_transpose(call: Call) -> Value:
 
 def _transposed_padding(call: Call, data: Value, window: Window, added: Any) -> tuple[AnyDim, ...]:
     """What is cut off before, then behind each axis; negative amounts are zeros added."""
-    rank, wanted = window.rank, call.ints("output_shape", None)
+    rank, wanted = window.rank, call.ints("output_shape", ())
     if wanted:
         return _padding_for_shape(call, data, window, added, wanted)
     if window.auto_pad in ("NOTSET", "VALID"):
         zeros = (0,) * (2 * rank)
-        return tuple(call.ints("pads", zeros)) if window.auto_pad == "NOTSET" else zeros
+        return call.ints("pads", ()) or zeros if window.auto_pad == "NOTSET" else zeros
     # The result is to be `stride` times as large, or larger where the kernel is too small for that.
     totals = [
         dim_max(window.span(axis) + added[axis] - window.strides[axis], 0) for axis in range(rank)

@@ -77,6 +77,8 @@ def _kernel(call: Call, data: Value, vectors: Array) -> Value:
     """The kernel function of each sample and each vector: [samples, vectors]."""
     gamma, offset, degree = (*call.ints("kernel_params", ()), 0.0, 0.0, 0.0)[:3]
     kind = call.string("kernel_type", "LINEAR")
+    if kind not in ("LINEAR", "POLY", "RBF", "SIGMOID"):
+        call.fail(f"kernel_type is '{kind}', none of LINEAR, POLY, RBF, SIGMOID")
     constant = call.constant(vectors)
     if kind == "RBF":
         distance = call.op("ml.squared_distance", data, constant)
@@ -88,9 +90,7 @@ def _kernel(call: Call, data: Value, vectors: Array) -> Value:
     scaled = call.op("add", scaled, call.scalar(offset, product))
     if kind == "POLY":
         return call.op("power", scaled, call.scalar(degree, product))
-    if kind == "SIGMOID":
-        return call.op("tanh", scaled)
-    call.fail(f"kernel_type is '{kind}', none of LINEAR, POLY, RBF, SIGMOID")
+    return call.op("tanh", scaled)
 
 
 @lowers("SVMRegressor", domain=ML)

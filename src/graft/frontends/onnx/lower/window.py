@@ -47,7 +47,8 @@ class Window:
 def spatial_rank(call: Call, *values: Value) -> int:
     """The number of spatial axes, from whichever operand or attribute tells it."""
     ranks = [len(value.shape) - 2 for value in values if value.shape is not None]
-    ranks += [len(call.ints(name)) for name in ("kernel_shape",) if call.has(name)]
+    if not ranks and call.ints("kernel_shape", ()):
+        ranks = [len(call.ints("kernel_shape"))]
     rank = ranks[0] if ranks else call.rank(values[0]) - 2
     if rank not in RANKS:
         call.unsupported(f"{call.node.op_type} has {rank} spatial axes; 1 to 3 are supported")
@@ -68,8 +69,8 @@ def window_without_padding(call: Call, data: Value, weight: Value | None = None)
     if auto_pad not in _AUTO_PAD:
         call.fail(f"auto_pad is '{auto_pad}', none of {', '.join(_AUTO_PAD)}")
     kernel = _kernel(call, rank, weight)
-    strides = call.ints("strides", (1,) * rank)
-    dilation = call.ints("dilations", (1,) * rank)
+    strides = call.ints("strides", ()) or (1,) * rank  # an empty list is as good as none
+    dilation = call.ints("dilations", ()) or (1,) * rank
     for name, given in (("kernel_shape", kernel), ("strides", strides), ("dilations", dilation)):
         if len(given) != rank:
             call.fail(f"{name} has {len(given)} entries, not {rank}")
@@ -81,7 +82,7 @@ def window_without_padding(call: Call, data: Value, weight: Value | None = None)
 def _kernel(call: Call, rank: int, weight: Value | None) -> tuple[AnyDim, ...]:
     if weight is None:
         return tuple(call.ints("kernel_shape"))
-    declared = call.ints("kernel_shape", None)
+    declared = call.ints("kernel_shape", ())
     if weight.shape is None:
         return declared or (UNKNOWN,) * rank
     kernel = weight.shape[2:]
@@ -94,7 +95,7 @@ def _kernel(call: Call, rank: int, weight: Value | None) -> tuple[AnyDim, ...]:
 def _padding(call: Call, data: Value, window: Window) -> tuple[AnyDim, ...]:
     """Padding before, then behind each spatial axis."""
     if window.auto_pad == "NOTSET":
-        return tuple(call.ints("pads", (0,) * (2 * window.rank)))
+        return call.ints("pads", ()) or (0,) * (2 * window.rank)
     if window.auto_pad == "VALID":
         return (0,) * (2 * window.rank)
     extents = (UNKNOWN,) * window.rank if data.shape is None else data.shape[2:]

@@ -1,0 +1,80 @@
+"""Arrays and files: reads what the user gives, writes what a model computes, never pickled."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.ir.evaluate import Data
+
+
+def arrays_in(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz archive by name, or the one of an .npy file."""
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"": loaded}
+            return {name: loaded[name] for name in loaded.files}
+    except OSError as error:
+        raise UserError(f"cannot read '{path}': {error.strerror or error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        detail, hint = _explained(error)
+        raise UserError(f"'{path}' is not a readable NumPy file: {detail}", hint=hint) from error
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    text = str(error)
+    if "Object arrays" in text:
+        hint = "strings can be written with numpy.save(path, array.astype(str))"
+        return "it holds Python objects", hint
+    if "pickle" in text or isinstance(error, EOFError):
+        return "it has another format, or is empty", "write it with numpy.save or numpy.savez"
+    return text, ""
+
+
+def save_outputs(folder: Path, outputs: Sequence[tuple[str, Data]]) -> dict[str, Path]:
+    """Write each output: a tensor as .npy, a sequence as .npz; gives the files by output."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = _file_names([name for name, _ in outputs])
+    files: dict[str, Path] = {}
+    for name, data in outputs:
+        stem = folder / names[name]
+        if isinstance(data, list) and all(isinstance(item, np.ndarray) for item in data):
+            files[name] = stem.with_name(f"{stem.name}.npz")
+            np.savez(files[name], *map(_storable, data), allow_pickle=False)
+        elif isinstance(data, np.ndarray):
+            files[name] = stem.with_name(f"{stem.name}.npy")
+            np.save(files[name], _storable(data), allow_pickle=False)
+        else:
+            kind = "empty" if data is None else f"a {type(data).__name__}"
+            raise UserError(f"the output '{name}' is {kind}, which no array file can hold")
+    return files
+
+
+def _storable(array: Array) -> Array:
+    return array.astype(str) if array.dtype == object else array
+
+
+def _file_names(names: Sequence[str]) -> Mapping[str, str]:
+    """A file name for each output, all different."""
+    taken: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._") or "output"
+        candidates = (f"{plain}{suffix}" for suffix in _suffixes())
+        taken[name] = next(one for one in candidates if one not in taken.values())
+    return taken
+
+
+def _suffixes() -> Iterator[str]:
+    yield ""
+    number = 1
+    while True:
+        number += 1
+        yield f"_{number}"

@@ -1,0 +1,254 @@
+"""What a model is run on: files that the user names, and generated data for all other inputs.
+
+In go a graph and the options `--input`, `--dim` and `--seed`; out comes one value per input of the
+graph. A dim has one value throughout: given by `--dim`, by the shape of a file's array, or 1. Each
+generated input depends on the seed and its position only, not on what the others are.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, substitute
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import UserError
+from graft.cli.arrays import arrays_in
+from graft.ir.evaluate import Data
+from graft.ir.graph import Graph, Value
+from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type, bare_symbol
+
+_WORDS = ("graft", "scion", "stock", "bud", "bark", "root", "leaf", "bough")
+_SEQUENCE_LENGTH = 2
+_INTEGERS_BELOW = 10
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file with one input's data, or (without a name) an archive of inputs by name."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """The data for one input and where they come from."""
+
+    value: Value
+    data: Data
+    origin: str
+
+
+def add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that decide what a model is run on."""
+    parser.add_argument(
+        "--input",
+        dest="inputs",
+        metavar="NAME=FILE",
+        type=_input_file,
+        action="append",
+        default=[],
+        help="an input from a .npy file; or an .npz archive, NAME= left out, of inputs by name",
+    )
+    parser.add_argument(
+        "--dim",
+        dest="dims",
+        metavar="NAME=VALUE",
+        type=_dim_value,
+        action="append",
+        default=[],
+        help="the value of a dynamic dim (1 unless given)",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=_count,
+        default=0,
+        help="of generated inputs: normal floats, integers from 0 to 9 (default 0)",
+    )
+
+
+def feed(graph: Graph, options: argparse.Namespace) -> list[Fed]:
+    """The data for each input, in order."""
+    given = dict(_given(graph, options.inputs))
+    bindings = _bindings(graph, options.dims)
+    for value in graph.inputs:
+        if value.name in given:
+            _bind(value, given[value.name].data, bindings)
+    return [
+        given.get(value.name) or _generated(value, position, options.seed, bindings)
+        for position, value in enumerate(graph.inputs)
+    ]
+
+
+def _input_file(text: str) -> InputFile:
+    name, equals, path = text.partition("=")
+    if not equals and text.endswith(".npz"):
+        return InputFile("", Path(text))
+    if not name or not path:
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=FILE.npy or FILE.npz")
+    return InputFile(name, Path(path))
+
+
+def _dim_value(text: str) -> tuple[str, int]:
+    name, _, extent = text.partition("=")
+    if not name or not extent.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=VALUE, as in batch=4")
+    return name, int(extent)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number")
+    return int(text)
+
+
+def _given(graph: Graph, files: Sequence[InputFile]) -> Iterator[tuple[str, Fed]]:
+    values = {value.name: value for value in graph.inputs}
+    seen: set[str] = set()
+    for file in files:
+        for name, arrays in _by_input(file):
+            if name not in values:
+                known = ", ".join(f"'{known}'" for known in values) or "none"
+                raise UserError(f"there is no input '{name}'", hint=f"inputs: {known}")
+            if name in seen:
+                raise UserError(f"the input '{name}' is given twice")
+            seen.add(name)
+            value = values[name]
+            yield name, Fed(value, _fitting(value, arrays, file.path), str(file.path))
+
+
+def _by_input(file: InputFile) -> Iterator[tuple[str, Sequence[Array]]]:
+    arrays = arrays_in(file.path)
+    if file.name:
+        yield file.name, list(arrays.values())
+    else:
+        yield from ((name, [array]) for name, array in arrays.items())
+
+
+def _fitting(value: Value, arrays: Sequence[Array], path: Path) -> Data:
+    """A file's arrays as the data for an input, refused where its type does not allow them."""
+    type_ = value.type.element if isinstance(value.type, OptionalType) else value.type
+    if isinstance(type_, SequenceType) and isinstance(type_.element, TensorType):
+        return [_converted(value, type_.element, array, path) for array in arrays]
+    if not isinstance(type_, TensorType):
+        raise UserError(f"the input '{value.name}' is a {type_}, which no array file can hold")
+    if len(arrays) != 1:
+        hint = "leave out the name to take each array as the input of its own name"
+        message = f"'{path}' holds {len(arrays)} arrays, but '{value.name}' is one tensor"
+        raise UserError(message, hint=hint)
+    return _converted(value, type_, arrays[0], path)
+
+
+def _converted(value: Value, type_: TensorType, array: Array, path: Path) -> Array:
+    """The array with the same elements in Graft's form of the dtype."""
+    wanted = type_.dtype.numpy
+    if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize and wanted.kind == "V":
+        array = array.view(wanted)  # NumPy's files do not say which of the exotic dtypes it is
+    elif array.dtype.kind in "US":
+        array = array.astype(str).astype(object)
+    elif not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    actual = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+    message = f"the input '{value.name}' wants {value.type}, but '{path}' holds {actual}"
+    if array.dtype.kind == "V" and array.dtype != wanted:
+        raise UserError(message)
+    if dtype_of(array.dtype) != type_.dtype:
+        raise UserError(message, hint=f"convert it with .astype('{type_.dtype}')")
+    if type_.shape is not None and not _may_have_shape(type_.shape, array.shape):
+        raise UserError(message)
+    return array
+
+
+def _may_have_shape(wanted: Sequence[AnyDim], actual: Sequence[int]) -> bool:
+    return len(wanted) == len(actual) and all(
+        dim == extent or not isinstance(dim, int)
+        for dim, extent in zip(wanted, actual, strict=True)
+    )
+
+
+def _bindings(graph: Graph, dims: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """The dims that the user has set."""
+    known = sorted(graph.input_symbols)
+    bindings: dict[str, int] = {}
+    for name, extent in dims:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise UserError(f"no input has a dynamic dim '{name}'", hint=f"dynamic dims: {listed}")
+        if bindings.setdefault(name, extent) != extent:
+            raise UserError(f"--dim sets '{name}' to both {bindings[name]} and {extent}")
+    return bindings
+
+
+def _bind(value: Value, data: Data, bindings: dict[str, int]) -> None:
+    """Learn dims from the shape of given data."""
+    type_ = value.type.element if isinstance(value.type, OptionalType) else value.type
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return
+    for dim, extent in zip(type_.shape, data.shape, strict=True):
+        name = bare_symbol(dim)
+        if name is not None and bindings.setdefault(name, extent) != extent:
+            raise UserError(
+                f"the dim '{name}' is {bindings[name]}, but {extent} in the input '{value.name}'",
+                hint=f"'{value.name}' wants {value.type}",
+            )
+
+
+def _generated(value: Value, position: int, seed: int, bindings: Mapping[str, int]) -> Fed:
+    generator = np.random.default_rng([seed, position])
+    try:
+        data = _drawn(value.type, generator, bindings)
+    except UserError as error:
+        error.message = f"the input '{value.name}' {error.message}"
+        error.hint = f"give it with --input '{value.name}=FILE.npy'"
+        raise
+    except (MemoryError, ValueError, OverflowError):
+        message = f"the input '{value.name}' of {value.type} does not fit into memory"
+        raise UserError(message, hint="try smaller dims") from None
+    return Fed(value, data, f"generated, seed {seed}")
+
+
+def _drawn(type_: Type, generator: np.random.Generator, bindings: Mapping[str, int]) -> Data:
+    if isinstance(type_, OptionalType):
+        return _drawn(type_.element, generator, bindings)
+    if isinstance(type_, SequenceType):
+        return [_drawn(type_.element, generator, bindings) for _ in range(_SEQUENCE_LENGTH)]
+    if isinstance(type_, MapType):
+        raise UserError("is a map, which Graft cannot make up")
+    if type_.shape is None:
+        raise UserError("has no known rank, so Graft cannot make it up")
+    return _drawn_array(type_.dtype, [_extent(dim, bindings) for dim in type_.shape], generator)
+
+
+def _extent(dim: AnyDim, bindings: Mapping[str, int]) -> int:
+    """A dim's value; 1 where nobody has set it."""
+    if isinstance(dim, int):
+        return dim
+    name = None if dim is UNKNOWN else bare_symbol(dim)
+    if name is None:
+        return 1
+    value = substitute(dim, {name: bindings.get(name, 1)})
+    assert isinstance(value, int)
+    return value
+
+
+def _drawn_array(dtype: DType, shape: list[int], generator: np.random.Generator) -> Array:
+    if dtype is DType.BOOL:
+        return np.asarray(generator.integers(0, 2, shape).astype(bool))
+    if dtype is DType.STRING:
+        words: Any = np.array(_WORDS, dtype=object)
+        return np.asarray(words[generator.integers(0, len(_WORDS), shape)], dtype=object)
+    if dtype.is_integer:
+        largest = 2 ** (dtype.bits - dtype.is_signed_integer) - 1
+        drawn = generator.integers(0, min(_INTEGERS_BELOW, largest + 1), shape)
+        return np.asarray(drawn).astype(dtype.numpy)
+    real = np.asarray(generator.standard_normal(shape, dtype=np.float32))
+    if dtype.is_complex:
+        real = real + 1j * generator.standard_normal(shape, dtype=np.float32)
+    return real.astype(dtype.numpy)

@@ -1,0 +1,312 @@
+"""`graft inspect`: model file in, a summary out that ends with whether Graft can import it."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from graft.base.errors import GraftError
+from graft.cli.report import (
+    counted,
+    dim_json,
+    dim_text,
+    graph_size,
+    histogram,
+    number,
+    print_json,
+    print_lines,
+    section,
+    size_text,
+    table,
+)
+from graft.cli.status import status
+from graft.cli.survey import Obstacle, Parameters, obstacles, operators, parameters
+from graft.frontends.onnx.importer import import_source
+from graft.frontends.onnx.reader import Source, read_model
+from graft.frontends.onnx.types import type_from_onnx
+from graft.ir.graph import Graph, Value
+from graft.ir.op import Work
+from graft.ir.printer import to_text
+from graft.ir.types import bare_symbol, dims_of, symbols_in
+from graft.ops.composite import arithmetic
+from graft.passes.group_fusion import group_fusion
+from graft.passes.pipeline import optimize
+
+DESCRIPTION = """\
+Say what is in an ONNX model: inputs and outputs, operators, parameters, arithmetic, dynamic dims,
+and what becomes of it in Graft. Exit code 0 if Graft can import it; otherwise 1, with every node
+that stands in the way."""
+EXAMPLES = """\
+  graft inspect model.onnx                    a summary
+  graft inspect model.onnx --text | less      the imported graph as text
+  graft inspect model.onnx --json             the summary for programs
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An input or output of the model."""
+
+    name: str
+    type: str
+    dynamic: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of the model in Graft."""
+
+    graph: Graph
+    work: Work
+    optimized: Graph
+    fused: Graph
+
+    @property
+    def from_data(self) -> list[str]:
+        """Dims that only the data decide."""
+        values = [value for node in self.graph.nodes for value in node.outputs]
+        found = frozenset[str]().union(*(symbols_in(value.type) for value in values))
+        return sorted(found - self.graph.input_symbols, key=lambda name: (len(name), name))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All that `graft inspect` has to say."""
+
+    path: Path
+    source: Source
+    operators: Counter[str]
+    parameters: Parameters
+    inputs: Sequence[Argument]
+    outputs: Sequence[Argument]
+    imported: Imported | None
+    obstacles: Sequence[Obstacle]
+    error: GraftError | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--text", action="store_true", help="print the imported graph, nothing else")
+    form.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(options: argparse.Namespace) -> int:
+    with status(f"reading {options.model.name}"):
+        source = read_model(options.model)
+    if options.text:
+        with status(f"importing {options.model.name}"):
+            text = to_text(import_source(source)).text
+        print(text, end="")
+        return 0
+    with status(f"inspecting {options.model.name}"):
+        summary = summarize(options.model, source)
+    if options.json:
+        print_json(_json(summary))
+    else:
+        print_lines(_text(summary))
+    return 0 if summary.error is None else 1
+
+
+def summarize(path: Path, source: Source) -> Summary:
+    """Import the model and collect the facts; an import that fails is one of them."""
+    imported, error = _imported(source)
+    model = source.model
+    given = {tensor.name for tensor in model.graph.initializer} | source.seeded.keys()
+    inputs = [_declared(info) for info in model.graph.input if info.name not in given]
+    outputs = [_declared(info) for info in model.graph.output]
+    if imported is not None:
+        graph = imported.graph
+        inputs = [_argument(value.name, value) for value in graph.inputs]
+        outputs = [
+            _argument(name, value)
+            for name, value in zip(graph.output_names, graph.outputs, strict=True)
+        ]
+    return Summary(
+        path,
+        source,
+        operators(model),
+        parameters(source),
+        inputs,
+        outputs,
+        imported,
+        obstacles(source) if error is not None else (),
+        error,
+    )
+
+
+def _imported(source: Source) -> tuple[Imported | None, GraftError | None]:
+    try:
+        graph = import_source(source)
+        optimized = optimize(graph)
+        return Imported(graph, arithmetic(graph), optimized, group_fusion(optimized)), None
+    except GraftError as error:
+        return None, error
+
+
+def _argument(name: str, value: Value) -> Argument:
+    dynamic = [str(dim) for dim in dims_of(value.type) if not isinstance(dim, int)]
+    return Argument(name, str(value.type), tuple(dict.fromkeys(dynamic)))
+
+
+def _declared(info: onnx.ValueInfoProto) -> Argument:
+    """An argument of a model that was not imported."""
+    try:
+        return _argument(info.name, Value(info.name, type_from_onnx(info.type)))
+    except GraftError as error:
+        return Argument(info.name, error.message, ())
+
+
+def _text(summary: Summary) -> Iterator[str]:
+    yield str(summary.path)
+    yield from (f"  {line}" for line in table(_facts(summary)))
+    yield from section("Inputs", _arguments(summary.inputs))
+    yield from section("Outputs", _arguments(summary.outputs))
+    yield from section("ONNX operators", histogram(summary.operators))
+    if summary.imported is not None:
+        yield from _outcome(summary.imported)
+    if summary.obstacles:
+        count = counted(len(summary.obstacles), "node")
+        yield from section(f"What stands in the way: {count}", _obstacle_table(summary.obstacles))
+    if summary.error is not None:
+        yield from section("Graft cannot import it", str(summary.error).split("\n"))
+
+
+def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+    model, seeded = summary.source.model, summary.source.seeded
+    drawn = sum(weight.nbytes for weight in seeded.values())
+    note = f", and {size_text(drawn)} of weights drawn from seeds" if seeded else ""
+    yield "file size", size_text(summary.path.stat().st_size) + note
+    yield "format", f"ONNX IR version {model.ir_version}, {', '.join(_opset_texts(model))}"
+    yield "producer", f"{model.producer_name} {model.producer_version}".strip() or "not given"
+    yield "graph", f"{model.graph.name or 'without a name'}, {_node_count(summary)}"
+    held = summary.parameters
+    yield "parameters", f"{number(held.count)} ({size_text(held.bytes)})"
+
+
+def _node_count(summary: Summary) -> str:
+    here, everywhere = len(summary.source.model.graph.node), summary.operators.total()
+    nested = f" and {number(everywhere - here)} in nested graphs" if everywhere > here else ""
+    return f"{counted(here, 'node')}{nested}"
+
+
+def _opset_texts(model: onnx.ModelProto) -> Iterator[str]:
+    for opset in model.opset_import:
+        domain = f" of {opset.domain}" if opset.domain not in ("", "ai.onnx") else ""
+        yield f"opset {opset.version}{domain}"
+
+
+def _arguments(arguments: Sequence[Argument]) -> list[str]:
+    rows = [
+        (one.name, one.type, f"dynamic: {', '.join(one.dynamic)}" if one.dynamic else "")
+        for one in arguments
+    ]
+    return table(rows) or ["none"]
+
+
+def _outcome(imported: Imported) -> Iterator[str]:
+    graph = imported.graph
+    yield from section("Dynamic dims", _dim_table(imported))
+    work = [
+        ("multiply-accumulates", dim_text(imported.work.macs)),
+        ("other operations", dim_text(imported.work.flops)),
+    ]
+    yield from section("Arithmetic of one inference", table(work))
+    counts = Counter(node.op.name for node in graph.walk())
+    yield from section("Graft operators", histogram(counts))
+    stages = [
+        ("imported", graph_size(graph)),
+        ("after the passes", graph_size(imported.optimized)),
+        ("after fusion", graph_size(imported.fused)),
+    ]
+    yield from section("Graft can import it", table(stages))
+
+
+def _dim_table(imported: Imported) -> list[str]:
+    places = _dim_places(imported.graph)
+    rows = [(name, f"given by {', '.join(where)}") for name, where in places.items()]
+    lines = table(rows)
+    if imported.from_data:
+        shown = ", ".join(imported.from_data[:8])
+        others = len(imported.from_data) - 8
+        lines.append(f"only from data: {shown}{f' and {others} more' if others > 0 else ''}")
+    return lines or ["none"]
+
+
+def _dim_places(graph: Graph) -> dict[str, list[str]]:
+    """Where the inputs give each dim."""
+    places: dict[str, list[str]] = {}
+    for value in graph.inputs:
+        for axis, dim in enumerate(dims_of(value.type)):
+            name = bare_symbol(dim)
+            if name is not None:
+                places.setdefault(name, []).append(f"axis {axis} of {value.name}")
+    return places
+
+
+def _obstacle_table(found: Iterable[Obstacle]) -> list[str]:
+    rows = [(one.operator, one.domain or "ai.onnx", one.place.node, one.reason) for one in found]
+    return table(rows, header=("operator", "domain", "node", "why"))
+
+
+def _json(summary: Summary) -> dict[str, Any]:
+    model = summary.source.model
+    return {
+        "model": str(summary.path),
+        "file_bytes": summary.path.stat().st_size,
+        "ir_version": model.ir_version,
+        "opsets": {opset.domain or "ai.onnx": opset.version for opset in model.opset_import},
+        "producer": {"name": model.producer_name, "version": model.producer_version},
+        "graph": model.graph.name,
+        "nodes": len(model.graph.node),
+        "operators": dict(summary.operators.most_common()),
+        "parameters": {"count": summary.parameters.count, "bytes": summary.parameters.bytes},
+        "inputs": [_argument_json(one) for one in summary.inputs],
+        "outputs": [_argument_json(one) for one in summary.outputs],
+        "importable": summary.error is None,
+        "imported": None if summary.imported is None else _imported_json(summary.imported),
+        "obstacles": [
+            {
+                "operator": one.operator,
+                "domain": one.domain or "ai.onnx",
+                "node": one.place.node,
+                "reason": one.reason,
+            }
+            for one in summary.obstacles
+        ],
+        "error": None if summary.error is None else _error_json(summary.error),
+    }
+
+
+def _argument_json(argument: Argument) -> dict[str, Any]:
+    return {"name": argument.name, "type": argument.type, "dynamic": list(argument.dynamic)}
+
+
+def _imported_json(imported: Imported) -> dict[str, Any]:
+    graph = imported.graph
+    return {
+        "operators": dict(Counter(node.op.name for node in graph.walk()).most_common()),
+        "macs": dim_json(imported.work.macs),
+        "flops": dim_json(imported.work.flops),
+        "dims": _dim_places(graph),
+        "dims_from_data": imported.from_data,
+        "nodes": len(graph.nodes),
+        "nodes_after_passes": len(imported.optimized.nodes),
+        "nodes_after_fusion": len(imported.fused.nodes),
+    }
+
+
+def _error_json(error: GraftError) -> dict[str, Any]:
+    place = error.place
+    return {
+        "message": error.message,
+        "node": None if place is None else place.node,
+        "operator": None if place is None else place.kind,
+        "hint": error.hint,
+    }

@@ -1,0 +1,162 @@
+"""The command line: arguments in, an exit code out.
+
+Finds the command, lets its file read its own options, and turns whatever goes wrong into a message
+without a traceback. Commands are imported when they are asked for: `graft --version` needs none of
+them, and an interrupt during a slow import ends as quietly as one later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from graft import __version__
+from graft.base.errors import GraftError, InternalError
+
+# One line each; the command is the module of the same name in this package.
+COMMANDS = {
+    "inspect": "say what is in a model and whether Graft can import it",
+    "compile": "stop at a stage of the compiler and print it",
+    "run": "run a model on given or generated inputs",
+    "check": "compare a model's results with ONNX Runtime's",
+    "demo": "walk through the whole compiler on a small network",
+}
+
+OK, FAILED, USAGE, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+
+_DESCRIPTION = "Graft compiles and runs ONNX models, on whatever backends are grafted onto it."
+_EPILOG = """\
+examples:
+  graft demo                                    a walk through the compiler
+  graft inspect model.onnx                      what is in it, and will it import?
+  graft run model.onnx --dim batch=4            run it on generated inputs
+  graft check model.onnx                        compare with ONNX Runtime
+  graft compile model.onnx --emit optimized     the graph after the passes
+
+`graft COMMAND --help` explains a command and has more examples.
+exit codes: 0 success, 1 failure or a negative answer, 2 wrong usage, 3 a bug in Graft
+"""
+
+
+class Command(Protocol):
+    """What the file of a command has."""
+
+    DESCRIPTION: str
+    EXAMPLES: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's options."""
+
+    def execute(self, options: argparse.Namespace) -> int:
+        """Do it; gives the exit code."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (that of the process for None) and give its exit code."""
+    _write_any_text()
+    debug = bool(os.environ.get("GRAFT_DEBUG"))
+    try:
+        name, rest, wants_debug = _parsed(arguments)
+        debug |= wants_debug
+        command = cast(Command, importlib.import_module(f"graft.cli.{name}"))
+        options = _parser(name, command).parse_args(rest)
+        debug |= options.debug
+        code = _execute(command, options)
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse has printed its help or its complaint
+        return stop.code if isinstance(stop.code, int) else OK
+    except KeyboardInterrupt:
+        print("graft: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return BROKEN_PIPE
+    except (GraftError, OSError, MemoryError) as error:
+        if debug:
+            traceback.print_exc()
+        print(_message(error), file=sys.stderr)
+        return INTERNAL if isinstance(error, InternalError) else FAILED
+
+
+def _parsed(arguments: Sequence[str] | None) -> tuple[str, list[str], bool]:
+    """The command's name, what follows it, and whether tracebacks are wanted."""
+    parser = argparse.ArgumentParser(
+        "graft",
+        usage="graft [--version] [--debug] COMMAND ...",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    listing = "\n".join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items())
+    parser.description = f"{_DESCRIPTION}\n\ncommands:\n{listing}"
+    parser.add_argument("--version", action="version", version=f"graft {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        parser.print_help(sys.stderr)
+        parser.exit(USAGE)
+    options = parser.parse_args(given)
+    return options.command, options.rest, options.debug
+
+
+def _parser(name: str, command: Command) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        f"graft {name}",
+        description=command.DESCRIPTION,
+        epilog=f"examples:\n{command.EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    return parser
+
+
+def _execute(command: Command, options: argparse.Namespace) -> int:
+    try:
+        return command.execute(options)
+    except (GraftError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        # Nothing else is raised on purpose.
+        raise InternalError(f"{type(error).__name__}: {error}") from error
+
+
+def _message(error: GraftError | OSError | MemoryError) -> str:
+    if isinstance(error, InternalError):
+        advice = "this is a bug in Graft: please report it, with the output of the same command"
+        return f"graft: internal error: {error}\n  {advice} and --debug"
+    if isinstance(error, GraftError):
+        return f"graft: error: {error}"
+    if isinstance(error, MemoryError):
+        return "graft: error: out of memory\n  hint: try smaller inputs, or a larger machine"
+    where = f": '{error.filename}'" if error.filename else ""
+    return f"graft: error: {error.strerror or error}{where}"
+
+
+def _write_any_text() -> None:
+    """Let names that the terminal's encoding lacks be printed all the same, escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _silence_stdout() -> None:
+    """The reader has gone: what is still buffered goes nowhere when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""How results look on a terminal and as JSON: facts in, aligned text out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from graft.base.dims import AnyDim, Expr, symbols_of
+from graft.ir.graph import Graph
+from graft.passes.pipeline import PassReport
+
+WIDTH = 80
+INDENT = "  "
+_LONGEST_EXPRESSION = 56
+
+
+def section(title: str, lines: Iterable[str]) -> list[str]:
+    """A title with indented lines under it and an empty line before it."""
+    return ["", title, *(f"{INDENT}{line}".rstrip() for line in lines)]
+
+
+def table(
+    rows: Iterable[Sequence[str]], header: Sequence[str] = (), right: Iterable[int] = ()
+) -> list[str]:
+    """Rows as aligned columns; those numbered in `right` are aligned to the right."""
+    cells = [list(row) for row in ([header] if header else [])] + [list(row) for row in rows]
+    if not cells:
+        return []
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    numbers = set(right)
+    return [
+        "  ".join(
+            cell.rjust(width) if position in numbers else cell.ljust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def histogram(counts: Mapping[str, int]) -> list[str]:
+    """Names with their counts, most frequent first, in as many columns as fit."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    if not ordered:
+        return ["none"]
+    name_width = max(len(name) for name in counts)
+    count_width = max(len(number(count)) for count in counts.values())
+    cells = [f"{name:<{name_width}}  {number(count):>{count_width}}" for name, count in ordered]
+    gap = 4
+    width = len(cells[0]) + gap
+    columns = max(1, (WIDTH - len(INDENT) + gap) // width)
+    height = -(-len(cells) // columns)
+    return [
+        (" " * gap).join(cells[position] for position in range(row, len(cells), height))
+        for row in range(height)
+    ]
+
+
+def number(value: int) -> str:
+    """With separators between thousands."""
+    return f"{value:,}"
+
+
+def size_text(count: int) -> str:
+    """A number of bytes for people."""
+    if count < 1000:
+        return f"{count} B"
+    exponent = min(int(math.log10(count)) // 3, 5)
+    scaled = f"{count / 1000**exponent:.3g}"
+    if scaled == "1e+03":
+        scaled, exponent = "1", exponent + 1
+    return f"{scaled} {' kMGTPE'[exponent]}B"
+
+
+def dim_text(dim: AnyDim) -> str:
+    """A number of operations, in short where it is a long expression."""
+    if isinstance(dim, int):
+        return number(dim)
+    if not isinstance(dim, Expr):
+        return "known only from data"
+    text = str(dim)
+    if len(text) <= _LONGEST_EXPRESSION:
+        return text
+    constant = next((factor for monomial, factor in dim.terms if not monomial), 0)
+    return f"{number(constant)} + terms in {len(symbols_of(dim))} dynamic dims"
+
+
+def dim_json(dim: AnyDim) -> int | str | None:
+    """An integer, an expression as text, or None where only the data decide."""
+    if isinstance(dim, int):
+        return dim
+    return str(dim) if isinstance(dim, Expr) else None
+
+
+def figure(value: float | None) -> str:
+    """A measured number in a table."""
+    return "-" if value is None else f"{value:.5g}"
+
+
+def error_text(value: float) -> str:
+    """An error in a table: its size is what matters."""
+    return "0" if value == 0 else f"{value:.2e}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration for people."""
+    return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def graph_size(graph: Graph) -> str:
+    """How large a graph is, constants told apart."""
+    constants = sum(node.op.name == "constant" for node in graph.nodes)
+    return f"{counted(len(graph.nodes), 'node')} ({number(constants)} of them constants)"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"
+
+
+def pass_line(report: PassReport) -> str:
+    """What one pass did."""
+    if report.changed:
+        effect = f"{report.nodes_before:>6} -> {report.nodes_after:<6} nodes"
+    else:
+        effect = f"{'no change':>16}{'':6}"
+    return f"{report.name:<34}{effect}{report.seconds * 1000:10.1f} ms"
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines to standard output at once."""
+    print("\n".join(lines), flush=True)
+
+
+def print_json(facts: Mapping[str, Any]) -> None:
+    """Print one JSON object; numbers that JSON lacks become strings."""
+    print(json.dumps(_plain(facts), indent=2, allow_nan=False))
+
+
+def _plain(fact: Any) -> Any:
+    if isinstance(fact, Mapping):
+        return {str(key): _plain(value) for key, value in fact.items()}
+    if isinstance(fact, list | tuple):
+        return [_plain(item) for item in fact]
+    if isinstance(fact, float) and not math.isfinite(fact):
+        return str(fact)
+    return fact

@@ -1,0 +1,50 @@
+"""One line on the terminal that says what is going on, for whatever takes more than a second.
+
+Nothing is written where standard error is not a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+SECONDS_BETWEEN = 1.0
+
+_CLEAR_LINE = "\r\x1b[K"
+
+
+@contextmanager
+def status(label: str) -> Iterator[None]:
+    """Show the label and the seconds passed while the block runs."""
+    stream = sys.stderr
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    done = threading.Event()
+    ticker = threading.Thread(target=_tick, args=(label, stream, done), daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+
+
+def _tick(label: str, stream: TextIO, done: threading.Event) -> None:
+    start = time.monotonic()
+    shown = False
+    while not done.wait(SECONDS_BETWEEN):
+        text = f"{label} ... {time.monotonic() - start:.0f} s"
+        width = shutil.get_terminal_size().columns - 1
+        stream.write(_CLEAR_LINE + text[:width])
+        stream.flush()
+        shown = True
+    if shown:
+        stream.write(_CLEAR_LINE)
+        stream.flush()

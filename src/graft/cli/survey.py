@@ -1,0 +1,152 @@
+"""What an ONNX model holds, told without importing it: operators, parameters, obstacles.
+
+In goes a model that has been read; out come counts, and every node that keeps Graft from importing
+it. The importer itself stops at the first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+
+from graft.base.errors import GraftError, ModelError, Place
+from graft.frontends.onnx.functions import check_against_schema, full_name, unknown_operator
+from graft.frontends.onnx.reader import Source
+from graft.frontends.onnx.registry import LOWERINGS, key
+from graft.frontends.onnx.scope import in_order, opset_versions
+from graft.frontends.onnx.types import dtype_from_onnx
+from graft.frontends.onnx.wire import messages_in
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The tensors that a model brings along."""
+
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A node that cannot be imported."""
+
+    domain: str
+    operator: str
+    place: Place
+    reason: str
+
+
+def operators(model: onnx.ModelProto) -> Counter[str]:
+    """How often each operator occurs, in nested graphs and local functions too."""
+    nodes = (message for message in messages_in(model) if isinstance(message, onnx.NodeProto))
+    return Counter(key(node.domain, node.op_type) for node in nodes)
+
+
+def parameters(source: Source) -> Parameters:
+    """Initialisers, constants and weights drawn from seeds, taken together."""
+    count = bits = 0
+    for tensor in _tensors(source.model):
+        elements = 1
+        for extent in tensor.dims:
+            elements *= extent
+        count += elements
+        bits += elements * _bits(tensor.data_type)
+    for weight in source.seeded.values():
+        count += weight.nbytes // 4
+        bits += weight.nbytes * 8
+    return Parameters(count, bits // 8)
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    for message in messages_in(model):
+        if isinstance(message, onnx.GraphProto):
+            yield from message.initializer
+            yield from (sparse.values for sparse in message.sparse_initializer)
+        elif isinstance(message, onnx.NodeProto) and message.op_type == "Constant":
+            yield from (a.t for a in message.attribute if a.name == "value")
+
+
+def _bits(code: int) -> int:
+    try:
+        return dtype_from_onnx(code).bits
+    except GraftError:
+        return 0  # the importer says what is wrong with it
+
+
+def obstacles(source: Source) -> list[Obstacle]:
+    """Every node that the importer would stop at, in order."""
+    model = source.model
+    look = _Look(source, {(f.domain, f.name): f for f in model.functions})
+    look.at_nodes(model.graph.node, "", opset_versions(model.opset_import))
+    return look.found
+
+
+@dataclass
+class _Look:
+    source: Source
+    functions: Mapping[tuple[str, str], onnx.FunctionProto]
+    found: list[Obstacle] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)  # functions that have been looked into
+
+    def at_nodes(
+        self, nodes: Sequence[onnx.NodeProto], path: str, opsets: Mapping[str, int]
+    ) -> None:
+        for index, node in enumerate(_ordered(nodes, self.source.name)):
+            label = f"{path}{node.name or f'{node.op_type}_{index}'}"
+            self._at_node(node, Place(self.source.name, label, node.op_type), opsets)
+
+    def _at_node(self, node: onnx.NodeProto, place: Place, opsets: Mapping[str, int]) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        function = self.functions.get((domain, node.op_type))
+        if function is not None:
+            self._into(function, full_name(function), place, opsets)
+        else:
+            try:
+                self._check(node, domain, place, opsets)
+            except GraftError as error:
+                self.found.append(Obstacle(domain, node.op_type, place, error.message))
+        for attribute in node.attribute:
+            for graph in _graphs(attribute):
+                self.at_nodes(graph.node, f"{place.node}/{attribute.name}/", opsets)
+
+    def _check(
+        self, node: onnx.NodeProto, domain: str, place: Place, opsets: Mapping[str, int]
+    ) -> None:
+        opset = opsets.get(domain)
+        if opset is None:
+            raise ModelError(f"the model imports no opset of domain '{domain}'")
+        if key(domain, node.op_type) in LOWERINGS:
+            check_against_schema(node, domain, opset)
+            return
+        try:
+            schema = onnx.defs.get_schema(node.op_type, opset, domain)
+        except onnx.defs.SchemaError:
+            raise unknown_operator(node, opset, place) from None
+        if schema.has_function:
+            name = f"schema {key(domain, node.op_type)}"
+            self._into(schema.function_body, name, place, {**opsets, "": opsets.get("", opset)})
+        elif not schema.has_context_dependent_function:
+            raise unknown_operator(node, opset, place)
+
+    def _into(
+        self, function: onnx.FunctionProto, name: str, place: Place, opsets: Mapping[str, int]
+    ) -> None:
+        if name not in self.seen:
+            self.seen.add(name)
+            own = opset_versions(function.opset_import)
+            self.at_nodes(function.node, f"{place.node}/", {**opsets, **own})
+
+
+def _graphs(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
+    return [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
+
+
+def _ordered(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.NodeProto]:
+    """The order in which the importer numbers nodes without a name."""
+    try:
+        return in_order(nodes, source)
+    except ModelError:
+        return nodes  # they form a cycle, which is what the importer says
