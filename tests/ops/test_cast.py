@@ -225,8 +225,8 @@ def test_dims_pass_through_integer_casts_only() -> None:
     builder = Builder()
     x = builder.input("x", tensor("float32", symbol("n"), 3))
     dims = builder("shape_of", x)
-    short = builder.known(builder("cast", dims, dtype="int32"))
+    short = builder.knowledge.known(builder("cast", dims, dtype="int32"))
     assert short is not None
     assert short.tolist() == [symbol("n"), 3]
-    assert builder.known(builder("cast", dims, dtype="float32")) is None
+    assert builder.knowledge.known(builder("cast", dims, dtype="float32")) is None
     assert import_model(one_node("Cast", [np.zeros((), np.int8)], 13, to=1)).outputs[0].shape == ()

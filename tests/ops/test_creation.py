@@ -153,7 +153,7 @@ def test_arange_over_symbols(bounds: tuple[AnyDim, AnyDim, AnyDim], wanted: str)
 
 def test_arange_is_known_where_its_bounds_are() -> None:
     builder = Builder()
-    known = builder.known(builder("arange", start=1, limit=6, delta=2))
+    known = builder.knowledge.known(builder("arange", start=1, limit=6, delta=2))
     assert known is not None
     assert known.tolist() == [1, 3, 5]
     for attributes, message in (
@@ -183,7 +183,7 @@ def test_an_identity_matrix_has_two_axes() -> None:
 def test_full_follows_dims() -> None:
     builder = Builder()
     x = builder.input("x", tensor("float32", N))
-    known = builder.known(builder("full", builder("shape_of", x), shape=(2,)))
+    known = builder.knowledge.known(builder("full", builder("shape_of", x), shape=(2,)))
     assert known is not None
     assert known.tolist() == [N, N]
 

@@ -82,9 +82,9 @@ def test_take_types_and_shape_arithmetic() -> None:
     assert taken.type == tensor("float32", n, 2, symbol("k"), m)
     shape = builder("shape_of", x)
     last = builder("take", shape, builder.constant(np.int64(-1)))
-    assert builder.known(last).tolist() == m
+    assert builder.knowledge.known(last).tolist() == m
     both = builder("take", shape, builder.constant(np.array([[2], [0]])))
-    assert builder.known(both).tolist() == [[m], [n]]
+    assert builder.knowledge.known(both).tolist() == [[m], [n]]
     free = builder.input("free", TensorType(DType.FLOAT32, None))
     assert builder("take", free, where).type.shape is None
     graph = builder.build(taken, last, both)

@@ -58,7 +58,7 @@ def test_constant_bounds_become_attributes() -> None:
 def test_clip_follows_dims() -> None:
     builder = Builder()
     dims = builder("shape_of", builder.input("x", tensor("float32", N, 3)))
-    known = builder.known(builder("clip", dims, a_min=1, a_max=7))
+    known = builder.knowledge.known(builder("clip", dims, a_min=1, a_max=7))
     assert known is not None
     assert [str(dim) for dim in known] == ["min(max(n, 1), 7)", "3"]
 

@@ -209,13 +209,13 @@ def test_shape_arithmetic_flows_through() -> None:
     shape = builder("shape_of", builder.input("x", tensor("float32", n, 3, m)))
     wanted = {"sum": n + m + 3, "prod": 3 * n * m}
     for name, dim in wanted.items():
-        assert builder.known(builder(name, shape)).tolist() == dim
+        assert builder.knowledge.known(builder(name, shape)).tolist() == dim
         kept = builder(name, shape, axes=[0], keepdims=True)
-        assert builder.known(kept).tolist() == [dim]
+        assert builder.knowledge.known(kept).tolist() == [dim]
     for name, text in (("max", "max(m, n, 3)"), ("min", "min(m, n, 3)")):
-        assert str(builder.known(builder(name, shape))) == text
+        assert str(builder.knowledge.known(builder(name, shape))) == text
     empty = builder("shape_of", builder.input("y", tensor("float32")))
-    assert builder.known(builder("prod", empty)) == 1
+    assert builder.knowledge.known(builder("prod", empty)) == 1
 
 
 def test_symbolic_evaluation_agrees() -> None:

@@ -241,6 +241,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sizes": (1, 1), "axes": (1,)}, "sizes has 2 elements for 1 axes"),
     ({"sizes": (1, 1), "axes": (1, -1)}, "an axis is named twice"),
     ({"scales": (1, 0)}, "scales have to be positive"),
+    ({"sizes": (1, -1)}, "sizes cannot be negative"),
     ({"sizes": (1, 1), "method": "lanczos"}, "the method 'lanczos' is none of nearest_neighbor"),
     ({"sizes": (1, 1), "rounding_method": "up"}, "the rounding 'up' is none of"),
     ({"sizes": (1, 1), "antialias": True}, "nearest neighbour has no antialiasing"),
@@ -261,6 +262,10 @@ def test_refusals_that_depend_on_operands() -> None:
         result_type(tensor("bool", 2), sizes=(3,), method="linear")
     with pytest.raises(TypeRuleError, match="an empty axis cannot grow"):
         result_type(tensor("float32", 0), sizes=(3,))
+    assert result_type(tensor("float32", 0), sizes=(symbol("n"),)) == "float32[n]"
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize", "roi": (0, 1)}
+    with pytest.raises(TypeRuleError, match="strings have no value to extrapolate with"):
+        result_type(tensor("string", 2), sizes=(3,), **crop)
     with pytest.raises(ModelError, match="both scales and sizes"):
         by_graft(one_node("Resize", [IMAGE, None, floats(1), ints(1)], 13), [])
     with pytest.raises(ModelError, match="mode is 'area', none of nearest, linear, cubic"):

@@ -238,6 +238,17 @@ def test_sequences_through_identity_and_if() -> None:
         same(by_graft(text, [np.array(condition), THREE, ramp(2)]), expected)
 
 
+def test_appending_to_an_empty_sequence_keeps_the_elements_type() -> None:
+    text = """g (int64 m, float[n, 3] x) => (float[] y) {
+        s = SequenceEmpty()
+        q = Loop(m, , s) <body = b (int64 i, bool c, seq(float[]) v) => (bool co, seq(float[]) w) {
+            co = Identity(c) d = Mul(x, x) u = SequenceInsert(v, x) w = SequenceInsert(u, d) }>
+        y = ConcatFromSequence<axis=0, new_axis=1>(q) }"""
+    graph = graph_of(text)
+    assert result_types(graph) == ["float32[d0, n, 3]"]
+    same(evaluate(graph, [np.array(2), ramp(2, 3)]), [np.stack([ramp(2, 3), ramp(2, 3) ** 2] * 2)])
+
+
 OPTIONALS = """g (optional(float[n]) o, float[n] x) => (bool h, bool k, bool f, float[n] y) {
     h = OptionalHasElement(o)
     made = Optional(x)

@@ -64,7 +64,7 @@ def counts(shape: tuple[int, ...], seed: int) -> Array:
 def _filled(dtype: DType, shape: tuple[int, ...], seed: int, wild: bool) -> Array:
     candidates = _candidates(dtype, wild)
     drawn = np.random.default_rng(seed).integers(0, len(candidates), shape)
-    return np.asarray(candidates[drawn]).reshape(shape)
+    return np.asarray(candidates[np.atleast_1d(drawn)]).reshape(shape)
 
 
 @cache

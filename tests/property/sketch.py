@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
+from tests.property import data
 
 import graft.ops  # noqa: F401  (registers the operators)
 from graft.base.dims import AnyDim, substitute, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
-from graft.ir.types import Shape, TensorType
-from tests.property import data
+from graft.ir.types import Shape, TensorType, Type, bare_symbol
 
 T = TypeVar("T")
 
@@ -99,6 +99,7 @@ class Sketch:
         self.g = builder
         self.depth = depth
         self.info: dict[Value, Info] = {}
+        self.inputs: list[Value] = []
         self.feeds: list[Feed] = []
         self.symbols: tuple[AnyDim, ...] = ()
         self.calls: list[tuple[str, tuple[Value | None, ...], int, float | None, Any]] = []
@@ -175,9 +176,15 @@ class Sketch:
             return self.constant(getattr(data, kind)(dtype, extents, self.seed()))
         return self.input(dtype, shape, kind)
 
+    def take(self, name: str, type_: Type) -> Value:
+        """An input of the graph, of which nothing is known yet."""
+        value = self.g.input(name, type_)
+        self.inputs.append(value)
+        return value
+
     def input(self, dtype: DType, shape: Shape, kind: str) -> Value:
         name = self.pick(("x", "x", "data", "a.b/c", "ein gang", 'in"put', "输入"))
-        value = self.g.input(name, TensorType(dtype, shape))
+        value = self.take(name, TensorType(dtype, shape))
         self.feeds.append(Feed(value, kind, self.seed()))
         bounds = {"tame": 4.0, "counts": 3.0, "wild": math.inf}
         return self.know(value, Info(STRICT, bounds[kind]))
@@ -190,6 +197,12 @@ class Sketch:
         same = [f.value for f in self.feeds if f.kind == "counts" and f.value.shape == shape]
         return self.pick(same) if same else self.input(DType.INT64, shape, "counts")
 
+    def can_write(self, shape: Shape) -> bool:
+        """Whether attributes may mention the shape: an input's shape binds all its symbols."""
+        dims = [dim for value in self.inputs for dim in value.shape or ()]
+        names = {name for dim in dims if (name := bare_symbol(dim)) is not None}
+        return all(symbols_of(dim) <= names for dim in shape)
+
     def shape(self, least: int = 0, most: int = 4) -> Shape:
         """A small shape, at times with symbols, ones and zeros."""
         dims: list[AnyDim] = []
@@ -200,11 +213,9 @@ class Sketch:
 
 
 def _largest(array: Array) -> float:
-    if array.dtype.kind in "OVcb" or not array.size:
-        wide = array.astype(np.float64) if array.dtype.kind == "V" else np.zeros(1)
-    else:
-        wide = array.astype(np.float64)
-    largest = float(np.max(np.abs(wide), initial=0.0))
+    if array.dtype.kind in "Oc":
+        return math.inf
+    largest = float(np.max(np.abs(array.astype(np.float64)), initial=0.0))
     return largest if math.isfinite(largest) else math.inf
 
 

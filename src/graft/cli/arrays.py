@@ -41,7 +41,6 @@ def _explained(error: Exception) -> tuple[str, str]:
 
 def save_outputs(folder: Path, outputs: Sequence[tuple[str, Data]]) -> dict[str, Path]:
     """Write each output: a tensor as .npy, a sequence as .npz; gives the files by output."""
-    folder.mkdir(parents=True, exist_ok=True)
     names = _file_names([name for name, _ in outputs])
     files: dict[str, Path] = {}
     for name, data in outputs:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from graft.cli.report import pass_line, seconds_text
 from graft.cli.status import status
+from graft.cli.usage import UsageError
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
@@ -31,9 +32,7 @@ STAGES = ("graph", "optimized", "fused")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
-    parser.add_argument(
-        "--emit", choices=STAGES, required=True, help="the stage to stop at and print"
-    )
+    parser.add_argument("--emit", choices=STAGES, help="the stage to stop at and print")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write there instead of standard output"
     )
@@ -43,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    if options.emit is None:
+        hint = f"choose one of {', '.join(f'--emit {name}' for name in STAGES)}"
+        raise UsageError("graft compile wants to know which stage to print", hint=hint)
     with status(f"compiling {options.model.name}"):
         graph = stage(options.model, options.emit, options.verbose)
         text = to_text(graph).text

@@ -39,9 +39,9 @@ from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import optimize
 
 DESCRIPTION = """\
-Say what is in an ONNX model: inputs and outputs, operators, parameters, arithmetic, dynamic dims,
-and what becomes of it in Graft. Exit code 0 if Graft can import it; otherwise 1, with every node
-that stands in the way."""
+Say what is in an ONNX model: inputs and outputs, operators, parameters,
+arithmetic, dynamic dims, and what becomes of it in Graft. Exit code 0 if Graft
+can import it; otherwise 1, with every node that stands in the way."""
 EXAMPLES = """\
   graft inspect model.onnx                    a summary
   graft inspect model.onnx --text | less      the imported graph as text

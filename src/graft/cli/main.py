@@ -18,6 +18,7 @@ from typing import Protocol, cast
 
 from graft import __version__
 from graft.base.errors import GraftError, InternalError
+from graft.cli.usage import UsageError
 
 # One line each; the command is the module of the same name in this package.
 COMMANDS = {
@@ -63,11 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = bool(os.environ.get("GRAFT_DEBUG"))
     try:
         name, rest, wants_debug = _parsed(arguments)
-        debug |= wants_debug
-        command = cast(Command, importlib.import_module(f"graft.cli.{name}"))
-        options = _parser(name, command).parse_args(rest)
-        debug |= options.debug
-        code = _execute(command, options)
+        debug |= wants_debug or "--debug" in rest
+        code = _execute(name, rest)
         sys.stdout.flush()
         return code
     except SystemExit as stop:  # argparse has printed its help or its complaint
@@ -82,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         print(_message(error), file=sys.stderr)
-        return INTERNAL if isinstance(error, InternalError) else FAILED
+        return _code(error)
 
 
 def _parsed(arguments: Sequence[str] | None) -> tuple[str, list[str], bool]:
@@ -122,14 +120,21 @@ def _parser(name: str, command: Command) -> argparse.ArgumentParser:
     return parser
 
 
-def _execute(command: Command, options: argparse.Namespace) -> int:
+def _execute(name: str, arguments: list[str]) -> int:
     try:
-        return command.execute(options)
+        command = cast(Command, importlib.import_module(f"graft.cli.{name}"))
+        return command.execute(_parser(name, command).parse_args(arguments))
     except (GraftError, OSError, MemoryError):
         raise
     except Exception as error:
         # Nothing else is raised on purpose.
         raise InternalError(f"{type(error).__name__}: {error}") from error
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, InternalError):
+        return INTERNAL
+    return USAGE if isinstance(error, UsageError) else FAILED
 
 
 def _message(error: GraftError | OSError | MemoryError) -> str:

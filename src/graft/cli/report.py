@@ -111,12 +111,13 @@ def seconds_text(seconds: float) -> str:
 def graph_size(graph: Graph) -> str:
     """How large a graph is, constants told apart."""
     constants = sum(node.op.name == "constant" for node in graph.nodes)
-    return f"{counted(len(graph.nodes), 'node')} ({number(constants)} of them constants)"
+    note = f" ({number(constants)} of them constants)" if constants else ""
+    return f"{counted(len(graph.nodes), 'node')}{note}"
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, plural: str = "") -> str:
     """`1 node`, `2 nodes`."""
-    return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"
+    return f"{number(count)} {noun if count == 1 else plural or noun + 's'}"
 
 
 def pass_line(report: PassReport) -> str:

@@ -22,8 +22,8 @@ from graft.ir.types import TensorType
 from graft.module import Module
 
 DESCRIPTION = """\
-Run a model once, on given or generated inputs, and summarise its outputs. A dim that two inputs
-share has one value; a dim that nothing sets is 1."""
+Run a model once, on given or generated inputs, and summarise its outputs. A dim
+that two inputs share has one value; a dim that nothing sets is 1."""
 EXAMPLES = """\
   graft run model.onnx                                generated inputs
   graft run model.onnx --dim batch=4 --seed 7         of another size, other numbers
@@ -66,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    if options.output_dir is not None:
+        options.output_dir.mkdir(parents=True, exist_ok=True)  # before the work, not after
     outcome = _run(options)
     files: dict[str, Path] = {}
     if options.output_dir is not None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx
 
 from graft.base.errors import GraftError, ModelError, Place
-from graft.frontends.onnx.functions import check_against_schema, full_name, unknown_operator
+from graft.frontends.onnx.functions import check_against_schema, overload_of, unknown_operator
 from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.registry import LOWERINGS, key
 from graft.frontends.onnx.scope import in_order, opset_versions
@@ -89,7 +90,7 @@ class _Look:
     source: Source
     functions: Mapping[tuple[str, str], onnx.FunctionProto]
     found: list[Obstacle] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)  # functions that have been looked into
+    seen: set[tuple[str, str, str]] = field(default_factory=set)  # functions looked into
 
     def at_nodes(
         self, nodes: Sequence[onnx.NodeProto], path: str, opsets: Mapping[str, int]
@@ -100,14 +101,10 @@ class _Look:
 
     def _at_node(self, node: onnx.NodeProto, place: Place, opsets: Mapping[str, int]) -> None:
         domain = "" if node.domain == "ai.onnx" else node.domain
-        function = self.functions.get((domain, node.op_type))
-        if function is not None:
-            self._into(function, full_name(function), place, opsets)
-        else:
-            try:
-                self._check(node, domain, place, opsets)
-            except GraftError as error:
-                self.found.append(Obstacle(domain, node.op_type, place, error.message))
+        try:
+            self._check(node, domain, place, opsets)
+        except GraftError as error:
+            self.found.append(Obstacle(domain, node.op_type, place, error.message))
         for attribute in node.attribute:
             for graph in _graphs(attribute):
                 self.at_nodes(graph.node, f"{place.node}/{attribute.name}/", opsets)
@@ -115,6 +112,11 @@ class _Look:
     def _check(
         self, node: onnx.NodeProto, domain: str, place: Place, opsets: Mapping[str, int]
     ) -> None:
+        function = self.functions.get((domain, node.op_type))
+        if function is not None:
+            function = overload_of(function, self.source.model.functions, node.overload)
+            self._into(function, (domain, node.op_type, node.overload), place, opsets)
+            return
         opset = opsets.get(domain)
         if opset is None:
             raise ModelError(f"the model imports no opset of domain '{domain}'")
@@ -122,20 +124,25 @@ class _Look:
             check_against_schema(node, domain, opset)
             return
         try:
-            schema = onnx.defs.get_schema(node.op_type, opset, domain)
+            schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
         except onnx.defs.SchemaError:
             raise unknown_operator(node, opset, place) from None
         if schema.has_function:
-            name = f"schema {key(domain, node.op_type)}"
-            self._into(schema.function_body, name, place, {**opsets, "": opsets.get("", opset)})
+            body = schema.function_body
+            self._into(body, (domain, node.op_type, "(schema)"), place, {"": opset, **opsets})
         elif not schema.has_context_dependent_function:
             raise unknown_operator(node, opset, place)
 
     def _into(
-        self, function: onnx.FunctionProto, name: str, place: Place, opsets: Mapping[str, int]
+        self,
+        function: onnx.FunctionProto,
+        identity: tuple[str, str, str],
+        place: Place,
+        opsets: Mapping[str, int],
     ) -> None:
-        if name not in self.seen:
-            self.seen.add(name)
+        """Look at a function's nodes, at its first call only."""
+        if identity not in self.seen:
+            self.seen.add(identity)
             own = opset_versions(function.opset_import)
             self.at_nodes(function.node, f"{place.node}/", {**opsets, **own})
 

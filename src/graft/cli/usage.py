@@ -1,4 +1,4 @@
-"""The error for a command line that makes no sense; `main` gives it the exit code of wrong usage."""
+"""The error for a command line that makes no sense, which has an exit code of its own."""
 
 from __future__ import annotations
 

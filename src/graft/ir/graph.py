@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 from graft.base.dtypes import DType
 from graft.base.errors import Place, TypeRuleError
-from graft.ir.attrs import Attrs
 from graft.ir.op import Op
-from graft.ir.types import Shape, TensorType, Type, bare_symbol, dims_of
+from graft.ir.types import Shape, TensorType, Type, bound_symbols
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,11 +45,14 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operation. An absent optional operand is None; trailing ones are left out."""
+    """One operation. An absent optional operand is None; trailing ones are left out.
+
+    `attrs` is an instance of the operator's attribute class.
+    """
 
     op: Op
     inputs: tuple[Value | None, ...]
-    attrs: Attrs
+    attrs: Any
     outputs: tuple[Value, ...]
     place: Place | None = None
 
@@ -120,8 +123,7 @@ class Graph:
     @cached_property
     def input_symbols(self) -> frozenset[str]:
         """Symbols that the inputs' shapes bind when the graph is called."""
-        names = (bare_symbol(dim) for value in self.inputs for dim in dims_of(value.type))
-        return frozenset(name for name in names if name is not None)
+        return frozenset().union(*(bound_symbols(value.type) for value in self.inputs))
 
     def walk(self) -> Iterator[Node]:
         """All nodes, those of nested graphs included, each after its nested graphs."""

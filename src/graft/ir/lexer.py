@@ -1,4 +1,4 @@
-"""Text -> tokens, for the graph parser. Tokens carry their offset for error messages."""
+"""Text -> tokens, for the graph parser; one at a time, so that large texts stay cheap."""
 
 from __future__ import annotations
 
@@ -12,42 +12,27 @@ T = TypeVar("T")
 
 _TOKEN = re.compile(
     r"""
-      (?P<space>(?:\s+|//[^\n]*)+)
-    | (?P<value>%(?:[A-Za-z0-9_./]+|"(?:[^"\\]|\\.)*"))
-    | (?P<reference>@(?:[A-Za-z0-9_./]+|"(?:[^"\\]|\\.)*"))
-    | (?P<string>"(?:[^"\\]|\\.)*")
-    | (?P<dim>`[^`]*`)
-    | (?P<tensor>[a-z][a-z0-9_]*\[[^\]]*\])
-    | (?P<number>-?(?:inf|nan)\b|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)
-    | (?P<word>[A-Za-z_][A-Za-z0-9_.]*)
-    | (?P<mark>[()\[\]{}<>,=:])
+    (?:\s+|//[^\n]*)*
+    (?: (?P<value>%(?:[A-Za-z0-9_./]+|"(?:[^"\\]|\\.)*"))
+      | (?P<reference>@(?:[A-Za-z0-9_./]+|"(?:[^"\\]|\\.)*"))
+      | (?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<dim>`[^`]*`)
+      | (?P<tensor>[a-z][a-z0-9_]*\[[^\]]*\])
+      | (?P<number>-?(?:inf|nan)\b|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)
+      | (?P<word>[A-Za-z_][A-Za-z0-9_.]*)
+      | (?P<mark>[()\[\]{}<>,=:])
+      | (?P<end>\Z)
+    )
     """,
     re.VERBOSE,
 )
+_BLANK = re.compile(r"(?:\s+|//[^\n]*)*")
 
 
 class Token(NamedTuple):
     kind: str
     text: str
     offset: int
-
-
-def tokenize(text: str) -> list[Token]:
-    """All tokens of a text, with an `end` token behind them."""
-    tokens: list[Token] = []
-    position = 0
-    add = tokens.append
-    for match in _TOKEN.finditer(text):
-        if match.start() != position:
-            break
-        position = match.end()
-        kind = match.lastgroup or ""
-        if kind != "space":
-            add(Token(kind, match.group(), match.start()))
-    if position != len(text):
-        raise error_at(text, position, f"unexpected character {text[position]!r}")
-    add(Token("end", "", len(text)))
-    return tokens
 
 
 def error_at(text: str, offset: int, message: str) -> ParseError:
@@ -61,37 +46,49 @@ def error_at(text: str, offset: int, message: str) -> ParseError:
 
 
 class Cursor:
-    """A position among the tokens of a text."""
+    """A position in a text: `ahead` is the token that comes next."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = tokenize(text)
-        self.position = 0
+        self._match = _TOKEN.match
+        self._offset = 0
+        self.ahead = self._scan()
+
+    def _scan(self) -> Token:
+        found = self._match(self.text, self._offset)
+        if found is None:
+            blank = _BLANK.match(self.text, self._offset)
+            offset = blank.end() if blank else self._offset
+            raise error_at(self.text, offset, f"unexpected character {self.text[offset]!r}")
+        self._offset = found.end()
+        kind = found.lastgroup or ""
+        return Token(kind, found[kind], found.start(kind))
 
     def error(self, message: str, token: Token | None = None) -> ParseError:
         """An error at a token, by default the next one."""
-        return error_at(self.text, (token or self.tokens[self.position]).offset, message)
+        return error_at(self.text, (token or self.ahead).offset, message)
 
     def next(self) -> Token:
-        token = self.tokens[self.position]
-        self.position += token.kind != "end"
+        """Step over a token; the end stays ahead for ever."""
+        token = self.ahead
+        if token.kind != "end":
+            self.ahead = self._scan()
         return token
 
     def accept(self, text: str) -> bool:
         """Step over the token where it is this one."""
-        if self.tokens[self.position].text == text:
-            self.position += 1
+        if self.ahead.text == text:
+            self.next()
             return True
         return False
 
     def expect(self, text: str) -> None:
         if not self.accept(text):
-            raise self.error(f"'{text}' is wanted, not '{self.tokens[self.position].text}'")
+            raise self.error(f"'{text}' is wanted, not '{self.ahead.text}'")
 
     def expect_kind(self, kind: str, wanted: str) -> Token:
-        token = self.tokens[self.position]
-        if token.kind != kind:
-            raise self.error(f"{wanted} is wanted, not '{token.text}'")
+        if self.ahead.kind != kind:
+            raise self.error(f"{wanted} is wanted, not '{self.ahead.text}'")
         return self.next()
 
     def guarded(self, action: Callable[[], T], token: Token) -> T:

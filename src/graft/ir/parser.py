@@ -99,7 +99,7 @@ class _Parser(Cursor):
     def returned(self, scope: dict[str, Value]) -> tuple[tuple[Value, ...], tuple[str, ...]]:
         values: list[Value] = []
         names: list[str] = []
-        while self.tokens[self.position].text != "}":
+        while self.ahead.text != "}":
             if values:
                 self.expect(",")
             values.append(self.use(scope))
@@ -117,7 +117,7 @@ class _Parser(Cursor):
 
     def node(self, scope: dict[str, Value], depth: int) -> Node:
         results: dict[str, Value] = {}
-        while self.tokens[self.position].text != "=":
+        while self.ahead.text != "=":
             if results:
                 self.expect(",")
             self.definition(results)
@@ -153,7 +153,7 @@ class _Parser(Cursor):
         return given
 
     def value(self, depth: int) -> Any:
-        token = self.tokens[self.position]
+        token = self.ahead
         if token.text == "graph":
             return self.graph(depth + 1)
         if token.text == "[":
@@ -162,8 +162,7 @@ class _Parser(Cursor):
             return self.literal()
         if token.kind == "tensor" or token.text in ("sequence", "optional", "map"):
             return self.type()
-        self.position += 1
-        return self.scalar(token)
+        return self.scalar(self.next())
 
     def items(self, depth: int) -> tuple[Any, ...]:
         self.expect("[")
@@ -191,7 +190,7 @@ class _Parser(Cursor):
         type_ = self.type()
         if not isinstance(type_, TensorType) or not type_.is_static:
             raise self.error("a constant wants a tensor type with plain extents", start)
-        if self.tokens[self.position].kind == "reference":
+        if self.ahead.kind == "reference":
             array = self.referred(type_)
         else:
             array = self.guarded(lambda: _array(type_, self.elements()), start)
@@ -235,7 +234,7 @@ class _Parser(Cursor):
         return result
 
     def place(self) -> Place:
-        kind = self.next().text if self.tokens[self.position].kind != "string" else ""
+        kind = self.next().text if self.ahead.kind != "string" else ""
         node = json.loads(self.expect_kind("string", "the node's name").text)
         source = json.loads(self.next().text) if self.accept("in") else self.source
         return Place(source, node, kind)

@@ -109,6 +109,14 @@ def bare_symbol(dim: AnyDim) -> str | None:
     return None
 
 
+def bound_symbols(type_: Type) -> frozenset[str]:
+    """The symbols that a value of the type certainly gives an extent: a tensor's bare ones."""
+    if not isinstance(type_, TensorType):
+        return frozenset()
+    names = (bare_symbol(dim) for dim in type_.shape or ())
+    return frozenset(name for name in names if name is not None)
+
+
 def compatible(first: Type, second: Type) -> bool:
     """Whether a value may be of both types; False only when they are provably different."""
     if isinstance(first, TensorType) and isinstance(second, TensorType):

@@ -102,6 +102,11 @@ def _inside(array: Array, low: int, end: int) -> bool:
     return not array.size or bool(array.min() >= low and array.max() < end)
 
 
+def _outermost(features: Array) -> int:
+    lowest, highest = int(features.min(initial=0)), int(features.max(initial=0))
+    return lowest if lowest < 0 else highest
+
+
 def _is_forest(attrs: TreeEnsembleAttrs) -> bool:
     """Whether every way down from the roots ends: level by level, no more levels than nodes."""
     children = np.stack([attrs.true_children.array, attrs.false_children.array])
@@ -124,7 +129,7 @@ def _type(attrs: TreeEnsembleAttrs, data: TensorType) -> TensorType:
         rows, columns = data.shape
         end = columns if isinstance(columns, int) else np.iinfo(np.int64).max
         features = attrs.features.array
-        require(_inside(features, 0, end), f"a node asks for feature {features.max(initial=0)}")
+        require(_inside(features, 0, end), f"a node asks for feature {_outermost(features)}")
     return TensorType(attrs.vote_weights.type.dtype, (rows, attrs.targets))
 
 

@@ -181,10 +181,11 @@ def _resized(
         require(all(scale > 0 for scale in scales), f"scales have to be positive: {list(scales)}")
         return [_scaled(extent, scale) for extent, scale in zip(extents, scales, strict=True)]
     assert sizes is not None
+    wanted = [size for size in sizes if isinstance(size, int)]
+    require(min(wanted, default=0) >= 0, f"sizes cannot be negative: {list(sizes)}")
     if attrs.keep_aspect_ratio_policy == "stretch":
         return list(sizes)
     before = [extent for extent in extents if isinstance(extent, int)]
-    wanted = [size for size in sizes if isinstance(size, int)]
     if len(before) < len(extents) or len(wanted) < len(sizes):
         return [UNKNOWN] * len(extents)
     scale = _common_scale(attrs.keep_aspect_ratio_policy, before, wanted)
@@ -204,6 +205,8 @@ def _resize_type(
     require(by_scale != by_size, "wants either scales or sizes")
     cropped = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
     require(not cropped or roi is not None or attrs.roi is not None, "cropping wants a roi")
+    words = data.dtype is DType.STRING
+    require(not (cropped and words), "strings have no value to extrapolate with")
     given = attrs.scales if attrs.sizes is None else attrs.sizes
     shape = data.shape
     if shape is None:
@@ -222,7 +225,8 @@ def _resized_shape(attrs: ResizeAttrs, shape: Shape, given: Sequence[Any] | None
         _check_lengths(len(axes), attrs.roi, attrs.scales, attrs.sizes)
         extents = _resized(attrs, [shape[axis] for axis in axes], attrs.scales, attrs.sizes)
     for axis, extent in zip(axes, extents, strict=True):
-        require(shape[axis] != 0 or extent in (0, UNKNOWN), "an empty axis cannot grow")
+        grows = shape[axis] == 0 and isinstance(extent, int) and extent > 0
+        require(not grows, "an empty axis cannot grow")
         result[axis] = extent
     return tuple(result)
 

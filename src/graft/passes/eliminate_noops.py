@@ -56,7 +56,7 @@ def _crops(site: Site) -> bool:
 @RULES.rule(is_op("transpose"))
 def transpose_in_order(site: Site) -> Replacement:
     data = site.node.args[0]
-    axes = site.node.attrs.axes  # type: ignore[attr-defined]
+    axes = site.node.attrs.axes
     if axes is None or tuple(axes) != tuple(range(len(axes))):
         return Refusal("axes change places")
     return data
@@ -74,7 +74,7 @@ def nothing_to_combine(site: Site) -> Replacement:
         single = len(site.node.args) == 1
         return site.node.args[0] if single else Refusal("several operands")
     data = site.node.args[0]
-    axes = site.node.attrs.axes  # type: ignore[attr-defined]
+    axes = site.node.attrs.axes
     if len(site.node.args) > 1 or axes is None or len(axes) > 0:
         return Refusal("it reduces axes")
     return data if same_shape(data, site.root) else Refusal("the shape changes")

@@ -48,7 +48,7 @@ def _is_vacant(value: Value, node: Node) -> bool:
     type_ = value.type
     if not isinstance(type_, TensorType) or type_.shape is None:
         return False
-    axis: int = node.attrs.axis  # type: ignore[attr-defined]
+    axis: int = node.attrs.axis
     return type_.shape[axis] == 0
 
 

@@ -65,7 +65,7 @@ def _scaled(layer: _Layer, scale: Array) -> Array:
     """The weights with each output channel scaled."""
     weight = layer.weight.astype(np.float64)
     if layer.node.op.name in _TRANSPOSED:
-        groups: int = layer.node.attrs.groups  # type: ignore[attr-defined]
+        groups: int = layer.node.attrs.groups
         inputs, outputs = weight.shape[0], weight.shape[1]
         grouped = weight.reshape(groups, inputs // groups, outputs, -1)
         scaled = grouped * scale.reshape(groups, 1, outputs, 1)
@@ -95,7 +95,7 @@ def batch_norm_after_layer(site: Site) -> Replacement:
     if isinstance(layer, Refusal):
         return layer
     affine = _batch_norm_affine(site)
-    if affine is None or site.node.attrs.axis not in (layer.axis, 1):  # type: ignore[attr-defined]
+    if affine is None or site.node.attrs.axis not in (layer.axis, 1):
         return Refusal("the statistics are not constant")
     return _rebuild(site, layer, *affine)
 
@@ -107,7 +107,7 @@ def batch_norm_alone(site: Site) -> Replacement:
     rank = data.tensor.rank
     if affine is None or rank is None or not data.dtype.is_float:
         return Refusal("the statistics are not constant")
-    axis: int = site.node.attrs.axis  # type: ignore[attr-defined]
+    axis: int = site.node.attrs.axis
     shape = [1] * rank
     shape[axis] = -1
     scale, shift = (site.constant(a.reshape(shape).astype(data.dtype.numpy)) for a in affine)
@@ -120,7 +120,7 @@ def _batch_norm_affine(site: Site) -> tuple[Array, Array] | None:
     if len(arrays) != 4 or any(array is None for array in arrays):
         return None
     gamma, beta, mean, variance = (np.asarray(a).astype(np.float64) for a in arrays)
-    epsilon: float = site.node.attrs.epsilon  # type: ignore[attr-defined]
+    epsilon: float = site.node.attrs.epsilon
     scale = gamma / np.sqrt(variance + epsilon)
     return scale, beta - mean * scale
 
@@ -133,7 +133,7 @@ def _per_channel(site: Site, layer: _Layer, value: Value, result: Value) -> Arra
         return None
     channels = layer.weight.shape[0]
     if layer.node.op.name in _TRANSPOSED:
-        channels = layer.weight.shape[1] * layer.node.attrs.groups  # type: ignore[attr-defined]
+        channels = layer.weight.shape[1] * layer.node.attrs.groups
     full = array.reshape([1] * (len(shape) - array.ndim) + list(array.shape))
     others = [extent for axis, extent in enumerate(full.shape) if axis != layer.axis]
     if any(extent != 1 for extent in others) or full.shape[layer.axis] not in (1, channels):

@@ -16,10 +16,11 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.errors import GraftError
 from graft.ir.attrs import make_attrs, symbols_in_attrs
-from graft.ir.builder import Builder, FreshSymbols
+from graft.ir.builder import Builder
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
+from graft.ir.names import FreshSymbols
 from graft.ir.nested import change_node, has_graphs
 from graft.ir.op import bytes_of, get_op
 from graft.ir.types import TensorType, Type, symbols_in
@@ -82,7 +83,9 @@ class _Folder:
         refined = self.refined(node, inputs)
         self.changed |= refined is not node or node not in self.original
         self.builder.append(refined)
-        known = self.builder.concrete(refined.output) if len(refined.outputs) == 1 else None
+        known = (
+            self.builder.knowledge.concrete(refined.output) if len(refined.outputs) == 1 else None
+        )
         if known is None:
             return refined.outputs
         self.builder.take_last()
@@ -117,7 +120,7 @@ class _Folder:
 
     def evaluated(self, node: Node, inputs: Sequence[Value | None]) -> list[Any] | None:
         """The node's results where all operands are constant and the results are not too large."""
-        literals = [self.builder.literal(value) for value in inputs]
+        literals = [self.builder.knowledge.literal(value) for value in inputs]
         for value, literal in zip(inputs, literals, strict=True):
             if value is not None and literal is None:
                 return None

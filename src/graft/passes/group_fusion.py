@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from graft.ir.attrs import make_attrs
+from graft.ir.attrs import make_attrs, symbols_in_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.nested import change_nested
 from graft.ir.op import Kind, get_op
-from graft.ir.types import TensorType
+from graft.ir.types import TensorType, bare_symbol, dims_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
@@ -36,7 +36,7 @@ def group_fusion(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         group = group_of[node]
-        if _size(group) < 2:
+        if _size(group) < 2 or not _binds_symbols(group):
             nodes.append(node)
         elif node is group.root:
             nodes.append(_outlined(group))
@@ -111,10 +111,25 @@ def _size(group: _Group) -> int:
     return sum(node.op.name != "constant" for node in group.nodes)
 
 
-def _outlined(group: _Group) -> Node:
+def _binds_symbols(group: _Group) -> bool:
+    """Whether the shapes of what the group reads bind every symbol in its attributes."""
+    named = frozenset[str]().union(*(symbols_in_attrs(node.attrs) for node in group.nodes))
+    if not named:
+        return True
+    dims = (dim for value in _outer(group) for dim in dims_of(value.type))
+    return named <= {bare_symbol(dim) for dim in dims}
+
+
+def _outer(group: _Group) -> tuple[Value, ...]:
+    """What the group reads, in order of first use."""
     nodes = tuple(reversed(group.nodes))
     inside = {value for node in nodes for value in node.outputs}
-    outer = tuple(dict.fromkeys(_outer_values(nodes, inside)))
+    return tuple(dict.fromkeys(_outer_values(nodes, inside)))
+
+
+def _outlined(group: _Group) -> Node:
+    nodes = tuple(reversed(group.nodes))
+    outer = _outer(group)
     formal = {value: Value(value.name, value.type) for value in outer}
     body = Graph(
         group.root.output.name,

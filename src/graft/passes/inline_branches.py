@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, Expr, substitute, symbols_of
-from graft.ir.builder import Builder, FreshSymbols
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
+from graft.ir.names import FreshNames, FreshSymbols
 from graft.ir.nested import change_nested
 from graft.ir.types import Type, map_dims, symbols_in
 
@@ -18,9 +18,7 @@ def inline_branches(graph: Graph) -> Graph:
     """Splice in the branches that are certain, innermost first."""
     graph = change_nested(graph, inline_branches)
     constants = {
-        node.output: node.attrs.value  # type: ignore[attr-defined]
-        for node in graph.nodes
-        if node.op.name == "constant"
+        node.output: node.attrs.value for node in graph.nodes if node.op.name == "constant"
     }
     taken = {node: branch for node in graph.nodes if (branch := _taken(node, constants))}
     return _Inliner(graph, taken).run() if taken else graph
@@ -31,7 +29,7 @@ def _taken(node: Node, constants: dict[Value, Literal]) -> Graph | None:
     if node.op.name != "if" or condition not in constants:
         return None
     holds = bool(np.all(constants[condition].array))
-    branch: Graph = node.attrs.then_branch if holds else node.attrs.else_branch  # type: ignore[attr-defined]
+    branch: Graph = node.attrs.then_branch if holds else node.attrs.else_branch
     return branch
 
 
@@ -41,7 +39,7 @@ class _Inliner:
         self.taken = taken
         self.same: dict[Value, Value] = {}
         self.nodes: list[Node] = []
-        self.names = Builder(graph.name)
+        self.names = FreshNames()
         self.symbols = FreshSymbols("i")
         for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs)):
             self.names.reserve(value.name)
@@ -72,7 +70,7 @@ class _Inliner:
         for node in branch.nodes:
             for value in node.outputs:
                 type_ = self.localized(value.type, outer, renamed)
-                local[value] = Value(self.names.fresh_name(value.name), type_)
+                local[value] = Value(self.names(value.name), type_)
             inputs = tuple(None if v is None else local[v] for v in node.inputs)
             outputs = tuple(local[value] for value in node.outputs)
             self.nodes.append(replace(node, inputs=inputs, outputs=outputs))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from graft.ir.graph import Graph, Node, Value
 from graft.passes import simplify_movement
+from graft.passes.eliminate_noops import same_shape
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import Pattern, is_constant, is_op, op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet, merged
@@ -23,19 +24,25 @@ def _one_plus_erf(x: Pattern) -> Pattern:
     return op.erf((x / 2**0.5) | (x * 0.5**0.5)) + 1
 
 
+def _gelu(site: Site, x: Value, approximate: bool = False) -> Replacement:
+    if not same_shape(x, site.root):
+        return Refusal("a number in the formula has more axes than its operand")
+    return site.emit("nn.gelu", x, approximate=approximate)
+
+
 @RULES.rule(lambda x: (x * 0.5) * _one_plus_erf(x))
 def gelu_half_first(site: Site, x: Value) -> Replacement:
-    return site.emit("nn.gelu", x)
+    return _gelu(site, x)
 
 
 @RULES.rule(lambda x: x * (_one_plus_erf(x) * 0.5))
 def gelu_half_second(site: Site, x: Value) -> Replacement:
-    return site.emit("nn.gelu", x)
+    return _gelu(site, x)
 
 
 @RULES.rule(lambda x: (x * _one_plus_erf(x)) * 0.5)
 def gelu_half_last(site: Site, x: Value) -> Replacement:
-    return site.emit("nn.gelu", x)
+    return _gelu(site, x)
 
 
 def _inner_of_tanh_gelu(x: Pattern) -> Pattern:
@@ -45,12 +52,12 @@ def _inner_of_tanh_gelu(x: Pattern) -> Pattern:
 
 @RULES.rule(lambda x: (x * 0.5) * (op.tanh(_inner_of_tanh_gelu(x)) + 1))
 def tanh_gelu(site: Site, x: Value) -> Replacement:
-    return site.emit("nn.gelu", x, approximate=True)
+    return _gelu(site, x, approximate=True)
 
 
 @RULES.rule(lambda x: x * ((op.tanh(_inner_of_tanh_gelu(x)) + 1) * 0.5))
 def tanh_gelu_half_second(site: Site, x: Value) -> Replacement:
-    return site.emit("nn.gelu", x, approximate=True)
+    return _gelu(site, x, approximate=True)
 
 
 _EPSILON = is_constant()
@@ -68,6 +75,8 @@ def layer_norm(site: Site, x: Value) -> Replacement:
     epsilon = site.array(site.match[_EPSILON])
     if rank is None or epsilon is None or epsilon.size != 1:
         return Refusal("the rank or epsilon is not known")
+    if not same_shape(x, site.root):
+        return Refusal("epsilon has more axes than what is normalised")
     means = [node for node in site.match.nodes if node.op.name == "mean"]
     if not all(_over_last_axis(node, rank) for node in means):
         return Refusal("the mean is not over the last axis")
@@ -75,8 +84,8 @@ def layer_norm(site: Site, x: Value) -> Replacement:
 
 
 def _over_last_axis(node: Node, rank: int) -> bool:
-    axes = node.attrs.axes  # type: ignore[attr-defined]
-    keepdims: bool = node.attrs.keepdims  # type: ignore[attr-defined]
+    axes = node.attrs.axes
+    keepdims: bool = node.attrs.keepdims
     return keepdims and len(node.args) == 1 and axes in ((-1,), (rank - 1,))
 
 
@@ -92,8 +101,8 @@ def layer_norm_shifted(site: Site, x: Value, gamma: Value, beta: Value) -> Repla
 
 def _with_parameters(site: Site, x: Value, *parameters: Value) -> Replacement:
     norm = next(node for node in site.match.nodes if node.op.name == "nn.layer_norm")
-    axis: int = norm.attrs.axis  # type: ignore[attr-defined]
-    epsilon: float = norm.attrs.epsilon  # type: ignore[attr-defined]
+    axis: int = norm.attrs.axis
+    epsilon: float = norm.attrs.epsilon
     last = (x.shape or ())[-1:]
     if axis != -1 or any(p.shape != last or site.array(p) is None for p in parameters):
         return Refusal("scale and shift are not constants of the last axis")
@@ -129,10 +138,13 @@ def _whole_attention(site: Site, q: Value, kt: Value, v: Value, mask: Value | No
     softmax = next(node for node in site.match.nodes if node.op.name == "nn.softmax")
     scores = softmax.args[0]
     products = [node for node in site.match.nodes if node.op.name == "nn.batch_matmul"]
-    if any(p.attrs.transpose_a or p.attrs.transpose_b for p in products):  # type: ignore[attr-defined]
+    if any(p.attrs.transpose_a or p.attrs.transpose_b for p in products):
         return Refusal("a product transposes its operands")
-    if softmax.attrs.axis not in (-1, 3) or not site.only_use(softmax.output):  # type: ignore[attr-defined]
+    if softmax.attrs.axis not in (-1, 3) or not site.only_use(softmax.output):
         return Refusal("the softmax is not over the keys, or others read it")
+    inner = next(product for product in products if product.output is not site.root)
+    if not same_shape(scores, inner.output):
+        return Refusal("the mask broadcasts the scores")
     shapes = [q.shape, kt.shape, v.shape, scores.shape]
     if any(shape is None or len(shape) != 4 or shape[:2] != q.shape[:2] for shape in shapes):  # type: ignore[index]
         return Refusal("operands are not [batch, heads, length, size] alike")
@@ -143,7 +155,7 @@ def _whole_attention(site: Site, q: Value, kt: Value, v: Value, mask: Value | No
 @RULES.rule(is_op("nn.attention"))
 def attention_of_scaled_operands(site: Site) -> Replacement:
     """A number that multiplies queries or keys belongs to the attention's own scale."""
-    scale: float | None = site.node.attrs.scale  # type: ignore[attr-defined]
+    scale: float | None = site.node.attrs.scale
     operands = list(site.node.inputs)
     if scale is None:
         return Refusal("the scale is the usual one")

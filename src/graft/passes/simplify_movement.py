@@ -39,11 +39,11 @@ def transpose_of_transpose(site: Site) -> Replacement:
     inner = site.producer(site.node.args[0])
     if inner is None or inner.op.name != "transpose":
         return Refusal("the operand is not a transpose")
-    outer_axes = site.node.attrs.axes  # type: ignore[attr-defined]
-    inner_axes = inner.attrs.axes  # type: ignore[attr-defined]
+    outer_axes = site.node.attrs.axes
+    inner_axes = inner.attrs.axes
     if outer_axes is None or inner_axes is None:
         return Refusal("the axes are not written out")
-    axes = [inner_axes[axis] for axis in outer_axes]
+    axes = [inner_axes[axis] % len(inner_axes) for axis in outer_axes]
     if axes == sorted(axes):
         return inner.args[0]
     return site.emit("transpose", inner.args[0], axes=axes)
@@ -53,10 +53,10 @@ def transpose_of_transpose(site: Site) -> Replacement:
 def transpose_of_unit_axes(site: Site) -> Replacement:
     """Moving axes of extent 1 around changes no order: a reshape, which is free."""
     data = site.node.args[0]
-    axes = site.node.attrs.axes  # type: ignore[attr-defined]
+    axes = site.node.attrs.axes
     if axes is None or not data.tensor.is_static or not data.shape:
         return Refusal("the shape is not known")
-    moved = [axis for axis in axes if data.shape[axis] != 1]
+    moved = [axis % len(axes) for axis in axes if data.shape[axis] != 1]
     if moved != sorted(moved):
         return Refusal("axes with elements change places")
     return site.emit("reshape", data, shape=site.root.shape)
@@ -64,14 +64,14 @@ def transpose_of_unit_axes(site: Site) -> Replacement:
 
 @RULES.rule(is_op("concatenate"))
 def concat_of_concat(site: Site) -> Replacement:
-    axis = _axis(site.node.attrs.axis, site.root.tensor)  # type: ignore[attr-defined]
+    axis = _axis(site.node.attrs.axis, site.root.tensor)
     operands: list[Value] = []
     for value in site.node.args:
         inner = site.producer(value)
         nested = (
             inner is not None
             and inner.op.name == "concatenate"
-            and _axis(inner.attrs.axis, value.tensor) == axis  # type: ignore[attr-defined]
+            and _axis(inner.attrs.axis, value.tensor) == axis
             and site.only_use(value)
         )
         operands.extend(inner.args if nested and inner is not None else (value,))
@@ -97,8 +97,8 @@ def pad_before_convolution(site: Site) -> Replacement:
     if pad is None or pad.op.name != "nn.pad" or len(pad.args) > 1:
         return Refusal("the data are not padded by known widths")
     attrs = pad.attrs
-    widths, mode = attrs.pad_width, attrs.mode  # type: ignore[attr-defined]
-    value, axes = attrs.value, attrs.axes  # type: ignore[attr-defined]
+    widths, mode = attrs.pad_width, attrs.mode
+    value, axes = attrs.value, attrs.axes
     rank = data.tensor.rank
     if mode != "constant" or value not in (None, 0) or widths is None or axes or rank is None:
         return Refusal("the padding is not plain zeros")
@@ -107,6 +107,6 @@ def pad_before_convolution(site: Site) -> Replacement:
     begins, ends = widths[:rank], widths[rank:]
     if any((*begins[:2], *ends[:2])):
         return Refusal("batch or channels are padded")
-    own = site.node.attrs.padding  # type: ignore[attr-defined]
+    own = site.node.attrs.padding
     padding = [a + b for a, b in zip((*begins[2:], *ends[2:]), own, strict=True)]
     return site.again(site.node, pad.args[0], weight, padding=padding)

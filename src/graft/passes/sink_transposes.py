@@ -17,13 +17,15 @@ def sink_transposes(graph: Graph) -> Graph:
     return apply_rules(graph, RULES)
 
 
-_POINTWISE = tuple(name for name in OPS if OPS.get(name).kind in (Kind.ELEMENTWISE, Kind.BROADCAST))
+_KINDS = (Kind.ELEMENTWISE, Kind.BROADCAST)
+# `trilu` keeps elements by their place, which a transpose changes.
+_POINTWISE = tuple(name for name in OPS if OPS.get(name).kind in _KINDS and name != "trilu")
 
 
 @RULES.rule(is_op(*_POINTWISE))
 def transpose_before_elementwise(site: Site) -> Replacement:
     sources = [_transpose(site, value) for value in site.node.args]
-    axes = {node.attrs.axes for node in sources if node is not None}  # type: ignore[attr-defined]
+    axes = {node.attrs.axes for node in sources if node is not None}
     if len(axes) != 1 or None in axes or None in site.node.inputs:
         return Refusal("the operands are not transposed one way")
     order = next(iter(axes))
@@ -31,7 +33,7 @@ def transpose_before_elementwise(site: Site) -> Replacement:
     for value, source in zip(site.node.args, sources, strict=True):
         if source is not None:
             operands.append(source.args[0])
-        elif value.tensor.rank == 0 or value.tensor.size == 1:
+        elif value.tensor.size == 1 and (value.tensor.rank or 0) <= len(order):
             operands.append(value)
         else:
             return Refusal("an operand is not transposed")

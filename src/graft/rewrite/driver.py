@@ -14,8 +14,9 @@ from typing import Any
 
 from graft.base.dtypes import Array
 from graft.base.errors import InternalError
-from graft.ir.builder import Builder, FreshSymbols
+from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
+from graft.ir.names import FreshSymbols
 from graft.ir.nested import change_nested
 from graft.ir.order import in_order
 from graft.ir.types import compatible, symbols_in
@@ -215,7 +216,7 @@ class _Workspace:
             if user in self.emitted:
                 self.emitted[self.emitted.index(user)] = changed
             self.swap(user, changed)
-        self.factory.forget(value, renamed)
+        self.factory.knowledge.move(value, renamed)
         return renamed
 
     def swap(self, old: Node, new: Node) -> None:
@@ -236,8 +237,9 @@ class _Workspace:
                 if before is not None:
                     stack.append(before)
                     self.enqueue(before)
-                for user in self.users.get(value, ()):
-                    self.enqueue(user)
+                if self.uses(value) == 1:  # rules may have waited for that
+                    for user in self.users.get(value, ()):
+                        self.enqueue(user)
 
 
 def _root(rule: Rule, node: Node) -> Value:
@@ -253,8 +255,8 @@ def _factory(graph: Graph) -> Builder:
     factory.adopt_inputs(graph.inputs)
     for node in graph.nodes:
         for value in node.outputs:
-            factory.reserve(value.name)
+            factory.names.reserve(value.name)
             symbols.reserve(symbols_in(value.type))
         if node.op.name == "constant":
-            factory.acquaint(node)
+            factory.knowledge.follow(node)
     return factory

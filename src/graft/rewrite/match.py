@@ -213,7 +213,8 @@ def literal_of(value: Value, producer: Producer) -> Literal | None:
     node = producer(value)
     if node is None or node.op.name != "constant":
         return None
-    return node.attrs.value  # type: ignore[attr-defined, no-any-return]
+    literal: Literal = node.attrs.value
+    return literal
 
 
 def all_are(literal: Literal, number: float) -> bool:

@@ -173,11 +173,10 @@ def test_places_name_the_way_to_a_node() -> None:
 
 
 def graph_of(nodes: list[onnx.NodeProto], inputs: list[str], outputs: list[str]) -> onnx.GraphProto:
-    infos = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
-        for names in (inputs, outputs)
-    ]
-    return helper.make_graph(nodes, "nested", *infos)
+    def infos(names: list[str]) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
+
+    return helper.make_graph(nodes, "nested", infos(inputs), infos(outputs))
 
 
 def test_graph_attributes_read_the_callers_names() -> None:
@@ -242,6 +241,17 @@ def test_captures_through_two_levels() -> None:
     branch = dict(graph.nodes[-1].graphs())["then_branch"]
     loop = branch.nodes[-1]
     assert [value.name for value in loop.args] == ["m", "x", "u"]
+
+
+def test_a_constant_that_two_names_stand_for() -> None:
+    """The If is known to give k, which the loop's body has not met before and reads once more."""
+    text = """g (int64 m, float[n] x) => (float[n] y) {
+        k = Constant<value_float = 2.0>()
+        y = Loop(m, , x) <body = b (int64 i, bool c, float[n] v) => (bool d, float[n] z) {
+            d = Identity(c) t = Constant<value = bool {1}>()
+            r = If(t) <then_branch = p () => (float k) {}, else_branch = q () => (float k) {}>
+            s = Mul(v, r) z = Add(s, k) }> }"""
+    same(by_graft(text, [np.array(2), ramp(3)]), [(ramp(3) * 2 + 2) * 2 + 2])
 
 
 def test_inner_names_hide_outer_ones() -> None:

@@ -62,17 +62,22 @@ class Call:
         return default
 
     def int(self, name: str, default: Any = _REQUIRED) -> builtins.int:
-        return self._typed(name, default, builtins.int, "an integer")  # type: ignore[no-any-return]
+        value: builtins.int = _typed(self, name, default, builtins.int, "an integer")
+        return value
 
     def float(self, name: str, default: Any = _REQUIRED) -> builtins.float:
-        return self._typed(name, default, (builtins.float, builtins.int), "a number")  # type: ignore[no-any-return]
+        value: builtins.float = _typed(
+            self, name, default, (builtins.float, builtins.int), "a number"
+        )
+        return value
 
     def string(self, name: str, default: Any = _REQUIRED) -> str:
-        return self._typed(name, default, str, "a string")  # type: ignore[no-any-return]
+        value: str = _typed(self, name, default, str, "a string")
+        return value
 
     def ints(self, name: str, default: Any = _REQUIRED) -> Any:
         """A tuple of integers, or the default."""
-        return self._typed(name, default, tuple, "a list")
+        return _typed(self, name, default, tuple, "a list")
 
     def tensor(self, name: str) -> Array:
         """A tensor attribute as an array."""
@@ -80,12 +85,6 @@ class Call:
         if not isinstance(proto, onnx.TensorProto):
             self.fail(f"attribute '{name}' is not a tensor")
         return self.scope.source.weights.array(proto)
-
-    def _typed(self, name: str, default: Any, kind: Any, what: str) -> Any:
-        value = self.attribute(name, default)
-        if value is not default and not isinstance(value, kind):
-            self.fail(f"attribute '{name}' is {value!r}, not {what}")
-        return value
 
     def op(self, name: str, *inputs: Value | None, **attrs: Any) -> Value:
         """Emit a Graft operator with one result."""
@@ -106,12 +105,12 @@ class Call:
 
     def known(self, value: Value | None) -> Array | None:
         """A small operand's value where import can tell; may hold symbolic dims."""
-        return self.scope.builder.known(value)
+        return self.scope.builder.knowledge.known(value)
 
     def concrete(self, value: Value | None) -> Array | None:
         """A constant operand's value, of any size; None where it is not constant."""
-        literal = self.scope.builder.literal(value)
-        return self.scope.builder.concrete(value) if literal is None else literal.array
+        literal = self.scope.builder.knowledge.literal(value)
+        return self.scope.builder.knowledge.concrete(value) if literal is None else literal.array
 
     def delegate(
         self,
@@ -141,6 +140,14 @@ class Call:
     def unsupported(self, message: str, hint: str = "") -> NoReturn:
         """Refuse a node that is valid but not served."""
         raise UnsupportedError(message, self.place, hint)
+
+
+def _typed(call: Call, name: str, default: Any, kind: Any, what: str) -> Any:
+    """An attribute's value of that kind, or the default."""
+    value = call.attribute(name, default)
+    if value is not default and not isinstance(value, kind):
+        call.fail(f"attribute '{name}' is {value!r}, not {what}")
+    return value
 
 
 def _python_value(value: Any) -> Any:

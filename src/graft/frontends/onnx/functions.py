@@ -17,8 +17,9 @@ from graft.base.errors import ModelError, Place, UnsupportedError
 from graft.frontends.onnx.types import type_to_onnx
 from graft.ir.graph import Value
 
-# Before a name: it belongs to the function's caller. One mark for each level of calls.
-_CALLERS = "\x1f"
+# Before a name: it belongs to the function's caller. One mark for each level of calls. ONNX reads
+# some function bodies from text, so that it has to be possible in a name there.
+_CALLERS = "__callers__"
 
 
 def plain_name(name: str) -> str:
@@ -31,16 +32,22 @@ def callers_name(name: str) -> str | None:
     return name[len(_CALLERS) :] if name.startswith(_CALLERS) else None
 
 
-def full_name(function: onnx.FunctionProto) -> str:
-    """What tells a local function from all others."""
+def entered(function: onnx.FunctionProto, inlined: tuple[str, ...]) -> tuple[str, ...]:
+    """The functions that one is within, inside of this one; recursion is an error."""
     name = f"{function.domain}.{function.name}" if function.domain else function.name
-    return f"{name}:{function.overload}" if function.overload else name
+    name = f"{name}:{function.overload}" if function.overload else name
+    within = (*inlined, name)
+    if name in inlined:
+        raise ModelError(f"the function '{function.name}' calls itself: {' -> '.join(within)}")
+    return within
 
 
 def overload_of(
     function: onnx.FunctionProto, functions: Iterable[onnx.FunctionProto], overload: str
 ) -> onnx.FunctionProto:
-    """The one among local functions that has the same name but another overload."""
+    """The one among local functions that has this function's name and the overload."""
+    if function.overload == overload:
+        return function
     wanted = (function.domain, function.name, overload)
     for other in functions:
         if (other.domain, other.name, other.overload) == wanted:
@@ -106,9 +113,14 @@ def function_body(
         types = [type_to_onnx(v.type).SerializeToString() if v else b"" for v in operands]
         versions = schema.context_dependent_function_opset_versions
         version = max((v for v in versions if v <= opset), default=min(versions))
-        data = schema.get_context_dependent_function_with_opset_version(
-            version, named.SerializeToString(), types
-        )
+        try:
+            data = schema.get_context_dependent_function_with_opset_version(
+                version, named.SerializeToString(), types
+            )
+        except RuntimeError as error:
+            detail = str(error).splitlines()[0]
+            message = f"ONNX cannot tell the body of this {node.op_type}: {detail}"
+            raise UnsupportedError(message) from error
         body = onnx.FunctionProto.FromString(data) if data else None
     elif schema.has_function:
         body = schema.function_body

@@ -22,7 +22,7 @@ from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.functions import (
     callers_name,
     check_against_schema,
-    full_name,
+    entered,
     function_body,
     instantiate,
     overload_of,
@@ -36,6 +36,7 @@ from graft.frontends.onnx.registry import LOWERINGS, key
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.literal import Literal
+from graft.ir.names import FreshNames
 from graft.ir.types import Type
 
 MAX_DEPTH = 48
@@ -66,7 +67,7 @@ class Scope:
     values: dict[str, Value | None] = field(default_factory=dict)
     initializers: dict[str, Literal | Array] = field(default_factory=dict)
     captured: dict[Value, Value] = field(default_factory=dict)  # outer value -> body input
-    # Constants that stand for initialisers: these keep their names. Shared by all scopes.
+    # Constants that no node has made: these keep their names. Shared by all scopes.
     constants: set[Value] = field(default_factory=set)
 
     def lookup(self, name: str) -> Value | None:
@@ -79,15 +80,14 @@ class Scope:
         return value
 
     def _find(self, name: str) -> Value | None:
-        if self._shares_builder and name not in self.initializers:
-            return self.parent.lookup(name)  # type: ignore[union-attr]
+        around = self.parent
+        if around is not None and around.builder is self.builder and name not in self.initializers:
+            return around.lookup(name)
         literal = self._initializer(name)
         if literal is not None:
-            value = self._constant(literal, plain_name(name))
-            self.constants.add(value)
-            return value
-        if self.parent is not None:
-            return self._capture(self.parent.lookup(name))
+            return self._constant(literal, plain_name(name))
+        if around is not None:
+            return self._capture(around.lookup(name))
         outside = callers_name(name)
         return self.caller.lookup(outside) if self.caller is not None and outside else None
 
@@ -96,12 +96,8 @@ class Scope:
         place, self.builder.place = self.builder.place, None
         value = self.builder.constant(literal, out=name)
         self.builder.place = place
+        self.constants.add(value)
         return value
-
-    @property
-    def _shares_builder(self) -> bool:
-        """Whether this is a graph that is lowered right into the one around it."""
-        return self.parent is not None and self.parent.builder is self.builder
 
     def _is_absent(self, name: str) -> bool:
         """Whether the name is an operand that was left out."""
@@ -128,14 +124,14 @@ class Scope:
     def _capture(self, outer: Value | None) -> Value | None:
         if outer is None or self.parent is None:
             return None
-        literal = self.parent.builder.literal(outer)
+        literal = self.parent.builder.knowledge.literal(outer)
         if literal is not None:
             return self._constant(literal, outer.name)
         if outer not in self.captured:
             inner = self.builder.input(outer.name, outer.type)
-            known = self.parent.builder.known(outer)
+            known = self.parent.builder.knowledge.known(outer)
             if known is not None:
-                self.builder.learn(inner, known)
+                self.builder.knowledge.learn(inner, known)
             self.captured[outer] = inner
         return self.captured[outer]
 
@@ -184,9 +180,10 @@ class Scope:
         domain = "" if node.domain == "ai.onnx" else node.domain
         opset = self.opsets.get(domain)
         try:
-            function = self._local_function(domain, node)
+            function = self.functions.get((domain, node.op_type))
             if function is not None:
-                within = (*self.inlined, full_name(function))
+                function = overload_of(function, self.source.model.functions, node.overload)
+                within = entered(function, self.inlined)
                 return self._inline(function, with_own_names(node), operands, place, within)
             if opset is None:
                 raise ModelError(f"the model imports no opset of domain '{domain}'", place)
@@ -200,15 +197,6 @@ class Scope:
         except GraftError as error:
             raise error.at(place) from error.__cause__
         return results if isinstance(results, tuple) else (results,)  # type: ignore[return-value]
-
-    def _local_function(self, domain: str, node: onnx.NodeProto) -> onnx.FunctionProto | None:
-        function = self.functions.get((domain, node.op_type))
-        if function is not None and function.overload != node.overload:
-            function = overload_of(function, self.source.model.functions, node.overload)
-        if function is not None and full_name(function) in self.inlined:
-            chain = " -> ".join((*self.inlined, full_name(function)))
-            raise ModelError(f"the function '{node.op_type}' calls itself: {chain}")
-        return function
 
     def _by_schema(
         self, node: onnx.NodeProto, operands: tuple[Value | None, ...], opset: int, place: Place
@@ -305,12 +293,9 @@ def _with_captures(body: Body, captures: Sequence[Value]) -> Graph:
     """The body's graph with one input for each of the captures, read or not."""
     graph = body.graph
     inner = dict(zip(body.captures, graph.inputs, strict=True))
-    namer = Builder()
-    for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs)):
-        namer.reserve(value.name)
-    inputs = (
-        inner.get(outer) or Value(namer.fresh_name(outer.name), outer.type) for outer in captures
-    )
+    taken = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
+    names = FreshNames(value.name for value in taken)
+    inputs = (inner.get(outer) or Value(names(outer.name), outer.type) for outer in captures)
     return replace(graph, inputs=tuple(inputs))
 
 

@@ -9,7 +9,7 @@ import onnx
 from graft.base.dims import UNKNOWN, AnyDim, symbol
 from graft.base.dtypes import DType
 from graft.base.errors import ModelError, UnsupportedError
-from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type, map_dims
 
 _PROTO = onnx.TensorProto
 _DTYPES: dict[int, DType] = {
@@ -67,13 +67,19 @@ def type_from_onnx(proto: onnx.TypeProto) -> Type:
     if kind == "sparse_tensor_type":
         return _tensor(proto.sparse_tensor_type)
     if kind == "sequence_type":
-        return SequenceType(type_from_onnx(proto.sequence_type.elem_type))
+        element = type_from_onnx(proto.sequence_type.elem_type)
+        return SequenceType(map_dims(element, _per_element))
     if kind == "optional_type":
         return OptionalType(type_from_onnx(proto.optional_type.elem_type))
     if kind == "map_type":
         key = dtype_from_onnx(proto.map_type.key_type)
         return MapType(key, type_from_onnx(proto.map_type.value_type))
     raise ModelError("a type is missing" if kind is None else f"type '{kind}' is unknown")
+
+
+def _per_element(dim: AnyDim) -> AnyDim:
+    """Elements of a sequence differ in shape, so no symbol can stand for an extent of theirs."""
+    return dim if isinstance(dim, int) else UNKNOWN
 
 
 def _tensor(proto: onnx.TypeProto.Tensor) -> TensorType:

@@ -186,7 +186,7 @@ class Weights:
         entries = header.count
         if header.dtype.is_complex:
             entries *= 2
-        elif header.dtype.bits < 8:
+        elif header.dtype.bits in (2, 4):  # packed; float6 takes an entry each
             entries = header.nbytes
         present = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
         self._check_entries(present, entries, header)

@@ -19,8 +19,9 @@ from graft.frontends.onnx.lower.sequence import elements_of
 from graft.frontends.onnx.registry import lowers
 from graft.frontends.onnx.scope import Body
 from graft.ir.attrs import Ints
-from graft.ir.builder import Builder, FreshSymbols
+from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
+from graft.ir.names import FreshSymbols
 from graft.ir.types import OptionalType, TensorType, Type, join
 from graft.ops.bodies import common_type, seen_outside, sliced_type, turn_bindings
 

@@ -24,8 +24,7 @@ _MOST_PARTS = 256
 
 def _producer(call: Call, value: Value) -> Node | None:
     """The node that made the value, unless it came from outside."""
-    nodes = call.scope.builder.build().nodes
-    return next((node for node in reversed(nodes) if value in node.outputs), None)
+    return call.scope.builder.producer(value)
 
 
 def elements_of(call: Call, sequence: Value) -> list[Value] | None:

@@ -124,8 +124,8 @@ def _bound(call: Call, dims: Sequence[AnyDim]) -> bool:
     """Whether the graph's inputs decide all the dims."""
     if all(isinstance(dim, int) for dim in dims):
         return True
-    symbols = call.scope.builder.build().input_symbols
-    return all(dim is not UNKNOWN and symbols_of(dim) <= symbols for dim in dims)
+    builder = call.scope.builder
+    return all(dim is not UNKNOWN and builder.binds(symbols_of(dim)) for dim in dims)
 
 
 def padded_at_run_time(call: Call, data: Value, window: Window, fill: Any = 0) -> Value:

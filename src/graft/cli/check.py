@@ -1,0 +1,261 @@
+"""`graft check`: model and inputs in, the answer out to whether Graft agrees with ONNX Runtime.
+
+First the outputs of the compiled model are compared. Where they differ, the next questions are
+whether the graph as imported differs too (if not, a pass is to blame), and at which node first.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graft.cli.compare import Difference, Tolerance, compare
+from graft.cli.inputs import add_input_arguments, feed
+from graft.cli.localize import (
+    NodeComparison,
+    NodeDifference,
+    PassBlame,
+    blame_pass,
+    compare_nodes,
+)
+from graft.cli.peer import Feeds, Peer, onnxruntime, opened_peer
+from graft.cli.report import counted, error_text, number, print_json, print_lines, section, table
+from graft.cli.status import status
+from graft.compiler import compile
+from graft.frontends.onnx.importer import import_source
+from graft.frontends.onnx.reader import Source, read_model
+from graft.ir.graph import Graph
+
+DESCRIPTION = """\
+Compare a model's results with ONNX Runtime's on given or generated inputs. The
+outputs' floats may differ by atol + rtol * |expected|, all else not at all. Where
+outputs differ, say which of Graft's passes introduces the difference, or which
+node: each is judged on ONNX Runtime's operands, and where its results are larger
+than 1, atol is taken in proportion to them. Exit code 0 if everything agrees."""
+EXAMPLES = """\
+  graft check model.onnx                         on generated inputs
+  graft check model.onnx --dim batch=3 --seed 1
+  graft check model.onnx --input x=x.npy --rtol 1e-5 --atol 1e-6
+  graft check model.onnx --nodes                 compare every value inside, too
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCheck:
+    """One output, compared."""
+
+    name: str
+    type: str
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check found; `blame` and `nodes` only where they were asked for or needed."""
+
+    path: Path
+    peer: str
+    tolerance: Tolerance
+    outputs: Sequence[OutputCheck]
+    blame: PassBlame | None
+    nodes: NodeComparison | None
+    random_node: str  # one that draws random numbers, if any
+
+    @property
+    def outputs_agree(self) -> bool:
+        return all(output.difference.agrees for output in self.outputs)
+
+    @property
+    def agrees(self) -> bool:
+        return self.outputs_agree and (self.nodes is None or self.nodes.agrees)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
+    add_input_arguments(parser)
+    parser.add_argument(
+        "--rtol", metavar="R", type=_tolerance, default=1e-3, help="relative (default 1e-3)"
+    )
+    parser.add_argument(
+        "--atol", metavar="A", type=_tolerance, default=1e-4, help="absolute (default 1e-4)"
+    )
+    parser.add_argument(
+        "--nodes", action="store_true", help="compare every node even if the outputs agree"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a tolerance")
+    return value
+
+
+def execute(options: argparse.Namespace) -> int:
+    onnxruntime()  # before any work
+    tolerance = Tolerance(options.rtol, options.atol)
+    with status(f"importing {options.model.name}"):
+        source = read_model(options.model)
+        graph = import_source(source)
+    feeds = {fed.value.name: fed.data for fed in feed(graph, options)}
+    verdict = check(options.model, source, graph, feeds, tolerance, options.nodes)
+    if options.json:
+        print_json(_json(verdict))
+    else:
+        print_lines(_text(verdict))
+    return 0 if verdict.agrees else 1
+
+
+def check(
+    path: Path,
+    source: Source,
+    graph: Graph,
+    feeds: Feeds,
+    tolerance: Tolerance,
+    every_node: bool = False,
+) -> Verdict:
+    """Compare the compiled model with ONNX Runtime, and find the cause of a difference."""
+    with opened_peer(path, source) as peer:
+        with status(f"running {path.name} in ONNX Runtime"):
+            expected = peer.run(feeds)
+        with status(f"running {path.name} in Graft"):
+            actual = compile(graph).run(None, feeds)
+        outputs = [
+            OutputCheck(name, str(value.type), compare(mine, other, tolerance))
+            for name, value, mine, other in zip(
+                graph.output_names, graph.outputs, actual, expected, strict=True
+            )
+        ]
+        blame, nodes = None, None
+        if not all(output.difference.agrees for output in outputs):
+            with status("looking for the pass that makes the difference"):
+                blame = blame_pass(graph, feeds, expected, tolerance)
+            every_node |= blame is None
+        if every_node:
+            nodes = _compared(graph, source, peer, feeds, tolerance)
+    return Verdict(path, peer.title, tolerance, outputs, blame, nodes, _random_node(graph))
+
+
+def _compared(
+    graph: Graph, source: Source, peer: Peer, feeds: Feeds, tolerance: Tolerance
+) -> NodeComparison:
+    with status("comparing node by node"):
+        return compare_nodes(graph, source, peer, feeds, tolerance)
+
+
+def _random_node(graph: Graph) -> str:
+    for node in graph.walk():
+        if not node.op.pure:
+            return node.place.node if node.place else node.output.name
+    return ""
+
+
+def _text(verdict: Verdict) -> Iterator[str]:
+    yield str(verdict.path)
+    limits = f"rtol {verdict.tolerance.relative:g}, atol {verdict.tolerance.absolute:g}"
+    yield f"  compared with {verdict.peer}, {limits}"
+    header = ("name", "type", "max abs error", "max rel error", "wrong", "verdict")
+    rows = [(one.name, one.type, *_figures(one.difference)) for one in verdict.outputs]
+    yield from section("Outputs", table(rows, header, right=(2, 3, 4)))
+    if verdict.blame is not None:
+        title = "The graph as imported agrees, so one of the passes is to blame"
+        yield from section(title, [_blame(verdict.blame)])
+    if verdict.nodes is not None:
+        yield from _node_text(verdict.nodes, verdict.outputs_agree)
+    yield ""
+    if verdict.random_node and not verdict.agrees:
+        yield f"The node '{verdict.random_node}' draws random numbers, which never agree."
+    yield "Graft and ONNX Runtime agree." if verdict.agrees else "Graft and ONNX Runtime DIFFER."
+
+
+def _figures(difference: Difference) -> tuple[str, str, str, str]:
+    if difference.problem:
+        return "-", "-", "-", f"DIFFERS: {difference.problem}"
+    return (
+        error_text(difference.max_absolute),
+        error_text(difference.max_relative),
+        f"{number(difference.mismatches)} of {number(difference.size)}",
+        "agrees" if difference.agrees else "DIFFERS",
+    )
+
+
+def _blame(blame: PassBlame) -> str:
+    return f"{blame.name} (pass {blame.position} of {blame.total}) introduces the difference"
+
+
+def _node_text(nodes: NodeComparison, outputs_agree: bool) -> Iterator[str]:
+    if nodes.agrees:
+        lines = [f"{counted(nodes.compared, 'value')} compared: no node differs on its own"]
+        if not outputs_agree:
+            lines.append("so it is small errors that add up on the way to the outputs")
+        if nodes.largest is not None:
+            lines.append(f"largest error: {_node_line(nodes.largest)}")
+            lines.extend(_detail(nodes.largest))
+        yield from section("Node by node, each on ONNX Runtime's operands", lines)
+    elif nodes.largest is not None:
+        title = f"The first node that differs: {_node_line(nodes.largest)}"
+        yield from section(title, _detail(nodes.largest))
+
+
+def _node_line(node: NodeDifference) -> str:
+    return f"'{node.node}' ({node.operator})"
+
+
+def _detail(node: NodeDifference) -> list[str]:
+    absolute, relative, wrong, verdict = _figures(node.difference)
+    rows = [("result", node.result.name, str(node.result.type))]
+    rows += [("operand", name, type_) for name, type_ in node.operands]
+    if node.difference.problem:
+        return [*table(rows), verdict]
+    return [*table(rows), f"max abs error {absolute}, max rel error {relative}, {wrong} wrong"]
+
+
+def _json(verdict: Verdict) -> dict[str, Any]:
+    nodes, blame = verdict.nodes, verdict.blame
+    return {
+        "model": str(verdict.path),
+        "peer": verdict.peer,
+        "rtol": verdict.tolerance.relative,
+        "atol": verdict.tolerance.absolute,
+        "agrees": verdict.agrees,
+        "outputs": [
+            {"name": one.name, "type": one.type, **_difference_json(one.difference)}
+            for one in verdict.outputs
+        ],
+        "blamed_pass": None
+        if blame is None
+        else {"name": blame.name, "position": blame.position, "total": blame.total},
+        "nodes": None
+        if nodes is None
+        else {
+            "agree": nodes.agrees,
+            "values_compared": nodes.compared,
+            "largest": None if nodes.largest is None else _node_json(nodes.largest),
+        },
+    }
+
+
+def _difference_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "agrees": difference.agrees,
+        "max_abs_error": difference.max_absolute,
+        "max_rel_error": difference.max_relative,
+        "wrong": difference.mismatches,
+        "size": difference.size,
+        "problem": difference.problem,
+    }
+
+
+def _node_json(node: NodeDifference) -> dict[str, Any]:
+    return {
+        "node": node.node,
+        "operator": node.operator,
+        "value": node.result.name,
+        "type": str(node.result.type),
+        "operands": [{"name": name, "type": type_} for name, type_ in node.operands],
+        **_difference_json(node.difference),
+    }

@@ -1,0 +1,225 @@
+"""Where two results begin to differ: the first node, or the first pass.
+
+In go the imported graph and the peer that disagrees with it. Each value that has the name of an
+ONNX value is held against the peer's, in order, and from there on the peer's value is used: so each
+node is judged on the operands that the peer had, and rounding that has added up is not blamed on a
+node that did nothing wrong. The peer's values are fetched in portions, and dropped after their last
+use, so that memory stays bounded however large the model is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+
+from graft.base.dims import UNKNOWN, substitute
+from graft.cli.compare import Difference, Tolerance, compare
+from graft.cli.peer import Feeds, Peer
+from graft.frontends.onnx.reader import Source
+from graft.frontends.onnx.scope import sorted_nodes
+from graft.ir.evaluate import Data, evaluate
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import bytes_of
+from graft.ir.types import SequenceType, TensorType, Type, bare_symbol, dims_of
+from graft.passes.pipeline import optimize
+
+PORTION_BYTES = 1 << 28
+PORTION_VALUES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDifference:
+    """How far a node's result is off, on the peer's operands."""
+
+    node: str
+    operator: str
+    result: Value
+    operands: tuple[tuple[str, str], ...]  # names and types
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class NodeComparison:
+    """How many values inside the model were compared, and the node that is off the most.
+
+    The first node that differs ends the comparison, and is then the one.
+    """
+
+    compared: int
+    largest: NodeDifference | None
+
+    @property
+    def agrees(self) -> bool:
+        return self.largest is None or self.largest.difference.agrees
+
+
+@dataclass(frozen=True, slots=True)
+class PassBlame:
+    """The pass after which the outputs differ, though before it they did not."""
+
+    name: str
+    position: int
+    total: int
+
+
+def blame_pass(
+    graph: Graph, feeds: Feeds, expected: Sequence[Data], tolerance: Tolerance
+) -> PassBlame | None:
+    """The pass that introduces a difference, found by bisection; None if the import has it."""
+    inputs = [feeds[value.name] for value in graph.inputs]
+
+    def differs(stage: Graph) -> bool:
+        pairs = zip(evaluate(stage, inputs), expected, strict=True)
+        return any(not compare(mine, other, tolerance).agrees for mine, other in pairs)
+
+    if differs(graph):
+        return None
+    stages: list[tuple[str, Graph]] = []
+    optimize(graph, lambda report, stage: stages.append((report.name, stage)))
+    right, wrong = -1, len(stages) - 1
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        if differs(stages[middle][1]):
+            wrong = middle
+        else:
+            right = middle
+    return PassBlame(stages[wrong][0], wrong + 1, len(stages))
+
+
+def compare_nodes(
+    graph: Graph, source: Source, peer: Peer, feeds: Feeds, tolerance: Tolerance
+) -> NodeComparison:
+    """Compare the values inside the model, in order, up to the first that differs."""
+    nodes = sorted_nodes(source.model.graph, source.name)
+    named = dict(_named_values(graph, nodes))
+    walk = _Walk(graph, nodes, named, peer, feeds)
+    compared = 0
+    largest: NodeDifference | None = None
+    for value, mine, theirs in walk.pairs():
+        compared += 1
+        difference = compare(mine, theirs, tolerance.for_values_like(theirs))
+        if not difference.agrees:
+            return NodeComparison(compared, walk.described(value, difference))
+        if largest is None or difference.max_relative > largest.difference.max_relative:
+            largest = walk.described(value, difference)
+    return NodeComparison(compared, largest)
+
+
+@dataclass
+class _Walk:
+    graph: Graph
+    nodes: Sequence[onnx.NodeProto]
+    named: dict[Value, int]  # value -> position of the ONNX node that computes it
+    peer: Peer
+    feeds: Feeds
+    fetched: dict[str, Data] = field(default_factory=dict)
+
+    def pairs(self) -> Iterator[tuple[Value, Data, Data]]:
+        """Each named value with what Graft and what the peer makes of the same operands."""
+        portions = _portions(self.named, _bindings(self.graph, self.feeds))
+        portion_of = {value: portion for portion in portions for value in portion}
+        held: dict[Value, Data] = {value: self.feeds[value.name] for value in self.graph.inputs}
+        for node, finished in zip(self.graph.nodes, self.graph.last_reads, strict=True):
+            for value, mine in zip(node.outputs, self._step(node, held), strict=True):
+                held[value] = mine
+                if value in self.named:
+                    held[value] = self._theirs(value, portion_of[value])
+                    yield value, mine, held[value]
+            for value in finished:
+                if value not in self.graph.inputs:
+                    held.pop(value, None)
+
+    def _step(self, node: Node, held: dict[Value, Data]) -> list[Data]:
+        """One node's results; the graph's inputs come along, since they bind its symbols."""
+        inputs = tuple(dict.fromkeys((*self.graph.inputs, *node.args)))
+        return evaluate(
+            Graph("step", inputs, (node,), node.outputs), [held[value] for value in inputs]
+        )
+
+    def _theirs(self, value: Value, portion: tuple[Value, ...]) -> Data:
+        if value.name not in self.fetched:
+            self.fetched = {}  # before, not after, the next ones come
+            last = max(self.named[one] for one in portion)
+            names = [one.name for one in portion]
+            self.fetched = self.peer.values(names, self.nodes[: last + 1], self.feeds)
+        return self.fetched.pop(value.name)
+
+    def described(self, value: Value, difference: Difference) -> NodeDifference:
+        """What there is to say about the node that computes the value."""
+        position = self.named[value]
+        node = self.nodes[position]
+        defined = [one for inner in self.graph.nodes for one in inner.outputs]
+        types = {one.name: str(one.type) for one in (*self.graph.inputs, *defined)}
+        operands = tuple((name, types.get(name, "?")) for name in node.input if name)
+        return NodeDifference(_label(node, position), node.op_type, value, operands, difference)
+
+
+def _label(node: onnx.NodeProto, position: int) -> str:
+    """What the importer calls a node."""
+    return node.name or f"{node.op_type}_{position}"
+
+
+def _named_values(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> Iterator[tuple[Value, int]]:
+    """The graph's values that stand for results of ONNX nodes, each with its node's position."""
+    position_of = {name: at for at, node in enumerate(nodes) for name in node.output if name}
+    returned = set(graph.outputs)
+    for node in graph.nodes:
+        for value in node.outputs:
+            position = position_of.get(value.name)
+            if position is None or not _may_fetch(value.type):
+                continue
+            label = _label(nodes[position], position)
+            users = graph.users.get(value, [])
+            # A value in the middle of what a node became may have got a name that an ONNX value
+            # has too; nothing outside that node reads it.
+            inner = users and value not in returned and all(_within(user, label) for user in users)
+            if _within(node, label) and not inner:
+                yield value, position
+
+
+def _within(node: Node, label: str) -> bool:
+    """Whether the graph's node comes from the ONNX node, or from within a function it calls."""
+    name = "" if node.place is None else node.place.node
+    return name == label or name.startswith(f"{label}/")
+
+
+def _may_fetch(type_: Type) -> bool:
+    """Whether ONNX Runtime can hand the value over to NumPy."""
+    element = type_.element if isinstance(type_, SequenceType) else type_
+    return isinstance(element, TensorType) and element.dtype.numpy.kind != "V"
+
+
+def _portions(named: dict[Value, int], bindings: dict[str, int]) -> Iterator[tuple[Value, ...]]:
+    """Values to fetch at once: together they stay within bounds."""
+    portion: list[Value] = []
+    held = 0
+    for value in sorted(named, key=lambda one: named[one]):
+        size = _size(value.type, bindings)
+        if portion and (held + size > PORTION_BYTES or len(portion) >= PORTION_VALUES):
+            yield tuple(portion)
+            portion, held = [], 0
+        portion.append(value)
+        held += size
+    if portion:
+        yield tuple(portion)
+
+
+def _size(type_: Type, bindings: dict[str, int]) -> int:
+    """Bytes that a value takes; 0 where only the data decide."""
+    size = bytes_of(type_)
+    if not isinstance(size, int) and size is not UNKNOWN:
+        size = substitute(size, bindings)
+    return size if isinstance(size, int) else 0
+
+
+def _bindings(graph: Graph, feeds: Feeds) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for value in graph.inputs:
+        shape = getattr(feeds[value.name], "shape", ())
+        for dim, extent in zip(dims_of(value.type), shape, strict=False):
+            name = bare_symbol(dim)
+            if name is not None:
+                found[name] = extent
+    return found

@@ -1,0 +1,24 @@
+"""Random graphs print, and what is printed reads back as the same graph."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from tests.property.graphs import Sample, samples
+
+from graft.ir.equal import difference
+from graft.ir.parser import from_text
+from graft.ir.printer import to_text
+from graft.ir.verify import verify
+
+
+@given(samples())
+def test_text_reads_back_as_the_same_graph(sample: Sample) -> None:
+    graph = verify(sample.graph)
+    printed = to_text(graph)
+    parsed = verify(from_text(printed.text, printed.constants))
+    assert difference(graph, parsed) is None
+    again = to_text(parsed)
+    assert again.text == printed.text
+    assert again.constants.keys() == printed.constants.keys()
+    places = [node.place for node in graph.walk()]
+    assert [node.place for node in parsed.walk()] == places
