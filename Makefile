@@ -21,7 +21,7 @@ test-full: lint ## the same with the long suites
 	GRAFT_FULL=1 $(BIN)/pytest -n auto -m ""
 
 bench: $(STAMP) ## time Graft beside its peers
-	@$(BIN)/python tools/bench.py
+	@$(BIN)/python tools/scaling.py --write
 
 lint: $(STAMP) ## check style, types and layers
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import onnx
 
 from graft.base.errors import GraftError
 from graft.cli.report import (
+    INDENT,
     counted,
     dim_json,
     dim_text,
@@ -29,6 +30,7 @@ from graft.cli.status import status
 from graft.cli.survey import Obstacle, Parameters, obstacles, operators, parameters
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
+from graft.frontends.onnx.registry import key
 from graft.frontends.onnx.types import type_from_onnx
 from graft.ir.graph import Graph, Value
 from graft.ir.op import Work
@@ -173,7 +175,7 @@ def _text(summary: Summary) -> Iterator[str]:
         yield from _outcome(summary.imported)
     if summary.obstacles:
         count = counted(len(summary.obstacles), "node")
-        yield from section(f"What stands in the way: {count}", _obstacle_table(summary.obstacles))
+        yield from section(f"What stands in the way: {count}", _obstacle_lines(summary.obstacles))
     if summary.error is not None:
         yield from section("Graft cannot import it", str(summary.error).split("\n"))
 
@@ -192,8 +194,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
 
 def _node_count(summary: Summary) -> str:
     here, everywhere = len(summary.source.model.graph.node), summary.operators.total()
-    nested = f" and {number(everywhere - here)} in nested graphs" if everywhere > here else ""
-    return f"{counted(here, 'node')}{nested}"
+    inside = f" and {number(everywhere - here)} in nested graphs or functions"
+    return f"{counted(here, 'node')}{inside if everywhere > here else ''}"
 
 
 def _opset_texts(model: onnx.ModelProto) -> Iterator[str]:
@@ -250,9 +252,14 @@ def _dim_places(graph: Graph) -> dict[str, list[str]]:
     return places
 
 
-def _obstacle_table(found: Iterable[Obstacle]) -> list[str]:
-    rows = [(one.operator, one.domain or "ai.onnx", one.place.node, one.reason) for one in found]
-    return table(rows, header=("operator", "domain", "node", "why"))
+def _obstacle_lines(found: Iterable[Obstacle]) -> Iterator[str]:
+    """The nodes, under what they have in common."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        groups.setdefault((key(one.domain, one.operator), one.reason), []).append(one.place.node)
+    for (operator, reason), nodes in groups.items():
+        yield f"{operator}: {reason}"
+        yield from (f"{INDENT}at {node}" for node in nodes)
 
 
 def _json(summary: Summary) -> dict[str, Any]:

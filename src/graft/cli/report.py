@@ -66,7 +66,7 @@ def size_text(count: int) -> str:
     """A number of bytes for people."""
     if count < 1000:
         return f"{count} B"
-    exponent = min(int(math.log10(count)) // 3, 5)
+    exponent = min(int(math.log10(count)) // 3, 6)
     scaled = f"{count / 1000**exponent:.3g}"
     if scaled == "1e+03":
         scaled, exponent = "1", exponent + 1

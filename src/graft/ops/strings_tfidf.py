@@ -122,7 +122,7 @@ def _tfidf(attrs: TfIdfAttrs, data: Array) -> Array:
     if grams and rows.shape[1]:
         trie = _Trie(grams)
         codes = trie.encode(rows)
-        for distance in range(1, attrs.max_skip + 2):
+        for distance in range(1, min(attrs.max_skip, codes.shape[1]) + 2):
             _count(attrs, trie, codes, distance, counts)
     weighted = counts.astype(np.float32)
     if attrs.mode != "TF":

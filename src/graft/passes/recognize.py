@@ -145,8 +145,8 @@ def _whole_attention(site: Site, q: Value, kt: Value, v: Value, mask: Value | No
     inner = next(product for product in products if product.output is not site.root)
     if not same_shape(scores, inner.output):
         return Refusal("the mask broadcasts the scores")
-    shapes = [q.shape, kt.shape, v.shape, scores.shape]
-    if any(shape is None or len(shape) != 4 or shape[:2] != q.shape[:2] for shape in shapes):  # type: ignore[index]
+    shapes = [value.shape or () for value in (q, kt, v, scores)]
+    if any(len(shape) != 4 or shape[:2] != shapes[0][:2] for shape in shapes):
         return Refusal("operands are not [batch, heads, length, size] alike")
     key = site.emit("transpose", kt, axes=(0, 1, 3, 2))
     return site.emit("nn.attention", q, key, v, mask, scale=1.0)

@@ -1,0 +1,321 @@
+"""The loop IR: typed expressions and statements that a kernel is made of.
+
+Everything is immutable. An expression has a dtype and a number of lanes (1 is a scalar). Extents,
+indices and conditions are expressions, so extents may be symbolic. Buffers are addressed with one
+index per dimension; a vector access has exactly one index with lanes, the others are scalars.
+
+The grammar, one line per node:
+
+    expr   = Const | Var | Binary | Compare | Select | Cast | Call | Ramp | Broadcast | Load
+    stmt   = Block | For | If | While | Let | Allocate | Store | AtomicAdd | Prefetch | Barrier
+    kernel = Function(name, parameters: buffers and scalars, body)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+from graft.base.dtypes import DType
+from graft.base.errors import InternalError
+
+INDEX = DType.INT64
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number; with lanes, the same number in each."""
+
+    value: int | float | bool
+    dtype: DType = INDEX
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A loop variable, a let-bound value or a scalar parameter; names are unique in a function."""
+
+    name: str
+    dtype: DType = INDEX
+    lanes: int = 1
+
+
+class BinaryKind(StrEnum):
+    """Arithmetic and logic. Integer division and modulo round towards minus infinity."""
+
+    ADD = "+"
+    SUBTRACT = "-"
+    MULTIPLY = "*"
+    DIVIDE = "/"  # floating-point
+    FLOOR_DIVIDE = "//"
+    FLOOR_MODULO = "%"
+    MINIMUM = "min"  # NaN wins
+    MAXIMUM = "max"  # NaN wins
+    AND = "&"
+    OR = "|"
+    XOR = "^"
+    SHIFT_LEFT = "<<"
+    SHIFT_RIGHT = ">>"  # arithmetic for signed integers
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """An operation on two operands of one dtype and equal lanes."""
+
+    kind: BinaryKind
+    left: Expr
+    right: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.left.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.left.lanes
+
+
+class CompareKind(StrEnum):
+    """Comparisons; those with NaN are false, except `!=`."""
+
+    EQUAL = "=="
+    NOT_EQUAL = "!="
+    LESS = "<"
+    LESS_EQUAL = "<="
+    GREATER = ">"
+    GREATER_EQUAL = ">="
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A comparison of two operands of one dtype and equal lanes; the result is bool."""
+
+    kind: CompareKind
+    left: Expr
+    right: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return DType.BOOL
+
+    @property
+    def lanes(self) -> int:
+        return self.left.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`yes` where the condition holds, `no` elsewhere; both are evaluated."""
+
+    condition: Expr
+    yes: Expr
+    no: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.yes.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.yes.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """The value in another dtype, as C converts numbers; float to integer truncates."""
+
+    dtype: DType
+    value: Expr
+
+    @property
+    def lanes(self) -> int:
+        return self.value.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An intrinsic function, elementwise on lanes: exp, log, sqrt, erf, tanh, fma, floor, ..."""
+
+    name: str
+    arguments: tuple[Expr, ...]
+    dtype: DType
+
+    @property
+    def lanes(self) -> int:
+        return self.arguments[0].lanes if self.arguments else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """`base, base + stride, ...`: an index per lane."""
+
+    base: Expr
+    stride: int
+    lanes: int
+
+    @property
+    def dtype(self) -> DType:
+        return self.base.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """A scalar in every lane."""
+
+    value: Expr
+    lanes: int
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+
+class Scope(Enum):
+    """Where a buffer lives."""
+
+    ARGUMENT = "argument"  # given by the caller
+    HEAP = "heap"  # scratch memory of the function, per thread
+    REGISTER = "register"  # small, indexed by constants after unrolling: becomes registers
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory with a shape, dense and row-major."""
+
+    name: str
+    dtype: DType
+    extents: tuple[Expr, ...]
+    scope: Scope = Scope.ARGUMENT
+    alignment: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An element, or a vector of elements along the one index that has lanes."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def lanes(self) -> int:
+        return max((index.lanes for index in self.indices), default=1)
+
+
+Expr = Const | Var | Binary | Compare | Select | Cast | Call | Ramp | Broadcast | Load
+
+
+class LoopKind(Enum):
+    """How a loop runs."""
+
+    SERIAL = "serial"
+    PARALLEL = "parallel"  # the range is split among the threads
+    VECTOR = "vector"  # becomes lanes when lowered
+    UNROLLED = "unrolled"  # becomes copies of the body when lowered
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Statements one after the other."""
+
+    statements: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """The body for each value from `start` on, `extent` times."""
+
+    var: Var
+    start: Expr
+    extent: Expr
+    body: Stmt
+    kind: LoopKind = LoopKind.SERIAL
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """One of two statements; the condition is a scalar."""
+
+    condition: Expr
+    then: Stmt
+    otherwise: Stmt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """The body as long as the condition holds."""
+
+    condition: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """A name for a value within the body."""
+
+    var: Var
+    value: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Memory that lives while the body runs."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write an element or a vector; with a condition, only the lanes where it holds."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+    condition: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicAdd:
+    """Add to an element that other threads may add to as well."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Ask for the memory of an element ahead of its use."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """All threads meet here."""
+
+
+Stmt = Block | For | If | While | Let | Allocate | Store | AtomicAdd | Prefetch | Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel: buffers and scalars in, nothing out but what it stores."""
+
+    name: str
+    parameters: tuple[Buffer | Var, ...]
+    body: Stmt
+    notes: tuple[str, ...] = field(default=())  # source nodes, for people
+
+    def buffer(self, name: str) -> Buffer:
+        """The parameter of that name."""
+        for parameter in self.parameters:
+            if isinstance(parameter, Buffer) and parameter.name == name:
+                return parameter
+        raise InternalError(f"{self.name} has no buffer '{name}'")

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from graft.base.dims import UNKNOWN, AnyDim, symbol
+from graft.cli.report import (
+    counted,
+    dim_json,
+    dim_text,
+    histogram,
+    print_json,
+    seconds_text,
+    size_text,
+    table,
+)
+
+
+def test_columns_are_aligned_to_their_sides() -> None:
+    lines = table([("a", "1"), ("long", "1,000")], header=("name", "n"), right=(1,))
+    assert lines == ["name      n", "a         1", "long  1,000"]
+    assert table([]) == []
+
+
+def test_histogram_fills_the_width_column_by_column() -> None:
+    lines = histogram({f"operator_{number:02}": 30 - number for number in range(11)})
+    assert lines[0].split()[::2] == [f"operator_{number:02}" for number in (0, 3, 6, 9)]
+    assert lines[0].split()[1::2] == ["30", "27", "24", "21"]
+    assert max(map(len, lines)) <= 78
+    assert histogram({"a": 1, "b": 1, "c": 2}) == ["c  2    a  1    b  1"]
+    assert histogram({}) == ["none"]
+    assert histogram({"n" * 90: 1000}) == [f"{'n' * 90}  1,000"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (100_667, "101 kB"),
+        (999_999, "1 MB"),
+        (46_796_448, "46.8 MB"),
+        (10**18, "1 EB"),
+    ],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert size_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.00012, "0.12 ms"), (0.4341, "434 ms"), (0.9999, "1 s"), (66.6, "66.6 s")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text
+
+
+def test_counts() -> None:
+    texts = [counted(1, "node"), counted(2000, "node"), counted(0, "pass", "passes")]
+    assert texts == ["1 node", "2,000 nodes", "0 passes"]
+
+
+def long_sum() -> AnyDim:
+    total: AnyDim = 12345
+    for number in range(30):
+        total = total + symbol(f"d{number}") * 7
+    return total
+
+
+@pytest.mark.parametrize(
+    ("dim", "text", "plain"),
+    [
+        (1_814_073_344, "1,814,073,344", 1_814_073_344),
+        (symbol("n") * 3 + 1, "3*n + 1", "3*n + 1"),
+        (UNKNOWN, "known only from data", None),
+        (long_sum(), "12,345 + terms in 30 dynamic dims", str(long_sum())),
+    ],
+)
+def test_amounts_of_work(dim: AnyDim, text: str, plain: object) -> None:
+    assert dim_text(dim) == text
+    assert dim_json(dim) == plain
+
+
+def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [float("nan"), float("-inf"), 1.5], "b": {"c": (1, None)}})
+    assert json.loads(capsys.readouterr().out) == {"a": ["nan", "-inf", 1.5], "b": {"c": [1, None]}}

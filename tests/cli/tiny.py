@@ -1,0 +1,44 @@
+"""Small models for the command line's tests, written in ONNX's own text form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.parser
+
+# Two dynamic dims, one of them in both inputs.
+TWO_INPUTS = """
+    sums (float[batch, width] x, float[batch, 1] y) => (float[batch, width] z, int64[2] shape) {
+        [add_node] a = Add(x, y)
+        [relu_node] z = Relu(a)
+        [shape_node] shape = Shape(x)
+    }
+"""
+
+# A node of each kind that keeps a model from being imported, in the main graph, in a branch and
+# in a function, and one that does not.
+OBSTACLES = """
+    <ir_version: 8, opset_import: ["": 17, "com.example": 1, "local": 1],
+     producer_name: "hand", producer_version: "1.0">
+    bad (float[n] x, bool c) => (float[n] w) {
+        [first] y = com.example.Shear (x)
+        z = Reluu (y)
+        v = If (c) <
+            then_branch = yes () => (float[n] t) { [inside] t = com.example.Bend (z) },
+            else_branch = no () => (float[n] e) { e = Neg (z) }
+        >
+        [calls] u = local.twice (v)
+        [odd] w = Relu <alpha = 1.0> (u)
+    }
+    <domain: "local", opset_import: ["": 17, "elsewhere": 2]>
+    twice (a) => (b) { d = Add (a, a)  [deep] b = elsewhere.Fold (d) }
+"""
+
+
+def saved(folder: Path, text: str, opset: int = 17) -> str:
+    """The path of a model file; a text that has a head of its own keeps it."""
+    head = "" if text.lstrip().startswith("<") else f'<ir_version: 8, opset_import: ["": {opset}]>'
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(head + text), path)
+    return str(path)
