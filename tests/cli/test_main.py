@@ -19,7 +19,8 @@ from graft.cli.main import COMMANDS, main
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 COMMAND = [sys.executable, "-m", "graft.cli.main"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCES)}
+# Without a buffer, Python does not notice that a pipe took only part of what it was given.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCES), "PYTHONUNBUFFERED": ""}
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

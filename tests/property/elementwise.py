@@ -123,7 +123,7 @@ def combine(s: Sketch, name: str, x: Value, y: Value) -> Value:
 
 def division(s: Sketch) -> None:
     """Quotients and remainders; a fuzzy value is divided by nothing near zero."""
-    x = any_value(s, REAL, lambda v: is_small(v) and v.dtype not in data.TINY)
+    x = any_value(s, (*data.WIDE_FLOATS, *data.SIGNED, *data.UNSIGNED), is_small)
     if is_float(x) and s.level(x) == FUZZY:
         s.add("divide", x, s.number_like(x, s.pick((2.0, 4.0, 1.0, -2.0))))
         return
@@ -234,7 +234,7 @@ def strings(s: Sketch) -> None:
 
 def identity(s: Sketch) -> None:
     """Something that simplification removes, or, for all its looks, must not."""
-    x = any_value(s, REAL, lambda v: is_ranked(v) and v.dtype not in data.TINY)
+    x = any_value(s, (*data.WIDE_FLOATS, *data.SIGNED, *data.UNSIGNED), always)
     rank = s.pick((0, 1, len(x.shape or ()), len(x.shape or ()) + 1))
     name, number = s.pick(
         (("multiply", 1.0), ("divide", 1.0), ("subtract", 0.0), ("add", 0.0), ("multiply", 0.0))

@@ -84,7 +84,7 @@ def convolution(s: Sketch) -> None:
     rank = s.pick((2, 2, 1))
     x = layer_input(
         s,
-        lambda shape: len(shape) == rank + 2 and isinstance(shape[1], int) and shape[1] > 0,
+        lambda shape: len(shape) == rank + 2 and isinstance(shape[1], int) and 0 not in shape,
         (1, 2, 4, 3)[: rank + 2],
     )
     if s.chance(3):

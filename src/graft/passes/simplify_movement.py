@@ -21,6 +21,12 @@ def simplify_movement(graph: Graph) -> Graph:
     return apply_rules(graph, RULES)
 
 
+def reshaped(site: Site, data: Value) -> Value:
+    """The data in the shape that the root has, which is known."""
+    shape = site.root.shape or ()
+    return site.emit("reshape", data, shape=shape, allowzero=0 in shape)
+
+
 @RULES.rule(is_op(*VIEWS))
 def view_of_view(site: Site) -> Replacement:
     inner = site.producer(site.node.args[0])
@@ -31,7 +37,7 @@ def view_of_view(site: Site) -> Replacement:
         return data
     if not site.root.tensor.is_static:
         return Refusal("the shape is not known")
-    return site.emit("reshape", data, shape=site.root.shape)
+    return reshaped(site, data)
 
 
 @RULES.rule(is_op("transpose"))
@@ -59,7 +65,7 @@ def transpose_of_unit_axes(site: Site) -> Replacement:
     moved = [axis % len(axes) for axis in axes if data.shape[axis] != 1]
     if moved != sorted(moved):
         return Refusal("axes with elements change places")
-    return site.emit("reshape", data, shape=site.root.shape)
+    return reshaped(site, data)
 
 
 @RULES.rule(is_op("concatenate"))

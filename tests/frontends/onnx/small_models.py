@@ -1,18 +1,22 @@
 """Small ONNX models, good and bad, written down in a line or two.
 
 The node that a test is about is called `it`, the model's input `x` and its output `y`, unless the
-test says otherwise. Outputs are declared without a type, so that only the model's own contradictions
-count.
+test says otherwise. Outputs are declared without a type, so that only the model's own
+contradictions count. `refused` checks what becomes of a bad one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from graft.base.errors import GraftError, UserError
+from graft.frontends.onnx.importer import import_model
 
 FLOAT, INT64, BOOL, STRING = (
     TensorProto.FLOAT,
@@ -82,3 +86,19 @@ def function(name: str, nodes: Sequence[onnx.NodeProto], attributes: Sequence[st
 
 
 MINE = {"": 18, "my": 1}
+
+# What makes the bad model, the error, a piece of its message, and the node where it happens.
+Mistake = tuple[Callable[[], Any], type[GraftError], str, str]
+
+
+def refused(make: Callable[[], Any], error: type[GraftError], message: str, place: str) -> None:
+    """The model is refused on import, by this error, with this in its message, at this place."""
+    source = make()
+    with pytest.raises(GraftError) as caught:
+        import_model(source)
+    assert type(caught.value) is error
+    assert isinstance(caught.value, UserError)
+    assert message in caught.value.message
+    assert caught.value.place is not None
+    assert caught.value.place.source in ("<ModelProto>", "<bytes>")
+    assert caught.value.place.node == place

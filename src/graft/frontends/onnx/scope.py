@@ -226,8 +226,8 @@ class Scope:
         inner.values.update(zip_longest(function.input, operands))
         inner.lower_all(in_order(list(instantiate(function, node)), self.source.name))
         self.builder.place = place
-        for name in function.output:
-            if inner.lookup(name) is None and not inner._is_absent(name):
+        for name, wanted in zip(function.output, node.output, strict=False):
+            if wanted and inner.lookup(name) is None and not inner._is_absent(name):
                 message = f"the function '{function.name}' does not define its output '{name}'"
                 raise ModelError(message, place)
         return tuple(inner.lookup(name) for name in function.output)  # type: ignore[misc]
