@@ -213,6 +213,13 @@ def test_strings_sequences_and_scalars(tmp_path: Path, capsys: pytest.CaptureFix
     assert facts["nodes"]["values_compared"] == 3
 
 
+def test_agreement_about_nothing_is_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", saved(tmp_path, TWO_INPUTS), "--dim", "batch=0"]) == 0
+    assert "0 of 0  agrees, but is empty" in capsys.readouterr().out
+
+
 def test_random_numbers_are_given_as_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

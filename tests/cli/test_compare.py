@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -26,7 +27,8 @@ def floats(*numbers: float) -> Any:
         (floats(), floats()),
         (np.float32(2), np.array(2, np.float32)),
         (np.array([1 + 1.0005j]), np.array([1 + 1j])),
-        (np.array([1.0], ml_dtypes.bfloat16), np.array([1.0], ml_dtypes.bfloat16)),
+        (np.array([1.0], ml_dtypes.bfloat16), np.array([1.05], ml_dtypes.bfloat16)),
+        (np.array([1.0], np.float16), np.array([1.005], np.float16)),
         (np.array([7], np.int64), np.array([7], np.int64)),
         (np.array(["a", ""], object), np.array(["a", ""], object)),
         ([floats(1.0), floats()], [floats(1.0), floats()]),
@@ -50,7 +52,7 @@ def test_agreement(actual: Any, expected: Any) -> None:
         (np.array([7, 8], np.int64), np.array([7, 9], np.int64), 1),
         (np.array([True]), np.array([False]), 1),
         (np.array(["a", "b"], object), np.array(["a", "c"], object), 1),
-        (np.array([1.0], ml_dtypes.bfloat16), np.array([1.01], ml_dtypes.bfloat16), 1),
+        (np.array([1.0], ml_dtypes.bfloat16), np.array([1.1], ml_dtypes.bfloat16), 1),
         ([floats(1.0), floats(2.0, 5.0)], [floats(1.0), floats(3.0, 5.0)], 1),
         ({"k": 1.0}, {"k": 2.0}, 1),
     ],
@@ -97,8 +99,15 @@ def test_errors_of_integers_do_not_wrap_around() -> None:
     assert compare(*packed, LIMITS).max_absolute == 15.0
 
 
+def test_tolerance_of_narrow_floats_unless_meant_literally() -> None:
+    halves = np.array([1.0], np.float16), np.array([1.005], np.float16)
+    assert compare(*halves, LIMITS).agrees
+    assert not compare(*halves, replace(LIMITS, literally=True)).agrees
+    assert not compare(halves[0].astype(np.float32), halves[1].astype(np.float32), LIMITS).agrees
+
+
 def test_zero_tolerance() -> None:
-    exact = Tolerance(0.0, 0.0)
+    exact = Tolerance(0.0, 0.0, literally=True)
     assert compare(floats(0.0, 1.0), floats(0.0, 1.0), exact).agrees
     assert compare(floats(1e-30), floats(0.0), exact).max_relative == INF
 

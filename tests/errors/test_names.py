@@ -1,4 +1,4 @@
-"""Models in which names are missing, given twice or go round in circles, and odd ones that are right."""
+"""Models in which names are missing, given twice or go round in circles; and odd names."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def samples(draw: st.DrawFn) -> Sample:
     s = Sketch(draw, Builder("main"))
     extents: dict[str, int] = {}
     if s.chance(2):
-        for name in ("n", "batch size"):
+        for name in (s.pick(("n", "a]b", 'q"', "a,b")), s.pick(("m", "batch size", "`", "(p"))):
             extents[name] = s.pick((3, 1, 2, 5, 7, 7, 0)) if s.chance(3) else s.pick((3, 5, 7))
         n, batch = (symbol(name) for name in extents)
         s.symbols = (n, batch, n + 1, batch * 2)

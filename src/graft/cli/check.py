@@ -76,12 +76,14 @@ class Verdict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
     add_input_arguments(parser)
-    parser.add_argument(
-        "--rtol", metavar="R", type=_tolerance, default=1e-3, help="relative (default 1e-3)"
-    )
-    parser.add_argument(
-        "--atol", metavar="A", type=_tolerance, default=1e-4, help="absolute (default 1e-4)"
-    )
+    usual = Tolerance()
+    for name, default in (("rtol", usual.relative), ("atol", usual.absolute)):
+        parser.add_argument(
+            f"--{name}",
+            metavar="X",
+            type=_tolerance,
+            help=f"default {default:g}, and more for floats of 16 bits and less",
+        )
     parser.add_argument(
         "--nodes", action="store_true", help="compare every node even if the outputs agree"
     )
@@ -95,9 +97,15 @@ def _tolerance(text: str) -> float:
     return value
 
 
+def _tolerances(options: argparse.Namespace) -> Tolerance:
+    given = {"relative": options.rtol, "absolute": options.atol}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return Tolerance(literally=bool(chosen), **chosen)
+
+
 def execute(options: argparse.Namespace) -> int:
     onnxruntime()  # before any work
-    tolerance = Tolerance(options.rtol, options.atol)
+    tolerance = _tolerances(options)
     with status(f"importing {options.model.name}"):
         source = read_model(options.model)
         graph = import_source(source)
@@ -175,11 +183,12 @@ def _text(verdict: Verdict) -> Iterator[str]:
 def _figures(difference: Difference) -> tuple[str, str, str, str]:
     if difference.problem:
         return "-", "-", "-", f"DIFFERS: {difference.problem}"
+    verdict = "agrees" if difference.size else "agrees, but is empty"
     return (
         error_text(difference.max_absolute),
         error_text(difference.max_relative),
         f"{number(difference.mismatches)} of {number(difference.size)}",
-        "agrees" if difference.agrees else "DIFFERS",
+        verdict if difference.agrees else "DIFFERS",
     )
 
 
@@ -229,6 +238,7 @@ def _json(verdict: Verdict) -> dict[str, Any]:
         "blamed_pass": None
         if blame is None
         else {"name": blame.name, "position": blame.position, "total": blame.total},
+        "random_node": verdict.random_node or None,
         "nodes": None
         if nodes is None
         else {

@@ -8,23 +8,41 @@ tolerance, whichever is larger, so that it says something for numbers near zero 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from graft.base.dtypes import Array, dtype_of
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.evaluate import Data
 
 # Elements that are compared at once: the comparison's own memory stays small.
 _BLOCK = 1 << 20
+# Neighbouring numbers that two correct results may be apart.
+_STEPS = 4
+# NumPy's own knows nothing of the exotic dtypes.
+_finfo: Any = ml_dtypes.finfo
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """|actual - expected| may be as large as absolute + relative * |expected|."""
+    """|actual - expected| may be as large as absolute + relative * |expected|.
+
+    Unless it is meant `literally`, either is at least a few times what a dtype can tell apart
+    from 1: no two implementations agree to 0.001 in float16.
+    """
 
     relative: float = 1e-3
     absolute: float = 1e-4
+    literally: bool = False
+
+    def for_dtype(self, dtype: DType) -> Tolerance:
+        """With what elements of a narrow dtype need."""
+        if self.literally or not dtype.is_float:
+            return self
+        least = _STEPS * float(_finfo(dtype.numpy).eps)
+        return replace(self, relative=max(self.relative, least), absolute=max(self.absolute, least))
 
     def for_values_like(self, expected: Data) -> Tolerance:
         """With an absolute part that grows with the size of a tensor's numbers beyond 1.
@@ -36,7 +54,7 @@ class Tolerance:
             return self
         sizes = np.abs(expected[np.isfinite(expected)]).astype(np.float64)
         root_mean_square = float(np.sqrt(np.mean(sizes**2))) if sizes.size else 0.0
-        return Tolerance(self.relative, self.absolute * max(1.0, root_mean_square))
+        return replace(self, absolute=self.absolute * max(1.0, root_mean_square))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +122,7 @@ def _compare_arrays(actual: Array, expected: Array, tolerance: Tolerance) -> Dif
         wrong = int(np.count_nonzero(flat != flat_expected))
         largest = _largest_integer_error(flat, flat_expected) if wrong and mine.is_integer else 0.0
         return Difference(largest, 0.0, wrong, flat.size)
+    tolerance = tolerance.for_dtype(mine)
     wide = np.complex128 if mine.is_complex else np.float64
     return _together(
         _compare_block(

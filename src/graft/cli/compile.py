@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from graft.cli.report import pass_line, seconds_text
@@ -45,7 +46,9 @@ def execute(options: argparse.Namespace) -> int:
     if options.emit is None:
         hint = f"choose one of {', '.join(f'--emit {name}' for name in STAGES)}"
         raise UsageError("graft compile wants to know which stage to print", hint=hint)
-    with status(f"compiling {options.model.name}"):
+    # What the passes report goes to the same terminal.
+    progress = nullcontext() if options.verbose else status(f"compiling {options.model.name}")
+    with progress:
         graph = stage(options.model, options.emit, options.verbose)
         text = to_text(graph).text
     if options.output is None:

@@ -70,7 +70,8 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_count,
         default=0,
-        help="of generated inputs: normal floats, integers from 0 to 9 (default 0)",
+        help="of generated inputs: normal floats, pixels from 0 to 1, integers from 0 to 9"
+        " (default 0)",
     )
 
 
@@ -248,7 +249,14 @@ def _drawn_array(dtype: DType, shape: list[int], generator: np.random.Generator)
         largest = 2 ** (dtype.bits - dtype.is_signed_integer) - 1
         drawn = generator.integers(0, min(_INTEGERS_BELOW, largest + 1), shape)
         return np.asarray(drawn).astype(dtype.numpy)
+    if _is_image(shape):
+        return np.asarray(generator.random(shape, dtype=np.float32)).astype(dtype.numpy)
     real = np.asarray(generator.standard_normal(shape, dtype=np.float32))
     if dtype.is_complex:
         real = real + 1j * generator.standard_normal(shape, dtype=np.float32)
     return real.astype(dtype.numpy)
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    """Whether it looks like a batch of pictures, on which normal noise would be no picture."""
+    return len(shape) == 4 and shape[1] in (1, 3, 4) and min(shape[2:]) >= 8

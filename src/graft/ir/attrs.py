@@ -211,7 +211,7 @@ def symbols_in_attrs(attrs: Attrs) -> frozenset[str]:
     return found
 
 
-def bind_attrs(attrs: A, symbols: Mapping[str, int]) -> A:
+def bind_attrs(attrs: A, symbols: Mapping[str, AnyDim]) -> A:
     """The attributes with symbols replaced by their extents."""
     if not symbols_in_attrs(attrs):
         return attrs
@@ -225,7 +225,7 @@ def bind_attrs(attrs: A, symbols: Mapping[str, int]) -> A:
     return dataclasses.replace(attrs, **changed)
 
 
-def _bind(dim: AnyDim, symbols: Mapping[str, int]) -> AnyDim:
+def _bind(dim: AnyDim, symbols: Mapping[str, AnyDim]) -> AnyDim:
     if isinstance(dim, int) or dim is UNKNOWN:
         return dim
     return substitute(dim, symbols)

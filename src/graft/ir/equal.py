@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from graft.ir.attrs import Attrs
 from graft.ir.graph import Graph, Node, Value
 
 Renaming = dict[Value, Value]
@@ -48,8 +49,13 @@ def _node_difference(one: Node, other: Node, renaming: Renaming) -> str | None:
             return f"operands %{a and a.name} and %{b and b.name} differ"
     if [v.type for v in one.outputs] != [v.type for v in other.outputs]:
         return "result types differ"
-    for field in fields(one.attrs):
-        found = _attr_difference(getattr(one.attrs, field.name), getattr(other.attrs, field.name))
+    return attrs_difference(one.attrs, other.attrs)
+
+
+def attrs_difference(one: Attrs, other: Attrs) -> str | None:
+    """The first difference between attributes of one class in words, or None."""
+    for field in fields(one):
+        found = _attr_difference(getattr(one, field.name), getattr(other, field.name))
         if found is not None:
             return f"attribute '{field.name}': {found}"
     return None
@@ -61,6 +67,8 @@ def _attr_difference(one: Any, other: Any) -> str | None:
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
         found = (_attr_difference(a, b) for a, b in zip(one, other, strict=True))
         return next((f for f in found if f is not None), None)
-    if isinstance(one, float) and isinstance(other, float) and one != one and other != other:
-        return None
-    return None if one == other and type(one) is type(other) else f"{one!r} and {other!r}"
+    if isinstance(one, float) and isinstance(other, float):
+        same = repr(one) == repr(other)  # NaN equals itself, and -0.0 differs from 0.0
+    else:
+        same = one == other and type(one) is type(other)
+    return None if same else f"{one!r} and {other!r}"

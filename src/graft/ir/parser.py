@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,8 @@ from graft.ir.literal import Literal
 from graft.ir.op import get_op
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
+# What matters to splitting a list of dims: a quoted symbol is one mark, whatever is in it.
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[(),]')
 # Nested graphs deeper than this are refused rather than overflow the interpreter's stack.
 MAX_NESTING = 64
 
@@ -45,17 +48,17 @@ def _dim(text: str) -> AnyDim:
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside parentheses."""
+    """Split at commas outside parentheses and quotes."""
     if not text.strip():
         return []
-    if "(" not in text:
+    if "(" not in text and '"' not in text:
         return text.split(",")
     parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            parts.append(text[start:position])
-            start = position + 1
+    for mark in _MARK.finditer(text):
+        depth += (mark[0] == "(") - (mark[0] == ")")
+        if mark[0] == "," and depth == 0:
+            parts.append(text[start : mark.start()])
+            start = mark.end()
     return [*parts, text[start:]]
 
 

@@ -59,6 +59,11 @@ def _defaults(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, _default(field)) for field in fields(cls))
 
 
+def _differs(value: Any, default: Any) -> bool:
+    """Whether an attribute has to be written: -0.0 is not 0.0."""
+    return value != default or (isinstance(value, float) and repr(value) != repr(default))
+
+
 def _default(field: Field[Any]) -> Any:
     if field.default_factory is not MISSING:
         return field.default_factory()
@@ -100,7 +105,7 @@ class _Printer:
         shown = [
             (name, value)
             for name, default in _defaults(type(attrs))
-            if (value := getattr(attrs, name)) is not default and value != default
+            if (value := getattr(attrs, name)) is not default and _differs(value, default)
         ]
         if not shown:
             return

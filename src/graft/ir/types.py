@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from graft.base.dim_polynomials import sole_atom
 from graft.base.dims import UNKNOWN, AnyDim, product, provably_different, symbols_of
 from graft.base.dtypes import DType
 
@@ -102,11 +103,8 @@ def bare_symbol(dim: AnyDim) -> str | None:
     """The symbol's name when the dim is a symbol and nothing else."""
     if isinstance(dim, int) or dim is UNKNOWN:
         return None
-    names = symbols_of(dim)
-    text = str(dim)
-    if len(names) == 1 and text.strip('"') in names:
-        return next(iter(names))
-    return None
+    atom = sole_atom(dim.terms)
+    return None if atom is None or atom.is_call else atom.name
 
 
 def bound_symbols(type_: Type) -> frozenset[str]:

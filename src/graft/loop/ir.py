@@ -134,7 +134,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An intrinsic function, elementwise on lanes: exp, log, sqrt, erf, tanh, fma, floor, ..."""
+    """An intrinsic function, elementwise on lanes (exp, fma, ...) or over them (reduce_add, ...)."""
 
     name: str
     arguments: tuple[Expr, ...]
@@ -142,7 +142,9 @@ class Call:
 
     @property
     def lanes(self) -> int:
-        return self.arguments[0].lanes if self.arguments else 1
+        if not self.arguments or self.name.startswith("reduce_"):
+            return 1
+        return self.arguments[0].lanes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graft.ir.attrs import Attrs
+from graft.ir.equal import attrs_difference
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.nested import change_nested
 from graft.ir.op import Op
@@ -25,7 +26,8 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
         inputs = tuple([None if v is None else same.get(v, v) for v in node.inputs])
         current = node if inputs == node.inputs else replace(node, inputs=inputs)
         earlier = seen.setdefault(_key(current), current) if node.op.pure else current
-        if earlier is current:
+        # A key takes -0.0 and 0.0 for the same, which they are not.
+        if earlier is current or attrs_difference(earlier.attrs, current.attrs) is not None:
             nodes.append(current)
         else:
             same.update(zip(node.outputs, earlier.outputs, strict=True))

@@ -26,7 +26,8 @@ LAYERS = (*_CONVS, *_TRANSPOSED, "nn.dense")
 
 def fold_affine(graph: Graph) -> Graph:
     """Apply the rules until none fits."""
-    return apply_rules(graph, RULES)
+    with np.errstate(all="ignore"):  # what overflows is not folded
+        return apply_rules(graph, RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,9 @@ class _Layer:
 def _layer(site: Site, value: Value) -> _Layer | Refusal:
     node = site.producer(value)
     bias: Array | None = None
+    bias_axis: int | None = None
     if node is not None and node.op.name == "nn.bias_add" and site.only_use(value):
-        bias = site.array(node.args[1])
+        bias, bias_axis = site.array(node.args[1]), node.attrs.axis
         if bias is None:
             return Refusal("the bias is not constant")
         value = node.args[0]
@@ -58,7 +60,10 @@ def _layer(site: Site, value: Value) -> _Layer | Refusal:
     rank = value.tensor.rank
     if rank is None:
         return Refusal("the rank is unknown")
-    return _Layer(node, weight, bias, rank - 1 if node.op.name == "nn.dense" else 1)
+    axis = rank - 1 if node.op.name == "nn.dense" else 1
+    if bias_axis is not None and bias_axis % rank != axis:
+        return Refusal("the bias is not one number per channel")
+    return _Layer(node, weight, bias, axis)
 
 
 def _scaled(layer: _Layer, scale: Array) -> Array:
@@ -73,20 +78,24 @@ def _scaled(layer: _Layer, scale: Array) -> Array:
     return np.asarray(weight * scale.reshape(-1, *[1] * (weight.ndim - 1)))
 
 
-def _rebuild(site: Site, layer: _Layer, scale: Array | None, shift: Array | None) -> Value:
+def _rebuild(site: Site, layer: _Layer, scale: Array | None, shift: Array | None) -> Replacement:
     """The layer with its results scaled and shifted per channel."""
     dtype = layer.weight.dtype
-    bias = None if layer.bias is None else layer.bias.astype(np.float64)
-    weight: Value = layer.node.args[1]
-    if scale is not None:
-        weight = site.constant(_scaled(layer, scale).astype(dtype))
-        bias = None if bias is None else bias * scale
-    if shift is not None:
-        bias = shift if bias is None else bias + shift
-    result = site.again(layer.node, layer.node.args[0], weight)
-    if bias is None:
+    weight = layer.weight if scale is None else _scaled(layer, scale).astype(dtype)
+    bias = np.zeros(1) if layer.bias is None else layer.bias.astype(np.float64)
+    bias = (bias if scale is None else bias * scale) + (0 if shift is None else shift)
+    bias = bias.astype(dtype)
+    if not _finite(bias) or (scale is not None and not _finite(weight)):
+        return Refusal("the new weights are not finite, and 0 times infinity is not 0")
+    kept = layer.node.args[1] if scale is None else site.constant(weight)
+    result = site.again(layer.node, layer.node.args[0], kept)
+    if layer.bias is None and shift is None:
         return result
-    return site.emit("nn.bias_add", result, site.constant(bias.astype(dtype)), axis=layer.axis)
+    return site.emit("nn.bias_add", result, site.constant(bias), axis=layer.axis)
+
+
+def _finite(*arrays: Array) -> bool:
+    return all(bool(np.isfinite(array.astype(np.float64)).all()) for array in arrays)
 
 
 @RULES.rule(is_op("nn.batch_norm"))
@@ -95,8 +104,9 @@ def batch_norm_after_layer(site: Site) -> Replacement:
     if isinstance(layer, Refusal):
         return layer
     affine = _batch_norm_affine(site)
-    if affine is None or site.node.attrs.axis not in (layer.axis, 1):
-        return Refusal("the statistics are not constant")
+    rank = len(site.root.shape or ())
+    if affine is None or site.node.attrs.axis % rank != layer.axis:
+        return Refusal("the statistics are not constants of the layer's channels")
     return _rebuild(site, layer, *affine)
 
 
@@ -110,8 +120,10 @@ def batch_norm_alone(site: Site) -> Replacement:
     axis: int = site.node.attrs.axis
     shape = [1] * rank
     shape[axis] = -1
-    scale, shift = (site.constant(a.reshape(shape).astype(data.dtype.numpy)) for a in affine)
-    return site.emit("add", site.emit("multiply", data, scale), shift)
+    scale, shift = (a.reshape(shape).astype(data.dtype.numpy) for a in affine)
+    if not _finite(scale, shift):
+        return Refusal("scale or shift is not finite")
+    return site.emit("add", site.emit("multiply", data, site.constant(scale)), site.constant(shift))
 
 
 def _batch_norm_affine(site: Site) -> tuple[Array, Array] | None:

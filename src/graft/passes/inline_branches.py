@@ -1,4 +1,8 @@
-"""Replaces an `if` whose condition is constant by the branch that is taken."""
+"""Replaces an `if` whose condition is constant by the branch that is taken.
+
+What the branch calls its inputs' extents becomes what they are outside. Where attributes would then
+name an extent that no input of the outer graph binds, the `if` stays.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, Expr, substitute, symbols_of
+from graft.base.dims import UNKNOWN, AnyDim, substitute, symbols_of
+from graft.ir.attrs import bind_attrs, symbols_in_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.names import FreshNames, FreshSymbols
 from graft.ir.nested import change_nested
 from graft.ir.types import Type, map_dims, symbols_in
+from graft.ops.bodies import Bindings, bind_symbols
 
 
 def inline_branches(graph: Graph) -> Graph:
@@ -49,8 +55,8 @@ class _Inliner:
         for node in self.graph.nodes:
             inputs = tuple(None if v is None else self.same.get(v, v) for v in node.inputs)
             branch = self.taken.get(node)
-            if branch is not None:
-                results = self.splice(branch, inputs[1:])
+            results = None if branch is None else self.splice(branch, inputs[1:])
+            if results is not None:
                 self.same.update(zip(node.outputs, results, strict=True))
             else:
                 unchanged = inputs == node.inputs
@@ -58,29 +64,39 @@ class _Inliner:
         outputs = tuple(self.same.get(value, value) for value in self.graph.outputs)
         return replace(self.graph, nodes=tuple(self.nodes), outputs=outputs)
 
-    def splice(self, branch: Graph, operands: tuple[Value | None, ...]) -> list[Value]:
-        """Add the branch's nodes with values and symbols of their own."""
+    def splice(self, branch: Graph, operands: tuple[Value | None, ...]) -> list[Value] | None:
+        """Add the branch's nodes with values and symbols of their own; None if that cannot be."""
         local: dict[Value, Value] = {
             formal: actual
             for formal, actual in zip(branch.inputs, operands, strict=True)
             if actual is not None
         }
-        outer = frozenset().union(*(symbols_in(value.type) for value in branch.inputs))
-        renamed: dict[str, Expr] = {}
+        bindings = bind_symbols((formal.type, actual.type) for formal, actual in local.items())
+        if not self.may_name(branch, bindings):
+            return None
+        renamed = dict(bindings)
         for node in branch.nodes:
             for value in node.outputs:
-                type_ = self.localized(value.type, outer, renamed)
+                type_ = self.localized(value.type, renamed)
                 local[value] = Value(self.names(value.name), type_)
             inputs = tuple(None if v is None else local[v] for v in node.inputs)
             outputs = tuple(local[value] for value in node.outputs)
-            self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
+            attrs = bind_attrs(node.attrs, bindings)
+            self.nodes.append(replace(node, inputs=inputs, attrs=attrs, outputs=outputs))
         return [local[value] for value in branch.outputs]
 
-    def localized(self, type_: Type, outer: frozenset[str], renamed: dict[str, Expr]) -> Type:
+    def may_name(self, branch: Graph, bindings: Bindings) -> bool:
+        """Whether attributes of the branch can name its extents in the graph around it."""
+        names = {name for node in branch.nodes for name in symbols_in_attrs(node.attrs)}
+        outside = [bindings.get(name, UNKNOWN) for name in names]
+        bound = self.graph.input_symbols
+        return not any(dim is UNKNOWN or symbols_of(dim) - bound for dim in outside)
+
+    def localized(self, type_: Type, renamed: Bindings) -> Type:
         def change(dim: AnyDim) -> AnyDim:
             if isinstance(dim, int) or dim is UNKNOWN:
                 return dim
-            for name in symbols_of(dim) - outer - renamed.keys():
+            for name in symbols_of(dim) - renamed.keys():
                 renamed[name] = self.symbols()
             return substitute(dim, renamed)
 

@@ -42,8 +42,8 @@ CLEAN: tuple[Pass, ...] = (
 PASSES: tuple[Pass, ...] = (
     *CLEAN,
     fold_affine,
-    recognize,
     sink_transposes,
+    recognize,
     *CLEAN,
 )
 

@@ -1,0 +1,77 @@
+"""What is known at one point of the code being written.
+
+Part of the emitter. A `Context` holds the builder, the values of variables, where buffers lie, and
+the mask under which memory may be touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from graft.base.errors import InternalError
+from graft.llvm.text import Builder, Value
+from graft.loop.ir import Buffer, Scope
+
+Offset = int | Value
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer lies: its first element, its strides in elements, and what LLVM may assume."""
+
+    buffer: Buffer
+    pointer: Value
+    strides: tuple[Offset, ...]
+    aliasing: str = ""  # metadata behind each access
+
+    @property
+    def is_register(self) -> bool:
+        return self.buffer.scope is Scope.REGISTER
+
+
+@dataclass(slots=True)
+class Context:
+    """The state of the emitter within one function."""
+
+    builder: Builder
+    function: str
+    variables: dict[str, Value] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    conditions: tuple[tuple[Value, bool], ...] = ()  # lanes that are in use: (mask, has to be)
+    in_parallel: bool = False
+
+    def variable(self, name: str) -> Value:
+        """The value of a variable that is in scope."""
+        if name not in self.variables:
+            raise InternalError(f"{self.function}: variable '{name}' is not defined here")
+        return self.variables[name]
+
+    def place(self, buffer: Buffer) -> Place:
+        """Where a buffer that is in scope lies."""
+        if buffer.name not in self.places:
+            raise InternalError(f"{self.function}: buffer '{buffer.name}' is not allocated here")
+        return self.places[buffer.name]
+
+    @contextmanager
+    def under(self, mask: Value, wanted: bool) -> Iterator[None]:
+        """Within, vectors of the mask's lanes are read only where the mask is as wanted."""
+        before = self.conditions
+        self.conditions = (*before, (mask, wanted))
+        try:
+            yield
+        finally:
+            self.conditions = before
+
+    def mask(self, lanes: int) -> Value | None:
+        """The lanes that may be read, if not all of them."""
+        result: Value | None = None
+        for mask, wanted in self.conditions:
+            if mask.lanes != lanes:
+                continue
+            one = mask
+            if not wanted:
+                one = self.builder.binary("xor", mask, Value("i1", lanes, "splat (i1 true)"))
+            result = one if result is None else self.builder.binary("and", result, one)
+        return result

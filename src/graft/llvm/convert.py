@@ -1,0 +1,152 @@
+"""Conversions between element types.
+
+Part of the emitter. float16 and bfloat16 are 16-bit integers in registers; `widen` makes float32 of
+them and `narrow` rounds back, to the nearest and ties to even. Where the processor has no
+instruction for it, integer arithmetic does the same, so results never depend on the target.
+"""
+
+from __future__ import annotations
+
+from graft.base.dtypes import DType
+from graft.llvm.text import Builder, Value, constant
+from graft.llvm.types import SMALL_FLOATS, register_bits, register_type
+
+
+def widen(builder: Builder, value: Value, dtype: DType) -> Value:
+    """float16 or bfloat16 -> float32, exactly; other types are left alone."""
+    if dtype is DType.BFLOAT16:
+        bits = builder.convert("zext", value, "i32")
+        return builder.convert("bitcast", _shift_left(builder, bits, 16), "float")
+    if dtype is not DType.FLOAT16:
+        return value
+    if builder.target.has_half_conversion:
+        half = builder.convert("bitcast", value, "half")
+        return builder.convert("fpext", half, "float")
+    return _widen_half_by_bits(builder, value)
+
+
+def narrow(builder: Builder, value: Value, dtype: DType) -> Value:
+    """float32 -> float16 or bfloat16, rounded; other types are left alone."""
+    if dtype is DType.BFLOAT16:
+        return _narrow_brain(builder, value)
+    if dtype is not DType.FLOAT16:
+        return value
+    if builder.target.has_half_conversion:
+        half = builder.convert("fptrunc", value, "half")
+        return builder.convert("bitcast", half, "i16")
+    return _narrow_half_by_bits(builder, value)
+
+
+def cast(builder: Builder, value: Value, source: DType, target: DType) -> Value:
+    """The value in another element type, as C converts numbers."""
+    if source == target:
+        return value
+    if source in SMALL_FLOATS:
+        return cast(builder, widen(builder, value, source), DType.FLOAT32, target)
+    if target in SMALL_FLOATS:
+        if source is DType.FLOAT64:
+            single = _round_to_odd(builder, value)
+        else:
+            single = cast(builder, value, source, DType.FLOAT32)
+        return narrow(builder, single, target)
+    element = register_type(target)
+    if target is DType.BOOL:
+        zero = constant(0, value.element, value.lanes)
+        return builder.compare("une" if source.is_float else "ne", value, zero)
+    if source.is_float and target.is_float:
+        wider = register_bits(element) > register_bits(value.element)
+        return builder.convert("fpext" if wider else "fptrunc", value, element)
+    if source.is_float:
+        return _float_to_integer(builder, value, target)
+    if target.is_float:
+        operation = "sitofp" if source.is_signed_integer else "uitofp"
+        return builder.convert(operation, value, element)
+    if register_bits(element) < register_bits(value.element):
+        return builder.convert("trunc", value, element)
+    return builder.convert("sext" if source.is_signed_integer else "zext", value, element)
+
+
+def _float_to_integer(builder: Builder, value: Value, target: DType) -> Value:
+    """Truncated. A number out of range gives some number, as in C, but never undefined code."""
+    element = register_type(target)
+    # By way of a wider integer, small types wrap around like the machine's own conversions.
+    wide = element if register_bits(element) >= 32 else "i32"
+    signed = target.is_signed_integer or wide != element
+    converted = builder.convert("fptosi" if signed else "fptoui", value, wide)
+    frozen = builder.make(wide, value.lanes, f"freeze {converted.typed}")
+    return builder.convert("trunc", frozen, element)
+
+
+def _shift_left(builder: Builder, value: Value, amount: int) -> Value:
+    return builder.binary("shl", value, constant(amount, value.element, value.lanes))
+
+
+def _shift_right(builder: Builder, value: Value, amount: int) -> Value:
+    return builder.binary("lshr", value, constant(amount, value.element, value.lanes))
+
+
+def _bits(builder: Builder, operation: str, value: Value, number: int) -> Value:
+    return builder.binary(operation, value, constant(number, value.element, value.lanes))
+
+
+def _widen_half_by_bits(builder: Builder, value: Value) -> Value:
+    """The exponent is moved by a multiplication, which normalises small numbers on the way."""
+    bits = builder.convert("zext", value, "i32")
+    size = _bits(builder, "and", bits, 0x7FFF)
+    sign = _shift_left(builder, _bits(builder, "and", bits, 0x8000), 16)
+    small = builder.convert("bitcast", _shift_left(builder, size, 13), "float")
+    scaled = builder.binary("fmul", small, constant(2.0**112, "float", value.lanes))
+    finite = builder.convert("bitcast", scaled, "i32")
+    special = _bits(builder, "or", finite, 0x7F800000)
+    is_special = builder.compare("uge", size, constant(0x7C00, "i32", value.lanes))
+    magnitude = builder.select(is_special, special, finite)
+    return builder.convert("bitcast", builder.binary("or", magnitude, sign), "float")
+
+
+def _narrow_half_by_bits(builder: Builder, value: Value) -> Value:
+    """Normal numbers are rounded as integers, small ones by adding a number of the right size."""
+    lanes = value.lanes
+    bits = builder.convert("bitcast", value, "i32")
+    size = _bits(builder, "and", bits, 0x7FFFFFFF)
+    sign = _shift_right(builder, _bits(builder, "and", bits, 0x80000000), 16)
+    odd = _bits(builder, "and", _shift_right(builder, size, 13), 1)
+    rebiased = builder.binary("add", _bits(builder, "add", size, 0xC8000FFF), odd)
+    normal = _shift_right(builder, rebiased, 13)
+    magnitude = builder.convert("bitcast", size, "float")
+    shifted = builder.binary("fadd", magnitude, constant(0.5, "float", lanes))
+    small = _bits(builder, "sub", builder.convert("bitcast", shifted, "i32"), 0x3F000000)
+    is_small = builder.compare("ult", size, constant(0x38800000, "i32", lanes))
+    result = builder.select(is_small, small, normal)
+    is_large = builder.compare("uge", size, constant(0x47800000, "i32", lanes))
+    result = builder.select(is_large, constant(0x7C00, "i32", lanes), result)
+    is_nan = builder.compare("ugt", size, constant(0x7F800000, "i32", lanes))
+    result = builder.select(is_nan, constant(0x7E00, "i32", lanes), result)
+    return builder.convert("trunc", builder.binary("or", result, sign), "i16")
+
+
+def _narrow_brain(builder: Builder, value: Value) -> Value:
+    lanes = value.lanes
+    bits = builder.convert("bitcast", value, "i32")
+    odd = _bits(builder, "and", _shift_right(builder, bits, 16), 1)
+    rounded = builder.binary("add", _bits(builder, "add", bits, 0x7FFF), odd)
+    is_nan = builder.compare("uno", value, constant(0.0, "float", lanes))
+    quiet = _bits(builder, "or", bits, 0x400000)
+    result = _shift_right(builder, builder.select(is_nan, quiet, rounded), 16)
+    return builder.convert("trunc", result, "i16")
+
+
+def _round_to_odd(builder: Builder, value: Value) -> Value:
+    """float64 -> float32 such that rounding once more gives what rounding once would have given.
+
+    The number is cut off towards zero; its last bit is set where anything was cut off.
+    """
+    single = builder.convert("fptrunc", value, "float")
+    back = builder.convert("fpext", single, "double")
+    bits = builder.convert("bitcast", single, "i32")
+    too_large = builder.compare(
+        "ogt", builder.elementwise("fabs", back), builder.elementwise("fabs", value)
+    )
+    cut = builder.select(too_large, _bits(builder, "sub", bits, 1), bits)
+    inexact = builder.compare("one", back, value)
+    result = builder.select(inexact, _bits(builder, "or", cut, 1), cut)
+    return builder.convert("bitcast", result, "float")

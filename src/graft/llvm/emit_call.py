@@ -1,0 +1,121 @@
+"""Intrinsic calls -> instructions, LLVM's own intrinsics or Graft's polynomial kernels.
+
+Part of the emitter: one table entry per name that loop IR knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from graft.base.dtypes import DType
+from graft.base.errors import UnsupportedError
+from graft.llvm.convert import narrow, widen
+from graft.llvm.math import KERNELS, math_call
+from graft.llvm.rounding import ceil, floor, round_even, truncate
+from graft.llvm.text import CONTRACT, Builder, Value, constant
+from graft.llvm.types import SMALL_FLOATS
+from graft.loop.ir import BinaryKind
+
+Combine = Callable[[Builder, BinaryKind, DType, Value, Value], Value]
+
+
+def fused(builder: Builder, left: Value, right: Value, addend: Value) -> Value:
+    """left * right + addend: rounded once where the processor can, else twice."""
+    name = "fma" if builder.target.has_fma else "fmuladd"
+    return builder.elementwise(name, left, right, addend)
+
+
+def _inverse_root(builder: Builder, value: Value) -> Value:
+    one = constant(1.0, value.element, value.lanes)
+    root = builder.elementwise("sqrt", value)
+    return builder.binary(f"fdiv {CONTRACT}".rstrip(), one, root)
+
+
+def _is_infinite(builder: Builder, value: Value) -> Value:
+    infinity = constant(float("inf"), value.element, value.lanes)
+    return builder.compare("oeq", builder.elementwise("fabs", value), infinity)
+
+
+_FLOATS: dict[str, Callable[..., Value]] = {
+    "sqrt": lambda builder, x: builder.elementwise("sqrt", x),
+    "rsqrt": _inverse_root,
+    "fma": fused,
+    "floor": floor,
+    "ceil": ceil,
+    "round": round_even,
+    "trunc": truncate,
+    "abs": lambda builder, x: builder.elementwise("fabs", x),
+    "copysign": lambda builder, x, y: builder.elementwise("copysign", x, y),
+}
+_TESTS: dict[str, Callable[[Builder, Value], Value]] = {
+    "isnan": lambda builder, x: builder.compare("uno", x, x),
+    "isinf": _is_infinite,
+}
+_REDUCTIONS = {
+    "reduce_add": BinaryKind.ADD,
+    "reduce_max": BinaryKind.MAXIMUM,
+    "reduce_min": BinaryKind.MINIMUM,
+}
+
+
+def call(
+    builder: Builder, name: str, dtype: DType, arguments: Sequence[Value], combine: Combine
+) -> Value:
+    """An intrinsic of loop IR on arguments of one dtype."""
+    if name in _REDUCTIONS:
+        return _reduce(builder, _REDUCTIONS[name], dtype, arguments[0], combine)
+    if not dtype.is_float:
+        return _integer(builder, name, dtype, arguments[0])
+    wide = [widen(builder, argument, dtype) for argument in arguments]
+    if name in _TESTS:
+        return _TESTS[name](builder, wide[0])
+    if name in KERNELS:
+        result = math_call(builder, name, wide)
+    elif name in _FLOATS:
+        result = _FLOATS[name](builder, *wide)
+    else:
+        raise UnsupportedError(f"machine code knows no function '{name}' of {dtype}")
+    return narrow(builder, result, dtype)
+
+
+def _integer(builder: Builder, name: str, dtype: DType, value: Value) -> Value:
+    if name == "abs":
+        if not dtype.is_signed_integer:
+            return value
+        return _with_flag(builder, "abs", value)
+    if name == "clz":
+        return _with_flag(builder, "ctlz", value)
+    if name == "popcount":
+        return builder.elementwise("ctpop", value)
+    raise UnsupportedError(f"machine code knows no function '{name}' of {dtype}")
+
+
+def _with_flag(builder: Builder, name: str, value: Value) -> Value:
+    """An intrinsic whose second operand says whether an odd case may be undefined: it may not."""
+    suffix = value.element if value.lanes == 1 else f"v{value.lanes}{value.element}"
+    flag = constant(False, "i1")
+    return builder.call(f"llvm.{name}.{suffix}", value.element, value.lanes, value, flag)
+
+
+def _reduce(
+    builder: Builder, kind: BinaryKind, dtype: DType, value: Value, combine: Combine
+) -> Value:
+    """All lanes combined into one, halving the vector until one lane is left.
+
+    A lane without a partner waits for the next round. small floats are added in float32 and
+    rounded once, at the end.
+    """
+    work = DType.FLOAT32 if dtype in SMALL_FLOATS else dtype
+    value = widen(builder, value, dtype)
+    waiting: Value | None = None
+    while value.lanes > 1:
+        half = value.lanes // 2
+        if value.lanes % 2:
+            last = builder.extract(value, value.lanes - 1)
+            waiting = last if waiting is None else combine(builder, kind, work, waiting, last)
+        low = builder.shuffle(value, value, list(range(half)))
+        high = builder.shuffle(value, value, list(range(half, 2 * half)))
+        value = combine(builder, kind, work, low, high)
+    if waiting is not None:
+        value = combine(builder, kind, work, value, waiting)
+    return narrow(builder, value, dtype)

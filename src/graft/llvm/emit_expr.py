@@ -1,0 +1,234 @@
+"""Expressions -> values.
+
+Part of the emitter. Arithmetic means what the interpreter says it means: division rounds down,
+NaN wins in minimum and maximum, shifts by too much give zero, and no input makes the code undefined.
+"""
+
+from __future__ import annotations
+
+from graft.base.dtypes import DType
+from graft.base.errors import InternalError, UnsupportedError
+from graft.llvm import emit_memory
+from graft.llvm.context import Context
+from graft.llvm.convert import cast, narrow, widen
+from graft.llvm.emit_call import call
+from graft.llvm.emit_integer import floor_divide, floor_modulo, shift
+from graft.llvm.text import CONTRACT, Builder, Value, constant, constants
+from graft.llvm.types import SMALL_FLOATS, register_type, small_float_bits
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Broadcast,
+    Call,
+    Cast,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Scope,
+    Select,
+    Var,
+)
+from graft.loop.traverse import walk_expr
+
+_FLOAT = {
+    BinaryKind.ADD: f"fadd {CONTRACT}",
+    BinaryKind.SUBTRACT: f"fsub {CONTRACT}",
+    BinaryKind.MULTIPLY: f"fmul {CONTRACT}",
+    BinaryKind.DIVIDE: f"fdiv {CONTRACT}",
+}
+_INTEGER = {
+    BinaryKind.ADD: "add",
+    BinaryKind.SUBTRACT: "sub",
+    BinaryKind.MULTIPLY: "mul",
+    BinaryKind.AND: "and",
+    BinaryKind.OR: "or",
+    BinaryKind.XOR: "xor",
+}
+_BOOL = {
+    BinaryKind.ADD: "or",
+    BinaryKind.MULTIPLY: "and",
+    BinaryKind.MINIMUM: "and",
+    BinaryKind.MAXIMUM: "or",
+    BinaryKind.AND: "and",
+    BinaryKind.OR: "or",
+    BinaryKind.XOR: "xor",
+}
+_FLOAT_COMPARE = {
+    CompareKind.EQUAL: "oeq",
+    CompareKind.NOT_EQUAL: "une",
+    CompareKind.LESS: "olt",
+    CompareKind.LESS_EQUAL: "ole",
+    CompareKind.GREATER: "ogt",
+    CompareKind.GREATER_EQUAL: "oge",
+}
+_INTEGER_COMPARE = {
+    CompareKind.EQUAL: "eq",
+    CompareKind.NOT_EQUAL: "ne",
+    CompareKind.LESS: "lt",
+    CompareKind.LESS_EQUAL: "le",
+    CompareKind.GREATER: "gt",
+    CompareKind.GREATER_EQUAL: "ge",
+}
+
+
+def expression(context: Context, expr: Expr) -> Value:
+    """The value of an expression."""
+    builder = context.builder
+    match expr:
+        case Const():
+            return _constant(expr)
+        case Var():
+            return context.variable(expr.name)
+        case Binary():
+            left, right = expression(context, expr.left), expression(context, expr.right)
+            return binary(builder, expr.kind, expr.dtype, left, right)
+        case Compare():
+            return _compare(context, expr)
+        case Select():
+            return _select(context, expr)
+        case Cast():
+            value = expression(context, expr.value)
+            return cast(builder, value, expr.value.dtype, expr.dtype)
+        case Call():
+            arguments = [expression(context, argument) for argument in expr.arguments]
+            return call(builder, expr.name, expr.arguments[0].dtype, arguments, binary)
+        case Ramp():
+            base = builder.splat(expression(context, expr.base), expr.lanes)
+            steps = [lane * expr.stride for lane in range(expr.lanes)]
+            return builder.binary("add", base, constants(steps, base.element))
+        case Broadcast():
+            return builder.splat(expression(context, expr.value), expr.lanes)
+        case Load():
+            return emit_memory.load(context, expr.buffer, expr.indices, expression)
+
+
+def _constant(const: Const) -> Value:
+    element = register_type(const.dtype)
+    if const.dtype in SMALL_FLOATS:
+        return constant(small_float_bits(const.value, const.dtype), element, const.lanes)
+    return constant(const.value, element, const.lanes)
+
+
+def binary(builder: Builder, kind: BinaryKind, dtype: DType, left: Value, right: Value) -> Value:
+    """An operation on two values of one dtype."""
+    if dtype in SMALL_FLOATS:
+        wide = (widen(builder, side, dtype) for side in (left, right))
+        return narrow(builder, binary(builder, kind, DType.FLOAT32, *wide), dtype)
+    if dtype.is_float:
+        return _float_binary(builder, kind, left, right)
+    if dtype is DType.BOOL:
+        if kind not in _BOOL:
+            raise UnsupportedError(f"'{kind}' has no meaning for bool")
+        return builder.binary(_BOOL[kind], left, right)
+    signed = dtype.is_signed_integer
+    if kind in _INTEGER:
+        return builder.binary(_INTEGER[kind], left, right)
+    if kind in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM):
+        name = ("s" if signed else "u") + kind.value
+        return builder.elementwise(name, left, right)
+    if kind is BinaryKind.FLOOR_DIVIDE:
+        return floor_divide(builder, signed, left, right)
+    if kind is BinaryKind.FLOOR_MODULO:
+        return floor_modulo(builder, signed, left, right)
+    if kind in (BinaryKind.SHIFT_LEFT, BinaryKind.SHIFT_RIGHT):
+        return shift(builder, kind is BinaryKind.SHIFT_LEFT, signed, left, right)
+    raise UnsupportedError(f"'{kind}' has no meaning for {dtype}", hint="integers divide by '//'")
+
+
+def _float_binary(builder: Builder, kind: BinaryKind, left: Value, right: Value) -> Value:
+    if kind in _FLOAT:
+        return builder.binary(_FLOAT[kind].rstrip(), left, right)
+    if kind in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM):
+        return _extremum(builder, kind is BinaryKind.MAXIMUM, left, right)
+    raise UnsupportedError(f"'{kind}' has no meaning for floating-point numbers")
+
+
+def _extremum(builder: Builder, largest: bool, left: Value, right: Value) -> Value:
+    """The larger or smaller of two floats; NaN wins."""
+    if builder.target.is_aarch64:  # which has an instruction for exactly this
+        return builder.elementwise("maximum" if largest else "minimum", left, right)
+    # x86 keeps the second operand if either is NaN, so a constant has to be the first.
+    if right.text.startswith(("0x", "splat")):
+        left, right = right, left
+    better = builder.compare("ogt" if largest else "olt", left, right)
+    chosen = builder.select(better, left, right)
+    if left.text.startswith(("0x", "splat")) and "0x7FF8" not in left.text:
+        return chosen
+    return builder.select(builder.compare("uno", left, left), left, chosen)
+
+
+def _compare(context: Context, expr: Compare) -> Value:
+    builder, dtype = context.builder, expr.left.dtype
+    tail = _tail_mask(context, expr)
+    if tail is not None:
+        return tail
+    left, right = (
+        widen(builder, expression(context, side), dtype) for side in (expr.left, expr.right)
+    )
+    if dtype.is_float:
+        return builder.compare(_FLOAT_COMPARE[expr.kind], left, right)
+    predicate = _INTEGER_COMPARE[expr.kind]
+    if predicate not in ("eq", "ne"):
+        predicate = ("s" if dtype.is_signed_integer else "u") + predicate
+    return builder.compare(predicate, left, right)
+
+
+def _tail_mask(context: Context, expr: Compare) -> Value | None:
+    """`base + lane < limit` for each lane, with 32-bit lanes, which compare faster than 64-bit."""
+    match expr:
+        case Compare(CompareKind.LESS, Ramp(base, 1, lanes), Broadcast(limit)):
+            pass
+        case _:
+            return None
+    if expr.left.dtype is not DType.INT64:
+        return None
+    builder = context.builder
+    count = builder.binary("sub", expression(context, limit), expression(context, base))
+    count = builder.elementwise("smax", count, constant(0, "i64"))
+    count = builder.elementwise("smin", count, constant(lanes, "i64"))
+    limits = builder.splat(builder.convert("trunc", count, "i32"), lanes)
+    return builder.compare("ult", constants(list(range(lanes)), "i32"), limits)
+
+
+def _select(context: Context, expr: Select) -> Value:
+    """Both arms are computed, but memory is read only for the lanes that an arm is chosen for."""
+    builder = context.builder
+    condition = expression(context, expr.condition)
+    if condition.lanes > 1:
+        with context.under(condition, True):
+            yes = expression(context, expr.yes)
+        with context.under(condition, False):
+            no = expression(context, expr.no)
+        return builder.select(condition, yes, no)
+    if not (reads_memory(expr.yes) or reads_memory(expr.no)):
+        return builder.select(
+            condition, expression(context, expr.yes), expression(context, expr.no)
+        )
+    labels = [builder.fresh(hint) for hint in ("yes", "no", "chosen")]
+    builder.branch(condition, labels[0], labels[1])
+    sources = []
+    for label, arm in zip(labels, (expr.yes, expr.no), strict=False):
+        builder.start(label)
+        value = expression(context, arm)
+        sources.append((value.text, builder.block))
+        builder.jump(labels[2])
+    builder.start(labels[2])
+    return builder.phi(value.element, value.lanes, *sources)
+
+
+def reads_memory(expr: Expr) -> bool:
+    """Whether the expression touches memory that might not be there."""
+    return any(
+        isinstance(node, Load) and node.buffer.scope is not Scope.REGISTER
+        for node in walk_expr(expr)
+    )
+
+
+def scalar(context: Context, expr: Expr) -> Value:
+    """The value of an expression that has to be a scalar."""
+    if expr.lanes != 1:
+        raise InternalError(f"{context.function}: a scalar is needed, not {expr.lanes} lanes")
+    return expression(context, expr)

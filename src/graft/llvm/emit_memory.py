@@ -1,0 +1,257 @@
+"""Loads and stores.
+
+Part of the emitter. In go buffers and indices; out come the fewest instructions that touch exactly
+the elements meant: one vector access where lanes are neighbours, a wider one and a shuffle where
+they are a few elements apart, gather and scatter elsewhere, masked where a condition says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from graft.base.dtypes import DType
+from graft.llvm.context import Context, Offset, Place
+from graft.llvm.text import Value, constant, constants, type_suffix
+from graft.llvm.types import byte_size, memory_type, vector_type
+from graft.loop.ir import Binary, BinaryKind, Broadcast, Buffer, Const, Expr, Ramp
+
+Emit = Callable[[Context, Expr], Value]
+
+# Strides up to this one are read as one wide vector, of which the lanes are picked.
+WIDEST_PICKED_STRIDE = 4
+
+
+def affine(expr: Expr) -> tuple[Expr, int] | None:
+    """Base and stride of an index whose lanes are evenly spaced, if that can be seen."""
+    match expr:
+        case Ramp():
+            return expr.base, expr.stride
+        case Broadcast():
+            return expr.value, 0
+        case Const():
+            return Const(expr.value, expr.dtype), 0
+        case Binary(kind=BinaryKind.ADD | BinaryKind.SUBTRACT):
+            left, right = affine(expr.left), affine(expr.right)
+            if left is None or right is None:
+                return None
+            sign = 1 if expr.kind is BinaryKind.ADD else -1
+            return Binary(expr.kind, left[0], right[0]), left[1] + sign * right[1]
+    return None
+
+
+def load(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit) -> Value:
+    """The element, or the vector of elements, at the indices."""
+    place = context.place(buffer)
+    lanes = max((index.lanes for index in indices), default=1)
+    if lanes == 1:
+        return _load_plain(context, place, _offset(context, place, indices, emit), 1)
+    mask = None if place.is_register else context.mask(lanes)
+    spread = _evenly_spaced(place, indices)
+    if spread is None:
+        pointers = _pointers(context, place, indices, lanes, emit)
+        return _gather(context, place, pointers, lanes, mask)
+    bases, stride = spread
+    offset = _offset(context, place, bases, emit)
+    if stride == 0 and mask is None:
+        return context.builder.splat(_load_plain(context, place, offset, 1), lanes)
+    if stride == 1:
+        if mask is None:
+            return _load_plain(context, place, offset, lanes)
+        return _load_masked(context, place, offset, lanes, mask)
+    if mask is None and abs(stride) <= WIDEST_PICKED_STRIDE:
+        return _load_picked(context, place, offset, lanes, stride)
+    pointers = _spaced_pointers(context, place, offset, lanes, stride)
+    return _gather(context, place, pointers, lanes, mask)
+
+
+def store(
+    context: Context, buffer: Buffer, indices: tuple[Expr, ...], value: Value, emit: Emit
+) -> None:
+    """Write the element or vector; a vector only in the lanes of the context's mask."""
+    place, builder = context.place(buffer), context.builder
+    value = _to_memory(context, value, buffer.dtype)
+    lanes = value.lanes
+    mask = context.mask(lanes) if lanes > 1 else None
+    spread = _evenly_spaced(place, indices) if lanes > 1 else (indices, 1)
+    size = byte_size(buffer.dtype)
+    if spread is None or spread[1] != 1:
+        pointers = _pointers(context, place, indices, lanes, emit)
+        active = mask or constant(True, "i1", lanes)
+        _call_masked(context, "scatter", place, value, pointers, active)
+        return
+    pointer = _pointer(context, place, _offset(context, place, spread[0], emit))
+    if mask is None:
+        text = f"store {value.typed}, {pointer.typed}, align {size}{place.aliasing}"
+        builder.do(text)
+    else:
+        _call_masked(context, "store", place, value, pointer, mask)
+
+
+def address(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit) -> Value:
+    """A pointer to an element, or one to each."""
+    place = context.place(buffer)
+    lanes = max((index.lanes for index in indices), default=1)
+    if lanes > 1:
+        return _pointers(context, place, indices, lanes, emit)
+    return _pointer(context, place, _offset(context, place, indices, emit))
+
+
+def _evenly_spaced(
+    place: Place, indices: tuple[Expr, ...]
+) -> tuple[tuple[Expr, ...], int] | None:
+    """Scalar indices of the first lane and the distance of the lanes in elements, if constant."""
+    bases: list[Expr] = []
+    total = 0
+    for index, stride in zip(indices, place.strides, strict=True):
+        found = (index, 0) if index.lanes == 1 else affine(index)
+        if found is None or (found[1] != 0 and not isinstance(stride, int)):
+            return None
+        bases.append(found[0])
+        total += found[1] * (stride if isinstance(stride, int) else 0)
+    return tuple(bases), total
+
+
+def _offset(context: Context, place: Place, indices: tuple[Expr, ...], emit: Emit) -> Offset:
+    """The position of an element, counted from the buffer's first."""
+    total: Offset = 0
+    for index, stride in zip(indices, place.strides, strict=True):
+        if isinstance(index, Const):
+            value: Offset = int(index.value)
+        else:
+            value = as_index(context, emit(context, index), index.dtype)
+        total = _add(context, total, multiply(context, value, stride))
+    return total
+
+
+def as_index(context: Context, value: Value, dtype: DType) -> Value:
+    """An integer of any width as 64 bits."""
+    if value.element == "i64":
+        return value
+    operation = "sext" if dtype.is_signed_integer else "zext"
+    return context.builder.convert(operation, value, "i64")
+
+
+def _index_value(offset: Offset, lanes: int = 1) -> Value:
+    return constant(offset, "i64", lanes) if isinstance(offset, int) else offset
+
+
+def multiply(context: Context, left: Offset, right: Offset) -> Offset:
+    """A product of positions, which never overflows; constants are folded."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left * right
+    if left == 1 or right == 1:
+        return right if left == 1 else left
+    if left == 0 or right == 0:
+        return 0
+    lanes = next(side.lanes for side in (left, right) if isinstance(side, Value))
+    return context.builder.binary("mul nsw", _index_value(left, lanes), _index_value(right, lanes))
+
+
+def _add(context: Context, left: Offset, right: Offset) -> Offset:
+    if isinstance(left, int) and isinstance(right, int):
+        return left + right
+    if left == 0 or right == 0:
+        return right if left == 0 else left
+    return context.builder.binary("add nsw", _index_value(left), _index_value(right))
+
+
+def _pointer(context: Context, place: Place, offset: Offset) -> Value:
+    if offset == 0:
+        return place.pointer
+    element = memory_type(place.buffer.dtype)
+    # Without `inbounds`: the first lane of a masked access may lie outside.
+    text = f"getelementptr {element}, {place.pointer.typed}, {_index_value(offset).typed}"
+    return context.builder.make("ptr", 1, text)
+
+
+def _pointers(
+    context: Context, place: Place, indices: tuple[Expr, ...], lanes: int, emit: Emit
+) -> Value:
+    """A pointer per lane for indices of any kind."""
+    builder = context.builder
+    total = constant(0, "i64", lanes)
+    for index, stride in zip(indices, place.strides, strict=True):
+        value = as_index(context, emit(context, index), index.dtype)
+        if value.lanes == 1:
+            value = builder.splat(value, lanes)
+        step = builder.splat(_index_value(stride), lanes)
+        total = builder.binary("add", total, builder.binary("mul", value, step))
+    element = memory_type(place.buffer.dtype)
+    return builder.make("ptr", lanes, f"getelementptr {element}, {place.pointer.typed}, {total.typed}")
+
+
+def _spaced_pointers(
+    context: Context, place: Place, offset: Offset, lanes: int, stride: int
+) -> Value:
+    first = _pointer(context, place, offset)
+    steps = constants([lane * stride for lane in range(lanes)], "i64")
+    element = memory_type(place.buffer.dtype)
+    return context.builder.make("ptr", lanes, f"getelementptr {element}, {first.typed}, {steps.typed}")
+
+
+def _load_plain(context: Context, place: Place, offset: Offset, lanes: int) -> Value:
+    dtype = place.buffer.dtype
+    element, pointer = memory_type(dtype), _pointer(context, place, offset)
+    text = f"load {vector_type(element, lanes)}, {pointer.typed}, align {byte_size(dtype)}"
+    return _from_memory(context, context.builder.make(element, lanes, text + place.aliasing), dtype)
+
+
+def _load_picked(
+    context: Context, place: Place, offset: Offset, lanes: int, stride: int
+) -> Value:
+    """All elements from the first lane's to the last's in one vector, of which some are picked."""
+    span = (lanes - 1) * abs(stride)
+    first = _add(context, offset, -span if stride < 0 else 0)
+    wide = _load_plain(context, place, first, span + 1)
+    start = span if stride < 0 else 0
+    order = [start + lane * stride for lane in range(lanes)]
+    return context.builder.shuffle(wide, wide, order)
+
+
+def _load_masked(
+    context: Context, place: Place, offset: Offset, lanes: int, mask: Value
+) -> Value:
+    pointer = _pointer(context, place, offset)
+    loaded = _call_masked(context, "load", place, _nothing(place, lanes), pointer, mask)
+    return _from_memory(context, loaded, place.buffer.dtype)
+
+
+def _gather(
+    context: Context, place: Place, pointers: Value, lanes: int, mask: Value | None
+) -> Value:
+    active = mask or constant(True, "i1", lanes)
+    loaded = _call_masked(context, "gather", place, _nothing(place, lanes), pointers, active)
+    return _from_memory(context, loaded, place.buffer.dtype)
+
+
+def _nothing(place: Place, lanes: int) -> Value:
+    """What lanes that are not read hold: zero, so that computing with them does no harm."""
+    return constant(0, memory_type(place.buffer.dtype), lanes)
+
+
+def _call_masked(
+    context: Context, kind: str, place: Place, value: Value, pointer: Value, mask: Value
+) -> Value:
+    """llvm.masked.load, store, gather or scatter; returns what it read."""
+    builder = context.builder
+    pointers = "p0" if pointer.lanes == 1 else f"v{pointer.lanes}p0"
+    name = f"llvm.masked.{kind}.{type_suffix(value)}.{pointers}"
+    align = f" align {byte_size(place.buffer.dtype)}"
+    where = f"{pointer.type}{align} {pointer.text}"
+    if kind in ("load", "gather"):
+        builder.module.declare(name, value.type, [pointer.type, mask.type, value.type])
+        text = f"call {value.type} @{name}({where}, {mask.typed}, {value.typed}){place.aliasing}"
+        return builder.make(value.element, value.lanes, text)
+    builder.module.declare(name, "void", [value.type, pointer.type, mask.type])
+    builder.do(f"call void @{name}({value.typed}, {where}, {mask.typed}){place.aliasing}")
+    return value
+
+
+def _from_memory(context: Context, value: Value, dtype: DType) -> Value:
+    if dtype is not DType.BOOL:
+        return value
+    return context.builder.compare("ne", value, constant(0, "i8", value.lanes))
+
+
+def _to_memory(context: Context, value: Value, dtype: DType) -> Value:
+    return context.builder.convert("zext", value, "i8") if dtype is DType.BOOL else value

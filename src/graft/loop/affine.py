@@ -1,0 +1,138 @@
+"""Index arithmetic in normal form: integer polynomials over atoms.
+
+Scalar index expressions enter and become a mapping from monomials to coefficients; the mapping
+becomes an expression again, always the same one for equal polynomials. An atom is whatever is not
+a sum, difference or product: a variable, `x // 4`, `min(a, b)`, a load. Because both directions
+are canonical, terms cancel wherever they can.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from graft.loop.ir import INDEX, Binary, BinaryKind, Const, Expr
+from graft.loop.print import expression_text
+
+Monomial = tuple[Expr, ...]  # sorted; () is the constant's
+Polynomial = dict[Monomial, int]
+
+ZERO, ONE = Const(0), Const(1)
+
+
+@lru_cache(maxsize=1 << 16)
+def _key(atom: Expr) -> str:
+    return expression_text(atom)
+
+
+def is_index(expr: Expr) -> bool:
+    """Whether the expression is a scalar of the index dtype."""
+    return expr.dtype is INDEX and expr.lanes == 1
+
+
+def polynomial(expr: Expr) -> Polynomial:
+    """The normal form of a scalar index expression."""
+    match expr:
+        case Const():
+            return {(): int(expr.value)} if expr.value else {}
+        case Binary(BinaryKind.ADD, left, right):
+            return plus(polynomial(left), polynomial(right))
+        case Binary(BinaryKind.SUBTRACT, left, right):
+            return plus(polynomial(left), polynomial(right), -1)
+        case Binary(BinaryKind.MULTIPLY, left, right):
+            return times(polynomial(left), polynomial(right))
+        case _:
+            return {(expr,): 1}
+
+
+def plus(left: Polynomial, right: Polynomial, factor: int = 1) -> Polynomial:
+    """`left + factor * right`."""
+    total = dict(left)
+    for monomial, coefficient in right.items():
+        total[monomial] = total.get(monomial, 0) + factor * coefficient
+    return {monomial: coefficient for monomial, coefficient in total.items() if coefficient}
+
+
+def times(left: Polynomial, right: Polynomial) -> Polynomial:
+    """The product, multiplied out."""
+    total: Polynomial = {}
+    for one, count in left.items():
+        for other, coefficient in right.items():
+            monomial = tuple(sorted(one + other, key=_key)) if one and other else one + other
+            total[monomial] = total.get(monomial, 0) + count * coefficient
+    return {monomial: coefficient for monomial, coefficient in total.items() if coefficient}
+
+
+def constant_value(terms: Polynomial) -> int | None:
+    """The polynomial's value, if it is a constant."""
+    if not terms:
+        return 0
+    return terms.get(()) if len(terms) == 1 else None
+
+
+def expression(terms: Polynomial) -> Expr:
+    """The expression for a polynomial: positive terms first, the constant last."""
+    ordered = sorted(terms.items(), key=_term_order)
+    total: Expr | None = None
+    for monomial, coefficient in ordered:
+        if total is None:
+            total = _term(monomial, coefficient)
+        elif coefficient < 0:
+            total = Binary(BinaryKind.SUBTRACT, total, _term(monomial, -coefficient))
+        else:
+            total = Binary(BinaryKind.ADD, total, _term(monomial, coefficient))
+    return ZERO if total is None else total
+
+
+def _term_order(item: tuple[Monomial, int]) -> tuple[bool, bool, list[str]]:
+    monomial, coefficient = item
+    return coefficient < 0, not monomial, [_key(atom) for atom in monomial]
+
+
+def _term(monomial: Monomial, coefficient: int) -> Expr:
+    if not monomial:
+        return Const(coefficient)
+    product = monomial[0]
+    for atom in monomial[1:]:
+        product = Binary(BinaryKind.MULTIPLY, product, atom)
+    if coefficient == 1:
+        return product
+    return Binary(BinaryKind.MULTIPLY, product, Const(coefficient))
+
+
+def quotient_and_rest(terms: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """`terms == divisor * quotient + rest`, taking out what goes in whole; for one-term divisors.
+
+    A positive constant divisor leaves a constant of the rest between 0 and itself.
+    """
+    if len(divisor) != 1:
+        return {}, terms
+    ((factor, count),) = divisor.items()
+    quotient: Polynomial = {}
+    rest: Polynomial = {}
+    for monomial, coefficient in terms.items():
+        partner = _without(monomial, factor)
+        whole, left = divmod(coefficient, count) if partner is not None else (0, coefficient)
+        # A coefficient that goes in only partly stays whole, but for the constant: smaller terms
+        # are easier to bound than they are to put together again.
+        if monomial and left:
+            whole, left = 0, coefficient
+        if partner is not None and whole:
+            quotient[partner] = whole
+        if left:
+            rest[monomial] = left
+    return quotient, rest
+
+
+def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    rest = list(monomial)
+    for atom in factor:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def content(terms: Polynomial, *others: int) -> int:
+    """What divides every coefficient but the constant's, and the other numbers."""
+    return math.gcd(*(c for monomial, c in terms.items() if monomial), *others)

@@ -1,0 +1,208 @@
+"""Writing expressions pleasantly.
+
+Numbers, IR expressions and `Term`s enter; a `Term`, which has Python's operators, leaves, and
+`.expr` takes the IR expression out of it. A number takes the dtype of the operand beside it and a
+scalar beside a vector is broadcast; nothing else is converted silently. A `Term` also remembers
+which tensors it reads, so that a computation can be found from its outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from graft.base.dtypes import DType
+from graft.loop.errors import LoopError
+from graft.loop.intrinsics import INTRINSICS
+from graft.loop.ir import (
+    INDEX,
+    Binary,
+    BinaryKind,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+)
+
+Number = int | float | bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """An expression with operators, and the tensors it reads."""
+
+    expr: Expr
+    sources: frozenset[Any] = field(default=frozenset())
+
+    @property
+    def dtype(self) -> DType:
+        return self.expr.dtype
+
+    def __add__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.ADD, self, other)
+
+    def __radd__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.ADD, other, self)
+
+    def __sub__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.SUBTRACT, self, other)
+
+    def __rsub__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.SUBTRACT, other, self)
+
+    def __mul__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.MULTIPLY, self, other)
+
+    def __rmul__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.MULTIPLY, other, self)
+
+    def __truediv__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.DIVIDE, self, other)
+
+    def __rtruediv__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.DIVIDE, other, self)
+
+    def __floordiv__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.FLOOR_DIVIDE, self, other)
+
+    def __mod__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.FLOOR_MODULO, self, other)
+
+    def __and__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.AND, self, other)
+
+    def __or__(self, other: Operand) -> Term:
+        return _binary(BinaryKind.OR, self, other)
+
+    def __neg__(self) -> Term:
+        return _binary(BinaryKind.SUBTRACT, 0, self)
+
+    def __lt__(self, other: Operand) -> Term:
+        return compare(CompareKind.LESS, self, other)
+
+    def __le__(self, other: Operand) -> Term:
+        return compare(CompareKind.LESS_EQUAL, self, other)
+
+    def __gt__(self, other: Operand) -> Term:
+        return compare(CompareKind.GREATER, self, other)
+
+    def __ge__(self, other: Operand) -> Term:
+        return compare(CompareKind.GREATER_EQUAL, self, other)
+
+
+Operand = Term | Expr | Number
+
+
+def term(operand: Operand, dtype: DType = INDEX) -> Term:
+    """The operand as a term; a plain number gets `dtype`."""
+    if isinstance(operand, Term):
+        return operand
+    return Term(constant(operand, dtype) if isinstance(operand, Number) else operand)
+
+
+def constant(value: Number, dtype: DType = INDEX) -> Const:
+    """The number as a constant of the dtype, which has to hold it."""
+    if dtype is DType.BOOL:
+        return Const(bool(value), dtype)
+    if dtype.is_float:
+        return Const(float(value), dtype)
+    if dtype.is_integer and int(value) == value:
+        return Const(int(value), dtype)
+    raise LoopError(f"{value} is no {dtype}", hint="cast explicitly or write another constant")
+
+
+def _together(left: Operand, right: Operand) -> tuple[Term, Term]:
+    """Both as terms of one dtype and equal lanes."""
+    if isinstance(left, Number):
+        right = term(right)
+        left = term(left, right.dtype)
+    else:
+        left = term(left)
+        right = term(right, left.dtype)
+    if left.dtype != right.dtype:
+        message = f"an operation on {left.dtype} and {right.dtype}"
+        raise LoopError(message, hint="operands have one dtype; use cast")
+    lanes = max(left.expr.lanes, right.expr.lanes)
+    return _spread(left, lanes), _spread(right, lanes)
+
+
+def _spread(value: Term, lanes: int) -> Term:
+    if value.expr.lanes == lanes:
+        return value
+    if value.expr.lanes != 1:
+        raise LoopError(f"an operation on {value.expr.lanes} and {lanes} lanes")
+    return Term(Broadcast(value.expr, lanes), value.sources)
+
+
+def _binary(kind: BinaryKind, left: Operand, right: Operand) -> Term:
+    one, other = _together(left, right)
+    return Term(Binary(kind, one.expr, other.expr), one.sources | other.sources)
+
+
+def compare(kind: CompareKind, left: Operand, right: Operand) -> Term:
+    """A comparison of any kind; `<` and its like can also be written as operators."""
+    one, other = _together(left, right)
+    return Term(Compare(kind, one.expr, other.expr), one.sources | other.sources)
+
+
+def equal(left: Operand, right: Operand) -> Term:
+    """`left == right`, which Python's operator cannot say since it must give a bool."""
+    return compare(CompareKind.EQUAL, left, right)
+
+
+def minimum(left: Operand, right: Operand) -> Term:
+    """The smaller of two; NaN wins."""
+    return _binary(BinaryKind.MINIMUM, left, right)
+
+
+def maximum(left: Operand, right: Operand) -> Term:
+    """The larger of two; NaN wins."""
+    return _binary(BinaryKind.MAXIMUM, left, right)
+
+
+def select(condition: Operand, yes: Operand, no: Operand) -> Term:
+    """`yes` where the condition holds, `no` elsewhere."""
+    test = term(condition, DType.BOOL)
+    one, other = _together(yes, no)
+    lanes = max(test.expr.lanes, one.expr.lanes)
+    parts = [_spread(part, lanes) for part in (test, one, other)]
+    sources = test.sources | one.sources | other.sources
+    return Term(Select(*(part.expr for part in parts)), sources)
+
+
+def cast(dtype: DType, value: Operand) -> Term:
+    """The value in another dtype; itself if it has it already."""
+    given = term(value)
+    return given if given.dtype is dtype else Term(Cast(dtype, given.expr), given.sources)
+
+
+def call(name: str, *arguments: Operand) -> Term:
+    """An intrinsic function by name."""
+    if name not in INTRINSICS:
+        raise LoopError(f"no intrinsic is called '{name}'", hint=", ".join(sorted(INTRINSICS)))
+    first = next((a for a in arguments if not isinstance(a, Number)), None)
+    dtype = DType.FLOAT32 if first is None else term(first).dtype
+    terms = [term(argument, dtype) for argument in arguments]
+    lanes = max(one.expr.lanes for one in terms)
+    spread = tuple(_spread(one, lanes).expr for one in terms)
+    result = INTRINSICS[name].result(dtype)
+    return Term(Call(name, spread, result), frozenset().union(*(one.sources for one in terms)))
+
+
+def variable(name: str, dtype: DType = INDEX) -> Term:
+    """A named scalar, for example a symbolic extent."""
+    return Term(Var(name, dtype))
+
+
+def load(buffer: Buffer, *indices: Operand) -> Term:
+    """An element of a buffer, or a vector of them."""
+    terms = [term(index) for index in indices]
+    sources: frozenset[Any] = frozenset().union(*(one.sources for one in terms))
+    return Term(Load(buffer, tuple(one.expr for one in terms)), sources)

@@ -1,0 +1,84 @@
+"""The intrinsic functions a `Call` may name: arity, result dtype and meaning in NumPy.
+
+One table that the builder, the verifier and the interpreter share; a code generator has to know
+exactly these names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """How many arguments, what it means, and whether it gives a bool or one lane."""
+
+    arity: int
+    meaning: Callable[..., Any]
+    to_bool: bool = False
+    reduces: bool = False  # from a vector to a scalar
+    integers: bool = False  # takes integers too
+
+    def result(self, dtype: DType) -> DType:
+        """The dtype of the result for arguments of `dtype`."""
+        return DType.BOOL if self.to_bool else dtype
+
+
+def _fma(left: Any, right: Any, addend: Any) -> Any:
+    """Float32 products are exact in double, so only the last rounding is (rarely) a double one."""
+    wide = np.asarray(left).dtype
+    exact = np.float64 if wide.itemsize <= 4 else np.longdouble
+    total = np.asarray(left, exact) * np.asarray(right, exact) + np.asarray(addend, exact)
+    return total.astype(wide)[()]
+
+
+def _erf(value: Any) -> Any:
+    array = np.asarray(value)
+    return np.vectorize(math.erf, otypes=[array.dtype])(array)[()]
+
+
+def _bit_count(value: Any) -> Any:
+    array = np.asarray(value)
+    return np.bitwise_count(array.view(f"u{array.dtype.itemsize}")).astype(array.dtype)[()]
+
+
+def _leading_zeros(value: Any) -> Any:
+    array = np.asarray(value)
+    width = 8 * array.dtype.itemsize
+    lengths = [width - int(bits).bit_length() for bits in array.view(f"u{width // 8}").ravel()]
+    return np.array(lengths, array.dtype).reshape(array.shape)[()]
+
+
+INTRINSICS: dict[str, Intrinsic] = {
+    "exp": Intrinsic(1, np.exp),
+    "log": Intrinsic(1, np.log),
+    "sqrt": Intrinsic(1, np.sqrt),
+    "rsqrt": Intrinsic(1, lambda x: x.dtype.type(1) / np.sqrt(x)),
+    "erf": Intrinsic(1, _erf),
+    "tanh": Intrinsic(1, np.tanh),
+    "sigmoid": Intrinsic(1, lambda x: x.dtype.type(1) / (x.dtype.type(1) + np.exp(-x))),
+    "sin": Intrinsic(1, np.sin),
+    "cos": Intrinsic(1, np.cos),
+    "pow": Intrinsic(2, np.power),
+    "fma": Intrinsic(3, _fma),
+    "floor": Intrinsic(1, np.floor),
+    "ceil": Intrinsic(1, np.ceil),
+    "round": Intrinsic(1, np.rint),
+    "trunc": Intrinsic(1, np.trunc),
+    "abs": Intrinsic(1, np.abs, integers=True),
+    "copysign": Intrinsic(2, np.copysign),
+    "isnan": Intrinsic(1, np.isnan, to_bool=True),
+    "isinf": Intrinsic(1, np.isinf, to_bool=True),
+    "clz": Intrinsic(1, _leading_zeros, integers=True),
+    "popcount": Intrinsic(1, _bit_count, integers=True),
+    "reduce_add": Intrinsic(1, lambda x: np.add.reduce(x), reduces=True, integers=True),
+    "reduce_max": Intrinsic(1, lambda x: np.maximum.reduce(x), reduces=True, integers=True),
+    "reduce_min": Intrinsic(1, lambda x: np.minimum.reduce(x), reduces=True, integers=True),
+}

@@ -1,0 +1,338 @@
+"""Simplification: expressions and statements in, equal but smaller ones out.
+
+Constants are folded by the interpreter itself, so they cannot disagree with it. Index arithmetic is
+put into the normal form of `affine`; minima, comparisons, selects and branches that the ranges of
+the variables decide disappear; vectors of indices become ramps and broadcasts. Floating-point
+arithmetic is changed only where the result is the same bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from graft.base.dtypes import DType
+from graft.base.errors import EvaluationError
+from graft.loop.affine import (
+    Polynomial,
+    constant_value,
+    content,
+    expression,
+    is_index,
+    plus,
+    polynomial,
+    quotient_and_rest,
+)
+from graft.loop.evaluate_expr import compile_expr
+from graft.loop.ir import (
+    Allocate,
+    Binary,
+    BinaryKind,
+    Block,
+    Broadcast,
+    Buffer,
+    Cast,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    Function,
+    If,
+    Let,
+    Load,
+    LoopKind,
+    Ramp,
+    Select,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from graft.loop.ranges import NATURAL, Context
+from graft.loop.traverse import (
+    block,
+    buffers_read,
+    buffers_written,
+    children,
+    substitute_in,
+    with_children,
+    with_expressions,
+    with_statements,
+)
+from graft.loop.vectors import simplify_vector
+
+_FOLDABLE = (Binary, Compare, Select, Cast)
+EMPTY = Block(())
+
+
+def simplify_function(function: Function) -> Function:
+    """The function with a simplified body; index parameters count as natural numbers."""
+    context = Context()
+    for parameter in function.parameters:
+        if not isinstance(parameter, Buffer):
+            context = context.bind(parameter.name, *NATURAL)
+    return replace(function, body=simplify_stmt(function.body, context))
+
+
+def simplify(expr: Expr, context: Context | None = None) -> Expr:
+    """The expression, simplified given what is known about its variables."""
+    known = context or Context()
+    inner = with_children(expr, tuple(simplify(child, known) for child in children(expr)))
+    return _node(inner, known)
+
+
+def _node(expr: Expr, context: Context) -> Expr:
+    """A node whose children are simplified already."""
+    folded = _folded(expr)
+    if folded is not None:
+        return folded
+    if expr.lanes > 1:
+        return simplify_vector(expr, lambda scalar: _node(scalar, context))
+    match expr:
+        case Binary():
+            return _index(expr, context) if is_index(expr) else _arithmetic(expr)
+        case Compare():
+            return _comparison(expr, context)
+        case Select():
+            return _select(expr)
+        case Cast(dtype, value):
+            return value if value.dtype is dtype else expr
+        case _:
+            return expr
+
+
+def _folded(expr: Expr) -> Const | None:
+    """The value, if all operands are constants."""
+    if not isinstance(expr, _FOLDABLE) or expr.lanes > 1:
+        return None
+    if not all(isinstance(child, Const) for child in children(expr)):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            value = compile_expr(expr)({})
+    except EvaluationError:  # a division by zero stays where it is
+        return None
+    if expr.dtype.is_float:
+        return Const(float(value), expr.dtype)
+    plain = bool(value) if expr.dtype is DType.BOOL else int(value)
+    return Const(plain, expr.dtype)
+
+
+def _index(expr: Binary, context: Context) -> Expr:
+    match expr.kind:
+        case BinaryKind.ADD | BinaryKind.SUBTRACT | BinaryKind.MULTIPLY:
+            return expression(polynomial(expr))
+        case BinaryKind.FLOOR_DIVIDE:
+            return _floor_divide(polynomial(expr.left), polynomial(expr.right), context)
+        case BinaryKind.FLOOR_MODULO:
+            return _floor_modulo(polynomial(expr.left), polynomial(expr.right), context)
+        case BinaryKind.MINIMUM | BinaryKind.MAXIMUM:
+            return _extreme(expr, context)
+        case _:
+            return expr
+
+
+def _is_within(rest: Polynomial, divisor: Polynomial, context: Context) -> bool:
+    """Whether 0 <= rest < divisor for sure."""
+    if not rest:
+        return True
+    return context.proves(rest) and context.proves(plus(plus(divisor, rest, -1), {(): 1}, -1))
+
+
+def _floor_divide(terms: Polynomial, divisor: Polynomial, context: Context) -> Expr:
+    count = constant_value(divisor)
+    if count is not None and count <= 0:
+        return Binary(BinaryKind.FLOOR_DIVIDE, expression(terms), expression(divisor))
+    quotient, rest = quotient_and_rest(terms, divisor)
+    if _is_within(rest, divisor, context):
+        return expression(quotient)
+    if count is not None:
+        rest, count = _reduced(rest, count)
+        divisor = {(): count}
+        if count == 1:
+            return expression(plus(quotient, rest))
+    inner = expression(rest)
+    if isinstance(inner, Binary) and inner.kind is BinaryKind.FLOOR_DIVIDE and count is not None:
+        match inner.right:
+            case Const(value=int(step)) if step > 0:
+                part = _floor_divide(polynomial(inner.left), {(): step * count}, context)
+                return expression(plus(quotient, polynomial(part)))
+    divided = Binary(BinaryKind.FLOOR_DIVIDE, inner, expression(divisor))
+    return expression(plus(quotient, {(divided,): 1}))
+
+
+def _reduced(rest: Polynomial, count: int) -> tuple[Polynomial, int]:
+    """(s*x + r)//(s*k) is (x + r//s)//k."""
+    step = content(rest, count)
+    smaller = {monomial: coefficient // step for monomial, coefficient in rest.items()}
+    return {monomial: value for monomial, value in smaller.items() if value}, count // step
+
+
+def _floor_modulo(terms: Polynomial, divisor: Polynomial, context: Context) -> Expr:
+    count = constant_value(divisor)
+    if count is not None and count <= 0:
+        return Binary(BinaryKind.FLOOR_MODULO, expression(terms), expression(divisor))
+    _, rest = quotient_and_rest(terms, divisor)
+    if count is not None:
+        # Terms may leave whole multiples behind: they never matter for a remainder.
+        rest = {m: c % count if m else c for m, c in rest.items() if c % count}
+    if _is_within(rest, divisor, context):
+        return expression(rest)
+    if count is None:
+        return Binary(BinaryKind.FLOOR_MODULO, expression(rest), expression(divisor))
+    # (s*x + r) % (s*k) is s*((x + r//s) % k) + r % s.
+    step = content(rest, count)
+    smaller, count = _reduced(rest, count)
+    inner = Binary(BinaryKind.FLOOR_MODULO, expression(smaller), Const(count))
+    offset = {(): rest.get((), 0) % step}
+    return expression(plus(offset, {} if count == 1 else {(inner,): step}))
+
+
+def _extreme(expr: Binary, context: Context) -> Expr:
+    smaller = expr.kind is BinaryKind.MINIMUM
+    if context.at_most(expr.left, expr.right):
+        return expr.left if smaller else expr.right
+    if context.at_most(expr.right, expr.left):
+        return expr.right if smaller else expr.left
+    return expr
+
+
+def _arithmetic(expr: Binary) -> Expr:
+    """Identities of dtypes other than the index, exact in floating point too."""
+    for value, other, at_right in ((expr.right, expr.left, True), (expr.left, expr.right, False)):
+        if isinstance(value, Const) and _is_neutral(expr.kind, value, at_right):
+            return other
+        if isinstance(value, Const) and value.dtype is DType.BOOL:
+            absorbing = {BinaryKind.AND: False, BinaryKind.OR: True}.get(expr.kind)
+            if absorbing is not None and value.value is absorbing:
+                return value
+    if expr.left == expr.right and expr.kind in (BinaryKind.AND, BinaryKind.OR):
+        return expr.left
+    return expr
+
+
+_NEUTRAL: dict[BinaryKind, tuple[float, bool]] = {  # the value, and whether on either side
+    BinaryKind.MULTIPLY: (1, True),
+    BinaryKind.DIVIDE: (1, False),
+    BinaryKind.SUBTRACT: (0, False),
+    BinaryKind.MINIMUM: (float("inf"), True),
+    BinaryKind.MAXIMUM: (float("-inf"), True),
+    BinaryKind.AND: (True, True),
+    BinaryKind.OR: (False, True),
+}
+
+
+def _is_neutral(kind: BinaryKind, const: Const, at_right: bool) -> bool:
+    if kind is BinaryKind.ADD:  # in floating point -0.0 + 0.0 is not -0.0
+        return const.dtype.is_integer and const.value == 0
+    if kind in (BinaryKind.AND, BinaryKind.OR) and const.dtype is not DType.BOOL:
+        return False
+    if kind is BinaryKind.SUBTRACT and str(const.value) == "-0.0":
+        return False
+    value, either = _NEUTRAL.get(kind, (float("nan"), True))
+    return const.value == value and (either or at_right)
+
+
+def _comparison(expr: Compare, context: Context) -> Expr:
+    if not is_index(expr.left):
+        return expr
+    left, right = expr.left, expr.right
+    questions: dict[CompareKind, tuple[Callable[[], bool], Callable[[], bool]]] = {
+        CompareKind.LESS: (
+            lambda: context.below(left, right),
+            lambda: context.at_most(right, left),
+        ),
+        CompareKind.LESS_EQUAL: (
+            lambda: context.at_most(left, right),
+            lambda: context.below(right, left),
+        ),
+        CompareKind.GREATER: (
+            lambda: context.below(right, left),
+            lambda: context.at_most(left, right),
+        ),
+        CompareKind.GREATER_EQUAL: (
+            lambda: context.at_most(right, left),
+            lambda: context.below(left, right),
+        ),
+        CompareKind.EQUAL: (
+            lambda: context.at_most(left, right) and context.at_most(right, left),
+            lambda: context.below(left, right) or context.below(right, left),
+        ),
+    }
+    if expr.kind is CompareKind.NOT_EQUAL:
+        opposite = _comparison(replace(expr, kind=CompareKind.EQUAL), context)
+        known = isinstance(opposite, Const)
+        return (
+            Const(not opposite.value, DType.BOOL) if isinstance(opposite, Const) and known else expr
+        )
+    surely, never = questions[expr.kind]
+    if surely():
+        return Const(True, DType.BOOL)
+    return Const(False, DType.BOOL) if never() else expr
+
+
+def _select(expr: Select) -> Expr:
+    if isinstance(expr.condition, Const):
+        return expr.yes if expr.condition.value else expr.no
+    return expr.yes if expr.yes == expr.no else expr
+
+
+def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
+    """The statement, simplified from the outside in."""
+    known = context or Context()
+    if isinstance(stmt, While):  # variables keep their ranges, but facts may not survive a turn
+        body = simplify_stmt(stmt.body, known)
+        return While(simplify(stmt.condition, known), body)
+    stmt = with_expressions(stmt, lambda expr: simplify(expr, known))
+    match stmt:
+        case For():
+            return _loop(stmt, known)
+        case If():
+            return _branch(stmt, known)
+        case Let(var, value, body):
+            if isinstance(value, (Const, Var)):
+                return simplify_stmt(substitute_in(body, {var.name: value}), known)
+            inside = known.bind(var.name, value, value) if is_index(value) else known
+            return _unless_empty(replace(stmt, body=simplify_stmt(body, inside)))
+        case Allocate(buffer, body):
+            inner = simplify_stmt(body, known)
+            used = buffer in buffers_read(inner) | buffers_written(inner)
+            return replace(stmt, body=inner) if used else inner
+        case Store(buffer, indices, Load(source, place), _) if source == buffer:
+            return EMPTY if place == indices else stmt
+        case Block():
+            parts = [simplify_stmt(one, known) for one in stmt.statements]
+            return block(*(part for part in parts if part != EMPTY))
+        case _:
+            return with_statements(stmt, lambda inner: simplify_stmt(inner, known))
+
+
+def _unless_empty(stmt: For | Let) -> Stmt:
+    return EMPTY if stmt.body == EMPTY else stmt
+
+
+def _loop(loop: For, context: Context) -> Stmt:
+    if context.at_most(loop.extent, Const(0)):
+        return EMPTY
+    if loop.extent == Const(1) and loop.kind is not LoopKind.PARALLEL:
+        return simplify_stmt(substitute_in(loop.body, {loop.var.name: loop.start}), context)
+    inside = context.loop(loop.var, loop.start, loop.extent)
+    return _unless_empty(replace(loop, body=simplify_stmt(loop.body, inside)))
+
+
+def _branch(stmt: If, context: Context) -> Stmt:
+    if isinstance(stmt.condition, Const):
+        chosen = stmt.then if stmt.condition.value else stmt.otherwise
+        return EMPTY if chosen is None else simplify_stmt(chosen, context)
+    then = simplify_stmt(stmt.then, context.assume(stmt.condition))
+    otherwise = None
+    if stmt.otherwise is not None:
+        otherwise = simplify_stmt(stmt.otherwise, context.assume(stmt.condition, False))
+    if otherwise == EMPTY:
+        otherwise = None
+    if then == otherwise or (then == EMPTY and otherwise is None):
+        return then
+    return If(stmt.condition, then, otherwise)

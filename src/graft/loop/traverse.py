@@ -1,0 +1,229 @@
+"""Walking and rebuilding: the children of a node, and maps and folds over them.
+
+Expressions, statements and functions enter; the same, changed where a callback says so, or an
+iterator over what is inside, leaves. Written once so that no other module lists the node classes
+just to get past them. Extents inside a `Buffer` are not children: they belong to its declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from graft.loop.ir import (
+    Allocate,
+    AtomicAdd,
+    Barrier,
+    Binary,
+    Block,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Prefetch,
+    Ramp,
+    Select,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+
+OnExpr = Callable[[Expr], Expr]
+OnStmt = Callable[[Stmt], Stmt]
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The expressions directly inside an expression."""
+    match expr:
+        case Const() | Var():
+            return ()
+        case Binary() | Compare():
+            return expr.left, expr.right
+        case Select():
+            return expr.condition, expr.yes, expr.no
+        case Cast() | Broadcast():
+            return (expr.value,)
+        case Call():
+            return expr.arguments
+        case Ramp():
+            return (expr.base,)
+        case Load():
+            return expr.indices
+
+
+def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
+    """The expression with other children, itself if they are the same objects."""
+    if all(one is other for one, other in zip(children(expr), new, strict=True)):
+        return expr
+    match expr:
+        case Const() | Var():
+            return expr
+        case Binary() | Compare():
+            return replace(expr, left=new[0], right=new[1])
+        case Select():
+            return Select(*new)
+        case Cast() | Broadcast():
+            return replace(expr, value=new[0])
+        case Call():
+            return replace(expr, arguments=new)
+        case Ramp():
+            return replace(expr, base=new[0])
+        case Load():
+            return replace(expr, indices=new)
+
+
+def map_expr(change: OnExpr, expr: Expr) -> Expr:
+    """The expression with `change` applied to every node, children first."""
+    return change(with_children(expr, tuple(map_expr(change, child) for child in children(expr))))
+
+
+def walk_expr(expr: Expr) -> Iterator[Expr]:
+    """The expression and all within it."""
+    yield expr
+    for child in children(expr):
+        yield from walk_expr(child)
+
+
+def expressions(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions directly inside a statement."""
+    match stmt:
+        case For():
+            return stmt.start, stmt.extent
+        case If() | While():
+            return (stmt.condition,)
+        case Let():
+            return (stmt.value,)
+        case Store():
+            extra = () if stmt.condition is None else (stmt.condition,)
+            return (*stmt.indices, stmt.value, *extra)
+        case AtomicAdd():
+            return (*stmt.indices, stmt.value)
+        case Prefetch():
+            return stmt.indices
+        case Block() | Allocate() | Barrier():
+            return ()
+
+
+def statements(stmt: Stmt) -> tuple[Stmt, ...]:
+    """The statements directly inside a statement."""
+    match stmt:
+        case Block():
+            return stmt.statements
+        case For() | While() | Let() | Allocate():
+            return (stmt.body,)
+        case If():
+            return (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise)
+        case Store() | AtomicAdd() | Prefetch() | Barrier():
+            return ()
+
+
+def with_expressions(stmt: Stmt, on_expr: OnExpr) -> Stmt:
+    """The statement with `on_expr` applied to the expressions directly inside it."""
+    old = expressions(stmt)
+    new = tuple(on_expr(expr) for expr in old)
+    if all(one is other for one, other in zip(old, new, strict=True)):
+        return stmt
+    match stmt:
+        case For():
+            return replace(stmt, start=new[0], extent=new[1])
+        case If() | While():
+            return replace(stmt, condition=new[0])
+        case Let():
+            return replace(stmt, value=new[0])
+        case Store():
+            rank = len(stmt.indices)
+            condition = new[rank + 1] if stmt.condition is not None else None
+            return Store(stmt.buffer, new[:rank], new[rank], condition)
+        case AtomicAdd():
+            return replace(stmt, indices=new[:-1], value=new[-1])
+        case Prefetch():
+            return replace(stmt, indices=new)
+        case Block() | Allocate() | Barrier():
+            return stmt
+
+
+def with_statements(stmt: Stmt, on_stmt: OnStmt) -> Stmt:
+    """The statement with `on_stmt` applied to the statements directly inside it."""
+    old = statements(stmt)
+    new = tuple(on_stmt(inner) for inner in old)
+    if all(one is other for one, other in zip(old, new, strict=True)):
+        return stmt
+    match stmt:
+        case Block():
+            return block(*new)
+        case For() | While() | Let() | Allocate():
+            return replace(stmt, body=new[0])
+        case If():
+            return If(stmt.condition, new[0], new[1] if len(new) > 1 else None)
+        case Store() | AtomicAdd() | Prefetch() | Barrier():
+            return stmt
+
+
+def map_stmt(stmt: Stmt, on_expr: OnExpr, on_stmt: OnStmt = lambda stmt: stmt) -> Stmt:
+    """The statement with every whole expression and then every statement changed, inner first."""
+    inner = with_statements(stmt, lambda child: map_stmt(child, on_expr, on_stmt))
+    return on_stmt(with_expressions(inner, on_expr))
+
+
+def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
+    """The statement and all within it, outer first."""
+    yield stmt
+    for child in statements(stmt):
+        yield from walk_stmt(child)
+
+
+def walk_all(stmt: Stmt) -> Iterator[Expr]:
+    """All expressions anywhere inside a statement."""
+    for inner in walk_stmt(stmt):
+        for expr in expressions(inner):
+            yield from walk_expr(expr)
+
+
+def block(*stmts: Stmt) -> Stmt:
+    """Statements one after the other: nested blocks flattened, one statement left alone."""
+    flat: list[Stmt] = []
+    for stmt in stmts:
+        flat.extend(stmt.statements if isinstance(stmt, Block) else (stmt,))
+    return flat[0] if len(flat) == 1 else Block(tuple(flat))
+
+
+def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """The expression with variables replaced by name."""
+
+    def change(node: Expr) -> Expr:
+        return values.get(node.name, node) if isinstance(node, Var) else node
+
+    return map_expr(change, expr) if values else expr
+
+
+def substitute_in(stmt: Stmt, values: Mapping[str, Expr]) -> Stmt:
+    """The statement with variables replaced by name; names are unique, so none is shadowed."""
+    return map_stmt(stmt, lambda expr: substitute(expr, values))
+
+
+def variables(expr: Expr) -> frozenset[str]:
+    """The names of all variables in the expression."""
+    return frozenset(node.name for node in walk_expr(expr) if isinstance(node, Var))
+
+
+def variables_in(stmt: Stmt) -> frozenset[str]:
+    """The names of all variables that the statement's expressions mention."""
+    return frozenset(node.name for node in walk_all(stmt) if isinstance(node, Var))
+
+
+def buffers_read(stmt: Stmt) -> frozenset[Buffer]:
+    """The buffers that the statement loads from."""
+    return frozenset(node.buffer for node in walk_all(stmt) if isinstance(node, Load))
+
+
+def buffers_written(stmt: Stmt) -> frozenset[Buffer]:
+    """The buffers that the statement stores to."""
+    return frozenset(s.buffer for s in walk_stmt(stmt) if isinstance(s, (Store, AtomicAdd)))

@@ -1,0 +1,247 @@
+"""What a well-formed function is: checks one and returns it, or says what is wrong with it.
+
+Names are unique and in scope, operands agree in dtype and lanes, accesses have one index per
+dimension of which at most one has lanes, and no access is provably outside its buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graft.base.dtypes import DType
+from graft.loop.errors import LoopError
+from graft.loop.intrinsics import INTRINSICS
+from graft.loop.ir import (
+    INDEX,
+    Allocate,
+    AtomicAdd,
+    Binary,
+    BinaryKind,
+    Broadcast,
+    Buffer,
+    Call,
+    Compare,
+    Const,
+    Expr,
+    For,
+    Function,
+    If,
+    Let,
+    Load,
+    LoopKind,
+    Prefetch,
+    Ramp,
+    Scope,
+    Select,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from graft.loop.print import expression_text, statement_text
+from graft.loop.ranges import NATURAL, Context, interval
+from graft.loop.simplify import simplify
+from graft.loop.traverse import expressions, statements, walk_expr, walk_stmt
+
+_INTEGERS_ONLY = {BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO}
+_INTEGERS_ONLY |= {BinaryKind.SHIFT_LEFT, BinaryKind.SHIFT_RIGHT}
+_BITS = {BinaryKind.AND, BinaryKind.OR, BinaryKind.XOR}
+
+
+def verify(function: Function) -> Function:
+    """The function, if it is well formed; else a LoopError."""
+    try:
+        _unique(function)
+        _Scope(function).check()
+    except LoopError as error:
+        raise LoopError(f"{function.name}: {error.message}", hint=error.hint) from None
+    return function
+
+
+def _declared(function: Function) -> Iterator[str]:
+    yield from (parameter.name for parameter in function.parameters)
+    for stmt in walk_stmt(function.body):
+        if isinstance(stmt, (For, Let)):
+            yield stmt.var.name
+        elif isinstance(stmt, Allocate):
+            yield stmt.buffer.name
+
+
+def _unique(function: Function) -> None:
+    seen: set[str] = set()
+    for name in _declared(function):
+        if name in seen:
+            raise LoopError(f"'{name}' is declared twice")
+        seen.add(name)
+
+
+class _Scope:
+    """A walk that keeps what is in scope and what is known about it."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._variables: dict[str, Var] = {}
+        self._buffers: dict[str, Buffer] = {}
+
+    def check(self) -> None:
+        context = Context()
+        for parameter in self._function.parameters:
+            if isinstance(parameter, Var):
+                self._variables[parameter.name] = parameter
+                context = context.bind(parameter.name, *NATURAL)
+        for parameter in self._function.parameters:
+            if isinstance(parameter, Buffer):
+                self._declare(parameter, context, Scope.ARGUMENT)
+        self._statement(self._function.body, context)
+
+    def _declare(self, buffer: Buffer, context: Context, *scopes: Scope) -> None:
+        if buffer.scope not in scopes:
+            raise LoopError(f"buffer '{buffer.name}' cannot be declared here")
+        for extent in buffer.extents:
+            self._expression(extent, context)
+            if buffer.scope is Scope.REGISTER and not isinstance(extent, Const):
+                raise LoopError(f"register buffer '{buffer.name}' has to have constant extents")
+        self._buffers[buffer.name] = buffer
+
+    def _statement(self, stmt: Stmt, context: Context) -> None:
+        for expr in expressions(stmt):
+            self._expression(expr, context)
+        match stmt:
+            case For():
+                _require(_is_scalar_integer(stmt.extent), f"loop '{stmt.var.name}': odd extent")
+                _require(stmt.start.dtype is stmt.var.dtype, f"loop '{stmt.var.name}': odd start")
+                self._variables[stmt.var.name] = stmt.var
+                self._statement(stmt.body, context.loop(stmt.var, stmt.start, stmt.extent))
+                del self._variables[stmt.var.name]
+                return
+            case Let():
+                same = stmt.var.dtype is stmt.value.dtype and stmt.var.lanes == stmt.value.lanes
+                _require(same, f"let '{stmt.var.name}': the value has another type")
+                self._variables[stmt.var.name] = stmt.var
+            case Allocate():
+                self._declare(stmt.buffer, context, Scope.HEAP, Scope.REGISTER)
+            case If() | While():
+                good = stmt.condition.dtype is DType.BOOL and stmt.condition.lanes == 1
+                _require(
+                    good, f"the condition '{expression_text(stmt.condition)}' is no truth value"
+                )
+            case Store() | AtomicAdd() | Prefetch():
+                self._write(stmt, context)
+            case _:
+                pass
+        for inner in statements(stmt):
+            self._statement(inner, context)
+
+    def _write(self, stmt: Store | AtomicAdd | Prefetch, context: Context) -> None:
+        guarded = isinstance(stmt, Prefetch) or (isinstance(stmt, Store) and bool(stmt.condition))
+        lanes = self._access(stmt.buffer, stmt.indices, context, guarded)
+        if isinstance(stmt, Prefetch):
+            return
+        where = statement_text(stmt).strip()
+        same = stmt.value.dtype is stmt.buffer.dtype and stmt.value.lanes == lanes
+        _require(same, f"'{where}' stores {stmt.value.dtype}x{stmt.value.lanes}")
+        if isinstance(stmt, Store) and stmt.condition is not None:
+            good = stmt.condition.dtype is DType.BOOL and stmt.condition.lanes == lanes
+            _require(good, f"'{where}' has a condition of another type")
+
+    def _access(
+        self, buffer: Buffer, indices: tuple[Expr, ...], context: Context, guarded: bool
+    ) -> int:
+        _require(self._buffers.get(buffer.name) == buffer, f"no buffer '{buffer.name}' in scope")
+        shown = f"'{buffer.name}[{', '.join(map(expression_text, indices))}]'"
+        _require(len(indices) == len(buffer.extents), f"{shown}: wrong number of indices")
+        _require(all(i.dtype is INDEX for i in indices), f"{shown}: indices have to be {INDEX}")
+        wide = [index.lanes for index in indices if index.lanes > 1]
+        _require(len(wide) <= 1, f"{shown}: more than one index has lanes")
+        if not guarded:
+            for index, extent in zip(indices, buffer.extents, strict=True):
+                _require(not _outside(index, extent, context), f"{shown} is out of bounds")
+        return wide[0] if wide else 1
+
+    def _expression(self, expr: Expr, context: Context) -> None:
+        safe = {
+            id(part)
+            for node in walk_expr(expr)
+            if isinstance(node, Select)
+            for branch in (node.yes, node.no)
+            for part in walk_expr(branch)
+        }
+        for node in walk_expr(expr):
+            if isinstance(node, Var):
+                _require(self._variables.get(node.name) == node, f"'{node.name}' is not in scope")
+            elif isinstance(node, Load):
+                self._access(node.buffer, node.indices, context, id(node) in safe)
+            else:
+                _operands(node)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise LoopError(message)
+
+
+def _is_scalar_integer(expr: Expr) -> bool:
+    return expr.dtype.is_integer and expr.lanes == 1
+
+
+def _operands(expr: Expr) -> None:
+    """Whether a node's operands fit each other and it."""
+    shown = f"'{expression_text(expr)}'"
+    match expr:
+        case Binary() | Compare():
+            same = expr.left.dtype is expr.right.dtype and expr.left.lanes == expr.right.lanes
+            _require(same, f"{shown} has operands of different types")
+            if isinstance(expr, Binary):
+                _require(_fits(expr), f"{shown}: no such operation on {expr.dtype}")
+        case Select():
+            same = expr.yes.dtype is expr.no.dtype
+            same = same and expr.yes.lanes == expr.no.lanes == expr.condition.lanes
+            _require(same and expr.condition.dtype is DType.BOOL, f"{shown}: types do not fit")
+        case Call():
+            _require(expr.name in INTRINSICS, f"no intrinsic is called '{expr.name}'")
+            intrinsic = INTRINSICS[expr.name]
+            dtypes = {argument.dtype for argument in expr.arguments}
+            lanes = {argument.lanes for argument in expr.arguments}
+            _require(len(expr.arguments) == intrinsic.arity, f"{shown}: wrong number of arguments")
+            _require(len(dtypes) == 1 and len(lanes) == 1, f"{shown}: types do not fit")
+            result = intrinsic.result(expr.arguments[0].dtype)
+            _require(expr.dtype is result, f"{shown} gives {result}, not {expr.dtype}")
+            _require(intrinsic.integers or dtypes.pop().is_float, f"{shown} needs floats")
+        case Ramp() | Broadcast():
+            inner = expr.base if isinstance(expr, Ramp) else expr.value
+            _require(inner.lanes == 1 and expr.lanes > 1, f"{shown}: lanes do not fit")
+        case _:
+            pass
+
+
+def _fits(expr: Binary) -> bool:
+    dtype = expr.dtype
+    if expr.kind is BinaryKind.DIVIDE:
+        return dtype.is_float
+    if expr.kind in _INTEGERS_ONLY:
+        return dtype.is_integer
+    if expr.kind in _BITS:
+        return dtype.is_integer or dtype is DType.BOOL
+    return dtype.is_number
+
+
+def _outside(index: Expr, extent: Expr, context: Context) -> bool:
+    """Whether some lane's index is surely below 0 or beyond the extent."""
+    ends = [index]
+    if isinstance(index, Ramp):
+        step = Const(index.stride * (index.lanes - 1))
+        ends = [index.base, Binary(BinaryKind.ADD, index.base, step)]
+    elif index.lanes > 1:
+        return False
+    for end in ends:
+        low, high = interval(simplify(end, context), context.ranges, context)
+        if high is not None and context.below(high, Const(0)):
+            return True
+        if low is not None and context.at_most(extent, low):
+            return True
+    return False
+
+
+def loops(stmt: Stmt, kind: LoopKind) -> Iterator[For]:
+    """The loops of a kind within a statement."""
+    return (one for one in walk_stmt(stmt) if isinstance(one, For) and one.kind is kind)

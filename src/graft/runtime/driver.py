@@ -1,0 +1,317 @@
+"""The native driver: a target triple in, the object code that runs whole programs out.
+
+The driver walks an array of step records and calls each kernel with `(thread, threads, shared)`;
+the threads meet at a barrier after every step. It is written in LLVM IR, compiled when a model is
+compiled and stored in the artifact beside the kernels, so that loading compiles nothing. The
+constants below describe the memory that the driver and `team.py` share; whoever changes one changes
+`artifact.FORMAT` too. docs/runtime.md explains barriers and sleeping.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from string import Template
+
+import llvmlite.binding as llvm
+
+from graft.base.errors import UnsupportedError
+
+RUN, WORK, STOP, BARRIER = "graft_run", "graft_work", "graft_stop", "graft_barrier"
+
+# A step record is five 64-bit words: function, buffers, scalars, the distance in bytes between
+# the buffer tables of neighbouring threads, flags.
+RECORD_WORDS = 5
+SERIAL, RUNS_ON = 1, 2
+
+# A team's memory. Words that threads write while others poll lie on cache lines of their own.
+TEAM_BYTES = 768
+STEP_SPINS, KERNEL_SPINS, IDLE_SPINS = 192, 448, 640
+
+
+@dataclass(frozen=True, slots=True)
+class _Architecture:
+    """What differs between processors: the number of Linux's futex call, and how to pause."""
+
+    futex: int
+    pause: str
+    declaration: str = ""
+    features: str = ""
+
+
+_ARCHITECTURES = {
+    "x86_64": _Architecture(
+        202, "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"
+    ),
+    "aarch64": _Architecture(
+        98, "call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"
+    ),
+    "riscv64": _Architecture(98, 'fence syncscope("singlethread") seq_cst', features="+m,+a,+c"),
+}
+
+
+@cache
+def driver_object(triple: str) -> bytes:
+    """The driver's object code for a Linux target; used when a model is compiled."""
+    text = driver_text(triple)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(text)
+    module.verify()
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        features=_ARCHITECTURES[triple.split("-")[0]].features,
+        opt=2,
+        reloc="pic",
+        codemodel="small",
+    )
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def driver_text(triple: str) -> str:
+    """The driver as LLVM IR."""
+    name, _, system = triple.partition("-")
+    if name not in _ARCHITECTURES or "linux" not in system:
+        known = ", ".join(_ARCHITECTURES)
+        raise UnsupportedError(
+            f"the run time has no driver for '{triple}'", hint=f"it runs on Linux on {known}"
+        )
+    architecture = _ARCHITECTURES[name]
+    return _TEXT.substitute(
+        triple=triple,
+        futex=architecture.futex,
+        pause=architecture.pause,
+        declaration=architecture.declaration,
+    )
+
+
+# A gate is a word that changes when waiters may pass, then how many of them sleep (64 bytes on),
+# then how often they look before they sleep (128 bytes on). A barrier is a count of arrivals, then
+# a gate (64 bytes on). A team is the barrier between steps, the barrier within kernels (256), the
+# gate at which idle workers wait (512), and the job: steps, count, threads, times, stop (704).
+_TEXT = Template("""
+target triple = "$triple"
+
+declare i64 @syscall(i64, ...)
+declare i32 @clock_gettime(i32, ptr)
+$declaration
+
+; Changes the gate's word. The exchange comes before the look at the sleepers, and a sleeper counts
+; itself before the kernel looks at the word: one of the two sees the other.
+define internal void @open_gate(ptr %gate, i32 %value) nounwind {
+  %old = atomicrmw xchg ptr %gate, i32 %value seq_cst
+  %sleepers.at = getelementptr i8, ptr %gate, i64 64
+  %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
+  %none = icmp eq i32 %sleepers, 0
+  br i1 %none, label %done, label %wake
+wake:
+  %woken = call i64 (i64, ...) @syscall(i64 $futex, ptr %gate, i64 129, i64 2147483647,
+                                        i64 0, i64 0, i64 0)
+  br label %done
+done:
+  ret void
+}
+
+; Waits until the gate's word is not %old any more: looks for a while, then sleeps.
+define internal i32 @pass_gate(ptr %gate, i32 %old) nounwind {
+entry:
+  %spins.at = getelementptr i8, ptr %gate, i64 128
+  %spins = load i64, ptr %spins.at, align 8
+  br label %look
+look:
+  %left = phi i64 [ %spins, %entry ], [ %less, %again ]
+  %now = load atomic i32, ptr %gate acquire, align 4
+  %open = icmp ne i32 %now, %old
+  br i1 %open, label %passed, label %check
+check:
+  %tired = icmp sle i64 %left, 0
+  br i1 %tired, label %lie.down, label %again
+again:
+  $pause
+  %less = sub i64 %left, 1
+  br label %look
+lie.down:
+  %sleepers.at = getelementptr i8, ptr %gate, i64 64
+  %before = atomicrmw add ptr %sleepers.at, i32 1 seq_cst
+  br label %sleep
+sleep:
+  %old.wide = zext i32 %old to i64
+  %slept = call i64 (i64, ...) @syscall(i64 $futex, ptr %gate, i64 128, i64 %old.wide,
+                                        i64 0, i64 0, i64 0)
+  %then = load atomic i32, ptr %gate acquire, align 4
+  %awake = icmp ne i32 %then, %old
+  br i1 %awake, label %get.up, label %sleep
+get.up:
+  %after = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
+  br label %passed
+passed:
+  %value = phi i32 [ %now, %look ], [ %then, %get.up ]
+  ret i32 %value
+}
+
+; All threads meet. The last one to come resets the count, then opens the gate for the others.
+define void @graft_barrier(ptr %barrier, i64 %threads) nounwind {
+  %alone = icmp sle i64 %threads, 1
+  br i1 %alone, label %done, label %arrive
+arrive:
+  %gate = getelementptr i8, ptr %barrier, i64 64
+  %epoch = load atomic i32, ptr %gate monotonic, align 4
+  %others = atomicrmw add ptr %barrier, i32 1 acq_rel
+  %others.wide = zext i32 %others to i64
+  %here = add i64 %others.wide, 1
+  %last = icmp eq i64 %here, %threads
+  br i1 %last, label %open, label %wait
+open:
+  store atomic i32 0, ptr %barrier monotonic, align 4
+  %next = add i32 %epoch, 1
+  call void @open_gate(ptr %gate, i32 %next)
+  br label %done
+wait:
+  %passed = call i32 @pass_gate(ptr %gate, i32 %epoch)
+  br label %done
+done:
+  ret void
+}
+
+; The time in nanoseconds goes to times[index], if times are wanted.
+define internal void @stamp(ptr %times, i64 %index) nounwind {
+  %unwanted = icmp eq ptr %times, null
+  br i1 %unwanted, label %done, label %ask
+ask:
+  %clock = alloca { i64, i64 }, align 8
+  %status = call i32 @clock_gettime(i32 1, ptr %clock)
+  %seconds = load i64, ptr %clock, align 8
+  %rest.at = getelementptr i8, ptr %clock, i64 8
+  %rest = load i64, ptr %rest.at, align 8
+  %whole = mul i64 %seconds, 1000000000
+  %time = add i64 %whole, %rest
+  %at = getelementptr i64, ptr %times, i64 %index
+  store i64 %time, ptr %at, align 8
+  br label %done
+done:
+  ret void
+}
+
+; One thread's way through the steps. A thread's row of times holds, per step, when it began and
+; when its own work ended, and at last when all were through.
+define internal void @walk(ptr %team, ptr %steps, i64 %count, i64 %thread, i64 %threads,
+                           ptr %all.times) nounwind {
+entry:
+  %shared = getelementptr i8, ptr %team, i64 256
+  %stamps = shl i64 %count, 1
+  %row = add i64 %stamps, 1
+  %skipped = mul i64 %row, %thread
+  %profiled = icmp ne ptr %all.times, null
+  %own.times = getelementptr i64, ptr %all.times, i64 %skipped
+  %times = select i1 %profiled, ptr %own.times, ptr null
+  %nothing = icmp sle i64 %count, 0
+  br i1 %nothing, label %done, label %step
+step:
+  %index = phi i64 [ 0, %entry ], [ %next, %onward ]
+  %begun = shl i64 %index, 1
+  call void @stamp(ptr %times, i64 %begun)
+  %record = getelementptr [5 x i64], ptr %steps, i64 %index
+  %function = load ptr, ptr %record, align 8
+  %tables.at = getelementptr i8, ptr %record, i64 8
+  %tables = load ptr, ptr %tables.at, align 8
+  %scalars.at = getelementptr i8, ptr %record, i64 16
+  %scalars = load ptr, ptr %scalars.at, align 8
+  %stride.at = getelementptr i8, ptr %record, i64 24
+  %stride = load i64, ptr %stride.at, align 8
+  %flags.at = getelementptr i8, ptr %record, i64 32
+  %flags = load i64, ptr %flags.at, align 8
+  %serial.bit = and i64 %flags, 1
+  %is.serial = icmp ne i64 %serial.bit, 0
+  %is.helper = icmp ne i64 %thread, 0
+  %stands.by = and i1 %is.serial, %is.helper
+  br i1 %stands.by, label %worked, label %work
+work:
+  %distance = mul i64 %stride, %thread
+  %buffers = getelementptr i8, ptr %tables, i64 %distance
+  call void %function(ptr %buffers, ptr %scalars, i64 %thread, i64 %threads, ptr %shared)
+  br label %worked
+worked:
+  %ended = or i64 %begun, 1
+  call void @stamp(ptr %times, i64 %ended)
+  %next = add i64 %index, 1
+  %more = icmp slt i64 %next, %count
+  %free.bit = and i64 %flags, 2
+  %is.free = icmp ne i64 %free.bit, 0
+  %runs.on = and i1 %is.free, %more
+  br i1 %runs.on, label %onward, label %meet
+meet:
+  call void @graft_barrier(ptr %team, i64 %threads)
+  br label %onward
+onward:
+  br i1 %more, label %step, label %done
+done:
+  call void @stamp(ptr %times, i64 %stamps)
+  ret void
+}
+
+; The caller's part: hands the job to the workers, then does its share as thread 0.
+define void @graft_run(ptr %team, ptr %steps, i64 %count, i64 %threads, ptr %times) nounwind {
+  %alone = icmp sle i64 %threads, 1
+  %nothing = icmp sle i64 %count, 0
+  %unaided = or i1 %alone, %nothing
+  br i1 %unaided, label %begin, label %publish
+publish:
+  %job = getelementptr i8, ptr %team, i64 704
+  store ptr %steps, ptr %job, align 8
+  %count.at = getelementptr i8, ptr %job, i64 8
+  store i64 %count, ptr %count.at, align 8
+  %threads.at = getelementptr i8, ptr %job, i64 16
+  store i64 %threads, ptr %threads.at, align 8
+  %times.at = getelementptr i8, ptr %job, i64 24
+  store ptr %times, ptr %times.at, align 8
+  call void @call_workers(ptr %team)
+  br label %begin
+begin:
+  call void @walk(ptr %team, ptr %steps, i64 %count, i64 0, i64 %threads, ptr %times)
+  ret void
+}
+
+define internal void @call_workers(ptr %team) nounwind {
+  %gate = getelementptr i8, ptr %team, i64 512
+  %generation = load atomic i32, ptr %gate monotonic, align 4
+  %next = add i32 %generation, 1
+  call void @open_gate(ptr %gate, i32 %next)
+  ret void
+}
+
+; A worker's life: wait for a job, do it, until told to stop. The barrier after the last step keeps
+; the caller from publishing another job before every worker has done this one.
+define void @graft_work(ptr %team, i64 %thread) nounwind {
+entry:
+  %gate = getelementptr i8, ptr %team, i64 512
+  %job = getelementptr i8, ptr %team, i64 704
+  %count.at = getelementptr i8, ptr %job, i64 8
+  %threads.at = getelementptr i8, ptr %job, i64 16
+  %times.at = getelementptr i8, ptr %job, i64 24
+  %stop.at = getelementptr i8, ptr %job, i64 32
+  br label %idle
+idle:
+  %seen = phi i32 [ 0, %entry ], [ %generation, %busy ]
+  %generation = call i32 @pass_gate(ptr %gate, i32 %seen)
+  %stop = load atomic i64, ptr %stop.at acquire, align 8
+  %over = icmp ne i64 %stop, 0
+  br i1 %over, label %end, label %busy
+busy:
+  %steps = load ptr, ptr %job, align 8
+  %count = load i64, ptr %count.at, align 8
+  %threads = load i64, ptr %threads.at, align 8
+  %times = load ptr, ptr %times.at, align 8
+  call void @walk(ptr %team, ptr %steps, i64 %count, i64 %thread, i64 %threads, ptr %times)
+  br label %idle
+end:
+  ret void
+}
+
+; Sends the workers home. Only between runs.
+define void @graft_stop(ptr %team) nounwind {
+  %stop.at = getelementptr i8, ptr %team, i64 736
+  store atomic i64 1, ptr %stop.at release, align 8
+  call void @call_workers(ptr %team)
+  ret void
+}
+""")

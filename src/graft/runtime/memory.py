@@ -1,0 +1,39 @@
+"""Arrays at aligned addresses: sizes and shapes in, memory that NumPy owns out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array
+
+ALIGNMENT = 64
+
+
+def aligned_size(count: int) -> int:
+    """A number of bytes rounded up to whole units of alignment."""
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+def address_of(array: Array) -> int:
+    """Where an array's first element is."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def aligned_empty(
+    shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int = ALIGNMENT
+) -> Array:
+    """A fresh array whose first element lies at a multiple of the alignment."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + alignment, np.uint8)
+    return np.ndarray(shape, dtype, memory, -address_of(memory) % alignment)
+
+
+def aligned_copy(array: Array, alignment: int = ALIGNMENT) -> Array:
+    """The same elements, contiguous and aligned."""
+    copy = aligned_empty(array.shape, array.dtype, alignment)
+    copy[...] = array
+    return copy

@@ -1,0 +1,266 @@
+"""What a compiled program is: the description that a compiler hands to the run time.
+
+Everything is immutable and plain: tensors by name, constants, sizes of the memory to set aside, and
+steps in the order in which they run. `validate` refuses a program that contradicts itself before
+anything of it runs.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from graft.base.dtypes import Array, DType
+from graft.base.errors import Place, UserError
+from graft.runtime.memory import ALIGNMENT, address_of
+
+
+class ProgramError(UserError):
+    """A compiled program that contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor: its name, element type, shape, and the alignment in bytes that kernels rely on."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    alignment: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.numpy.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The memory of an input."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The memory of an output."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The memory of a constant; never written."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A slot of the memory that values share while the program runs."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that each thread has for itself: every thread sees another address here."""
+
+
+BufferRef = Input | Output | Constant | Arena | Scratch
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A call of native code by all threads at once, after which they meet.
+
+    A `serial` kernel is called by one thread while the others wait. After a step that `runs_on`
+    the threads do not meet, since what follows does not depend on it.
+    """
+
+    symbol: str
+    buffers: tuple[BufferRef, ...]
+    scalars: tuple[int, ...] = ()
+    label: str = ""
+    flops: int = 0
+    bytes: int = 0
+    place: Place = Place()
+    serial: bool = False
+    runs_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that a Python function reads or writes."""
+
+    buffer: BufferRef
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.numpy.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStep:
+    """A call of a Python function, which whoever loads the program supplies by name."""
+
+    function: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    label: str = ""
+    flops: int = 0
+    bytes: int = 0
+    place: Place = Place()
+
+
+Step = KernelCall | PythonStep
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The machine that object code is for: LLVM's triple, and processor features it relies on."""
+
+    triple: str
+    features: tuple[str, ...] = ()
+
+    @property
+    def architecture(self) -> str:
+        return self.triple.split("-")[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled static program. `objects` holds the kernels' object code and the driver's."""
+
+    target: Target
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    steps: tuple[Step, ...]
+    constants: tuple[Array, ...] = field(default=(), repr=False)
+    objects: tuple[bytes, ...] = field(default=(), repr=False)
+    arena_bytes: int = 0
+    scratch_bytes: int = 0  # per thread
+
+    @property
+    def python_steps(self) -> tuple[PythonStep, ...]:
+        """The steps that leave native code."""
+        return tuple(step for step in self.steps if isinstance(step, PythonStep))
+
+    def validate(self) -> None:
+        """Refuse a program that cannot run as it stands."""
+        _check_specs("input", self.inputs)
+        _check_specs("output", self.outputs)
+        for index, array in enumerate(self.constants):
+            _check_constant(index, array)
+        for name in ("arena_bytes", "scratch_bytes"):
+            if getattr(self, name) < 0:
+                raise ProgramError(f"{name} is negative")
+        for step in self.steps:
+            try:
+                _check_step(self, step)
+            except ProgramError as error:
+                raise error.at(step.place) from None
+        _check_outputs_are_written(self)
+
+
+def float_bits(value: float) -> int:
+    """A floating-point scalar as the 64-bit word that stands for it among a kernel's scalars."""
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
+
+
+def _check_specs(kind: str, specs: Iterable[TensorSpec]) -> None:
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.name in seen:
+            raise ProgramError(f"two {kind}s are named '{spec.name}'")
+        seen.add(spec.name)
+        if spec.alignment < 1 or spec.alignment & (spec.alignment - 1):
+            raise ProgramError(
+                f"the {kind} '{spec.name}' has the alignment {spec.alignment}, "
+                "which is not a power of two"
+            )
+        _check_tensor(f"the {kind} '{spec.name}'", spec.dtype, spec.shape)
+
+
+def _check_tensor(what: str, dtype: DType, shape: tuple[int, ...]) -> None:
+    if dtype is DType.STRING:
+        raise ProgramError(f"{what} holds strings, which have no place in native memory")
+    if any(extent < 0 for extent in shape):
+        raise ProgramError(f"{what} has the negative extent {min(shape)}")
+
+
+def _check_constant(index: int, array: Array) -> None:
+    if array.dtype.hasobject:
+        raise ProgramError(f"constant {index} holds Python objects")
+    if not array.flags.c_contiguous:
+        raise ProgramError(f"constant {index} is not contiguous")
+    if array.size and address_of(array) % ALIGNMENT:
+        raise ProgramError(f"constant {index} is not aligned to {ALIGNMENT} bytes")
+
+
+def _check_step(program: Program, step: Step) -> None:
+    if isinstance(step, KernelCall):
+        if not step.symbol:
+            raise ProgramError("a kernel call names no function")
+        for reference in step.buffers:
+            _size_of(program, reference, step.symbol)
+        for scalar in step.scalars:
+            if not -(2**63) <= scalar < 2**63:
+                raise ProgramError(f"{step.symbol}: the scalar {scalar} has more than 64 bits")
+        return
+    for operand in step.inputs + step.outputs:
+        _check_tensor(f"{step.function}: an operand", operand.dtype, operand.shape)
+        if isinstance(operand.buffer, Scratch):
+            raise ProgramError(f"{step.function}: Python has no scratch memory")
+        size = _size_of(program, operand.buffer, step.function)
+        if operand.nbytes > size:
+            raise ProgramError(
+                f"{step.function}: {operand.buffer} has {size} bytes and the operand needs "
+                f"{operand.nbytes}"
+            )
+    for operand in step.outputs:
+        if isinstance(operand.buffer, Input | Constant):
+            raise ProgramError(f"{step.function}: {operand.buffer} cannot be written")
+
+
+def _size_of(program: Program, reference: BufferRef, user: str) -> int:
+    """How many bytes a reference gives; refuses one that leads nowhere."""
+    match reference:
+        case Input(index) if 0 <= index < len(program.inputs):
+            return program.inputs[index].nbytes
+        case Output(index) if 0 <= index < len(program.outputs):
+            return program.outputs[index].nbytes
+        case Constant(index) if 0 <= index < len(program.constants):
+            return int(program.constants[index].nbytes)
+        case Arena(offset, nbytes):
+            if offset < 0 or nbytes < 0 or offset + nbytes > program.arena_bytes:
+                raise ProgramError(
+                    f"{user}: {reference} lies outside the arena of {program.arena_bytes} bytes"
+                )
+            if offset % ALIGNMENT:
+                raise ProgramError(f"{user}: {reference} is not aligned to {ALIGNMENT} bytes")
+            return nbytes
+        case Scratch():
+            return program.scratch_bytes
+    raise ProgramError(f"{user}: there is no {reference}")
+
+
+def _check_outputs_are_written(program: Program) -> None:
+    used: set[int] = set()
+    for step in program.steps:
+        if isinstance(step, KernelCall):
+            references: Iterable[BufferRef] = step.buffers
+        else:
+            references = [operand.buffer for operand in step.outputs]
+        used |= {reference.index for reference in references if isinstance(reference, Output)}
+    for index, spec in enumerate(program.outputs):
+        if index not in used and spec.nbytes:
+            raise ProgramError(f"no step writes the output '{spec.name}'")

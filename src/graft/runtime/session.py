@@ -1,0 +1,233 @@
+"""What users hold: named arrays in, arrays out, with the habits of ONNX Runtime.
+
+Feeds are checked before anything runs. Arrays, and whatever speaks the buffer protocol or DLPack,
+are used where they lie; only what is not contiguous or not aligned as the kernels need it is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import UserError
+from graft.runtime.executor import Executor, PythonFunction
+from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_empty
+from graft.runtime.program import Program, Step, TensorSpec
+from graft.runtime.team import available_cores
+
+_ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An input or output: name, shape and type in ONNX's words."""
+
+    name: str
+    shape: list[int]
+    type: str
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """A measured run: its outputs, the steps, the seconds each took, and how long each thread
+    worked on each of them (`busy[thread, step]`)."""
+
+    outputs: list[Array]
+    steps: tuple[Step, ...]
+    seconds: Array
+    busy: Array
+
+
+class Session:
+    """A compiled program, ready to run; safe to call from several threads.
+
+    `threads` is how many threads share the work, by default one per physical core that the process
+    may use. `functions` are the Python functions that the program's Python steps name.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        threads: int | None = None,
+        functions: Mapping[str, PythonFunction] | None = None,
+    ) -> None:
+        program.validate()
+        count = available_cores() if threads is None else threads
+        if count < 1:
+            raise UserError(f"threads={count}: at least one thread has to run the program")
+        self.program = program
+        self._executor = Executor(program, count, functions or {})
+        self._input_names = {spec.name for spec in program.inputs}
+        self._output_names = [spec.name for spec in program.outputs]
+        self._inputs = [_Slot(spec) for spec in program.inputs]
+        self._outputs = [_Slot(spec) for spec in program.outputs]
+
+    @property
+    def threads(self) -> int:
+        """How many threads share the work."""
+        return self._executor.threads
+
+    def get_inputs(self) -> list[Argument]:
+        """The inputs in order."""
+        return [_argument(spec) for spec in self.program.inputs]
+
+    def get_outputs(self) -> list[Argument]:
+        """The outputs in order."""
+        return [_argument(spec) for spec in self.program.outputs]
+
+    def run(
+        self,
+        names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        outputs: Mapping[str, Array] | None = None,
+    ) -> list[Array]:
+        """Run on named inputs; gives the named outputs, or all of them for None.
+
+        `outputs` may hold arrays to write results into; other results are fresh arrays.
+        """
+        wanted = self._wanted(names)
+        arrays = self._fed(feeds)
+        if outputs:
+            homes, results = self._given(outputs, arrays)
+        else:
+            homes = results = [slot.fresh() for slot in self._outputs]
+        self._executor.run(arrays, homes)
+        if homes is not results:
+            _copy_home(homes, results)
+        return results if names is None else [results[position] for position in wanted]
+
+    def profile(self, feeds: Mapping[str, Any]) -> Profile:
+        """Run once and measure every step."""
+        arrays = self._fed(feeds)
+        results = [slot.fresh() for slot in self._outputs]
+        times = self._executor.profile(arrays, results)
+        return Profile(results, self.program.steps, times.seconds, times.busy)
+
+    def _wanted(self, names: Sequence[str] | None) -> list[int]:
+        known = self._output_names
+        for name in names or ():
+            if name not in known:
+                raise UserError(f"there is no output '{name}'", hint=f"outputs: {_listed(known)}")
+        return [known.index(name) for name in names or ()]
+
+    def _fed(self, feeds: Mapping[str, Any]) -> list[Array]:
+        if feeds.keys() != self._input_names:
+            self._refuse_names(feeds)
+        return [slot.accept(feeds[slot.spec.name]) for slot in self._inputs]
+
+    def _refuse_names(self, feeds: Mapping[str, Any]) -> None:
+        known = [spec.name for spec in self.program.inputs]
+        hint = f"inputs: {_listed(known)}"
+        for name in feeds:
+            if name not in known:
+                raise UserError(f"there is no input '{name}'", hint=hint)
+        missing = next(name for name in known if name not in feeds)
+        raise UserError(f"the input '{missing}' is missing", hint=hint)
+
+    def _given(
+        self, outputs: Mapping[str, Array], inputs: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Where kernels write, and where the results are to go: mostly the same arrays."""
+        self._wanted(list(outputs))
+        results = [
+            slot.check_home(outputs[slot.spec.name]) if slot.spec.name in outputs else slot.fresh()
+            for slot in self._outputs
+        ]
+        for index, result in enumerate(results):
+            if any(np.may_share_memory(result, other) for other in results[:index]):
+                name = self._output_names[index]
+                raise UserError(f"the array for the output '{name}' overlaps another output's")
+        homes = [
+            result
+            if slot.usable(result) and not any(np.may_share_memory(result, x) for x in inputs)
+            else slot.fresh()
+            for slot, result in zip(self._outputs, results, strict=True)
+        ]
+        return homes, results
+
+
+class _Slot:
+    """How arrays for one input or output are taken, checked and made."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+        self._dtype = spec.dtype.numpy
+        self._alignment = max(spec.alignment, ALIGNMENT)
+
+    def fresh(self) -> Array:
+        return aligned_empty(self.spec.shape, self._dtype, self._alignment)
+
+    def usable(self, array: Array) -> bool:
+        """Whether kernels can work on the array where it lies."""
+        if not array.flags.c_contiguous:
+            return False
+        return self.spec.alignment == 1 or address_of(array) % self.spec.alignment == 0
+
+    def accept(self, data: Any) -> Array:
+        """The input as an array that kernels can read."""
+        array = data if type(data) is np.ndarray else _as_array(self.spec.name, data)
+        if array.dtype != self._dtype or array.shape != self.spec.shape:
+            self._refuse("input", array)
+        return array if self.usable(array) else aligned_copy(array, self._alignment)
+
+    def check_home(self, array: Array) -> Array:
+        """The array that a user wants the output in."""
+        if not isinstance(array, np.ndarray):
+            raise UserError(
+                f"the array for the output '{self.spec.name}' is a {type(array).__name__}",
+                hint="outputs= takes NumPy arrays; np.from_dlpack makes one of most tensors",
+            )
+        if array.dtype != self._dtype or array.shape != self.spec.shape:
+            self._refuse("output", array)
+        if not array.flags.writeable:
+            raise UserError(f"the array for the output '{self.spec.name}' is read-only")
+        return array
+
+    def _refuse(self, kind: str, array: Array) -> None:
+        name, dtype = self.spec.name, _dtype_name(array)
+        actual = f"{dtype}[{', '.join(map(str, array.shape))}]"
+        hint = ""
+        if array.dtype != self._dtype and kind == "input":
+            hint = f"convert it with .astype('{self.spec.dtype}')"
+        raise UserError(f"the {kind} '{name}' wants {self.spec}, not {actual}", hint=hint)
+
+
+def _as_array(name: str, data: Any) -> Array:
+    """Anything that holds a tensor as an array, without copying where that is possible."""
+    from_numpy = isinstance(data, np.ndarray | np.generic)
+    try:
+        if hasattr(data, "__dlpack__") and not from_numpy:
+            return np.from_dlpack(data)
+        return np.asarray(data)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the input '{name}' cannot be read: {error}",
+            hint="tensors have to lie in the memory of the host and be of a type NumPy knows",
+        ) from error
+
+
+def _dtype_name(array: Array) -> str:
+    try:
+        return dtype_of(array.dtype)
+    except UserError:
+        return str(array.dtype)
+
+
+def _copy_home(homes: Sequence[Array], results: Sequence[Array]) -> None:
+    for home, result in zip(homes, results, strict=True):
+        if home is not result:
+            result[...] = home
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def _argument(spec: TensorSpec) -> Argument:
+    return Argument(
+        spec.name, list(spec.shape), f"tensor({_ONNX_NAMES.get(spec.dtype, spec.dtype)})"
+    )

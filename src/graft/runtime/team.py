@@ -1,0 +1,161 @@
+"""Threads that run programs together: a caller, and workers that wait for it in native code.
+
+A worker is a Python thread that spends its life in one native call, outside the interpreter's lock.
+Workers start with the first job, sleep when there is none for a while, and end with their team or
+the process. docs/runtime.md tells the whole story.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.runtime.driver import (
+    IDLE_SPINS,
+    KERNEL_SPINS,
+    RUN,
+    STEP_SPINS,
+    STOP,
+    TEAM_BYTES,
+    WORK,
+)
+from graft.runtime.memory import address_of, aligned_empty
+from graft.runtime.native import Library
+
+# How often a waiting thread looks before it sleeps. A look takes some ten nanoseconds; falling
+# asleep and being woken take some ten microseconds, so that about as long is worth waiting. With
+# more threads than cores, the one waited for may need the very core that the waiter holds.
+_SPINS, _SPINS_WHEN_CROWDED = 4_000, 50
+
+_RUN = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+)
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Native = Callable[..., object]
+
+
+def available_cores() -> int:
+    """The physical cores that this process may use."""
+    processors = os.sched_getaffinity(0)
+    return len({_siblings(processor) for processor in processors})
+
+
+def _siblings(processor: int) -> str:
+    """Which processors share a core with this one; where Linux does not tell, none."""
+    path = Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list")
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return str(processor)
+
+
+class Team:
+    """The calling thread and `threads - 1` workers, who run one job at a time."""
+
+    def __init__(self, library: Library, threads: int) -> None:
+        self.threads = threads
+        self._library = library
+        self._run = _RUN(library.address(RUN))
+        self._work = _WORK(library.address(WORK))
+        self._stop = _STOP(library.address(STOP))
+        self._lock = threading.Lock()
+        self._begin_anew()
+        _TEAMS.add(self)
+
+    def _begin_anew(self) -> None:
+        self._memory = _team_memory(self.threads)
+        self._address = address_of(self._memory)
+        self._finalizer: weakref.finalize[..., Team] | None = None
+
+    def turn(self) -> AbstractContextManager[object]:
+        """To be held while running jobs; one thread alone disturbs nobody and need not wait."""
+        return self._lock if self.threads > 1 else nullcontext()
+
+    def run(self, steps: int, count: int, times: int = 0) -> None:
+        """Run step records at an address; `times` is where the driver writes what it measures."""
+        if self._finalizer is None and self.threads > 1:
+            self._start()
+        self._run(self._address, steps, count, self.threads, times)
+
+    def _start(self) -> None:
+        try:
+            self._start_workers()
+        except RuntimeError as error:
+            raise UserError(
+                f"{self.threads - 1} more threads cannot be started: {error}",
+                hint="ask for fewer with threads=",
+            ) from error
+
+    def _start_workers(self) -> None:
+        workers: list[threading.Thread] = []
+        # Ends the workers when the team is collected or the process exits, whichever is first.
+        dismiss = weakref.finalize(
+            self, _dismiss, self._stop, self._memory, workers, self._library
+        )
+        self._finalizer = dismiss
+        try:
+            for thread in range(1, self.threads):
+                worker = threading.Thread(
+                    target=_live,
+                    args=(self._work, self._memory, thread, self._library),
+                    name=f"graft-{thread}",
+                    daemon=True,
+                )
+                worker.start()
+                workers.append(worker)
+        except BaseException:
+            # Even on Ctrl-C: a team without all its workers would wait for them for ever.
+            dismiss()
+            self._begin_anew()
+            raise
+
+    def forget_workers(self) -> None:
+        """After a fork: the child has none of the threads and must not wait for them."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._lock = threading.Lock()
+        self._begin_anew()
+
+
+def _team_memory(threads: int) -> Array:
+    memory = aligned_empty((TEAM_BYTES // 8,), np.dtype(np.int64))
+    memory[:] = 0
+    crowded = threads > len(os.sched_getaffinity(0))
+    for offset in (STEP_SPINS, KERNEL_SPINS, IDLE_SPINS):
+        memory[offset // 8] = _SPINS_WHEN_CROWDED if crowded else _SPINS
+    return memory
+
+
+def _live(work: _Native, memory: Array, thread: int, library: Library) -> None:
+    """A worker. Its arguments keep the memory and the code that it runs on in place."""
+    work(address_of(memory), thread)
+
+
+def _dismiss(
+    stop: _Native, memory: Array, workers: list[threading.Thread], library: Library
+) -> None:
+    """Send workers home and wait until they are gone, so that their code can go too."""
+    stop(address_of(memory))
+    for worker in workers:
+        worker.join()
+
+
+_TEAMS: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for team in list(_TEAMS):
+        team.forget_workers()
+
+
+os.register_at_fork(after_in_child=_after_fork)
