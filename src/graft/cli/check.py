@@ -22,6 +22,7 @@ from graft.cli.localize import (
     compare_nodes,
 )
 from graft.cli.peer import Feeds, Peer, onnxruntime, opened_peer
+from graft.cli.records import in_expected_order
 from graft.cli.report import counted, error_text, number, print_json, print_lines, section, table
 from graft.cli.status import status
 from graft.compiler import compile
@@ -60,6 +61,7 @@ class Verdict:
     peer: str
     tolerance: Tolerance
     outputs: Sequence[OutputCheck]
+    moved_rows: int  # rows that stand elsewhere, where only the data decide how many there are
     blame: PassBlame | None
     nodes: NodeComparison | None
     random_node: str  # one that draws random numbers, if any
@@ -132,6 +134,7 @@ def check(
             expected = peer.run(feeds)
         with status(f"running {path.name} in Graft"):
             actual = compile(graph).run(None, feeds)
+        actual, moved = in_expected_order(graph, actual, expected, tolerance)
         outputs = [
             OutputCheck(name, str(value.type), compare(mine, other, tolerance))
             for name, value, mine, other in zip(
@@ -145,7 +148,8 @@ def check(
             every_node |= blame is None
         if every_node:
             nodes = _compared(graph, source, peer, feeds, tolerance)
-    return Verdict(path, peer.title, tolerance, outputs, blame, nodes, _random_node(graph))
+    drawing = _random_node(graph)
+    return Verdict(path, peer.title, tolerance, outputs, moved, blame, nodes, drawing)
 
 
 def _compared(
@@ -169,6 +173,8 @@ def _text(verdict: Verdict) -> Iterator[str]:
     header = ("name", "type", "max abs error", "max rel error", "wrong", "verdict")
     rows = [(one.name, one.type, *_figures(one.difference)) for one in verdict.outputs]
     yield from section("Outputs", table(rows, header, right=(2, 3, 4)))
+    if verdict.moved_rows:
+        yield f"  {counted(verdict.moved_rows, 'row')} in another order: near ties"
     if verdict.blame is not None:
         title = "The graph as imported agrees, so one of the passes is to blame"
         yield from section(title, [_blame(verdict.blame)])
@@ -235,6 +241,7 @@ def _json(verdict: Verdict) -> dict[str, Any]:
             {"name": one.name, "type": one.type, **_difference_json(one.difference)}
             for one in verdict.outputs
         ],
+        "moved_rows": verdict.moved_rows,
         "blamed_pass": None
         if blame is None
         else {"name": blame.name, "position": blame.position, "total": blame.total},

@@ -257,6 +257,6 @@ def _drawn_array(dtype: DType, shape: list[int], generator: np.random.Generator)
     return real.astype(dtype.numpy)
 
 
-def _is_image(shape: tuple[int, ...]) -> bool:
+def _is_image(shape: Sequence[int]) -> bool:
     """Whether it looks like a batch of pictures, on which normal noise would be no picture."""
     return len(shape) == 4 and shape[1] in (1, 3, 4) and min(shape[2:]) >= 8

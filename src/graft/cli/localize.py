@@ -17,6 +17,7 @@ import onnx
 from graft.base.dims import UNKNOWN, substitute
 from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.peer import Feeds, Peer
+from graft.cli.records import in_expected_order
 from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.scope import sorted_nodes
 from graft.ir.evaluate import Data, evaluate
@@ -71,7 +72,8 @@ def blame_pass(
     inputs = [feeds[value.name] for value in graph.inputs]
 
     def differs(stage: Graph) -> bool:
-        pairs = zip(evaluate(stage, inputs), expected, strict=True)
+        actual, _ = in_expected_order(stage, evaluate(stage, inputs), expected, tolerance)
+        pairs = zip(actual, expected, strict=True)
         return any(not compare(mine, other, tolerance).agrees for mine, other in pairs)
 
     if differs(graph):

@@ -64,7 +64,7 @@ class Builder:
         """Add a node and return all its results."""
         op = get_op(op) if isinstance(op, str) else op
         try:
-            op.check_arity(len(inputs))
+            op.check_operands(inputs)
             return self.add(op, inputs, make_attrs(op.attrs, attrs), out)
         except GraftError as error:
             raise error.at(self.place) from error.__cause__
@@ -160,13 +160,16 @@ class Builder:
         for position, name in op.alternatives:
             value = inputs[position] if position < len(inputs) else None
             known = self.knowledge.known(value)
-            if known is None:
+            if known is None or value is None:
                 continue
             given = known if known.ndim else known.reshape(1)[0]
             try:
-                typing_attrs = replace(typing_attrs, **{name: coerce_field(op.attrs, name, given)})
+                made = coerce_field(op.attrs, name, given)
             except GraftError:
                 continue
+            if value.dtype.is_float and _holds_integers(made):
+                continue  # the type rule says that floats are no such numbers
+            typing_attrs = replace(typing_attrs, **{name: made})
             if self.binds(symbols_of_array(known)):
                 inputs[position] = None
                 attrs = replace(attrs, **{name: getattr(typing_attrs, name)})
@@ -179,3 +182,8 @@ class Builder:
             self._positions[value] = len(self._nodes)
         self._nodes.append(node)
         self.knowledge.follow(node)
+
+
+def _holds_integers(attribute: Any) -> bool:
+    items = attribute if isinstance(attribute, tuple) else (attribute,)
+    return any(type(item) is int for item in items)

@@ -6,17 +6,17 @@ symbols are bound as shapes become known. Nothing here is fast on purpose.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, substitute
-from graft.base.dtypes import DType, dtype_of
-from graft.base.errors import EvaluationError, GraftError, InternalError
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import EvaluationError, GraftError, InternalError, Place
 from graft.ir.attrs import Attrs, bind_attrs
 from graft.ir.graph import Graph, Node, Value
+from graft.ir.memory import check_bytes
 from graft.ir.op import Op, bytes_of
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type, bare_symbol
 
@@ -28,6 +28,15 @@ Observer = Callable[[Node, Sequence[Data]], None]
 
 def evaluate(graph: Graph, inputs: Sequence[Data], observe: Observer | None = None) -> list[Data]:
     """Run the graph on its inputs, in order; `observe` sees each node with its results."""
+    try:
+        return run_graph(graph, inputs, observe)
+    except GraftError as error:
+        sources = (node.place.source for node in graph.nodes if node.place is not None)
+        raise error.at(Place(next(sources, ""), graph.name, "graph")) from error.__cause__
+
+
+def run_graph(graph: Graph, inputs: Sequence[Data], observe: Observer | None = None) -> list[Data]:
+    """As `evaluate`, for a nested graph: inputs that do not fit are its node's mistake."""
     if len(inputs) != len(graph.inputs):
         raise EvaluationError(f"{graph.name} takes {len(graph.inputs)} inputs, has {len(inputs)}")
     symbols: Symbols = {}
@@ -52,9 +61,9 @@ def run_op(op: Op, attrs: Attrs, operands: Sequence[Data]) -> tuple[Data, ...]:
 
 
 def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols) -> list[Data]:
-    _refuse_absurd_sizes(node, symbols)
     operands = [None if value is None else values[value] for value in node.inputs]
     try:
+        _refuse_absurd_sizes(node, symbols)
         results = run_op(node.op, bind_attrs(node.attrs, symbols), operands)
     except GraftError as error:
         raise error.at(node.place) from error.__cause__
@@ -76,22 +85,8 @@ def _refuse_absurd_sizes(node: Node, symbols: Symbols) -> None:
         size = bytes_of(value.type)
         if not isinstance(size, int):
             size = UNKNOWN if size is UNKNOWN else substitute(size, symbols)
-        if isinstance(size, int) and size > _MEMORY:
-            raise EvaluationError(
-                f"{node.op.name} would make %{value.name} of {size / 2**30:.0f} GiB,"
-                f" more than this machine's memory",
-                node.place,
-            )
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 1 << 36
-
-
-_MEMORY = _physical_memory()
+        if isinstance(size, int):
+            check_bytes(size, f"{node.op.name} would make %{value.name}")
 
 
 def _checked(value: Value, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:
@@ -121,6 +116,9 @@ def _conform_tensor(type_: TensorType, data: Data, symbols: Symbols) -> tuple[st
         return str(actual), array
     if array.dtype.kind in "UST" and type_.dtype is DType.STRING:
         array = array.astype(object)
+    strange = _no_string(array) if array.dtype == object else ""
+    if strange:
+        return f"{actual} with an element of type {strange}, not a string", array
     if type_.shape is None:
         return "", array
     if len(type_.shape) != array.ndim:
@@ -129,6 +127,11 @@ def _conform_tensor(type_: TensorType, data: Data, symbols: Symbols) -> tuple[st
         if not _bind_dim(dim, extent, symbols):
             return f"{actual}{_bindings(symbols)}", array
     return "", array
+
+
+def _no_string(array: Array) -> str:
+    """The type of an element that is no string; object arrays hold anything."""
+    return next((type(item).__name__ for item in array.flat if not isinstance(item, str)), "")
 
 
 def _bindings(symbols: Symbols) -> str:

@@ -147,13 +147,19 @@ class Op:
             return (None,) * (len(self.operands) - 1 - count)
         return (None,) * (len(self.operands) - count)
 
-    def check_arity(self, count: int) -> None:
-        """Refuse a wrong number of operands."""
+    def check_operands(self, operands: Sequence[Any]) -> None:
+        """Refuse a wrong number of operands, or one left out (None) that has to be there."""
+        count = len(operands)
         required = sum(not (o.optional or o.variadic) for o in self.operands)
         if count < required:
             raise TypeRuleError(f"{self.name} wants at least {required} operands, has {count}")
         if count > len(self.operands) and not any(o.variadic for o in self.operands):
             raise TypeRuleError(f"{self.name} takes {len(self.operands)} operands, has {count}")
+        for position, operand in enumerate(operands):
+            if operand is None:
+                formal = self.operands[min(position, len(self.operands) - 1)]
+                if not formal.optional:
+                    raise TypeRuleError(f"{self.name} lacks operand {position} ('{formal.name}')")
 
 
 # Annotations (as written) of attributes that hold graphs or large constants.
@@ -168,6 +174,8 @@ def _infer(op: Op, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, 
             error.message = f"{op.name}: {error.message} (operands: {_listed(types)})"
         raise
     except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        if not all(type_ is None or isinstance(type_, TensorType) for type_ in types):
+            raise TypeRuleError(f"{op.name} wants tensors, not {_listed(types)}") from error
         raise TypeRuleError(
             f"{op.name} does not take operands {_listed(types)}: {error}"
         ) from error

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, parse_dim
@@ -29,7 +30,10 @@ MAX_NESTING = 64
 def from_text(text: str, constants: Mapping[str, Array] | None = None) -> Graph:
     """Parse a graph; `constants` holds the arrays that the text refers to by name."""
     parser = _Parser(text, constants or {})
-    graph = parser.graph(0)
+    try:
+        graph = parser.graph(0)
+    except RecursionError:
+        raise parser.error("types or lists are nested too deeply to be read") from None
     parser.expect_kind("end", "nothing more")
     return graph
 
@@ -44,7 +48,12 @@ def _tensor_type(text: str) -> TensorType:
 
 
 def _dim(text: str) -> AnyDim:
-    return UNKNOWN if text.strip() == "?" else parse_dim(text)
+    if text.strip() == "?":
+        return UNKNOWN
+    dim = parse_dim(text)
+    if isinstance(dim, int) and dim < 0:
+        raise ParseError(f"the extent {dim} is negative")
+    return dim
 
 
 def _split(text: str) -> list[str]:
@@ -72,7 +81,7 @@ class _Parser(Cursor):
         if depth > MAX_NESTING:
             raise self.error(f"graphs are nested more than {MAX_NESTING} deep")
         self.expect("graph")
-        name = _unquote(self.expect_kind("reference", "the graph's name, @name,").text)
+        name = self.name(self.expect_kind("reference", "the graph's name, @name,"))
         scope: dict[str, Value] = {}
         self.expect("(")
         inputs: list[Value] = []
@@ -81,7 +90,7 @@ class _Parser(Cursor):
                 self.expect(",")
             inputs.append(self.definition(scope))
         if self.accept("in"):
-            self.source = json.loads(self.expect_kind("string", "a file name").text)
+            self.source = self.string("a file name")
         self.expect("{")
         nodes: list[Node] = []
         while not self.accept("return"):
@@ -92,7 +101,7 @@ class _Parser(Cursor):
 
     def definition(self, scope: dict[str, Value]) -> Value:
         token = self.expect_kind("value", "a value, %name,")
-        name = _unquote(token.text)
+        name = self.name(token)
         if name in scope:
             raise self.error(f"%{name} is defined twice", token)
         self.expect(":")
@@ -106,14 +115,12 @@ class _Parser(Cursor):
             if values:
                 self.expect(",")
             values.append(self.use(scope))
-            aliased = self.accept("as")
-            alias = json.loads(self.expect_kind("string", "a name").text) if aliased else ""
-            names.append(alias or values[-1].name)
+            names.append(self.string("a name") if self.accept("as") else values[-1].name)
         return tuple(values), tuple(names)
 
     def use(self, scope: dict[str, Value]) -> Value:
         token = self.expect_kind("value", "a value, %name,")
-        value = scope.get(_unquote(token.text))
+        value = scope.get(self.name(token))
         if value is None:
             raise self.error(f"{token.text} is not defined before its use", token)
         return value
@@ -150,9 +157,11 @@ class _Parser(Cursor):
         while not self.accept("}"):
             if given:
                 self.expect(",")
-            name = self.expect_kind("word", "an attribute's name").text
+            token = self.expect_kind("word", "an attribute's name")
+            if token.text in given:
+                raise self.error(f"attribute '{token.text}' is given twice", token)
             self.expect("=")
-            given[name] = self.value(depth)
+            given[token.text] = self.value(depth)
         return given
 
     def value(self, depth: int) -> Any:
@@ -180,7 +189,7 @@ class _Parser(Cursor):
         if token.kind == "number":
             return _number(token.text)
         if token.kind == "string":
-            return json.loads(token.text)
+            return self.unquoted(token.text, token)
         if token.kind == "dim":
             return self.guarded(lambda: parse_dim(token.text[1:-1]), token)
         if token.text in _WORDS:
@@ -202,7 +211,7 @@ class _Parser(Cursor):
 
     def referred(self, type_: TensorType) -> Array:
         token = self.next()
-        name = _unquote(token.text)
+        name = self.name(token)
         if name not in self.constants:
             raise self.error(f"the constant {token.text} was not given", token)
         array = self.constants[name]
@@ -237,17 +246,28 @@ class _Parser(Cursor):
         return result
 
     def place(self) -> Place:
-        kind = self.next().text if self.ahead.kind != "string" else ""
-        node = json.loads(self.expect_kind("string", "the node's name").text)
-        source = json.loads(self.next().text) if self.accept("in") else self.source
+        kind = "" if self.ahead.kind == "string" else self.next().text
+        node = self.string("the node's name")
+        if self.ahead.kind == "string":  # a kind that is no plain word
+            kind, node = node, self.string("the node's name")
+        source = self.string("a file name") if self.accept("in") else self.source
         return Place(source, node, kind)
+
+    def name(self, token: Token) -> str:
+        """What a value or a reference is called."""
+        text = token.text[1:]
+        return self.unquoted(text, token) if text[0] == '"' else text
+
+    def string(self, wanted: str) -> str:
+        """Step over a string; gives what it says."""
+        token = self.expect_kind("string", wanted)
+        return self.unquoted(token.text, token)
+
+    def unquoted(self, text: str, token: Token) -> str:
+        return self.guarded(lambda: str(json.loads(text)), token)
 
 
 _WORDS = {"none": None, "true": True, "false": False}
-
-
-def _unquote(text: str) -> str:
-    return json.loads(text[1:]) if text[1] == '"' else text[1:]
 
 
 def _number(text: str) -> int | float:
@@ -257,10 +277,25 @@ def _number(text: str) -> int | float:
         return float(text)
 
 
+def _holds(dtype: DType, item: Any) -> bool:
+    """Whether an element of a constant fits its dtype; floats are rounded."""
+    if dtype is DType.STRING:
+        return isinstance(item, str)
+    if dtype is DType.BOOL or isinstance(item, bool):
+        return dtype is DType.BOOL and isinstance(item, bool)
+    if not dtype.is_integer:
+        return isinstance(item, (int, float))
+    limits = ml_dtypes.iinfo(dtype.numpy)  # type: ignore[no-untyped-call]
+    return isinstance(item, int) and limits.min <= item <= limits.max
+
+
 def _array(type_: TensorType, items: list[Any]) -> Array:
     shape = tuple(int(dim) for dim in type_.shape or () if isinstance(dim, int))
     if len(items) != int(np.prod(shape, dtype=object)):
         raise ParseError(f"{len(items)} elements do not fill {type_}")
+    for item in items:
+        if not _holds(type_.dtype, item):
+            raise ParseError(f"{item!r} is not of dtype {type_.dtype}")
     if type_.dtype is DType.STRING:
         array = np.empty(len(items), dtype=object)
         array[:] = items

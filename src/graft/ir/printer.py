@@ -26,6 +26,7 @@ from graft.ir.types import MapType, OptionalType, SequenceType, TensorType
 INLINE_LIMIT = 16
 
 _BARE = re.compile(r"[A-Za-z0-9_./]+\Z")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
 _TYPES = (TensorType, SequenceType, OptionalType, MapType)
 
 
@@ -173,7 +174,8 @@ def _returned(value: Value, name: str) -> str:
 
 def _place(place: Place, common: str) -> str:
     source = f" in {json.dumps(place.source)}" if place.source != common else ""
-    kind = f" {quoted(place.kind)}" if place.kind else ""
+    plain = _WORD.match(place.kind)
+    kind = f" {place.kind if plain else json.dumps(place.kind)}" if place.kind else ""
     return f" at{kind} {json.dumps(place.node)}{source}"
 
 

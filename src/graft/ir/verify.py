@@ -48,7 +48,7 @@ def _verify_node(node: Node, defined: set[Value], symbols: frozenset[str]) -> No
     for value in node.inputs:
         if value is not None and value not in defined:
             raise VerifyError(f"{op.name} reads %{value.name} before it is defined")
-    op.check_arity(len(node.inputs))
+    op.check_operands(node.inputs)
     if type(node.attrs) is not op.attrs:
         raise VerifyError(f"{op.name} wants {op.attrs.__name__}, has {type(node.attrs).__name__}")
     unbound = symbols_in_attrs(node.attrs) - symbols

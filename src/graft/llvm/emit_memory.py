@@ -96,9 +96,7 @@ def address(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: E
     return _pointer(context, place, _offset(context, place, indices, emit))
 
 
-def _evenly_spaced(
-    place: Place, indices: tuple[Expr, ...]
-) -> tuple[tuple[Expr, ...], int] | None:
+def _evenly_spaced(place: Place, indices: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], int] | None:
     """Scalar indices of the first lane and the distance of the lanes in elements, if constant."""
     bases: list[Expr] = []
     total = 0
@@ -177,7 +175,9 @@ def _pointers(
         step = builder.splat(_index_value(stride), lanes)
         total = builder.binary("add", total, builder.binary("mul", value, step))
     element = memory_type(place.buffer.dtype)
-    return builder.make("ptr", lanes, f"getelementptr {element}, {place.pointer.typed}, {total.typed}")
+    return builder.make(
+        "ptr", lanes, f"getelementptr {element}, {place.pointer.typed}, {total.typed}"
+    )
 
 
 def _spaced_pointers(
@@ -186,7 +186,9 @@ def _spaced_pointers(
     first = _pointer(context, place, offset)
     steps = constants([lane * stride for lane in range(lanes)], "i64")
     element = memory_type(place.buffer.dtype)
-    return context.builder.make("ptr", lanes, f"getelementptr {element}, {first.typed}, {steps.typed}")
+    return context.builder.make(
+        "ptr", lanes, f"getelementptr {element}, {first.typed}, {steps.typed}"
+    )
 
 
 def _load_plain(context: Context, place: Place, offset: Offset, lanes: int) -> Value:
@@ -196,9 +198,7 @@ def _load_plain(context: Context, place: Place, offset: Offset, lanes: int) -> V
     return _from_memory(context, context.builder.make(element, lanes, text + place.aliasing), dtype)
 
 
-def _load_picked(
-    context: Context, place: Place, offset: Offset, lanes: int, stride: int
-) -> Value:
+def _load_picked(context: Context, place: Place, offset: Offset, lanes: int, stride: int) -> Value:
     """All elements from the first lane's to the last's in one vector, of which some are picked."""
     span = (lanes - 1) * abs(stride)
     first = _add(context, offset, -span if stride < 0 else 0)
@@ -208,9 +208,7 @@ def _load_picked(
     return context.builder.shuffle(wide, wide, order)
 
 
-def _load_masked(
-    context: Context, place: Place, offset: Offset, lanes: int, mask: Value
-) -> Value:
+def _load_masked(context: Context, place: Place, offset: Offset, lanes: int, mask: Value) -> Value:
     pointer = _pointer(context, place, offset)
     loaded = _call_masked(context, "load", place, _nothing(place, lanes), pointer, mask)
     return _from_memory(context, loaded, place.buffer.dtype)

@@ -60,6 +60,4 @@ def _step(builder: Builder, value: Value, nearest: Value, predicate: str, step: 
     """One further where rounding to the nearest went the other way; zero keeps its sign."""
     further = builder.binary("fadd", nearest, constant(step, value.element, value.lanes))
     went_wrong = builder.compare(predicate, nearest, value)
-    return builder.elementwise(
-        "copysign", builder.select(went_wrong, further, nearest), value
-    )
+    return builder.elementwise("copysign", builder.select(went_wrong, further, nearest), value)

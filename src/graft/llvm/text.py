@@ -175,7 +175,9 @@ class Builder:
         if not value.text.startswith("%"):
             return Value(value.element, lanes, f"splat ({value.typed})")
         single = vector_type(value.element, lanes)
-        first = self.make(value.element, lanes, f"insertelement {single} poison, {value.typed}, i64 0")
+        first = self.make(
+            value.element, lanes, f"insertelement {single} poison, {value.typed}, i64 0"
+        )
         return self.shuffle(first, first, [0] * lanes)
 
     def shuffle(self, left: Value, right: Value, order: Sequence[int]) -> Value:

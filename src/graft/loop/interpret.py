@@ -51,7 +51,7 @@ def interpret(function: Function, arguments: Mapping[str, Argument], threads: in
         try:
             with np.errstate(all="ignore"):
                 _Statements(team, thread).compile(function.body)(dict(environment))
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - handed to the calling thread
             team.failures.append(error)
             team.meeting.abort()
 
@@ -73,7 +73,7 @@ class _Team:
     """What the threads of one run share."""
 
     threads: int
-    failures: list[BaseException] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
     meeting: threading.Barrier = field(init=False)
     lock: threading.Lock = field(default_factory=threading.Lock)
 

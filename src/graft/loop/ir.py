@@ -134,7 +134,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An intrinsic function, elementwise on lanes (exp, fma, ...) or over them (reduce_add, ...)."""
+    """An intrinsic, elementwise on lanes (exp, fma, ...) or over them (reduce_add, ...)."""
 
     name: str
     arguments: tuple[Expr, ...]

@@ -75,7 +75,8 @@ def from_text(text: str) -> Function:
 
 
 def _tokens(text: str) -> list[_Token]:
-    tokens, position = [], 0
+    tokens: list[_Token] = []
+    position = 0
     while not tokens or tokens[-1].kind != "end":
         match = _TOKEN.match(text, position)
         if match is None or match.lastgroup is None:

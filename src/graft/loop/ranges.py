@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from graft.base.dtypes import DType
 from graft.loop.affine import (
     Polynomial,
     constant_value,
@@ -314,4 +313,4 @@ def constant_upper_bound(expr: Expr, context: Context) -> int | None:
             return divisor - 1
         case _:
             bound = interval(expr, context.ranges, context).high
-            return bound.value if isinstance(bound, Const) and bound.dtype is DType.INT64 else None
+            return None if bound is None else constant_value(polynomial(bound))

@@ -31,7 +31,6 @@ from graft.loop.ir import (
     Binary,
     BinaryKind,
     Block,
-    Broadcast,
     Buffer,
     Cast,
     Compare,
@@ -44,7 +43,6 @@ from graft.loop.ir import (
     Let,
     Load,
     LoopKind,
-    Ramp,
     Select,
     Stmt,
     Store,
@@ -187,7 +185,7 @@ def _floor_modulo(terms: Polynomial, divisor: Polynomial, context: Context) -> E
     step = content(rest, count)
     smaller, count = _reduced(rest, count)
     inner = Binary(BinaryKind.FLOOR_MODULO, expression(smaller), Const(count))
-    offset = {(): rest.get((), 0) % step}
+    offset: Polynomial = {(): rest.get((), 0) % step}
     return expression(plus(offset, {} if count == 1 else {(inner,): step}))
 
 
@@ -264,10 +262,9 @@ def _comparison(expr: Compare, context: Context) -> Expr:
     }
     if expr.kind is CompareKind.NOT_EQUAL:
         opposite = _comparison(replace(expr, kind=CompareKind.EQUAL), context)
-        known = isinstance(opposite, Const)
-        return (
-            Const(not opposite.value, DType.BOOL) if isinstance(opposite, Const) and known else expr
-        )
+        if isinstance(opposite, Const):
+            return Const(not opposite.value, DType.BOOL)
+        return expr
     surely, never = questions[expr.kind]
     if surely():
         return Const(True, DType.BOOL)

@@ -112,7 +112,6 @@ def _divided(expr: Binary, ramp: Ramp, divisor: Const, scalar: Scalar) -> Expr:
         return Ramp(scalar(Binary(expr.kind, ramp.base, divisor)), ramp.stride, ramp.lanes)
     if ramp.stride % count == 0:
         base = scalar(Binary(expr.kind, ramp.base, divisor))
-        return (
-            Ramp(base, ramp.stride // count, ramp.lanes) if divides else broadcast(base, ramp.lanes)
-        )
+        stride = ramp.stride // count if divides else 0
+        return Ramp(base, stride, ramp.lanes) if stride else broadcast(base, ramp.lanes)
     return expr

@@ -28,7 +28,6 @@ from graft.loop.ir import (
     If,
     Let,
     Load,
-    LoopKind,
     Prefetch,
     Ramp,
     Scope,
@@ -122,15 +121,18 @@ class _Scope:
                 self._declare(stmt.buffer, context, Scope.HEAP, Scope.REGISTER)
             case If() | While():
                 good = stmt.condition.dtype is DType.BOOL and stmt.condition.lanes == 1
-                _require(
-                    good, f"the condition '{expression_text(stmt.condition)}' is no truth value"
-                )
+                shown = expression_text(stmt.condition)
+                _require(good, f"the condition '{shown}' is no truth value")
             case Store() | AtomicAdd() | Prefetch():
                 self._write(stmt, context)
             case _:
                 pass
         for inner in statements(stmt):
             self._statement(inner, context)
+        if isinstance(stmt, Let):
+            del self._variables[stmt.var.name]
+        elif isinstance(stmt, Allocate):
+            del self._buffers[stmt.buffer.name]
 
     def _write(self, stmt: Store | AtomicAdd | Prefetch, context: Context) -> None:
         guarded = isinstance(stmt, Prefetch) or (isinstance(stmt, Store) and bool(stmt.condition))
@@ -240,8 +242,3 @@ def _outside(index: Expr, extent: Expr, context: Context) -> bool:
         if low is not None and context.at_most(extent, low):
             return True
     return False
-
-
-def loops(stmt: Stmt, kind: LoopKind) -> Iterator[For]:
-    """The loops of a kind within a statement."""
-    return (one for one in walk_stmt(stmt) if isinstance(one, For) and one.kind is kind)

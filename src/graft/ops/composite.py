@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graft.ir.attrs import Attrs
-from graft.ir.evaluate import Data, evaluate
+from graft.ir.evaluate import Data, run_graph
 from graft.ir.graph import Graph
 from graft.ir.op import Work, define, traffic
 from graft.ir.types import Type, compatible
@@ -31,7 +31,7 @@ def _type(attrs: CompositeAttrs, *types: Type) -> tuple[Type, ...]:
 
 
 def _meaning(attrs: CompositeAttrs, *operands: Data) -> tuple[Data, ...]:
-    return tuple(evaluate(attrs.body, operands))
+    return tuple(run_graph(attrs.body, operands))
 
 
 def _work(attrs: CompositeAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:

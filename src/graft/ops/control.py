@@ -18,7 +18,7 @@ from graft.base.dims import UNKNOWN, AnyDim, dim_max
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Ints
-from graft.ir.evaluate import evaluate
+from graft.ir.evaluate import run_graph
 from graft.ir.graph import Graph
 from graft.ir.op import Work, define
 from graft.ir.types import TensorType, Type
@@ -72,7 +72,7 @@ def _if_types(attrs: IfAttrs, condition: TensorType, *captures: Type) -> tuple[T
 
 def _if(attrs: IfAttrs, condition: Array, *captures: Any) -> tuple[Any, ...]:
     branch = attrs.then_branch if sole_item(condition) else attrs.else_branch
-    return tuple(evaluate(branch, captures))
+    return tuple(run_graph(branch, captures))
 
 
 def _if_work(attrs: IfAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
@@ -151,7 +151,7 @@ def _loop(
     # ignored then, but ONNX's reference and ONNX Runtime agree that it is not.
     while proceed and (limit is None or turn < limit):
         flags = (_single(turn, body.inputs[0].type), _single(proceed, body.inputs[1].type))
-        given, *results = evaluate(body, [*flags, *state, *captures])
+        given, *results = run_graph(body, [*flags, *state, *captures])
         proceed = bool(sole_item(given))
         state = results[:carried]
         for stack, piece in zip(stacks, results[carried:], strict=True):
@@ -249,7 +249,7 @@ def _scan(attrs: ScanAttrs, *values: Any) -> tuple[Any, ...]:
     stacks: list[list[Array]] = [[] for _ in body.outputs[carried:]]
     for turn in range(counts[0]):
         slices = [data[turn, ...] for data in scanned]
-        results = evaluate(body, [*state, *slices, *captures])
+        results = run_graph(body, [*state, *slices, *captures])
         state = results[:carried]
         for stack, piece in zip(stacks, results[carried:], strict=True):
             stack.append(piece)

@@ -94,6 +94,7 @@ target triple = "$triple"
 
 declare i64 @syscall(i64, ...)
 declare i32 @clock_gettime(i32, ptr)
+declare i32 @sched_yield()
 $declaration
 
 ; Changes the gate's word. The exchange comes before the look at the sleepers, and a sleeper counts
@@ -112,22 +113,34 @@ done:
   ret void
 }
 
-; Waits until the gate's word is not %old any more: looks for a while, then sleeps.
+; Waits until the gate's word is not %old any more: looks for a while; then looks and lets other
+; threads have the core, in case the one waited for needs this very core; then sleeps.
 define internal i32 @pass_gate(ptr %gate, i32 %old) nounwind {
 entry:
   %spins.at = getelementptr i8, ptr %gate, i64 128
   %spins = load i64, ptr %spins.at, align 8
+  %yields.at = getelementptr i8, ptr %gate, i64 136
+  %yields = load i64, ptr %yields.at, align 8
+  %patience = add i64 %spins, %yields
   br label %look
 look:
-  %left = phi i64 [ %spins, %entry ], [ %less, %again ]
+  %left = phi i64 [ %patience, %entry ], [ %less, %again ]
   %now = load atomic i32, ptr %gate acquire, align 4
   %open = icmp ne i32 %now, %old
   br i1 %open, label %passed, label %check
 check:
-  %tired = icmp sle i64 %left, 0
-  br i1 %tired, label %lie.down, label %again
-again:
+  %eager = icmp sgt i64 %left, %yields
+  br i1 %eager, label %pause, label %tire
+pause:
   $pause
+  br label %again
+tire:
+  %tired = icmp sle i64 %left, 0
+  br i1 %tired, label %lie.down, label %yield
+yield:
+  %yielded = call i32 @sched_yield()
+  br label %again
+again:
   %less = sub i64 %left, 1
   br label %look
 lie.down:

@@ -35,6 +35,7 @@ from graft.runtime.native import Library
 # asleep and being woken take some ten microseconds, so that about as long is worth waiting. With
 # more threads than cores, the one waited for may need the very core that the waiter holds.
 _SPINS, _SPINS_WHEN_CROWDED = 4_000, 50
+_YIELDS=0
 
 _RUN = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
@@ -99,9 +100,7 @@ class Team:
     def _start_workers(self) -> None:
         workers: list[threading.Thread] = []
         # Ends the workers when the team is collected or the process exits, whichever is first.
-        dismiss = weakref.finalize(
-            self, _dismiss, self._stop, self._memory, workers, self._library
-        )
+        dismiss = weakref.finalize(self, _dismiss, self._stop, self._memory, workers, self._library)
         self._finalizer = dismiss
         try:
             for thread in range(1, self.threads):
@@ -133,6 +132,7 @@ def _team_memory(threads: int) -> Array:
     crowded = threads > len(os.sched_getaffinity(0))
     for offset in (STEP_SPINS, KERNEL_SPINS, IDLE_SPINS):
         memory[offset // 8] = _SPINS_WHEN_CROWDED if crowded else _SPINS
+        memory[offset // 8 + 1] = _YIELDS
     return memory
 
 
