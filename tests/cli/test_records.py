@@ -34,7 +34,7 @@ def _detections() -> Graph:
 
 
 def _aligned(order: list[int], label_change: int = 0) -> tuple[list[Array], int]:
-    actual = [BOXES[order] + 1e-3, SCORES[order], LABELS[order] + label_change]
+    actual = [BOXES[order] + 1e-5, SCORES[order], LABELS[order] + label_change]
     return in_expected_order(_detections(), actual, [BOXES, SCORES, LABELS], Tolerance())
 
 

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from tests.frontends.onnx.small_models import (
     BOOL,
+    FLOAT,
     MINE,
     function,
     graph,
@@ -16,6 +17,7 @@ from tests.frontends.onnx.small_models import (
     model,
     node,
     refused,
+    untyped,
     value,
 )
 
@@ -54,10 +56,26 @@ def test_branches_as_deep_as_they_may_be() -> None:
     assert evaluate(found, [x, np.array(False)])[0].tolist() == (-x).tolist()
 
 
-@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 200])
-def test_branches_too_deep(levels: int) -> None:
+def test_branches_too_deep() -> None:
     place = "/then_branch/".join(["it", *["If_0"] * MAX_DEPTH])
-    refused(lambda: nested(levels), ModelError, "graphs are nested more than 48 deep", place)
+    message = "graphs are nested more than 48 deep"
+    refused(lambda: nested(MAX_DEPTH + 1), ModelError, message, place)
+
+
+@pytest.mark.parametrize("levels", [200, 2000])
+def test_branches_deeper_than_anyone_looks(levels: int) -> None:
+    message = "the model is nested more than 256 messages deep"
+    refused(lambda: nested(levels), ModelError, message, "")
+
+
+def test_types_deeper_than_anyone_looks() -> None:
+    made = model(it("Identity"), [untyped("x")])
+    inner = made.graph.input[0].type
+    for _ in range(2000):
+        inner = inner.sequence_type.elem_type
+    inner.tensor_type.elem_type = FLOAT
+    message = "the model is nested more than 256 messages deep"
+    refused(lambda: made, ModelError, message, "")
 
 
 def test_files_with_branches_too_deep() -> None:

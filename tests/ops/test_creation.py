@@ -159,7 +159,7 @@ def test_arange_is_known_where_its_bounds_are() -> None:
     for attributes, message in (
         ({"start": 0, "limit": 3, "delta": 0}, "the step is 0"),
         ({"start": 0, "limit": 3}, "start, limit or step is missing"),
-        ({"start": 0, "limit": 3, "delta": 1, "dtype": "float32"}, "counts in integers, not"),
+        ({"start": 0, "limit": 3, "delta": 1, "dtype": "float32"}, "not float32 as the result"),
     ):
         with pytest.raises(TypeRuleError, match=message):
             builder("arange", **attributes)

@@ -101,6 +101,18 @@ def test_squares_of_negatives() -> None:
     assert node_of(after, "multiply").inputs == after.inputs * 2
 
 
+def test_numbers_without_a_sign() -> None:
+    """In float8_e8m0fnu the negative of a number is NaN, and stays so."""
+
+    def build(g: Builder, x: Value) -> tuple[Value, Value]:
+        y = g("negative", x)
+        return g("negative", y), g("multiply", y, g("negative", x))
+
+    graph = graph_of(build, tensor("float8_e8m0fnu", 2))
+    after = run_pass(simplify_algebra, graph, [np.array([1, 2], ml_dtypes.float8_e8m0fnu)])
+    assert operators(after) == operators(graph)
+
+
 # from, through, to, whether the first cast can be left out
 CASTS = [
     ("int8", "int32", "float32", True),

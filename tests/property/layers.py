@@ -207,7 +207,7 @@ def gelu_formula(s: Sketch) -> None:
     if s.chance(3):
         cube = s.add("power", x, number(3.0), level=FUZZY, bound=limit**3)
         inner = s.add("add", x, times(cube, number(0.044715), limit**3), bound=2 * limit**3 + 8)
-        scaled = times(inner, number(0.7978845608), 2 * limit**3 + 8)
+        scaled = times(inner, number(math.sqrt(2 / math.pi)), 2 * limit**3 + 8)
         curve = s.add("tanh", scaled, level=FUZZY, bound=1.0)
     else:
         scaled = s.add("divide", x, number(2**0.5), bound=limit)

@@ -235,7 +235,7 @@ def _reduced_bound(s: Sketch, name: str, x: Value) -> float:
         return math.inf  # an empty reduction gives infinity or NaN
     count = max(typical_size(x.shape), 1)
     if name == "prod":
-        return min(max(s.bound(x), 1.0) ** min(count, 64), 1e300)
+        return max(s.bound(x), 1.0) ** count if s.bound(x) * count <= 50 else math.inf
     return s.bound(x) * (count if name == "sum" else 1)
 
 

@@ -11,7 +11,7 @@ from tests.property.sketch import STRICT, Info, Sketch, is_ranked, is_small
 from graft.base.dtypes import DType
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
-from graft.ir.types import TensorType, tensor
+from graft.ir.types import TensorType, bare_symbol, tensor
 
 Fill = Callable[[Sketch, int], None]
 
@@ -52,6 +52,13 @@ def results(s: Sketch, formals: Sequence[Value], count: int) -> list[Value]:
     return [value for value in found if value is not None]
 
 
+def can_stack(value: Value) -> bool:
+    """Whether a loop without turns knows what one would have given."""
+    dims = value.shape if is_ranked(value) else None
+    plain = (isinstance(dim, int) or bare_symbol(dim) is not None for dim in dims or ())
+    return dims is not None and all(plain)
+
+
 def condition(s: Sketch) -> Value:
     """One truth value: constant, or known only when the graph runs."""
     known = s.find(lambda v: is_ranked(v) and v.dtype is DType.BOOL and v.tensor.size == 1)
@@ -74,18 +81,17 @@ def composite(s: Sketch, fill: Fill) -> None:
 
 def branch(s: Sketch, fill: Fill) -> None:
     operands = captures(s)
-    nests = [Nest(s, name) for name in ("yes", "no")]
-    one, other = ([], [])  # type: ignore[var-annotated]
-    formals = nests[0].take(operands)
-    fill(nests[0].sketch, s.number(1, 3))
-    one = results(nests[0].sketch, formals, s.number(1, 2))
-    nests[1].take(operands)
-    fill(nests[1].sketch, s.number(0, 3))
-    other = [_like(nests[1].sketch, value) for value in one]
-    bodies = {"then_branch": nests[0].build(*one), "else_branch": nests[1].build(*other)}
+    yes, no = Nest(s, "yes"), Nest(s, "no")
+    formals = yes.take(operands)
+    fill(yes.sketch, s.number(1, 3))
+    one = results(yes.sketch, formals, s.number(1, 2))
+    no.take(operands)
+    fill(no.sketch, s.number(0, 3))
+    other = [_like(no.sketch, value) for value in one]
+    bodies = {"then_branch": yes.build(*one), "else_branch": no.build(*other)}
     made = s.g.call("if", condition(s), *operands, **bodies)
     for value, a, b in zip(made, one, other, strict=True):
-        s.know(value, _either(nests[0].sketch.info[a], nests[1].sketch.info[b]))
+        s.know(value, _either(yes.sketch.info[a], no.sketch.info[b]))
 
 
 def _like(s: Sketch, wanted: Value) -> Value:
@@ -118,7 +124,7 @@ def loop(s: Sketch, fill: Fill) -> None:
     go = inner.constant(np.array(not s.chance(4)))
     if s.chance(2):
         go = inner.add("less", turn, inner.constant(np.array(1)), bound=1.0)
-    stacked = results(inner, [turn], s.number(0, 2))
+    stacked = [inner.find(can_stack) or turn for _ in range(s.number(0, 2))]
     body = nest.build(go, *states, *stacked)
     count = s.constant(np.array(s.number(0, 3))) if s.chance(2) else s.counts(None)
     made = s.g.call("loop", count, condition(s), *nest.operands, body=body, carried=carried)
@@ -141,23 +147,21 @@ def _next(s: Sketch, formal: Value) -> Value:
 
 
 def scan(s: Sketch, fill: Fill) -> None:
-    x = s.find(lambda v: is_small(v) and bool(v.shape) and not is_unknown(v))
+    x = s.find(lambda v: is_small(v) and bool(v.shape))
     x = x or s.source(DType.FLOAT32, (3, 2))
     axis = s.number(0, len(x.shape or ()) - 1)
     nest = Nest(s, "step")
     inner = nest.sketch
     shape = [dim for i, dim in enumerate(x.shape or ()) if i != axis]
-    piece = inner.know(inner.take("piece", TensorType(x.dtype, tuple(shape))), s.info[x])
+    inner.know(inner.take("piece", TensorType(x.dtype, tuple(shape))), s.info[x])
     fill(inner, s.number(1, 2))
-    (out,) = results(inner, [piece], 1)
+    out = inner.find(can_stack)
+    if out is None:
+        return
     attrs: dict[str, Any] = {"carried": 0, "num_scan_inputs": 1, "output_axes": [0]}
     directions = {"input_directions": [s.number(0, 1)], "output_directions": [s.number(0, 1)]}
     (made,) = s.g.call("scan", x, body=nest.build(out), input_axes=[axis], **attrs, **directions)
     s.know(made, inner.info[out])
-
-
-def is_unknown(value: Value) -> bool:
-    return not is_ranked(value)
 
 
 def repeated(s: Sketch, _fill: Fill) -> None:

@@ -26,6 +26,7 @@ COMMANDS = {
     "compile": "stop at a stage of the compiler and print it",
     "run": "run a model on given or generated inputs",
     "check": "compare a model's results with ONNX Runtime's",
+    "bench": "time a model in Graft and in other runtimes, side by side",
     "demo": "walk through the whole compiler on a small network",
 }
 
@@ -38,6 +39,7 @@ examples:
   graft inspect model.onnx                      what is in it, and will it import?
   graft run model.onnx --dim batch=4            run it on generated inputs
   graft check model.onnx                        compare with ONNX Runtime
+  graft bench model.onnx                        time it beside other runtimes
   graft compile model.onnx --emit optimized     the graph after the passes
 
 `graft COMMAND --help` explains a command and has more examples.

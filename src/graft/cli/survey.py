@@ -14,10 +14,19 @@ from typing import Any
 import onnx
 
 from graft.base.errors import GraftError, ModelError, Place
-from graft.frontends.onnx.functions import check_against_schema, overload_of, unknown_operator
+from graft.frontends.onnx.functions import (
+    Functions,
+    called,
+    check_against_schema,
+    check_call,
+    local_functions,
+    opset_versions,
+    plain_domain,
+    unknown_operator,
+)
 from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.registry import LOWERINGS, key
-from graft.frontends.onnx.scope import in_order, opset_versions
+from graft.frontends.onnx.scope import in_order
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.frontends.onnx.wire import messages_in
 
@@ -80,15 +89,19 @@ def _bits(code: int) -> int:
 def obstacles(source: Source) -> list[Obstacle]:
     """Every node that the importer would stop at, in order."""
     model = source.model
-    look = _Look(source, {(f.domain, f.name): f for f in model.functions})
-    look.at_nodes(model.graph.node, "", opset_versions(model.opset_import))
+    try:
+        look = _Look(source, local_functions(model, source.name))
+        opsets = opset_versions(model.opset_import, Place(source.name))
+    except GraftError:
+        return []  # no node is to blame; the importer says what is wrong
+    look.at_nodes(model.graph.node, "", opsets)
     return look.found
 
 
 @dataclass
 class _Look:
     source: Source
-    functions: Mapping[tuple[str, str], onnx.FunctionProto]
+    functions: Functions
     found: list[Obstacle] = field(default_factory=list)
     seen: set[tuple[str, str, str]] = field(default_factory=set)  # functions looked into
 
@@ -100,7 +113,7 @@ class _Look:
             self._at_node(node, Place(self.source.name, label, node.op_type), opsets)
 
     def _at_node(self, node: onnx.NodeProto, place: Place, opsets: Mapping[str, int]) -> None:
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = plain_domain(node.domain)
         try:
             self._check(node, domain, place, opsets)
         except GraftError as error:
@@ -112,10 +125,10 @@ class _Look:
     def _check(
         self, node: onnx.NodeProto, domain: str, place: Place, opsets: Mapping[str, int]
     ) -> None:
-        function = self.functions.get((domain, node.op_type))
+        function = self.functions.get(called(node))
         if function is not None:
-            function = overload_of(function, self.source.model.functions, node.overload)
-            self._into(function, (domain, node.op_type, node.overload), place, opsets)
+            check_call(function, node)
+            self._into(function, called(node), place, opsets)
             return
         opset = opsets.get(domain)
         if opset is None:
@@ -143,7 +156,7 @@ class _Look:
         """Look at a function's nodes, at its first call only."""
         if identity not in self.seen:
             self.seen.add(identity)
-            own = opset_versions(function.opset_import)
+            own = opset_versions(function.opset_import, place)
             self.at_nodes(function.node, f"{place.node}/", {**opsets, **own})
 
 

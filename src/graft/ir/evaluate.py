@@ -13,7 +13,7 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, substitute
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import EvaluationError, GraftError, InternalError, Place
+from graft.base.errors import EvaluationError, GraftError, InternalError, Place, TypeRuleError
 from graft.ir.attrs import Attrs, bind_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.memory import check_bytes
@@ -64,7 +64,9 @@ def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols) -> list[D
     operands = [None if value is None else values[value] for value in node.inputs]
     try:
         _refuse_absurd_sizes(node, symbols)
-        results = run_op(node.op, bind_attrs(node.attrs, symbols), operands)
+        attrs = bind_attrs(node.attrs, symbols)
+        _check_operands(node, attrs, operands)
+        results = run_op(node.op, attrs, operands)
     except GraftError as error:
         raise error.at(node.place) from error.__cause__
     except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError) as error:
@@ -78,6 +80,23 @@ def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols) -> list[D
         ]
     except GraftError as error:
         raise error.at(node.place) from error.__cause__
+
+
+def _check_operands(node: Node, attrs: Attrs, operands: Sequence[Data]) -> None:
+    """Ask the type rule again where it did not know all extents before."""
+    declared = [None if value is None else value.type for value in node.inputs]
+    if all(t is None or (isinstance(t, TensorType) and t.is_static) for t in declared):
+        return
+    pairs = zip(operands, declared, strict=True)
+    actual = tuple(_actual_type(data, t) if isinstance(t, TensorType) else t for data, t in pairs)
+    try:
+        node.op.result_types(attrs, actual)
+    except TypeRuleError as error:
+        raise EvaluationError(error.message, node.place, error.hint) from error
+
+
+def _actual_type(array: Array, declared: TensorType) -> TensorType:
+    return TensorType(declared.dtype, tuple(array.shape))
 
 
 def _refuse_absurd_sizes(node: Node, symbols: Symbols) -> None:

@@ -7,17 +7,18 @@ themselves under their (Relay) name.
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any
 
-from graft.base.dims import AnyDim
-from graft.base.dtypes import Array
+from graft.base.dims import AnyDim, Dim
+from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, InternalError, TypeRuleError
 from graft.base.registry import Registry
-from graft.ir.attrs import Attrs
+from graft.ir.attrs import Attrs, Dims, Floats, Ints, Number
 from graft.ir.types import TensorType, Type
 
 # A type rule: (attributes, operand types) -> result type(s). Absent operands are None.
@@ -119,6 +120,7 @@ class Op:
     outputs: int | None = 1  # None: as many as the type rule says
     symbolic: SymbolicRule | None = None
     pure: bool = True  # False: two equal calls may give different results (random numbers)
+    tensors_only: bool = True  # False: operands may be sequences, optionals or maps
     commutative: bool = False
     summary: str = ""
 
@@ -130,6 +132,24 @@ class Op:
         """Operands that have a static form: (position, name of operand and attribute)."""
         fields = {field.name for field in dataclasses.fields(self.attrs)}
         return tuple((i, o.name) for i, o in enumerate(self.operands) if o.name in fields)
+
+    @cached_property
+    def _number_operands(self) -> tuple[tuple[int, str, Callable[[DType], bool], str], ...]:
+        """Operands with a static form of numbers: position, name, which dtypes, in words."""
+        hints = typing.get_type_hints(self.attrs)
+        kinds = ((i, name, _NUMBER_FIELDS.get(hints[name])) for i, name in self.alternatives)
+        return tuple((i, name, *kind) for i, name, kind in kinds if kind is not None)
+
+    def check_types(self, types: Sequence[Type | None]) -> None:
+        """Refuse operands of a kind or dtype that no type rule would take."""
+        if self.tensors_only and not all(
+            type_ is None or isinstance(type_, TensorType) for type_ in types
+        ):
+            raise TypeRuleError(f"wants tensors, not {_listed(types)}")
+        for position, name, fits, what in self._number_operands:
+            type_ = types[position] if position < len(types) else None
+            if isinstance(type_, TensorType) and not fits(type_.dtype):
+                raise TypeRuleError(f"'{name}' is {type_.dtype}, not {what}")
 
     @cached_property
     def _may_memoize(self) -> bool:
@@ -165,17 +185,25 @@ class Op:
 # Annotations (as written) of attributes that hold graphs or large constants.
 _UNHASHED = ("Literal", "Graph", "tuple[Graph, ...]")
 
+# Per type of an attribute, the dtypes of an operand that may stand in its place, and their name.
+_INTEGERS = (lambda dtype: dtype.is_integer, "integers")
+_REALS = (lambda dtype: dtype.is_integer or dtype.is_float, "real numbers")
+_NUMBER_FIELDS: dict[Any, tuple[Callable[[DType], bool], str]] = {
+    **dict.fromkeys((int | None, Ints | None, Dim | None, Dims | None), _INTEGERS),
+    **dict.fromkeys((float | None, Floats | None, Number | None), _REALS),
+    bool | None: (lambda dtype: dtype is DType.BOOL, "truth values"),
+}
+
 
 def _infer(op: Op, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, ...]:
     try:
+        op.check_types(types)
         result = op.infer(attrs, *types, *op.absent(len(types)))
     except GraftError as error:
         if isinstance(error, TypeRuleError):
             error.message = f"{op.name}: {error.message} (operands: {_listed(types)})"
         raise
     except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
-        if not all(type_ is None or isinstance(type_, TensorType) for type_ in types):
-            raise TypeRuleError(f"{op.name} wants tensors, not {_listed(types)}") from error
         raise TypeRuleError(
             f"{op.name} does not take operands {_listed(types)}: {error}"
         ) from error

@@ -264,7 +264,10 @@ class _Parser(Cursor):
         return self.unquoted(token.text, token)
 
     def unquoted(self, text: str, token: Token) -> str:
-        return self.guarded(lambda: str(json.loads(text)), token)
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            raise self.error(f"{text} is not a string as JSON has them", token) from None
 
 
 _WORDS = {"none": None, "true": True, "false": False}
@@ -300,8 +303,14 @@ def _array(type_: TensorType, items: list[Any]) -> Array:
         array = np.empty(len(items), dtype=object)
         array[:] = items
         return array.reshape(shape)
-    return (
-        np.array(items).astype(type_.dtype.numpy).reshape(shape)
-        if items
-        else np.zeros(shape, type_.dtype.numpy)
-    )
+    with np.errstate(all="ignore"):
+        return np.array(items, _widest(type_.dtype)).astype(type_.dtype.numpy).reshape(shape)
+
+
+def _widest(dtype: DType) -> type[Any]:
+    """The NumPy type that holds every element of such dtypes."""
+    if dtype is DType.BOOL:
+        return np.bool
+    if dtype.is_integer:
+        return np.uint64 if dtype.is_unsigned_integer else np.int64
+    return np.complex128 if dtype.is_complex else np.float64

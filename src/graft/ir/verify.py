@@ -30,6 +30,9 @@ def verify(graph: Graph) -> Graph:
             raise VerifyError(error.message, error.place or node.place, error.hint) from error
         for value in node.outputs:
             _define(value, defined, names, node)
+    if len(graph.output_names) != len(graph.outputs):
+        counts = f"{len(graph.outputs)} outputs but {len(graph.output_names)} names for them"
+        raise VerifyError(f"graph '{graph.name}' has {counts}")
     for value in graph.outputs:
         if value not in defined:
             raise VerifyError(f"output %{value.name} of graph '{graph.name}' is not defined")

@@ -1,7 +1,8 @@
 """Expressions -> values.
 
 Part of the emitter. Arithmetic means what the interpreter says it means: division rounds down,
-NaN wins in minimum and maximum, shifts by too much give zero, and no input makes the code undefined.
+NaN wins in minimum and maximum, shifts by too much give zero, and no input makes the code
+undefined.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]
+import llvmlite.binding as llvm
 
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
@@ -91,15 +91,15 @@ class Target:
         return rows, width * self.lanes(dtype)
 
 
-_V2 = ("cmov", "cx16", "cx8", "fxsr", "mmx", "popcnt", "sahf", "sse", "sse2", "sse3", "sse4.1")
-_V2 = (*_V2, "sse4.2", "ssse3")
+_V1 = ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
+_V2 = (*_V1, "cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
 _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
 _V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 _LINUX = "unknown-linux-gnu"
 
 # Name -> architecture, processor, features, bits and number of vector registers.
 _NAMED: dict[str, tuple[str, str, tuple[str, ...], int, int]] = {
-    "x86-64": ("x86_64", "x86-64", ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2"), 128, 16),
+    "x86-64": ("x86_64", "x86-64", _V1, 128, 16),
     "x86-64-v2": ("x86_64", "x86-64-v2", _V2, 128, 16),
     "x86-64-v3": ("x86_64", "x86-64-v3", _V3, 256, 16),
     "x86-64-v4": ("x86_64", "x86-64-v4", _V4, 512, 32),

@@ -72,7 +72,7 @@ def constant_value(terms: Polynomial) -> int | None:
 
 def expression(terms: Polynomial) -> Expr:
     """The expression for a polynomial: positive terms first, the constant last."""
-    ordered = sorted(terms.items(), key=_term_order)
+    ordered = sorted(_recombined(terms).items(), key=_term_order)
     total: Expr | None = None
     for monomial, coefficient in ordered:
         if total is None:
@@ -82,6 +82,28 @@ def expression(terms: Polynomial) -> Expr:
         else:
             total = Binary(BinaryKind.ADD, total, _term(monomial, coefficient))
     return ZERO if total is None else total
+
+
+def _recombined(terms: Polynomial) -> Polynomial:
+    """With `x//c*c + x%c` as `x` and `x - x//c*c` as `x%c`, wherever they occur."""
+    for (atom, *others), count in ((m, n) for m, n in terms.items() if m):
+        match atom:
+            case Binary(BinaryKind.FLOOR_DIVIDE, value, Const(value=int(divisor)) as size):
+                if others or divisor <= 0 or count % divisor:
+                    continue
+                share = count // divisor
+                whole = polynomial(value)
+                rest = Binary(BinaryKind.FLOOR_MODULO, value, size)
+                if terms.get((rest,)) == share:
+                    left = plus(plus(terms, {(atom,): count, (rest,): share}, -1), whole, share)
+                    return _recombined(left)
+                present = [m for m in whole if m]
+                if present and all(terms.get(m) == -share * whole[m] for m in present):
+                    left = plus(plus(terms, {(atom,): count}, -1), whole, share)
+                    return _recombined(plus(left, {(rest,): -share}))
+            case _:
+                continue
+    return terms
 
 
 def _term_order(item: tuple[Monomial, int]) -> tuple[bool, bool, list[str]]:
@@ -136,3 +158,13 @@ def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
 def content(terms: Polynomial, *others: int) -> int:
     """What divides every coefficient but the constant's, and the other numbers."""
     return math.gcd(*(c for monomial, c in terms.items() if monomial), *others)
+
+
+def add(left: Expr, right: Expr, factor: int = 1) -> Expr:
+    """`left + factor * right` in normal form."""
+    return expression(plus(polynomial(left), polynomial(right), factor))
+
+
+def multiply(left: Expr, right: Expr) -> Expr:
+    """The product in normal form."""
+    return expression(times(polynomial(left), polynomial(right)))

@@ -163,13 +163,21 @@ def _call(expr: Call) -> Compiled:
     if expr.name not in INTRINSICS:
         raise EvaluationError(f"no intrinsic is called '{expr.name}'")
     meaning = INTRINSICS[expr.name].meaning
-    arguments = [(compile_expr(a), a.dtype.numpy) for a in expr.arguments]
-    dtype, plain = expr.dtype.numpy, expr.lanes == 1 and expr.dtype in _PLAIN
+    arguments = [compile_expr(argument) for argument in expr.arguments]
+    dtype, plain = expr.dtype.numpy.type, expr.lanes == 1 and expr.dtype in _PLAIN
+    if not plain and all(argument.dtype not in _PLAIN for argument in expr.arguments):
+
+        def run_quickly(environment: Environment) -> Any:
+            result = meaning(*[argument(environment) for argument in arguments])
+            return result if result.dtype == dtype else result.astype(dtype)
+
+        return run_quickly
+    kinds = [argument.dtype.numpy for argument in expr.arguments]
 
     def run(environment: Environment) -> Any:
-        values = [np.asarray(value(environment), kind)[()] for value, kind in arguments]
-        result = np.asarray(meaning(*values)).astype(dtype)
-        return result.item() if plain else result[()]
+        pairs = zip(arguments, kinds, strict=True)
+        result = np.asarray(meaning(*[np.asarray(a(environment), kind)[()] for a, kind in pairs]))
+        return result.astype(dtype).item() if plain else result.astype(dtype)[()]
 
     return run
 
@@ -195,7 +203,10 @@ def indices_of(buffer: Buffer, indices: tuple[Expr, ...]) -> Position:
         position = tuple([index(environment) for index in compiled])
         shape = environment[name].shape
         for index, extent in zip(position, shape, strict=True):
-            if np.any((np.asarray(index) < 0) | (np.asarray(index) >= extent)):
+            if isinstance(index, int):
+                if not 0 <= index < extent:
+                    raise fail(position, shape)
+            elif index.min() < 0 or index.max() >= extent:
                 raise fail(position, shape)
         return position
 

@@ -33,10 +33,11 @@ class Intrinsic:
 
 def _fma(left: Any, right: Any, addend: Any) -> Any:
     """Float32 products are exact in double, so only the last rounding is (rarely) a double one."""
-    wide = np.asarray(left).dtype
-    exact = np.float64 if wide.itemsize <= 4 else np.longdouble
-    total = np.asarray(left, exact) * np.asarray(right, exact) + np.asarray(addend, exact)
-    return total.astype(wide)[()]
+    if left.dtype.itemsize <= 4 and not isinstance(left, np.ndarray):
+        return left.dtype.type(float(left) * float(right) + float(addend))
+    if left.dtype.itemsize <= 4:
+        return (left.astype(np.float64) * right + addend).astype(left.dtype)
+    return (left.astype(np.longdouble) * right + addend).astype(left.dtype)
 
 
 def _erf(value: Any) -> Any:

@@ -176,6 +176,11 @@ class _Prover:
                 bound = low if positive else high
                 return bound is not None and with_value(bound)
             case Binary(BinaryKind.FLOOR_DIVIDE, value, Const(value=int(divisor))) if divisor > 0:
+                ends = interval(value, self._context.ranges, self._context)
+                end = ends.low if positive else ends.high
+                known = None if end is None else constant_value(polynomial(end))
+                if known is not None and with_value(Const(known // divisor)):
+                    return True
                 # Everything times the divisor: divisor * (x // divisor) is x - x % divisor.
                 remainder = Binary(BinaryKind.FLOOR_MODULO, value, Const(divisor))
                 exact = plus(polynomial(value), polynomial(remainder), -1)

@@ -56,6 +56,7 @@ from graft.loop.traverse import (
     buffers_written,
     children,
     substitute_in,
+    variables_in,
     with_children,
     with_expressions,
     with_statements,
@@ -191,10 +192,14 @@ def _floor_modulo(terms: Polynomial, divisor: Polynomial, context: Context) -> E
 
 def _extreme(expr: Binary, context: Context) -> Expr:
     smaller = expr.kind is BinaryKind.MINIMUM
-    if context.at_most(expr.left, expr.right):
-        return expr.left if smaller else expr.right
-    if context.at_most(expr.right, expr.left):
-        return expr.right if smaller else expr.left
+    # A constant is tried first: where both are the same, it is the simpler one.
+    first, second = expr.left, expr.right
+    if isinstance(second, Const):
+        first, second = second, first
+    if context.at_most(first, second) if smaller else context.at_most(second, first):
+        return first
+    if context.at_most(second, first) if smaller else context.at_most(first, second):
+        return second
     return expr
 
 
@@ -292,6 +297,8 @@ def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
         case Let(var, value, body):
             if isinstance(value, (Const, Var)):
                 return simplify_stmt(substitute_in(body, {var.name: value}), known)
+            if var.name not in variables_in(body):
+                return simplify_stmt(body, known)
             inside = known.bind(var.name, value, value) if is_index(value) else known
             return _unless_empty(replace(stmt, body=simplify_stmt(body, inside)))
         case Allocate(buffer, body):

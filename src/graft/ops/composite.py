@@ -48,4 +48,13 @@ def arithmetic(graph: Graph) -> Work:
     return total
 
 
-define("composite", "*operands", _type, _meaning, attrs=CompositeAttrs, work=_work, outputs=None)
+define(
+    "composite",
+    "*operands",
+    _type,
+    _meaning,
+    attrs=CompositeAttrs,
+    work=_work,
+    outputs=None,
+    tensors_only=False,
+)

@@ -20,6 +20,7 @@ from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.evaluate import run_graph
 from graft.ir.graph import Graph
+from graft.ir.memory import check_bytes
 from graft.ir.op import Work, define
 from graft.ir.types import TensorType, Type
 from graft.ops.bodies import (
@@ -87,7 +88,16 @@ def _if_work(attrs: IfAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work
     )
 
 
-define("if", "condition *captures", _if_types, _if, attrs=IfAttrs, outputs=None, work=_if_work)
+define(
+    "if",
+    "condition *captures",
+    _if_types,
+    _if,
+    attrs=IfAttrs,
+    outputs=None,
+    work=_if_work,
+    tensors_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +156,7 @@ def _loop(
     proceed = True if condition is None else bool(sole_item(condition))
     state, captures = list(values[:carried]), values[carried:]
     stacks: list[list[Array]] = [[] for _ in body.outputs[1 + carried :]]
-    turn = 0
+    turn = stacked = 0
     # The body's condition also ends a loop that was given none: ONNX's table says that it is
     # ignored then, but ONNX's reference and ONNX Runtime agree that it is not.
     while proceed and (limit is None or turn < limit):
@@ -156,6 +166,8 @@ def _loop(
         state = results[:carried]
         for stack, piece in zip(stacks, results[carried:], strict=True):
             stack.append(piece)
+            stacked += piece.nbytes
+        check_bytes(stacked, f"after {turn} turns loop would stack results")
         turn += 1
     bindings: Bindings = {}
     if turn == 0:
@@ -177,6 +189,7 @@ define(
     attrs=LoopAttrs,
     outputs=None,
     work=_loop_work,
+    tensors_only=False,
 )
 
 
@@ -270,4 +283,13 @@ def _scan_work(attrs: ScanAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> 
     return work_times(body_work(attrs.body, bindings), count)
 
 
-define("scan", "*values", _scan_types, _scan, attrs=ScanAttrs, outputs=None, work=_scan_work)
+define(
+    "scan",
+    "*values",
+    _scan_types,
+    _scan,
+    attrs=ScanAttrs,
+    outputs=None,
+    work=_scan_work,
+    tensors_only=False,
+)

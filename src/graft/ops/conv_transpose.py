@@ -18,6 +18,7 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Dims, Ints
+from graft.ir.memory import check_extents
 from graft.ir.op import Kind, Work, define, elementwise_work, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.conv import ConvAttrs, check_groups
@@ -183,6 +184,7 @@ def _col2im(attrs: Col2ImAttrs, data: Array, image: Array | None, block: Array |
     columns = data.astype(computed_in, copy=False)
     columns = columns.reshape(data.shape[0] * channels, *kernel, *counts)
     full = [extent + begin + end for extent, (begin, end) in zip(extents, pairs, strict=True)]
+    check_extents((data.shape[0] * channels, *full), columns.dtype, "col2im")
     total = np.zeros((data.shape[0] * channels, *full), computed_in)
     add_columns(total, columns, window)
     inside = padded(total, [(-begin, -end) for begin, end in pairs])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.literal import Literal
+from graft.ir.memory import check_extents
 from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import TensorType, Type
 from graft.ops.rules import require, symbolic_by, unknown_shape
@@ -74,6 +76,7 @@ def shape_operand(shape: Dims | None, operand: TensorType | None) -> tuple[AnyDi
     require(operand is not None, "the shape is given neither as operand nor as attribute")
     assert operand is not None
     require(operand.dtype is DType.INT64, f"the shape is {operand.dtype}, not int64")
+    require(operand.rank in (None, 1), f"the shape is {operand}, not a list")
     length = operand.shape[0] if operand.shape else UNKNOWN
     return (UNKNOWN,) * length if isinstance(length, int) else None
 
@@ -84,7 +87,9 @@ def _full_type(attrs: FullAttrs, fill: TensorType, shape: TensorType | None) -> 
 
 
 def _full(attrs: FullAttrs, fill: Array, shape: Array | None = None) -> Array:
-    extents: Any = attrs.shape if shape is None else shape.tolist()
+    extents: Any = attrs.shape if shape is None else shape.reshape(-1).tolist()
+    if shape is not None:
+        check_extents(extents, fill.dtype, "full")
     return np.full(extents, fill.reshape(-1)[0], dtype=fill.dtype)
 
 
@@ -102,7 +107,10 @@ define(
 
 @dataclass(frozen=True, slots=True)
 class ArangeAttrs(Attrs):
-    """Integers from `start` (included) to `limit` (excluded) in steps of `delta`."""
+    """Numbers from `start` (included) to `limit` (excluded) in steps of `delta`.
+
+    Floats are operands; how many there are is computed in double precision.
+    """
 
     start: Dim | None = None
     limit: Dim | None = None
@@ -119,14 +127,15 @@ def _arange_extent(start: AnyDim, limit: AnyDim, delta: AnyDim) -> AnyDim:
 
 
 def _arange_type(attrs: ArangeAttrs, *operands: TensorType | None) -> TensorType:
-    require(attrs.dtype.is_integer, f"counts in integers, not {attrs.dtype}")
+    dtype = attrs.dtype
+    require(dtype.is_integer or dtype.is_float, f"counts in real numbers, not {dtype}")
     values: list[AnyDim] = []
     for value, operand in zip((attrs.start, attrs.limit, attrs.delta), operands, strict=True):
         require(value is not None or operand is not None, "start, limit or step is missing")
-        same = operand is None or operand.dtype is attrs.dtype
-        require(same, f"an operand is not {attrs.dtype} as the result")
+        same = operand.dtype is dtype if operand is not None else dtype.is_integer
+        require(same, f"start, limit or step is not {dtype} as the result")
         values.append(UNKNOWN if value is None else value)
-    return TensorType(attrs.dtype, (_arange_extent(*values),))
+    return TensorType(dtype, (_arange_extent(*values),))
 
 
 def _arange(attrs: ArangeAttrs, *operands: Array | None) -> Array:
@@ -137,7 +146,15 @@ def _arange(attrs: ArangeAttrs, *operands: Array | None) -> Array:
     ]
     if delta == 0:
         raise EvaluationError("the step is 0")
-    return np.arange(start, limit, delta, dtype=attrs.dtype.numpy)
+    steps = (limit - start) / delta if attrs.dtype.is_float else -((start - limit) // delta)
+    if not math.isfinite(steps):
+        raise EvaluationError(f"from {start} to {limit} in steps of {delta} is no finite range")
+    count = max(math.ceil(steps), 0)
+    check_extents([count], attrs.dtype.numpy, "arange")
+    if attrs.dtype.is_integer:
+        return np.arange(start, limit, delta, dtype=attrs.dtype.numpy)
+    first, step = np.array([start, delta], attrs.dtype.numpy)
+    return np.asarray(first + np.arange(count).astype(attrs.dtype.numpy) * step)
 
 
 define(
@@ -167,8 +184,9 @@ def _eye_type(attrs: EyeAttrs, shape: TensorType | None) -> TensorType:
 
 
 def _eye(attrs: EyeAttrs, shape: Array | None) -> Array:
-    extents: Any = attrs.shape if shape is None else shape.tolist()
+    extents: Any = attrs.shape if shape is None else shape.reshape(-1).tolist()
     rows, columns = extents
+    check_extents(extents, attrs.dtype.numpy, "eye")
     return np.eye(rows, columns, k=attrs.k, dtype=np.int8).astype(attrs.dtype.numpy)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims
+from graft.ir.memory import check_extents
 from graft.ir.op import Work, define, traffic
 from graft.ir.types import TensorType, Type
 from graft.ops.resize import to_dtype, working_dtype
@@ -227,6 +228,7 @@ def _affine_grid_type(
 def _affine_grid(attrs: AffineGridAttrs, theta: Array, size: Array | None) -> Array:
     _, _, *extents = attrs.size if size is None else size.tolist()  # type: ignore[misc]
     dtype = working_dtype(theta.dtype)
+    check_extents([len(theta), *extents, len(extents)], theta.dtype, "affine_grid")
     lines = [_line(int(extent), attrs.align_corners) for extent in extents]
     mesh = np.meshgrid(*lines, indexing="ij")
     points = np.stack([*reversed(mesh), np.ones_like(mesh[0])], axis=-1).astype(dtype)

@@ -15,6 +15,7 @@ from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
+from graft.ir.memory import check_extents
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import TensorType
 from graft.ops.rules import (
@@ -211,6 +212,7 @@ def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | N
     extent: Any = attrs.depth if depth is None else int(depth.reshape(-1)[0])
     if extent < 0:
         raise EvaluationError(f"the depth is {extent}")
+    check_extents((*indices.shape, extent), values.dtype, "one_hot")
     if indices.dtype.kind == "u":
         indices = np.minimum(indices.astype(np.uint64), extent)  # beyond the depth is no position
     wanted = np.expand_dims(indices.astype(np.int64), attrs.axis)

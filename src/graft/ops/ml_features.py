@@ -125,7 +125,14 @@ def _map_to_tensor(attrs: MapToTensorAttrs, data: dict[int, Any]) -> Array:
     return _row([data.get(key, missing) for key in range(attrs.length)], attrs.dtype)
 
 
-define("ml.map_to_tensor", "data", _map_to_tensor_type, _map_to_tensor, attrs=MapToTensorAttrs)
+define(
+    "ml.map_to_tensor",
+    "data",
+    _map_to_tensor_type,
+    _map_to_tensor,
+    attrs=MapToTensorAttrs,
+    tensors_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,14 @@ def _dict_vectorize(attrs: DictVectorizeAttrs, data: dict[Any, Any]) -> Array:
     return _row(items, attrs.dtype)
 
 
-define("ml.dict_vectorize", "data", _dict_vectorize_type, _dict_vectorize, attrs=DictVectorizeAttrs)
+define(
+    "ml.dict_vectorize",
+    "data",
+    _dict_vectorize_type,
+    _dict_vectorize,
+    attrs=DictVectorizeAttrs,
+    tensors_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from graft.base.dims import UNKNOWN, AnyDim, ceildiv, product, provably_differen
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints
+from graft.ir.memory import check_extents
 from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.creation import shape_operand
@@ -345,7 +346,10 @@ def _broadcast_to_type(
 
 
 def _broadcast_to(attrs: BroadcastToAttrs, data: Array, shape: Array | None = None) -> Array:
-    return np.broadcast_to(data, tuple(given(attrs.shape, shape)))
+    extents = tuple(given(attrs.shape, shape))
+    if shape is not None:
+        check_extents(extents, data.dtype, "broadcast_to")
+    return np.broadcast_to(data, extents)
 
 
 define(
@@ -373,12 +377,20 @@ def _tile_type(attrs: TileAttrs, data: TensorType, reps: TensorType | None) -> T
     require(not provably_different(count, rank), f"{count} repetitions for {rank} axes")
     if attrs.reps is None:
         return TensorType(data.dtype, unknown_shape(rank))
+    negative = any(isinstance(repeat, int) and repeat < 0 for repeat in attrs.reps)
+    require(not negative, f"a negative number of repetitions in {list(attrs.reps)}")
     pairs = zip(shape_of(data), attrs.reps, strict=True)
     return TensorType(data.dtype, tuple(dim * repeat for dim, repeat in pairs))
 
 
 def _tile(attrs: TileAttrs, data: Array, reps: Array | None = None) -> Array:
-    return np.tile(data, tuple(given(attrs.reps, reps)))
+    repeats = tuple(given(attrs.reps, reps))
+    if reps is not None:
+        if len(repeats) != data.ndim or min(repeats, default=0) < 0:
+            raise EvaluationError(f"{list(repeats)} are no repetitions for {data.ndim} axes")
+        extents = [extent * repeat for extent, repeat in zip(data.shape, repeats, strict=True)]
+        check_extents(extents, data.dtype, "tile")
+    return np.tile(data, repeats)
 
 
 define(

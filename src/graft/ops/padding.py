@@ -16,6 +16,7 @@ from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints, Number
+from graft.ir.memory import check_extents
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import Shape, TensorType
 from graft.ops.movement import given, length_of
@@ -122,11 +123,12 @@ def _pad_axis(data: Array, axis: int, before: int, after: int, mode: str, fill: 
     data = data[(slice(None),) * axis + (kept,)]
     before, extent = min(max(before, 0), total), data.shape[axis]
     after = total - before - extent
+    shape = (*data.shape[:axis], total, *data.shape[axis + 1 :])
+    check_extents(shape, data.dtype, "nn.pad")
     if mode != "constant":
         _padded_extent(extent, before, after, axis, mode)
         positions = _SOURCES[mode](np.arange(-before, extent + after), extent)
         return np.take(data, positions, axis=axis)
-    shape = (*data.shape[:axis], total, *data.shape[axis + 1 :])
     result = np.full(shape, fill, dtype=data.dtype)
     result[(slice(None),) * axis + (slice(before, before + extent),)] = data
     return result

@@ -15,6 +15,7 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Dims
+from graft.ir.memory import check_extents
 from graft.ir.op import define
 from graft.ir.types import TensorType
 from graft.ops.creation import shape_operand
@@ -64,7 +65,9 @@ def _random_type(attrs: UniformAttrs | NormalAttrs, shape: TensorType | None) ->
 
 
 def _extents(attrs: UniformAttrs | NormalAttrs, shape: Array | None) -> tuple[Any, ...]:
-    return tuple(shape.tolist()) if shape is not None else attrs.shape or ()
+    extents: Any = tuple(shape.reshape(-1).tolist()) if shape is not None else attrs.shape or ()
+    check_extents(extents, np.dtype(np.uint64), "random")
+    return tuple(extents)
 
 
 def _uniform(attrs: UniformAttrs, shape: Array | None) -> Array:

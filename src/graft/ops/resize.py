@@ -12,6 +12,7 @@ rounded to the nearest even one and saturate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +23,7 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims, Floats, Ints
+from graft.ir.memory import check_extents
 from graft.ir.op import Work, define, movement_work, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.rules import normalize_axes, require, unknown_shape
@@ -179,6 +181,7 @@ def _resized(
     """The extents of the resized axes after resizing."""
     if scales is not None:
         require(all(scale > 0 for scale in scales), f"scales have to be positive: {list(scales)}")
+        require(math.inf not in scales, f"scales have to be finite: {list(scales)}")
         return [_scaled(extent, scale) for extent, scale in zip(extents, scales, strict=True)]
     assert sizes is not None
     wanted = [size for size in sizes if isinstance(size, int)]
@@ -291,6 +294,10 @@ def _resize(
     steps = plan(attrs, data.shape, *given)
     if any(axis.extent == 0 < axis.resized for axis in steps):
         raise ValueError("an empty axis cannot grow")
+    extents = list(data.shape)
+    for axis in steps:
+        extents[axis.axis] = axis.resized
+    check_extents(extents, data.dtype, "resize")
     if attrs.method == "nearest_neighbor":
         result = data
         for axis in steps:

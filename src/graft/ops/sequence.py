@@ -71,7 +71,12 @@ def _construct_type(_attrs: Attrs, *elements: Type) -> Type:
 
 
 define(
-    "sequence.construct", "*elements", _construct_type, lambda _, *data: list(data), work=_no_work
+    "sequence.construct",
+    "*elements",
+    _construct_type,
+    lambda _, *data: list(data),
+    work=_no_work,
+    tensors_only=False,
 )
 
 
@@ -89,6 +94,7 @@ define(
     lambda _attrs: [],
     attrs=EmptyAttrs,
     work=_no_work,
+    tensors_only=False,
 )
 
 
@@ -102,7 +108,14 @@ def _insert(_attrs: Attrs, sequence: list[Any], element: Any, position: Array | 
     return [*sequence[:place], element, *sequence[place:]]
 
 
-define("sequence.insert", "sequence element position?", _insert_type, _insert, work=_no_work)
+define(
+    "sequence.insert",
+    "sequence element position?",
+    _insert_type,
+    _insert,
+    work=_no_work,
+    tensors_only=False,
+)
 
 
 def _erase_type(_attrs: Attrs, sequence: Type, position: Type | None) -> Type:
@@ -115,7 +128,9 @@ def _erase(_attrs: Attrs, sequence: list[Any], position: Array | None) -> list[A
     return [*sequence[:place], *sequence[place + 1 :]]
 
 
-define("sequence.erase", "sequence position?", _erase_type, _erase, work=_no_work)
+define(
+    "sequence.erase", "sequence position?", _erase_type, _erase, work=_no_work, tensors_only=False
+)
 
 
 def _at_type(_attrs: Attrs, sequence: Type, position: Type) -> Type:
@@ -127,7 +142,7 @@ def _at(_attrs: Attrs, sequence: list[Any], position: Array) -> Any:
     return sequence[_place(position, len(sequence), len(sequence), -1)]
 
 
-define("sequence.at", "sequence position", _at_type, _at, work=_no_work)
+define("sequence.at", "sequence position", _at_type, _at, work=_no_work, tensors_only=False)
 
 
 def _length_type(_attrs: Attrs, sequence: Type) -> Type:
@@ -141,6 +156,7 @@ define(
     _length_type,
     lambda _, sequence: np.array(len(sequence), dtype=np.int64),
     work=_no_work,
+    tensors_only=False,
 )
 
 
@@ -246,6 +262,7 @@ define(
     _concatenate,
     attrs=JoinAttrs,
     work=movement_work,
+    tensors_only=False,
 )
 
 
@@ -271,6 +288,7 @@ define(
     lambda _attrs, value: value,
     attrs=OptionalAttrs,
     work=_no_work,
+    tensors_only=False,
 )
 
 
@@ -291,6 +309,7 @@ define(
     _has_element_type,
     lambda _attrs, value: np.array(value is not None),
     work=elementwise_work,
+    tensors_only=False,
 )
 
 
@@ -306,4 +325,5 @@ define(
     lambda _attrs, value: _optional(value).element,
     _get_element,
     work=_no_work,
+    tensors_only=False,
 )

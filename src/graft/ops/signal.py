@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
+from graft.ir.memory import check_extents
 from graft.ir.op import Work, define, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.rules import normalize_axis, require, require_same_dim, shape_of, unknown_shape
@@ -88,6 +89,8 @@ def _dft(attrs: DftAttrs, data: Array, dft_length: Array | None, axis: Array | N
         length = _default_length(attrs, data.shape[position])
     if length < 1:
         raise ValueError(f"a transform of length {length}")
+    extents = [*data.shape[:position], length, *data.shape[position + 1 : -1]]
+    check_extents(extents, np.dtype(np.complex128), "dft")
     signal = _numbers(data)
     if attrs.onesided and attrs.inverse:
         if data.shape[-1] != 2:
@@ -249,6 +252,7 @@ def _mel(attrs: MelAttrs, *operands: Array | None) -> Array:
         getattr(attrs, name) if operand is None else operand.item()
         for name, operand in zip(_MEL_OPERANDS, operands, strict=True)
     )
+    check_extents((length // 2 + 1, bins), np.dtype(np.float64), "mel_weight_matrix")
     low, high = (2595 * np.log10(1 + float(hertz) / 700) for hertz in (lower, upper))
     edges = low + np.arange(bins + 2) * ((high - low) / (bins + 2))
     hertz = 700 * (10 ** (edges / 2595) - 1)

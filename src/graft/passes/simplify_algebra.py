@@ -79,6 +79,8 @@ def involution(site: Site) -> Replacement:
     inner = site.producer(site.node.args[0])
     if inner is None or inner.op is not site.node.op:
         return Refusal("the operand is not the same operator")
+    if site.root.dtype is DType.FLOAT8E8M0FNU:
+        return Refusal(f"{site.root.dtype} has no negative numbers")
     return inner.args[0]
 
 
@@ -93,6 +95,8 @@ def idempotence(site: Site) -> Replacement:
 
 @RULES.rule(lambda x: op.negative(x) * op.negative(x))
 def square_of_negative(site: Site, x: Value) -> Replacement:
+    if x.dtype is DType.FLOAT8E8M0FNU:
+        return Refusal(f"{x.dtype} has no negative numbers")
     return site.emit("multiply", x, x)
 
 

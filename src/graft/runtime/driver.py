@@ -4,7 +4,7 @@ The driver walks an array of step records and calls each kernel with `(thread, t
 the threads meet at a barrier after every step. It is written in LLVM IR, compiled when a model is
 compiled and stored in the artifact beside the kernels, so that loading compiles nothing. The
 constants below describe the memory that the driver and `team.py` share; whoever changes one changes
-`artifact.FORMAT` too. docs/runtime.md explains barriers and sleeping.
+`container.FORMAT` too. docs/runtime.md explains barriers and sleeping.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SERIAL, RUNS_ON = 1, 2
 
 # A team's memory. Words that threads write while others poll lie on cache lines of their own.
 TEAM_BYTES = 768
-STEP_SPINS, KERNEL_SPINS, IDLE_SPINS = 192, 448, 640
+PATIENCES = (192, 448, 640)  # of its three gates: how often to look, how often to offer the core
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,10 @@ def driver_text(triple: str) -> str:
 
 
 # A gate is a word that changes when waiters may pass, then how many of them sleep (64 bytes on),
-# then how often they look before they sleep (128 bytes on). A barrier is a count of arrivals, then
-# a gate (64 bytes on). A team is the barrier between steps, the barrier within kernels (256), the
-# gate at which idle workers wait (512), and the job: steps, count, threads, times, stop (704).
+# then their patience (128 bytes on): how often they look, and how often they look and offer their
+# core to others, before they sleep. A barrier is a count of arrivals, then a gate (64 bytes on). A
+# team is the barrier between steps, the barrier within kernels (256), the gate at which idle
+# workers wait (512), and the job: steps, count, threads, times, stop (704).
 _TEXT = Template("""
 target triple = "$triple"
 
@@ -117,11 +118,11 @@ done:
 ; threads have the core, in case the one waited for needs this very core; then sleeps.
 define internal i32 @pass_gate(ptr %gate, i32 %old) nounwind {
 entry:
-  %spins.at = getelementptr i8, ptr %gate, i64 128
-  %spins = load i64, ptr %spins.at, align 8
-  %yields.at = getelementptr i8, ptr %gate, i64 136
-  %yields = load i64, ptr %yields.at, align 8
-  %patience = add i64 %spins, %yields
+  %looks.at = getelementptr i8, ptr %gate, i64 128
+  %looks = load i64, ptr %looks.at, align 8
+  %offers.at = getelementptr i8, ptr %gate, i64 136
+  %offers = load i64, ptr %offers.at, align 8
+  %patience = add i64 %looks, %offers
   br label %look
 look:
   %left = phi i64 [ %patience, %entry ], [ %less, %again ]
@@ -129,16 +130,16 @@ look:
   %open = icmp ne i32 %now, %old
   br i1 %open, label %passed, label %check
 check:
-  %eager = icmp sgt i64 %left, %yields
+  %eager = icmp sgt i64 %left, %offers
   br i1 %eager, label %pause, label %tire
 pause:
   $pause
   br label %again
 tire:
   %tired = icmp sle i64 %left, 0
-  br i1 %tired, label %lie.down, label %yield
-yield:
-  %yielded = call i32 @sched_yield()
+  br i1 %tired, label %lie.down, label %offer
+offer:
+  %offered = call i32 @sched_yield()
   br label %again
 again:
   %less = sub i64 %left, 1

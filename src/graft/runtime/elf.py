@@ -45,7 +45,8 @@ def _read(code: bytes) -> ObjectSymbols:
     if kind != _RELOCATABLE or size != _SECTION.size:
         raise ValueError("not a relocatable object")
     sections = [_SECTION.unpack_from(code, start + index * size) for index in range(count)]
-    defined, undefined = set(), set()
+    defined: set[str] = set()
+    undefined: set[str] = set()
     for _, section_kind, _, _, offset, length, link, _, _, entry in sections:
         if section_kind != _SYMBOL_TABLE or entry != _SYMBOL.size:
             continue

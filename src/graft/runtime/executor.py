@@ -21,6 +21,7 @@ from graft.runtime.memory import address_of, aligned_empty, aligned_size
 from graft.runtime.native import Library
 from graft.runtime.program import (
     Arena,
+    BufferRef,
     Constant,
     Input,
     KernelCall,
@@ -82,7 +83,7 @@ class _Tables:
             for reference in step.buffers:
                 self._refer(reference, thread)
 
-    def _refer(self, reference: object, thread: int) -> None:
+    def _refer(self, reference: BufferRef, thread: int) -> None:
         position = len(self.words)
         word = 0
         match reference:

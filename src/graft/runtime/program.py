@@ -16,6 +16,8 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import Place, UserError
 from graft.runtime.memory import ALIGNMENT, address_of
 
+NOWHERE = Place()
+
 
 class ProgramError(UserError):
     """A compiled program that contradicts itself."""
@@ -23,7 +25,8 @@ class ProgramError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor: its name, element type, shape, and the alignment in bytes that kernels rely on."""
+    """A tensor: its name, element type and shape, and the alignment in bytes that kernels rely on
+    beyond that of its elements."""
 
     name: str
     dtype: DType
@@ -89,7 +92,7 @@ class KernelCall:
     label: str = ""
     flops: int = 0
     bytes: int = 0
-    place: Place = Place()
+    place: Place = NOWHERE
     serial: bool = False
     runs_on: bool = False
 
@@ -117,7 +120,7 @@ class PythonStep:
     label: str = ""
     flops: int = 0
     bytes: int = 0
-    place: Place = Place()
+    place: Place = NOWHERE
 
 
 Step = KernelCall | PythonStep

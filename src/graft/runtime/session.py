@@ -1,7 +1,8 @@
 """What users hold: named arrays in, arrays out, with the habits of ONNX Runtime.
 
 Feeds are checked before anything runs. Arrays, and whatever speaks the buffer protocol or DLPack,
-are used where they lie; only what is not contiguous or not aligned as the kernels need it is copied.
+are used where they lie; only what is not contiguous, or not aligned as the kernels need it, is
+copied.
 """
 
 from __future__ import annotations
@@ -163,7 +164,8 @@ class _Slot:
 
     def usable(self, array: Array) -> bool:
         """Whether kernels can work on the array where it lies."""
-        if not array.flags.c_contiguous:
+        flags = array.flags
+        if not (flags.c_contiguous and flags.aligned):
             return False
         return self.spec.alignment == 1 or address_of(array) % self.spec.alignment == 0
 

@@ -19,23 +19,15 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.runtime.driver import (
-    IDLE_SPINS,
-    KERNEL_SPINS,
-    RUN,
-    STEP_SPINS,
-    STOP,
-    TEAM_BYTES,
-    WORK,
-)
+from graft.runtime.driver import PATIENCES, RUN, STOP, TEAM_BYTES, WORK
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.native import Library
 
-# How often a waiting thread looks before it sleeps. A look takes some ten nanoseconds; falling
-# asleep and being woken take some ten microseconds, so that about as long is worth waiting. With
-# more threads than cores, the one waited for may need the very core that the waiter holds.
-_SPINS, _SPINS_WHEN_CROWDED = 4_000, 50
-_YIELDS=0
+# How often a waiting thread looks, and how often it looks and offers its core to others, before it
+# sleeps. Looking takes some ten nanoseconds, offering some hundred, sleeping and being woken some
+# ten microseconds. The one waited for may need the very core that the waiter holds, surely so with
+# more threads than cores: hence few looks, and offers for longer than sleeping would take.
+_LOOKS, _LOOKS_WHEN_CROWDED, _OFFERS = 100, 20, 1_000
 
 _RUN = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
@@ -84,11 +76,13 @@ class Team:
 
     def run(self, steps: int, count: int, times: int = 0) -> None:
         """Run step records at an address; `times` is where the driver writes what it measures."""
-        if self._finalizer is None and self.threads > 1:
+        if self.threads > 1 and not (self._finalizer and self._finalizer.alive):
             self._start()
         self._run(self._address, steps, count, self.threads, times)
 
     def _start(self) -> None:
+        """Also after the process began to exit and sent the workers home."""
+        self._begin_anew()
         try:
             self._start_workers()
         except RuntimeError as error:
@@ -130,9 +124,9 @@ def _team_memory(threads: int) -> Array:
     memory = aligned_empty((TEAM_BYTES // 8,), np.dtype(np.int64))
     memory[:] = 0
     crowded = threads > len(os.sched_getaffinity(0))
-    for offset in (STEP_SPINS, KERNEL_SPINS, IDLE_SPINS):
-        memory[offset // 8] = _SPINS_WHEN_CROWDED if crowded else _SPINS
-        memory[offset // 8 + 1] = _YIELDS
+    for offset in PATIENCES:
+        memory[offset // 8] = _LOOKS_WHEN_CROWDED if crowded else _LOOKS
+        memory[offset // 8 + 1] = _OFFERS
     return memory
 
 
@@ -144,10 +138,14 @@ def _live(work: _Native, memory: Array, thread: int, library: Library) -> None:
 def _dismiss(
     stop: _Native, memory: Array, workers: list[threading.Thread], library: Library
 ) -> None:
-    """Send workers home and wait until they are gone, so that their code can go too."""
+    """Send workers home and wait until they are gone.
+
+    Not for ever: the garbage collector may come here from within `threading` itself, holding a lock
+    that a worker needs to end. Workers keep what they run on, so that leaving before them is safe.
+    """
     stop(address_of(memory))
     for worker in workers:
-        worker.join()
+        worker.join(timeout=1.0)
 
 
 _TEAMS: weakref.WeakSet[Team] = weakref.WeakSet()

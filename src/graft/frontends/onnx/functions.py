@@ -1,25 +1,118 @@
 """What a node calls: an operator with a schema, or a function of ONNX's or the model's own.
 
-In goes a node; it is checked against its schema, or out come the nodes to lower in its stead. A
+In goes a node; it is checked against what it calls, or out come the nodes to lower in its stead. A
 graph among a call's attributes reads names of the caller, which the function may use for something
 else: such graphs get names of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import onnx
 
-from graft.base.errors import ModelError, Place, UnsupportedError
+from graft.base.errors import ModelError, Place, UnsupportedError, UserError
 from graft.frontends.onnx.types import type_to_onnx
 from graft.ir.graph import Value
 
 # Before a name: it belongs to the function's caller. One mark for each level of calls. ONNX reads
 # some function bodies from text, so that it has to be possible in a name there.
 _CALLERS = "__callers__"
+
+# A model may always come to so many nodes when its functions are inlined, and a large one to more.
+_MOST_NODES = 1_000_000
+_MOST_GROWTH = 10
+
+# Local functions by domain, name and overload.
+FunctionKey = tuple[str, str, str]
+Functions = Mapping[FunctionKey, onnx.FunctionProto]
+
+
+def plain_domain(domain: str) -> str:
+    """The main domain has two names."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def called(node: onnx.NodeProto) -> FunctionKey:
+    """The local function that the node calls, if there is one."""
+    return plain_domain(node.domain), node.op_type, node.overload
+
+
+def local_functions(model: onnx.ModelProto, source: str) -> dict[FunctionKey, onnx.FunctionProto]:
+    """The model's own functions."""
+    found: dict[FunctionKey, onnx.FunctionProto] = {}
+    for function in model.functions:
+        key = (plain_domain(function.domain), function.name, function.overload)
+        if key in found:
+            place = Place(source, function.name, "function")
+            raise ModelError(f"there are two functions '{_full_name(function)}'", place)
+        found[key] = function
+    return found
+
+
+def _full_name(function: onnx.FunctionProto) -> str:
+    name = f"{function.domain}.{function.name}" if function.domain else function.name
+    return f"{name}:{function.overload}" if function.overload else name
+
+
+def opset_versions(imports: Iterable[onnx.OperatorSetIdProto], place: Place) -> dict[str, int]:
+    """Opset versions by domain; `ai.onnx` is the empty domain."""
+    found: dict[str, int] = {}
+    for entry in imports:
+        domain, version = plain_domain(entry.domain), entry.version
+        of = f" of '{domain}'" if domain else ""
+        if found.setdefault(domain, version) != version:
+            raise ModelError(f"opsets {found[domain]} and {version}{of} are both imported", place)
+        newest = onnx.defs.C.schema_version_map().get(domain, (1, version))[1]
+        if version < 1:
+            raise ModelError(f"there is no opset {version}{of}", place)
+        if version > newest:
+            message = f"opset {version}{of} is newer than onnx knows ({newest})"
+            raise UnsupportedError(message, place, "upgrade the onnx package")
+    return found
+
+
+def inlined_size(model: onnx.ModelProto, functions: Functions, source: str) -> int:
+    """How many nodes the model has when its functions are inlined; too many is an error."""
+    own, calls = _contents(model.graph.node, functions)
+    inside = {key: _contents(function.node, functions) for key, function in functions.items()}
+    stored = own + sum(count for count, _ in inside.values())
+    limit = max(_MOST_NODES, _MOST_GROWTH * stored)
+    sizes: dict[FunctionKey, int] = {}
+    try:
+        for key in TopologicalSorter({key: c for key, (_, c) in inside.items()}).static_order():
+            count, within = inside[key]
+            # What is too large stays so; exact numbers could have any number of digits.
+            sizes[key] = min(count + sum(within[c] * sizes[c] for c in within), limit + 1)
+    except CycleError:
+        return stored  # the scope says which function calls itself, if it is ever called
+    total = own + sum(calls[key] * sizes[key] for key in calls)
+    if total > limit:
+        name = max(calls, key=lambda key: calls[key] * sizes[key])[1]
+        message = f"with the function '{name}' inlined there are more than {limit} nodes"
+        raise ModelError(message, Place(source, name, "function"))
+    return total
+
+
+def _contents(
+    nodes: Iterable[onnx.NodeProto], functions: Functions
+) -> tuple[int, Counter[FunctionKey]]:
+    """How many nodes there are, those of nested graphs included, and the calls among them."""
+    count = 0
+    calls: Counter[FunctionKey] = Counter()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        count += 1
+        if called(node) in functions:
+            calls[called(node)] += 1
+        for graph in _graphs_of(node):
+            waiting.extend(graph.node)
+    return count, calls
 
 
 def plain_name(name: str) -> str:
@@ -34,29 +127,18 @@ def callers_name(name: str) -> str | None:
 
 def entered(function: onnx.FunctionProto, inlined: tuple[str, ...]) -> tuple[str, ...]:
     """The functions that one is within, inside of this one; recursion is an error."""
-    name = f"{function.domain}.{function.name}" if function.domain else function.name
-    name = f"{name}:{function.overload}" if function.overload else name
+    name = _full_name(function)
     within = (*inlined, name)
     if name in inlined:
         raise ModelError(f"the function '{function.name}' calls itself: {' -> '.join(within)}")
     return within
 
 
-def overload_of(
-    function: onnx.FunctionProto, functions: Iterable[onnx.FunctionProto], overload: str
-) -> onnx.FunctionProto:
-    """The one among local functions that has this function's name and the overload."""
-    if function.overload == overload:
-        return function
-    wanted = (function.domain, function.name, overload)
-    for other in functions:
-        if (other.domain, other.name, other.overload) == wanted:
-            return other
-    raise ModelError(f"the function '{function.name}' has no overload '{overload}'")
-
-
-def unknown_operator(node: onnx.NodeProto, opset: int, place: Place) -> UnsupportedError:
+def unknown_operator(node: onnx.NodeProto, opset: int, place: Place) -> UserError:
     """The error for an operator that nothing lowers."""
+    if node.overload:
+        name, overload = node.op_type, node.overload
+        return ModelError(f"the function '{name}' has no overload '{overload}'", place)
     if node.domain in ("", "ai.onnx", "ai.onnx.ml"):
         return UnsupportedError(
             f"operator {node.op_type} of opset {opset} is not known",
@@ -70,8 +152,31 @@ def unknown_operator(node: onnx.NodeProto, opset: int, place: Place) -> Unsuppor
     )
 
 
+def check_attributes(node: onnx.NodeProto) -> None:
+    """Refuse attributes that are given twice, or that refer to a function where there is none."""
+    seen: set[str] = set()
+    for attribute in node.attribute:
+        name, reference = attribute.name, attribute.ref_attr_name
+        if name in seen:
+            raise ModelError(f"attribute '{name}' of {node.op_type} is given twice")
+        if reference:
+            message = f"attribute '{name}' of {node.op_type} refers to '{reference}' of a function"
+            raise ModelError(f"{message}, but is in none")
+        seen.add(name)
+
+
+def check_call(function: onnx.FunctionProto, node: onnx.NodeProto) -> None:
+    """Refuse a call of a local function with too many operands, or unknown attributes."""
+    check_attributes(node)
+    known = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
+    for attribute in node.attribute:
+        if attribute.name not in known:
+            raise ModelError(f"the function '{function.name}' has no '{attribute.name}'")
+
+
 def check_against_schema(node: onnx.NodeProto, domain: str, opset: int) -> None:
     """Refuse wrong operand counts and attributes that the operator does not have."""
+    check_attributes(node)
     schema = _schema(node.op_type, domain, opset)
     if schema is None:
         raise ModelError(f"{node.op_type} does not exist in opset {opset}")
@@ -99,7 +204,7 @@ def function_body(
     node: onnx.NodeProto, operands: Sequence[Value | None], opset: int
 ) -> onnx.FunctionProto | None:
     """The body by which ONNX defines the node's operator, or None where it has none."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = plain_domain(node.domain)
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
     except onnx.defs.SchemaError:

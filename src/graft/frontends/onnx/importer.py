@@ -11,14 +11,21 @@ import os
 import onnx
 
 from graft import ops  # noqa: F401  (registers the operators)
+from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import ModelError, Place, UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (registers the lowerings)
+from graft.frontends.onnx.functions import inlined_size, local_functions, opset_versions
 from graft.frontends.onnx.reader import Source, read_model
-from graft.frontends.onnx.scope import Scope, opset_versions, sorted_nodes
+from graft.frontends.onnx.scope import Budget, Scope, sorted_nodes
 from graft.frontends.onnx.types import type_from_onnx
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
-from graft.ir.types import Type, compatible
+from graft.ir.literal import Literal
+from graft.ir.types import TensorType, Type, compatible
+
+# How often a node may be lowered on average, since loops import their bodies again and again.
+_PATIENCE = 100
+_LEAST = 10_000
 
 
 def import_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
@@ -28,18 +35,17 @@ def import_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Gr
 
 def import_source(source: Source) -> Graph:
     """Import a model that has been read."""
-    model = source.model
-    opsets = opset_versions(model.opset_import)
-    _check_opsets(opsets, source)
+    model, place = source.model, Place(source.name)
+    opsets = opset_versions(model.opset_import, place)
+    if not opsets:
+        raise ModelError("the model does not say which opset it uses", place)
+    functions = local_functions(model, source.name)
+    size = inlined_size(model, functions, source.name)
     builder = Builder(model.graph.name or "main")
-    functions = {(f.domain, f.name): f for f in model.functions}
-    scope = Scope(source, builder, opsets, functions)
+    scope = Scope(source, builder, opsets, functions, Budget(_LEAST + _PATIENCE * size))
     scope.initializers.update(source.initializers())
-    for info in model.graph.input:
-        if info.name not in scope.initializers:
-            if info.name in scope.values:
-                raise ModelError(f"the input '{info.name}' is declared twice", Place(source.name))
-            scope.values[info.name] = builder.input(info.name, _declared(info, source))
+    scope.declared.update((info.name, info.type) for info in model.graph.value_info)
+    _declare_inputs(scope, builder, source)
     scope.lower_all(sorted_nodes(model.graph, source.name))
     outputs = [scope.output(info.name) for info in model.graph.output]
     for info, value in zip(model.graph.output, outputs, strict=True):
@@ -47,17 +53,25 @@ def import_source(source: Source) -> Graph:
     return builder.build(*outputs, names=[info.name for info in model.graph.output])
 
 
-def _check_opsets(opsets: dict[str, int], source: Source) -> None:
-    place = Place(source.name)
-    if not opsets:
-        raise ModelError("the model does not say which opset it uses", place)
-    version = opsets.get("", 1)
-    newest = onnx.defs.onnx_opset_version()
-    if version < 1:
-        raise ModelError(f"there is no opset {version}", place)
-    if version > newest:
-        hint = "upgrade the onnx package"
-        raise UnsupportedError(f"opset {version} is newer than onnx knows ({newest})", place, hint)
+def _declare_inputs(scope: Scope, builder: Builder, source: Source) -> None:
+    """Inputs that have an initialiser are constants; old models declare all of them so."""
+    seen: set[str] = set()
+    for info in source.model.graph.input:
+        if info.name in seen:
+            raise ModelError(f"the input '{info.name}' is declared twice", Place(source.name))
+        seen.add(info.name)
+        default = scope.initializers.get(info.name)
+        if default is None:
+            scope.values[info.name] = builder.input(info.name, _declared(info, source))
+        elif info.type.WhichOneof("value"):
+            array = default.array if isinstance(default, Literal) else default
+            _check_default(_declared(info, source), array, Place(source.name, info.name, "input"))
+
+
+def _check_default(declared: Type, array: Array, place: Place) -> None:
+    actual = TensorType(dtype_of(array.dtype), array.shape)
+    if not compatible(declared, actual):
+        raise ModelError(f"declared {declared}, but its initialiser is {actual}", place)
 
 
 def _declared(info: onnx.ValueInfoProto, source: Source) -> Type:

@@ -25,7 +25,10 @@ from graft.frontends.onnx.skeleton import (
     write_skeleton_filled,
 )
 from graft.frontends.onnx.weights import Buffer, Weights, map_file
-from graft.frontends.onnx.wire import cut_out_payloads, messages_in
+from graft.frontends.onnx.wire import cut_out_payloads, nested_messages
+
+# Protobuf reads files of 100; models made in memory may be deeper, but not without end.
+MOST_NESTED = 256
 
 # Files that people take for ONNX models: what they have at which offset, and what to do about it.
 _FOREIGN = (
@@ -159,7 +162,9 @@ def _source(model: onnx.ModelProto, weights: Weights) -> Source:
         lacking = "graph" if model.ir_version else "IR version"
         message = f"not a readable ONNX model: it has no {lacking}: truncated or damaged?"
         raise ModelError(message, place, _hint(weights))
-    for message in messages_in(model):
+    for message, depth in nested_messages(model):
+        if depth > MOST_NESTED:
+            raise ModelError(f"the model is nested more than {MOST_NESTED} messages deep", place)
         if not _is_text(message):
             raise ModelError("a name in the model is not UTF-8: is the file damaged?", place)
     return Source(model, weights.name, weights, seeded_weights(model, weights.name))

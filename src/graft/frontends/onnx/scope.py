@@ -20,12 +20,16 @@ from graft.base.dtypes import Array
 from graft.base.errors import GraftError, ModelError, Place, UnsupportedError
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.functions import (
+    Functions,
+    called,
     callers_name,
     check_against_schema,
+    check_call,
     entered,
     function_body,
     instantiate,
-    overload_of,
+    opset_versions,
+    plain_domain,
     plain_name,
     unknown_operator,
     with_own_names,
@@ -33,6 +37,7 @@ from graft.frontends.onnx.functions import (
 from graft.frontends.onnx.legacy import MODERN, modernize
 from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.registry import LOWERINGS, key
+from graft.frontends.onnx.types import contradiction
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.literal import Literal
@@ -51,13 +56,26 @@ class Body:
 
 
 @dataclass
+class Budget:
+    """How many more nodes may be lowered: a loop's body is imported again until types settle."""
+
+    left: int
+
+    def spend(self, place: Place) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise ModelError("importing has no end: are loops nested in loops?", place)
+
+
+@dataclass
 class Scope:
     """What names mean in one graph or function body."""
 
     source: Source
     builder: Builder
     opsets: Mapping[str, int]
-    functions: Mapping[tuple[str, str], onnx.FunctionProto]
+    functions: Functions
+    budget: Budget
     parent: Scope | None = None  # of a nested graph: the scope around it
     caller: Scope | None = None  # of a function: where it is called
     path: str = ""
@@ -67,6 +85,7 @@ class Scope:
     values: dict[str, Value | None] = field(default_factory=dict)
     initializers: dict[str, Literal | Array] = field(default_factory=dict)
     captured: dict[Value, Value] = field(default_factory=dict)  # outer value -> body input
+    declared: dict[str, onnx.TypeProto] = field(default_factory=dict)  # of a graph's results
     # Constants that no node has made: these keep their names. Shared by all scopes.
     constants: set[Value] = field(default_factory=set)
 
@@ -140,6 +159,7 @@ class Scope:
         for index, node in enumerate(nodes):
             label = node.name or f"{node.op_type}_{index}"
             place = Place(self.source.name, f"{self.path}{label}", node.op_type)
+            self.budget.spend(place)
             operands = tuple(self._operand(name, place) for name in node.input)
             since = len(self.builder)
             results = self.lower_call(node, operands, place)
@@ -163,10 +183,13 @@ class Scope:
         return value
 
     def _define(self, name: str, value: Value | None, since: int, place: Place) -> Value:
-        if name in self.values:
+        if name in self.values or name in self.initializers:
             raise ModelError(f"'{plain_name(name)}' is defined twice", place)
         if value is None:
             raise UnsupportedError(f"the result '{plain_name(name)}' is not available", place)
+        otherwise = contradiction(self.declared[name], value.type) if name in self.declared else ""
+        if otherwise:
+            raise ModelError(f"'{name}' is declared {otherwise}, but is {value.type}", place)
         if value not in self.constants:
             value = self.builder.rename(value, plain_name(name), since)
         self.values[name] = value
@@ -177,12 +200,12 @@ class Scope:
     ) -> tuple[Value, ...]:
         """Lower one node on given operands."""
         self.builder.place = place
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = plain_domain(node.domain)
         opset = self.opsets.get(domain)
         try:
-            function = self.functions.get((domain, node.op_type))
+            function = self.functions.get(called(node))
             if function is not None:
-                function = overload_of(function, self.source.model.functions, node.overload)
+                check_call(function, node)
                 within = entered(function, self.inlined)
                 return self._inline(function, with_own_names(node), operands, place, within)
             if opset is None:
@@ -206,6 +229,7 @@ class Scope:
         body = function_body(node, operands, opset)
         if body is None:
             raise unknown_operator(node, opset, place)
+        check_against_schema(node, plain_domain(node.domain), opset)
         return self._inline(body, node, operands, place, self.inlined)
 
     def _inline(
@@ -221,7 +245,7 @@ class Scope:
         if len(operands) > len(function.input):
             count = len(function.input)
             raise ModelError(f"{function.name} takes {count} operands, has {len(operands)}", place)
-        opsets = {**self.opsets, **opset_versions(function.opset_import)}
+        opsets = {**self.opsets, **opset_versions(function.opset_import, place)}
         inner = self._within(f"{place.node}/", caller=self, opsets=opsets, inlined=inlined)
         inner.values.update(zip_longest(function.input, operands))
         inner.lower_all(in_order(list(instantiate(function, node)), self.source.name))
@@ -235,7 +259,7 @@ class Scope:
     def _within(self, path: str, **changes: Any) -> Scope:
         """An empty scope one level deeper."""
         levels: dict[str, Any] = {"parent": None, "caller": None, "depth": self.depth + 1}
-        tables: dict[str, Any] = {"values": {}, "initializers": {}, "captured": {}}
+        tables: dict[str, Any] = {"values": {}, "initializers": {}, "captured": {}, "declared": {}}
         return replace(self, path=path, **{**levels, **tables, **changes})
 
     def body(self, proto: onnx.GraphProto, inputs: Sequence[tuple[str, Type]], name: str) -> Body:
@@ -299,11 +323,6 @@ def _with_captures(body: Body, captures: Sequence[Value]) -> Graph:
     return replace(graph, inputs=tuple(inputs))
 
 
-def opset_versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Opset versions by domain; `ai.onnx` is the empty domain."""
-    return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in imports}
-
-
 def sorted_nodes(proto: onnx.GraphProto, source: str) -> Sequence[onnx.NodeProto]:
     """A graph's nodes in an order in which each follows those it reads; a cycle is an error."""
     return in_order(proto.node, source)
@@ -339,15 +358,18 @@ def in_order(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.Node
     return [nodes[i] for i in order]
 
 
-def _reads(node: onnx.NodeProto) -> Iterable[str]:
+def _reads(node: onnx.NodeProto) -> set[str]:
     """Names that a node reads, those that its nested graphs capture included."""
-    yield from node.input
+    names = set(node.input)
     for attribute in node.attribute:
         graphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
         for graph in graphs:
-            own = {name for inner in graph.node for name in inner.output}
-            own.update(info.name for info in graph.input)
+            read = {info.name for info in graph.output}
+            own = {info.name for info in graph.input}
             own.update(tensor.name for tensor in graph.initializer)
             own.update(sparse.values.name for sparse in graph.sparse_initializer)
-            yield from (n for inner in graph.node for n in _reads(inner) if n not in own)
-            yield from (info.name for info in graph.output if info.name not in own)
+            for inner in graph.node:
+                read |= _reads(inner)
+                own.update(inner.output)
+            names |= read - own
+    return names

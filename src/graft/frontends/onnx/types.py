@@ -77,6 +77,23 @@ def type_from_onnx(proto: onnx.TypeProto) -> Type:
     raise ModelError("a type is missing" if kind is None else f"type '{kind}' is unknown")
 
 
+def contradiction(proto: onnx.TypeProto, type_: Type) -> str:
+    """What a declaration says that is not true of the type; empty where there is nothing.
+
+    Only the kind, the dtype and the rank count: extents in files are often out of date.
+    """
+    kind = proto.WhichOneof("value")
+    if kind != "tensor_type" or not isinstance(type_, TensorType):
+        others = {"tensor_type": TensorType, "sequence_type": SequenceType, "map_type": MapType}
+        apart = kind in others and not isinstance(type_, (others[kind], OptionalType))
+        return f"as {kind.removesuffix('_type')}" if apart else ""
+    declared = proto.tensor_type
+    if declared.elem_type and _DTYPES.get(declared.elem_type) is not type_.dtype:
+        return f"as {_DTYPES.get(declared.elem_type, declared.elem_type)}"
+    rank = len(declared.shape.dim) if declared.HasField("shape") else type_.rank
+    return "" if type_.rank in (None, rank) else f"with rank {rank}"
+
+
 def _per_element(dim: AnyDim) -> AnyDim:
     """Elements of a sequence differ in shape, so no symbol can stand for an extent of theirs."""
     return dim if isinstance(dim, int) else UNKNOWN

@@ -73,14 +73,26 @@ def cut_out_payloads(data: memoryview, location: str) -> Piece:
 
 def messages_in(message: Any) -> Iterator[Any]:
     """The message and all messages inside it; a tensor's own fields are not looked at."""
-    yield message
+    return (inner for inner, _ in nested_messages(message))
+
+
+def nested_messages(message: Any) -> Iterator[tuple[Any, int]]:
+    """As `messages_in`, each with how many messages it is inside of."""
+    waiting = [(message, 0)]
+    while waiting:
+        current, depth = waiting.pop()
+        yield current, depth
+        waiting.extend((inner, depth + 1) for inner in reversed(_parts(current)))
+
+
+def _parts(message: Any) -> list[Any]:
     if message.DESCRIPTOR.full_name == _TENSOR_NAME:
-        yield from message.external_data
-        return
+        return list(message.external_data)
+    parts: list[Any] = []
     for field, value in message.ListFields():
         if field.message_type is not None:
-            for inner in [value] if field.has_presence else value:
-                yield from messages_in(inner)
+            parts.extend([value] if field.has_presence else value)
+    return parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-import onnx
+import math
 
-from graft.base.dtypes import Array, DType
+import numpy as np
+
+from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import lowers
 from graft.frontends.onnx.types import dtype_from_onnx
@@ -36,23 +37,9 @@ def _constant(call: Call) -> Value:
     if names[0] == "value":
         return call.constant(call.tensor("value"))
     if names[0] == "sparse_value":
-        return call.constant(_dense(call, call.attribute("sparse_value")))
+        sparse = call.attribute("sparse_value")
+        return call.constant(call.scope.source.weights.dense(sparse, "sparse constant"))
     return call.constant(call.attribute(names[0]), _PLAIN[names[0]])
-
-
-def _dense(call: Call, sparse: onnx.SparseTensorProto) -> Array:
-    """A sparse tensor in full; its indices are linear, or one row of coordinates per value."""
-    weights = call.scope.source.weights
-    values, indices = weights.array(sparse.values), weights.array(sparse.indices)
-    shape = tuple(sparse.dims)
-    if indices.ndim == 2:
-        if indices.shape[1] != len(shape):
-            call.fail(f"sparse indices of {indices.shape[1]} axes for rank {len(shape)}")
-        indices = np.ravel_multi_index(tuple(indices.T), shape)
-    filler = "" if values.dtype == object else 0
-    flat = np.full(int(np.prod(shape)), filler, dtype=values.dtype)
-    flat[indices] = values
-    return flat.reshape(shape)
 
 
 @lowers("ConstantOfShape")
@@ -88,13 +75,25 @@ def _float_range(call: Call, start: Value, limit: Value, delta: Value) -> Value:
     """start + i * delta for as many i as fit; short floats are computed in a longer type."""
     dtype = start.dtype
     wide = dtype_from_onnx(call.int("stash_type", 1)) if dtype.bits < 32 else dtype
-    exact = [call.op("cast", value, dtype=DType.FLOAT64) for value in (start, limit, delta)]
-    steps = call.op("divide", call.op("subtract", exact[1], exact[0]), exact[2])
-    count = call.op("cast", call.op("ceil", steps), dtype=DType.INT64)
-    index = call.op("arange", None, count, start=0, delta=1)
-    first, step = (call.op("cast", value, dtype=wide) for value in (start, delta))
-    offsets = call.op("multiply", call.op("cast", index, dtype=wide), step)
+    first, last, step = (call.op("cast", value, dtype=wide) for value in (start, limit, delta))
+    count = _known_count(call, start, limit, delta)
+    if count is None:
+        return call.op("cast", call.op("arange", first, last, step, dtype=wide), dtype=dtype)
+    index = call.op("cast", call.op("arange", start=0, limit=count, delta=1), dtype=wide)
+    offsets = call.op("multiply", index, step)
     return call.op("cast", call.op("add", first, offsets), dtype=dtype)
+
+
+def _known_count(call: Call, *operands: Value) -> int | None:
+    """How many numbers a range of floats has, where import can tell."""
+    known = [call.concrete(value) for value in operands]
+    if any(array is None or array.size != 1 for array in known):
+        return None
+    start, limit, delta = (float(array.reshape(-1)[0]) for array in known if array is not None)
+    steps = (limit - start) / delta if delta else math.nan
+    if not math.isfinite(steps):
+        call.fail(f"from {start} to {limit} in steps of {delta} is no finite range")
+    return max(math.ceil(steps), 0)
 
 
 @lowers("EyeLike")

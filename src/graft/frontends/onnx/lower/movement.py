@@ -54,7 +54,10 @@ def _split(call: Call) -> tuple[Value, ...]:
     parts = call.int("num_outputs", len(call.node.output))
     counted = operand is not None and operand.shape is not None and operand.shape[0] == parts
     sections = 0 if counted or sizes is not None else parts
-    return call.ops("split", data, operand, axis=axis, sizes=sizes, sections=sections)
+    results = call.ops("split", data, operand, axis=axis, sizes=sizes, sections=sections)
+    if len(results) != len(call.node.output):
+        call.fail(f"Split makes {len(results)} parts, but names {len(call.node.output)}")
+    return results
 
 
 @lowers("Slice")

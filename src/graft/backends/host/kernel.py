@@ -1,0 +1,75 @@
+"""What a kernel template makes: a loop function and what its parameters stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from graft.backends.host.group import Group
+from graft.backends.host.storage import Storage
+from graft.base.dtypes import Array
+from graft.ir.graph import Value
+from graft.ir.op import Work
+from graft.llvm.target import Target
+from graft.loop.ir import Buffer, Function, Stmt
+from graft.rewrite.rule import Refusal
+
+Stores = Mapping[Value, Storage]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A function, and per parameter the graph's value or the constant that it is called with."""
+
+    function: Function
+    arguments: tuple[Value | Array, ...]
+    work: Work
+
+
+Template = Callable[[Group, Stores, Target], "Kernel | Refusal"]
+
+
+@dataclass
+class Parameters:
+    """Collects a kernel's parameters while its body is written."""
+
+    group: Group
+    stores: Stores
+    buffers: list[Buffer] = field(default_factory=list)
+    arguments: list[Value | Array] = field(default_factory=list)
+    _known: dict[Value, tuple[Storage, Buffer]] = field(default_factory=dict)
+
+    def value(self, value: Value, name: str = "") -> tuple[Storage, Buffer]:
+        """The storage and buffer of something that the group reads or writes."""
+        if value not in self._known:
+            self._known[value] = self._added(value, name or f"a{len(self.buffers)}")
+        return self._known[value]
+
+    def _added(self, value: Value, name: str) -> tuple[Storage, Buffer]:
+        literal = self.group.constants.get(value)
+        if literal is None:
+            outer = self.group.outer(value)
+            storage = self.stores[outer]
+            return storage, self._append(storage, name, outer)
+        storage = Storage(literal.type.dtype, literal.array.shape)
+        return storage, self._append(storage, name, storage.pack(literal.array))
+
+    def packed(self, array: Array, name: str) -> Buffer:
+        """A constant that was packed for this kernel."""
+        storage = Storage(self.stores[self.group.output].dtype, array.shape)
+        return self._append(storage, name, storage.pack(array))
+
+    def _append(self, storage: Storage, name: str, argument: Value | Array) -> Buffer:
+        buffer = storage.buffer(name)
+        self.buffers.append(buffer)
+        self.arguments.append(argument)
+        return buffer
+
+    def kernel(self, body: Stmt) -> Kernel:
+        """The finished kernel."""
+        node = self.group.node
+        types = [value.type for value in node.args]
+        work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
+        place = node.place.node if node.place else node.output.name
+        function = Function("kernel", tuple(self.buffers), body, (f"{self.group.label} {place}",))
+        return Kernel(function, tuple(self.arguments), work)

@@ -1,0 +1,105 @@
+"""A point of a tensor's index space, and how operands are read there.
+
+A kernel computes a vector of elements at a time; a `Point` says which. Operands are read at the
+same point as NumPy broadcasts them, from wherever their storage puts the elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from graft.backends.host.storage import Storage, index
+from graft.base.errors import InternalError
+from graft.ir.graph import Node, Value
+from graft.loop.build import Term
+from graft.loop.ir import Binary, BinaryKind, Broadcast, Buffer, Const, Expr, Load, Ramp
+from graft.ops.scalar import SCALARS
+
+
+def plus(left: Expr | int, right: Expr | int) -> Expr:
+    """A sum of indices, without adding zero."""
+    one, other = index(left, right)
+    if one == Const(0):
+        return other
+    return one if other == Const(0) else Binary(BinaryKind.ADD, one, other)
+
+
+def times(left: Expr | int, right: Expr | int) -> Expr:
+    """A product of indices, without multiplying by one."""
+    one, other = index(left, right)
+    if one == Const(1):
+        return other
+    return one if other == Const(1) else Binary(BinaryKind.MULTIPLY, one, other)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedPoint:
+    """A vector of channels of one pixel: channels `block` * size + first, and the next lanes."""
+
+    batch: Expr
+    block: Expr
+    row: Expr
+    column: Expr
+    first: int
+    lanes: int
+    size: int  # channels of a block
+
+    def load(self, storage: Storage, buffer: Buffer, axis: int | None = None) -> Expr:
+        """The operand's elements here; with an axis, of an operand that only runs along it."""
+        vector = Ramp(Const(self.first), 1, self.lanes)
+        if storage.block == self.size:
+            top, left, _, _ = storage.halo
+            pixel = plus(self.row, top), plus(self.column, left)
+            return Load(buffer, (self.batch, self.block, *pixel, vector))
+        if storage.block:
+            raise InternalError(f"blocks of {storage.block} channels beside blocks of {self.size}")
+        channel = Ramp(plus(times(self.block, self.size), self.first), 1, self.lanes)
+        at = (self.batch, channel, self.row, self.column)
+        return _row_major(storage, buffer, at if axis is None else (at[axis],), self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPoint:
+    """An index per axis, the last of which may have lanes."""
+
+    indices: tuple[Expr, ...]
+    lanes: int = 1
+
+    def load(self, storage: Storage, buffer: Buffer, axis: int | None = None) -> Expr:
+        """The operand's elements here; with an axis, of an operand that only runs along it."""
+        if storage.block:
+            raise InternalError("a blocked operand at a row-major point")
+        at = self.indices if axis is None else (self.indices[axis],)
+        return _row_major(storage, buffer, at, self.lanes)
+
+
+Point = BlockedPoint | PlainPoint
+
+
+def _row_major(storage: Storage, buffer: Buffer, at: Sequence[Expr], lanes: int) -> Expr:
+    """An operand's elements, broadcast along axes of extent 1 and missing leading ones."""
+    aligned = at[len(at) - len(storage.shape) :] if storage.shape else ()
+    indices = tuple(
+        Const(0) if extent == 1 else item
+        for extent, item in zip(storage.shape, aligned, strict=True)
+    )
+    found = Load(buffer, indices)
+    return found if found.lanes == lanes else Broadcast(found, lanes)
+
+
+Reader = Callable[[Value, "int | None"], Expr]
+
+
+def computed(nodes: Sequence[Node], known: dict[Value, Expr], read: Reader) -> dict[Value, Expr]:
+    """What pointwise nodes give at a point, operands being known or read from memory."""
+    found = dict(known)
+    for node in nodes:
+        # a bias runs along an axis instead of being broadcast from the last one on
+        axes = (None, node.attrs.axis if node.op.name == "nn.bias_add" else None, None)
+        operands = [
+            Term(found[v] if v in found else read(v, axis))
+            for v, axis in zip(node.args, axes, strict=False)
+        ]
+        found[node.output] = SCALARS[node.op.name](node.attrs, *operands).expr
+    return found

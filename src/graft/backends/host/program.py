@@ -1,0 +1,129 @@
+"""Assembly -> program: offsets for the slots, object code for the functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graft.backends.host.assemble import (
+    Assembly,
+    Home,
+    NativeStep,
+    PythonFunction,
+    ReferenceStep,
+    Slot,
+)
+from graft.backends.host.storage import Storage, static_shape
+from graft.base.dims import AnyDim
+from graft.base.errors import Place
+from graft.ir.graph import Graph, Value
+from graft.llvm.cache import default_cache
+from graft.llvm.load import scratch_bytes
+from graft.llvm.pool import compile_all
+from graft.llvm.target import Target
+from graft.passes.plan_memory import ALIGNMENT, Interval, lower_bound, place
+from graft.runtime import program as rt
+from graft.runtime.driver import driver_object
+
+
+@dataclass(frozen=True, eq=False)
+class HostProgram:
+    """A program and what goes with it in this process."""
+
+    program: rt.Program
+    functions: Mapping[str, PythonFunction]  # of the steps on the reference evaluator
+    reasons: Mapping[str, str]  # node -> why it runs there
+    arena_bound: int  # no plan can do with a smaller arena
+
+
+def build_program(graph: Graph, assembly: Assembly, target: Target) -> HostProgram:
+    """The finished program."""
+    offsets, bound = _offsets(assembly)
+    codes = compile_all(list(assembly.functions.values()), target, default_cache())
+    steps: list[rt.Step] = []
+    functions: dict[str, PythonFunction] = {}
+    reasons: dict[str, str] = {}
+    for number, step in enumerate(assembly.steps):
+        if isinstance(step, NativeStep):
+            steps.append(_call(step, assembly, offsets))
+        else:
+            name = f"{step.node.op.name}_{number}"
+            functions[name] = step.function()
+            reasons[step.node.output.name] = step.reason
+            steps.append(_python(name, step, offsets))
+    scratch = max((scratch_bytes(f, {}) for f in assembly.functions.values()), default=0)
+    arena = max((offset + _rounded(slot.nbytes) for slot, offset in offsets.items()), default=0)
+    program = rt.Program(
+        rt.Target(target.triple, target.features),
+        tuple(_spec(value.name, value) for value in graph.inputs),
+        tuple(_spec(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
+        tuple(steps),
+        tuple(assembly.constants),
+        (*codes, driver_object(target.triple)),
+        arena,
+        scratch,
+    )
+    return HostProgram(program, functions, reasons, bound)
+
+
+def _offsets(assembly: Assembly) -> tuple[dict[Slot, int], int]:
+    first: dict[Slot, int] = {}
+    last: dict[Slot, int] = {}
+    for number, step in enumerate(assembly.steps):
+        for home in _homes(step):
+            if isinstance(home, Slot):
+                first.setdefault(home, number)
+                last[home] = number
+    intervals = {s: Interval(_rounded(s.nbytes), first[s], last[s]) for s in first}
+    offsets = place(list(intervals.values()))
+    return dict(zip(intervals, offsets, strict=True)), lower_bound(intervals.values())
+
+
+def _homes(step: NativeStep | ReferenceStep) -> tuple[Home, ...]:
+    if isinstance(step, NativeStep):
+        return step.homes
+    return tuple(home for home, _ in (*step.inputs, *step.outputs))
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _reference(home: Home, offsets: Mapping[Slot, int]) -> rt.BufferRef:
+    return rt.Arena(offsets[home], home.nbytes) if isinstance(home, Slot) else home
+
+
+def _call(step: NativeStep, assembly: Assembly, offsets: Mapping[Slot, int]) -> rt.KernelCall:
+    references = tuple(_reference(home, offsets) for home in step.homes)
+    node = step.node
+    where = node.place if node is not None and node.place is not None else Place()
+    flops = _plain(step.work.macs) * 2 + _plain(step.work.flops)
+    return rt.KernelCall(
+        step.symbol,
+        (*references, rt.Scratch()),
+        label=step.label,
+        flops=flops,
+        bytes=_plain(step.work.bytes),
+        place=where,
+    )
+
+
+def _python(name: str, step: ReferenceStep, offsets: Mapping[Slot, int]) -> rt.PythonStep:
+    def operand(home: Home, storage: Storage) -> rt.Operand:
+        return rt.Operand(_reference(home, offsets), storage.dtype, storage.shape)
+
+    return rt.PythonStep(
+        name,
+        tuple(operand(*pair) for pair in step.inputs),
+        tuple(operand(*pair) for pair in step.outputs),
+        label=f"{step.node.op.name} (reference)",
+        place=step.node.place or Place(),
+    )
+
+
+def _plain(amount: AnyDim) -> int:
+    return amount if isinstance(amount, int) else 0
+
+
+def _spec(name: str, value: Value) -> rt.TensorSpec:
+    return rt.TensorSpec(name, value.dtype, static_shape(value), value.dtype.numpy.itemsize)

@@ -1,0 +1,263 @@
+"""`graft bench`: models in; how fast Graft and its peers run them, side by side, out.
+
+Every contender has a process of its own. First each prepares the model and runs it once; those
+whose outputs agree are then timed in turns. What counts is the ratio of two contenders' times
+within one run: the times themselves depend on what else the machine is doing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from graft.base.dtypes import dtype_of
+from graft.base.errors import UserError
+from graft.cli.bench_agree import disagreements
+from graft.cli.bench_contenders import CONTENDERS, PEERS, Contender
+from graft.cli.bench_data import read_data
+from graft.cli.bench_machine import this_machine
+from graft.cli.bench_model import Subject, prepared
+from graft.cli.bench_process import Worker, started
+from graft.cli.bench_report import MARKDOWN, TEXT, Comparison, Standing, Timing, to_json
+from graft.cli.bench_rounds import (
+    GRAFT,
+    ContenderFailed,
+    Limits,
+    Measurement,
+    Sample,
+    Slice,
+    measure,
+)
+from graft.cli.bench_statistics import summarize
+from graft.cli.compare import Tolerance
+from graft.cli.inputs import add_input_arguments
+from graft.cli.report import print_json, print_lines
+from graft.cli.status import status
+from graft.ir.evaluate import Data
+from graft.ir.types import TensorType
+
+DESCRIPTION = """\
+Time Graft beside other runtimes, all with the same number of threads. Outputs are
+compared first, with the tolerances of `graft check`: a contender that differs, fails
+or is not installed is reported and not timed. The others take turns in short rounds
+until the ratios of their times are known to 2 %, or a limit is reached. Exit code 0
+unless nothing could be compared."""
+EXAMPLES = """\
+  graft bench model.onnx                          with every peer that is installed
+  graft bench model.onnx --peers onnxruntime --threads 1
+  graft bench a.onnx b.onnx --batch 8 --seconds 120 --json
+  graft bench model.onnx --dim length=128 --markdown >> results.md
+"""
+
+_PREPARE_SECONDS = 1200.0
+# A slice is given up after so many times what it should take, and never sooner than a minute.
+_PATIENCE = 20
+_LEAST_PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A contender that has run the model once."""
+
+    contender: Contender
+    worker: Worker
+    version: str
+    prepare_seconds: float
+    run_seconds: float
+    outputs: Sequence[Data]
+
+    def run(self, portion: Slice) -> Sample:
+        """Let it run for a slice of time."""
+        expected = portion.most_seconds + self.run_seconds
+        patience = max(_LEAST_PATIENCE_SECONDS, _PATIENCE * expected)
+        command = {
+            "do": "measure",
+            "least_runs": portion.least_runs,
+            "least_seconds": portion.least_seconds,
+            "most_seconds": portion.most_seconds,
+        }
+        answer = self.worker.ask(command, patience)
+        return Sample(tuple(answer["times"]), answer["processor_seconds"])
+
+    def standing(self) -> Standing:
+        return Standing(self.contender, self.version, self.prepare_seconds)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", metavar="MODEL", type=Path, nargs="+", help="an ONNX file")
+    parser.add_argument(
+        "--peers",
+        metavar="NAMES",
+        type=_peers,
+        default=list(PEERS),
+        help=f"whom to compare with (default {','.join(PEERS)})",
+    )
+    counts = (
+        ("threads", None, "of each contender (default: one per core)"),
+        ("batch", None, "the first dim of the inputs, fixed or dynamic"),
+        ("rounds", 200, "at most (default 200)"),
+    )
+    for name, default, explanation in counts:
+        parser.add_argument(
+            f"--{name}", metavar="N", type=_positive, default=default, help=explanation
+        )
+    parser.add_argument(
+        "--seconds",
+        metavar="S",
+        type=_seconds,
+        default=60.0,
+        help="to spend on timing a model, at most (default 60)",
+    )
+    add_input_arguments(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object")
+    form.add_argument("--markdown", action="store_true", help="print Markdown tables")
+
+
+def _peers(names: str) -> list[str]:
+    chosen = list(dict.fromkeys(name.strip() for name in names.split(",")))
+    for name in chosen:
+        if name not in PEERS:
+            known = ", ".join(PEERS)
+            raise argparse.ArgumentTypeError(f"there is no peer '{name}'; there are {known}")
+    return chosen
+
+
+def _positive(given: str) -> int:
+    if not given.isdecimal() or int(given) == 0:
+        raise argparse.ArgumentTypeError(f"'{given}' is not a positive whole number")
+    return int(given)
+
+
+def _seconds(given: str) -> float:
+    value = float(given)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{given}' is not a number of seconds")
+    return value
+
+
+def execute(options: argparse.Namespace) -> int:
+    machine = this_machine()
+    threads = options.threads or machine.cores
+    contenders = [CONTENDERS[name] for name in (GRAFT, *options.peers)]
+    form = MARKDOWN if options.markdown else TEXT
+    comparisons = []
+    for path in options.models:
+        comparisons.append(_compared_or_not(path, contenders, options, threads))
+        if not options.json:
+            if path is options.models[0]:
+                print_lines(form.heading(machine, threads))
+            print_lines(form.comparison(comparisons[-1], threads))
+    if options.json:
+        print_json(to_json(machine, threads, comparisons))
+    return 0 if any(one.best_peer for one in comparisons) else 1
+
+
+def _compared_or_not(
+    path: Path, contenders: Sequence[Contender], options: argparse.Namespace, threads: int
+) -> Comparison:
+    """The comparison on one model; a bad one among several does not keep the others from theirs."""
+    try:
+        return compared(path, contenders, options, threads)
+    except UserError as error:
+        if len(options.models) == 1:
+            raise
+        return Comparison(path, problem=" ".join(str(error).split()))
+
+
+def compared(
+    path: Path, contenders: Sequence[Contender], options: argparse.Namespace, threads: int
+) -> Comparison:
+    """Prepare all contenders, see whose outputs agree, and time these."""
+    with tempfile.TemporaryDirectory(prefix="graft-bench-") as name, ExitStack() as workers:
+        folder = Path(name)
+        with status(f"importing {path.name}"):
+            subject = prepared(path, options, folder)
+        standings: dict[str, Standing] = {}
+        ready: dict[str, Prepared] = {}
+        for contender in contenders:
+            try:
+                with status(f"preparing {path.name} in {contender.title}"):
+                    one = _prepare(contender, subject, folder, threads, workers)
+            except ContenderFailed as error:
+                standings[contender.name] = Standing(
+                    contender, reason=error.message, hint=error.hint
+                )
+            else:
+                ready[contender.name] = one
+                standings[contender.name] = one.standing()
+        _exclude(ready, standings, subject)
+        found = _measured(ready, Limits(options.rounds, options.seconds), path)
+        standings |= dict(_timed(standings, found))
+    inputs = [(fed.value.name, _type_text(fed.data)) for fed in subject.inputs]
+    ordered = [standings[contender.name] for contender in contenders]
+    return Comparison(path, inputs, ordered, len(found.rounds), found.seconds)
+
+
+def _prepare(
+    contender: Contender, subject: Subject, folder: Path, threads: int, workers: ExitStack
+) -> Prepared:
+    """Start a contender's process and have it run the model once."""
+    own = folder / contender.name
+    own.mkdir()
+    command = {
+        "do": "prepare",
+        "function": contender.function,
+        "model": str(subject.file),
+        "folder": str(own),
+        "feeds": subject.feeds,
+        "threads": threads,
+    }
+    with ExitStack() as stack:  # a process that fails is not kept until the end
+        worker = stack.enter_context(started(own / "log.txt", threads))
+        answer = worker.ask(command, _PREPARE_SECONDS)
+        workers.push(stack.pop_all())
+    outputs = [read_data(own, description) for description in answer["outputs"]]
+    version, seconds, run_seconds = answer["version"], answer["seconds"], answer["run_seconds"]
+    return Prepared(contender, worker, version, seconds, run_seconds, outputs)
+
+
+def _exclude(
+    ready: dict[str, Prepared], standings: dict[str, Standing], subject: Subject
+) -> None:
+    """Take out those whose outputs differ."""
+    outputs = {name: one.outputs for name, one in ready.items()}
+    for name, reason in disagreements(subject.graph, outputs, Tolerance()).items():
+        hint = f"graft check {subject.path}" if name == GRAFT else ""
+        standings[name] = replace(standings[name], reason=reason, hint=hint)
+        ready.pop(name).worker.close()
+
+
+def _measured(ready: Mapping[str, Prepared], limits: Limits, path: Path) -> Measurement:
+    if GRAFT not in ready or len(ready) < 2:
+        return Measurement([], {}, 0.0)
+    runs = {name: one.run for name, one in ready.items()}
+    with status(f"timing {path.name}: {', '.join(runs)}"):
+        return measure(runs, limits, Slice())
+
+
+def _timed(
+    standings: Mapping[str, Standing], found: Measurement
+) -> Iterator[tuple[str, Standing]]:
+    """The standings that the race has changed."""
+    for name, error in found.failures.items():
+        yield name, replace(standings[name], reason=error.message, hint=error.hint)
+    lasting = found.rounds[0] if found.rounds else {}
+    comparable = GRAFT in lasting and len(lasting) > 1
+    for name, standing in standings.items():
+        if name in lasting and comparable:
+            ratio = None if name == GRAFT else found.ratio(GRAFT, name)
+            timing = Timing(summarize(found.times(name)), found.cores_used(name), ratio)
+            yield name, replace(standing, timing=timing)
+        elif not standing.reason and name not in found.failures:
+            yield name, replace(standing, reason="nothing to compare it with")
+
+
+def _type_text(data: Data) -> str:
+    if isinstance(data, list):
+        return f"sequence of {len(data)}"
+    return str(TensorType(dtype_of(data.dtype), data.shape))

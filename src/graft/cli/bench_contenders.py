@@ -1,0 +1,203 @@
+"""Who can be compared: a model file and inputs in, something that runs one inference out.
+
+Every contender is set up as its own documentation advises for low latency on a CPU, with the given
+number of threads, and computes in the model's own precision. Only the process that belongs to a
+contender calls its function here, so only there is its package imported.
+
+Most of them let idle threads spin for a while, in the hope of more work. That makes them faster
+and is left on; processes whose turn it is not are stopped, so nobody's spinning costs anybody else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import io
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+import graft
+from graft.cli.bench_rounds import GRAFT, ContenderFailed
+from graft.ir.evaluate import Data
+
+Infer = Callable[[], Sequence[Data]]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a contender gets; it may write into the folder."""
+
+    model: Path
+    feeds: Mapping[str, Data]
+    threads: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A contender that has compiled the model: `infer` runs it once and gives all its outputs."""
+
+    version: str
+    infer: Infer
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A runtime, and the function in this file (`module:name`) that readies it."""
+
+    name: str
+    title: str
+    function: str
+
+
+def _contender(name: str, title: str) -> Contender:
+    return Contender(name, title, f"{__name__}:ready_{name}")
+
+
+PEERS = {
+    one.name: one
+    for one in (
+        _contender("onnxruntime", "ONNX Runtime"),
+        _contender("openvino", "OpenVINO"),
+        _contender("torch", "torch.compile"),
+        _contender("iree", "IREE"),
+        _contender("tvm", "TVM"),
+    )
+}
+CONTENDERS = {GRAFT: _contender(GRAFT, "Graft"), **PEERS}
+
+
+def ready_graft(task: Task) -> Ready:
+    """Graft with its default targets, which share the work as they see fit."""
+    module = graft.compile(task.model)
+    version = f"{graft.__version__} ({module.placement})"
+    return Ready(version, lambda: module.run(None, task.feeds))
+
+
+def ready_onnxruntime(task: Task) -> Ready:
+    """All graph optimisations; a run's threads spin while they wait for each other."""
+    onnxruntime = _package("onnxruntime", "pip install onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = task.threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        str(task.model), options, providers=["CPUExecutionProvider"]
+    )
+    return Ready(onnxruntime.__version__, lambda: session.run(None, dict(task.feeds)))
+
+
+def ready_openvino(task: Task) -> Ready:
+    """One stream with all threads; left to itself, it computes in bfloat16 where it can."""
+    openvino = _package("openvino", "pip install openvino")
+    core = openvino.Core()
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": task.threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    compiled = core.compile_model(core.read_model(str(task.model)), "CPU", settings)
+    request = compiled.create_infer_request()
+    feeds = dict(task.feeds)
+
+    def infer() -> Sequence[Data]:
+        results = request.infer(feeds, share_inputs=True, share_outputs=True)
+        return [results[port] for port in compiled.outputs]
+
+    return Ready(openvino.__version__.partition("-")[0], infer)
+
+
+def ready_torch(task: Task) -> Ready:
+    """torch.compile with weights frozen into the code, on what onnx2torch makes of the model."""
+    torch = _package("torch", "pip install torch")
+    importer = _package("onnx2torch", "pip install onnx2torch", "no importer installed")
+    torch.set_num_threads(task.threads)
+    inductor = _package("torch._inductor.config", "pip install torch")
+    inductor.freezing = True
+    inductor.compile_threads = 1  # in this process: no others to be stopped and ended
+    compiled = torch.compile(importer.convert(str(task.model)).eval(), dynamic=False)
+    inputs = [torch.from_numpy(np.array(data)) for data in task.feeds.values()]
+
+    def infer() -> Sequence[Data]:
+        with torch.inference_mode():
+            results = compiled(*inputs)
+        return [one.numpy() for one in _as_list(results)]
+
+    version = f"{torch.__version__} (onnx2torch {_version_of('onnx2torch')})"
+    return Ready(version, infer)
+
+
+def ready_iree(task: Task) -> Ready:
+    """Code for this very processor, run by the driver that has threads of its own."""
+    install = "pip install iree-base-compiler[onnx] iree-base-runtime"
+    tools = _package("iree.compiler.tools", install)
+    runtime = _package("iree.runtime", install)
+    importer = _package("iree.compiler.tools.import_onnx.__main__", install)
+    imported, program = str(task.folder / "model.mlir"), str(task.folder / "model.vmfb")
+    importer.main(importer.parse_arguments([str(task.model), "-o", imported]))
+    tools.compile_file(
+        imported,
+        output_file=program,
+        input_type="onnx",
+        target_backends=["llvm-cpu"],
+        extra_args=["--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3"],
+    )
+    runtime.flags.parse_flags(f"--task_topology_group_count={task.threads}")
+    module = runtime.load_vm_flatbuffer_file(program, driver="local-task")
+    names = module.vm_module.function_names  # also of one that initialises, and of asynchronous ones
+    main = module[next(name for name in names if not name.startswith("__") and "$" not in name)]
+    inputs = list(task.feeds.values())
+    return Ready(
+        _version_of("iree-base-compiler"),
+        lambda: [one.to_host() for one in _as_list(main(*inputs))],
+    )
+
+
+def ready_tvm(task: Task) -> Ready:
+    """Its default pipeline for this very processor. Tuning, which it relies on, takes hours."""
+    install = "pip install apache-tvm"
+    tvm = _package("tvm", install)
+    relax = _package("tvm.relax", install)
+    frontend = _package("tvm.relax.frontend.onnx", install)
+    module = frontend.from_onnx(
+        onnx.load(task.model),
+        shape_dict={name: list(data.shape) for name, data in task.feeds.items()},
+        dtype_dict={name: str(data.dtype) for name, data in task.feeds.items()},
+    )
+    device = tvm.cpu()
+    program = tvm.compile(module, target=tvm.target.Target.from_device(device))
+    main = relax.VirtualMachine(program, device)["main"]
+    inputs = [tvm.runtime.tensor(data) for data in task.feeds.values()]
+    return Ready(
+        f"{tvm.__version__} (not tuned)",
+        lambda: [one.numpy() for one in _as_list(main(*inputs))],
+    )
+
+
+def _package(name: str, install: str, problem: str = "not installed") -> Any:
+    """A package that may be missing; what it prints while it is imported is nobody's business."""
+    try:
+        with redirect_stdout(io.StringIO()):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # it is there, but lacks something itself
+        raise ContenderFailed(problem, hint=install) from error
+
+
+def _version_of(distribution: str) -> str:
+    return importlib.metadata.version(distribution)
+
+
+def _as_list(results: Any) -> list[Any]:
+    """The outputs of a runtime that gives one as itself and several as a sequence."""
+    is_one = hasattr(results, "shape") or not isinstance(results, Sequence)
+    return [results] if is_one else list(results)

@@ -1,0 +1,214 @@
+"""How a comparison of contenders looks: what was found in; text, Markdown or JSON out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from graft.cli.bench_contenders import Contender
+from graft.cli.bench_machine import Machine
+from graft.cli.bench_rounds import GRAFT
+from graft.cli.bench_statistics import CONFIDENCE, Ratio, Summary
+from graft.cli.report import counted, seconds_text, section, table
+
+_HEADER = ("contender", "version", "median", "best", "10 %", "90 %", "cores", "ratio")
+_NUMBERS = (2, 3, 4, 5, 6, 7)
+_LEGEND = (
+    "median, best and percentiles: of single runs; cores: how many were busy on average",
+    f"ratio: Graft's time over the contender's, with its {CONFIDENCE:.0%} confidence interval;"
+    " below 1 Graft is faster",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was measured of a contender; the ratio is Graft's time over its own."""
+
+    summary: Summary
+    cores_used: float
+    ratio: Ratio | None  # none for Graft itself
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a contender did: it was timed, or there is a reason why not, and perhaps a remedy."""
+
+    contender: Contender
+    version: str = ""
+    prepare_seconds: float | None = None
+    timing: Timing | None = None
+    reason: str = ""
+    hint: str = ""
+
+    @property
+    def why_not(self) -> str:
+        """Why it was not timed, in one line."""
+        return f"{self.reason}: {self.hint}" if self.hint else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A model and how all contenders did on it; with a `problem`, none could even start."""
+
+    path: Path
+    inputs: Sequence[tuple[str, str]] = ()
+    standings: Sequence[Standing] = ()
+    rounds: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+
+    @property
+    def best_peer(self) -> Standing | None:
+        """The fastest of those that Graft has a ratio to."""
+        peers = [one for one in self.standings if one.timing and one.contender.name != GRAFT]
+        return min(peers, key=lambda one: one.timing.summary.median if one.timing else 0.0, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A way to show results: what holds for all comparisons of a run, then each of them."""
+
+    heading: Callable[[Machine, int], Iterator[str]]
+    comparison: Callable[[Comparison, int], Iterator[str]]
+
+
+def _text_heading(machine: Machine, threads: int) -> Iterator[str]:
+    yield f"{machine.processor}, {counted(machine.cores, 'core')}, {machine.system}"
+    yield f"{counted(threads, 'thread')} for every contender, each in a process of its own"
+    yield from (f"warning: {one}" for one in machine.warnings(threads))
+
+
+def _markdown_heading(machine: Machine, threads: int) -> Iterator[str]:
+    yield from (f"- {line}" for line in _text_heading(machine, threads))
+    yield from (f"- {line}" for line in _LEGEND)
+
+
+def _text(comparison: Comparison, threads: int) -> Iterator[str]:
+    yield ""
+    yield str(comparison.path)
+    if comparison.problem:
+        yield f"  {comparison.problem}"
+        return
+    yield from (f"  {name} {type_}" for name, type_ in comparison.inputs)
+    rows = _rows(comparison)
+    if rows:
+        title = f"{counted(comparison.rounds, 'round')} in {seconds_text(comparison.seconds)}"
+        yield from section(title, [*table(rows, _HEADER, _NUMBERS), *_LEGEND])
+    missing = [(one.contender.title, one.why_not) for one in comparison.standings if one.reason]
+    if missing:
+        yield from section("Not timed", table(missing))
+    yield ""
+    yield from (f"warning: {one}" for one in warnings(comparison, threads))
+    yield _conclusion(comparison)
+
+
+def _markdown(comparison: Comparison, threads: int) -> Iterator[str]:
+    yield ""
+    yield f"### {comparison.path.name}"
+    yield ""
+    if comparison.problem:
+        yield comparison.problem
+        return
+    rows = _rows(comparison)
+    if rows:
+        yield _markdown_row(_HEADER)
+        yield _markdown_row("---:" if n in _NUMBERS else "---" for n in range(len(_HEADER)))
+        yield from map(_markdown_row, rows)
+        yield ""
+        yield f"{counted(comparison.rounds, 'round')}. {_conclusion(comparison)}"
+        yield ""
+    for one in comparison.standings:
+        if one.reason:
+            yield f"- {one.contender.title} was not timed: {_escaped(one.why_not)}"
+    yield from (f"- warning: {one}" for one in warnings(comparison, threads))
+
+
+TEXT = Form(_text_heading, _text)
+MARKDOWN = Form(_markdown_heading, _markdown)
+
+
+def to_json(
+    machine: Machine, threads: int, comparisons: Sequence[Comparison]
+) -> dict[str, Any]:
+    """For programs; times are in seconds."""
+    return {
+        "machine": asdict(machine),
+        "threads": threads,
+        "warnings": machine.warnings(threads),
+        "confidence": CONFIDENCE,
+        "models": [_comparison_json(one, threads) for one in comparisons],
+    }
+
+
+def warnings(comparison: Comparison, threads: int) -> list[str]:
+    """What makes a comparison less fair than it looks."""
+    return [
+        f"{one.contender.title} kept {one.timing.cores_used:.1f} cores busy, more than its share"
+        for one in comparison.standings
+        if one.timing is not None and one.timing.cores_used > threads + 0.5
+    ]
+
+
+def _rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    return [
+        (one.contender.title, one.version, *_figures(one.timing))
+        for one in comparison.standings
+        if one.timing is not None
+    ]
+
+
+def _figures(timing: Timing) -> tuple[str, ...]:
+    summary = timing.summary
+    times = (summary.median, summary.best, summary.tenth, summary.ninetieth)
+    ratio = "" if timing.ratio is None else _ratio_text(timing.ratio)
+    return (*map(seconds_text, times), f"{timing.cores_used:.1f}", ratio)
+
+
+def _ratio_text(ratio: Ratio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3g} (too few rounds for an interval)"
+    return f"{ratio.value:.3g} ({ratio.low:.3g} to {ratio.high:.3g})"
+
+
+def _conclusion(comparison: Comparison) -> str:
+    best = comparison.best_peer
+    if best is None or best.timing is None or best.timing.ratio is None:
+        return "Nothing could be compared."
+    ratio = _ratio_text(best.timing.ratio)
+    return f"Graft's time over that of the best peer, {best.contender.title}: {ratio}"
+
+
+def _markdown_row(cells: Iterator[str] | Sequence[str]) -> str:
+    return f"| {' | '.join(map(_escaped, cells))} |"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def _comparison_json(comparison: Comparison, threads: int) -> dict[str, Any]:
+    best = comparison.best_peer
+    return {
+        "model": str(comparison.path),
+        "problem": comparison.problem or None,
+        "inputs": [{"name": name, "type": type_} for name, type_ in comparison.inputs],
+        "rounds": comparison.rounds,
+        "seconds": comparison.seconds,
+        "warnings": warnings(comparison, threads),
+        "contenders": [_standing_json(one) for one in comparison.standings],
+        "best_peer": None if best is None else best.contender.name,
+    }
+
+
+def _standing_json(standing: Standing) -> dict[str, Any]:
+    timing = standing.timing
+    return {
+        "name": standing.contender.name,
+        "version": standing.version or None,
+        "prepare_seconds": standing.prepare_seconds,
+        "reason": standing.reason or None,
+        "hint": standing.hint or None,
+        "timing": None if timing is None else asdict(timing),
+    }

@@ -1,0 +1,117 @@
+"""Alternating contenders: things that can be run for a while in, their times in each round out.
+
+In each round every contender has one short slice of time, in an order drawn anew. Rounds go on
+until the ratios are known well enough or a limit is reached.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from graft.base.errors import UserError
+from graft.cli.bench_statistics import Ratio, ratio
+
+GRAFT = "graft"
+# Rounds that an interval has to rest on before it counts as tight, and how tight that is.
+LEAST_ROUNDS = 10
+TIGHT = 0.02
+
+
+class ContenderFailed(UserError):
+    """A contender that cannot be compared, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """How long a contender runs in one round.
+
+    It runs until it has done both the least number of runs and the least time, but starts no run
+    after `most_seconds`: slow ones get a few runs, or a single one.
+    """
+
+    least_runs: int = 5
+    least_seconds: float = 0.3
+    most_seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one slice gave: the seconds of each run, and the processor time of all of them."""
+
+    times: tuple[float, ...]
+    processor_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to stop, at the latest. The first round is always finished."""
+
+    rounds: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """All rounds, each with a sample of every contender that lasted; the others with the reason."""
+
+    rounds: Sequence[Mapping[str, Sample]]
+    failures: Mapping[str, ContenderFailed]
+    seconds: float
+
+    def samples(self, name: str) -> list[Sample]:
+        return [one[name] for one in self.rounds]
+
+    def times(self, name: str) -> list[float]:
+        return [seconds for sample in self.samples(name) for seconds in sample.times]
+
+    def cores_used(self, name: str) -> float:
+        """Processor time over time: how many cores were busy on average."""
+        processor = sum(sample.processor_seconds for sample in self.samples(name))
+        return processor / sum(self.times(name))
+
+    def ratio(self, mine: str, other: str) -> Ratio:
+        """Of one contender to another, over the rounds."""
+        return ratio(self._round_medians(mine), self._round_medians(other))
+
+    def _round_medians(self, name: str) -> list[float]:
+        return [median(sample.times) for sample in self.samples(name)]
+
+
+Run = Callable[[Slice], Sample]
+
+
+def measure(contenders: Mapping[str, Run], limits: Limits, portion: Slice) -> Measurement:
+    """Run the contenders in turns; one that fails is dropped, with what it had done so far."""
+    start = time.monotonic()
+    shuffler = random.Random(0)
+    racing = list(contenders)
+    rounds: list[dict[str, Sample]] = []
+    failures: dict[str, ContenderFailed] = {}
+    while True:
+        samples: dict[str, Sample] = {}
+        for name in shuffler.sample(racing, len(racing)):
+            try:
+                samples[name] = contenders[name](portion)
+            except ContenderFailed as error:
+                failures[name] = error
+                racing.remove(name)
+        rounds.append(samples)
+        lasting = [{name: one[name] for name in racing} for one in rounds]
+        found = Measurement(lasting, failures, time.monotonic() - start)
+        if _is_over(found, racing, limits):
+            return found
+
+
+def _is_over(found: Measurement, racing: Sequence[str], limits: Limits) -> bool:
+    peers = [name for name in racing if name != GRAFT]
+    if GRAFT not in racing or not peers:
+        return True
+    if len(found.rounds) >= limits.rounds or found.seconds >= limits.seconds:
+        return True
+    if len(found.rounds) < LEAST_ROUNDS:
+        return False
+    return all(found.ratio(GRAFT, peer).uncertainty <= TIGHT for peer in peers)

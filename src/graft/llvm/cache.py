@@ -1,0 +1,139 @@
+"""Object code on disk, by content.
+
+In go a `Function` and a `Target`; out comes a key, a hash of all that the object code depends on:
+the loop IR, the target, LLVM, and the code of this room itself, so that no entry is ever stale.
+Many processes may use one folder: entries appear complete or not at all, a damaged one counts as
+missing, and the least recently used go when the folder grows too large.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+
+from graft.llvm.target import Target
+from graft.loop.ir import Function
+
+DEFAULT_LIMIT = 512 * 1024 * 1024
+_SUFFIX = ".o"
+_TEMPORARY = ".partial"
+_DIGEST_BYTES = 32
+# After eviction this much of the limit is in use, so that not every entry evicts another.
+_KEPT_TENTHS = 8
+
+
+def kernel_key(function: Function, target: Target) -> str:
+    """The name of the function's object code; notes for people don't count."""
+    text = repr((function.name, function.parameters, function.body))
+    parts = (text, target.key, llvmlite.__version__, _code_of_this_room())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@cache
+def _code_of_this_room() -> str:
+    """A hash of the modules that turn loop IR into object code."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def default_folder() -> Path:
+    """$GRAFT_CACHE_DIR, or `graft` in the user's cache folder."""
+    chosen = os.environ.get("GRAFT_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "graft"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How full a cache is."""
+
+    folder: Path
+    entries: int
+    bytes: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCache:
+    """A folder of object code."""
+
+    folder: Path
+    limit: int = DEFAULT_LIMIT
+
+    def get(self, key: str) -> bytes | None:
+        """The object code under a key, if it is there and whole."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+            digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if hashlib.sha256(code).digest() != digest:
+                path.unlink(missing_ok=True)
+                return None
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        return code
+
+    def put(self, key: str, code: bytes) -> None:
+        """Keep object code under a key; whoever reads at the same time sees all of it or none."""
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(suffix=_TEMPORARY, dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        self._evict()
+
+    def usage(self) -> Usage:
+        """How many entries there are, and how large they are together."""
+        sizes = [size for _, size, path in self._files() if path.suffix == _SUFFIX]
+        return Usage(self.folder, len(sizes), sum(sizes), self.limit)
+
+    def clear(self) -> Usage:
+        """Remove all entries; says how many there were."""
+        before = self.usage()
+        for _, _, path in list(self._files()):
+            path.unlink(missing_ok=True)
+        return before
+
+    def _path(self, key: str) -> Path:
+        return self.folder / "kernels" / key[:2] / (key + _SUFFIX)
+
+    def _files(self) -> Iterator[tuple[float, int, Path]]:
+        """Time of last use, size and path of each file; some may vanish meanwhile."""
+        for path in (self.folder / "kernels").glob("*/*"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                yield status.st_mtime, status.st_size, path
+
+    def _evict(self) -> None:
+        files = sorted(self._files())
+        total = sum(size for _, size, _ in files)
+        if total <= self.limit:
+            return
+        for _, size, path in files:
+            path.unlink(missing_ok=True)
+            total -= size
+            if total <= self.limit * _KEPT_TENTHS // 10:
+                return
+
+
+def default_cache() -> KernelCache:
+    """The cache of this user."""
+    return KernelCache(default_folder())

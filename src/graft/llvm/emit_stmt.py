@@ -1,0 +1,234 @@
+"""Statements -> control flow.
+
+Part of the emitter. Loops are written with their test at the end, the shape that LLVM optimises
+best. A parallel loop runs the share of the calling thread: of extent n, thread t of T runs
+[n t // T, n (t + 1) // T).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from graft.base.errors import InternalError, UnsupportedError
+from graft.llvm import emit_memory
+from graft.llvm.barrier import barrier
+from graft.llvm.context import Context, Place
+from graft.llvm.emit_expr import expression, scalar
+from graft.llvm.text import Value, constant
+from graft.llvm.types import SMALL_FLOATS, byte_size, memory_type, register_type
+from graft.loop.ir import (
+    Allocate,
+    AtomicAdd,
+    Barrier,
+    Block,
+    Buffer,
+    Const,
+    For,
+    If,
+    Let,
+    LoopKind,
+    Prefetch,
+    Scope,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+
+THREAD = Value("i64", 1, "%thread")
+THREADS = Value("i64", 1, "%threads")
+
+
+def statement(context: Context, stmt: Stmt) -> None:
+    """Write the code of a statement."""
+    match stmt:
+        case Block():
+            for inner in stmt.statements:
+                statement(context, inner)
+        case For():
+            _for(context, stmt)
+        case If():
+            _if(context, stmt)
+        case While():
+            _while(context, stmt)
+        case Let():
+            context.variables[stmt.var.name] = expression(context, stmt.value)
+            statement(context, stmt.body)
+        case Allocate():
+            _allocate(context, stmt)
+        case Store():
+            _store(context, stmt)
+        case AtomicAdd():
+            _atomic_add(context, stmt)
+        case Prefetch():
+            _prefetch(context, stmt)
+        case Barrier():
+            barrier(context.builder, THREADS, Value("ptr", 1, "%shared"))
+
+
+def _for(context: Context, loop: For) -> None:
+    extent, start = loop.extent, loop.start
+    if loop.kind is LoopKind.UNROLLED and isinstance(extent, Const) and isinstance(start, Const):
+        first = int(start.value)
+        for value in range(first, first + int(extent.value)):
+            context.variables[loop.var.name] = constant(value, register_type(loop.var.dtype))
+            statement(context, loop.body)
+        return
+    begin, count = scalar(context, start), scalar(context, extent)
+    if loop.kind is not LoopKind.PARALLEL:
+        _count(context, loop.var, begin, count, lambda: statement(context, loop.body))
+        return
+    if context.in_parallel:
+        raise InternalError(f"{context.function}: parallel loop '{loop.var.name}' inside another")
+    context.in_parallel = True
+    offset, share = _share(context, count)
+    begin = context.builder.binary("add", begin, offset)
+    _count(context, loop.var, begin, share, lambda: statement(context, loop.body))
+    context.in_parallel = False
+
+
+def _share(context: Context, count: Value) -> tuple[Value, Value]:
+    """First iteration and number of iterations of this thread."""
+    builder, element = context.builder, count.element
+    if element != "i64":
+        raise InternalError(f"{context.function}: a parallel loop needs an int64 variable")
+    count = builder.elementwise("smax", count, constant(0, element))
+    following = builder.binary("add nuw nsw", THREAD, constant(1, "i64"))
+    bounds = [
+        builder.binary("udiv", builder.binary("mul", count, thread), THREADS)
+        for thread in (THREAD, following)
+    ]
+    return bounds[0], builder.binary("sub", bounds[1], bounds[0])
+
+
+def _count(
+    context: Context, var: Var, begin: Value, count: Value, body: Callable[[], None]
+) -> None:
+    """A loop over `count` values from `begin` on."""
+    builder = context.builder
+    inside, after = builder.fresh(f"loop.{_safe(var.name)}"), builder.fresh("after")
+    end = builder.binary("add nsw", begin, count)
+    before = builder.fresh("before")
+    builder.jump(before)
+    builder.start(before)
+    if count.text.isdigit() and int(count.text) > 0:
+        builder.jump(inside)
+    else:
+        builder.branch(builder.compare("sgt", count, constant(0, count.element)), inside, after)
+    builder.start(inside)
+    # The name of the next value is needed before the value is: it comes from the loop's end.
+    following, last = f"%{builder.fresh('next')}", builder.fresh("latch")
+    current = builder.phi(begin.element, 1, (begin.text, before), (following, last))
+    context.variables[var.name] = current
+    body()
+    builder.jump(last)
+    builder.start(last)
+    builder.do(f"{following} = add nsw {current.typed}, 1")
+    again = builder.compare("slt", Value(current.element, 1, following), end)
+    builder.branch(again, inside, after)
+    builder.start(after)
+
+
+def _safe(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def _if(context: Context, stmt: If) -> None:
+    builder = context.builder
+    condition = scalar(context, stmt.condition)
+    yes, no, after = (builder.fresh(hint) for hint in ("then", "else", "endif"))
+    builder.branch(condition, yes, after if stmt.otherwise is None else no)
+    builder.start(yes)
+    statement(context, stmt.then)
+    builder.jump(after)
+    if stmt.otherwise is not None:
+        builder.start(no)
+        statement(context, stmt.otherwise)
+        builder.jump(after)
+    builder.start(after)
+
+
+def _while(context: Context, stmt: While) -> None:
+    builder = context.builder
+    test, inside, after = (builder.fresh(hint) for hint in ("while", "do", "done"))
+    builder.jump(test)
+    builder.start(test)
+    builder.branch(scalar(context, stmt.condition), inside, after)
+    builder.start(inside)
+    statement(context, stmt.body)
+    builder.jump(test)
+    builder.start(after)
+
+
+def _allocate(context: Context, stmt: Allocate) -> None:
+    buffer = stmt.buffer
+    if buffer.scope is Scope.ARGUMENT:
+        raise InternalError(f"{context.function}: '{buffer.name}' is allocated as an argument")
+    if buffer.scope is Scope.REGISTER and buffer.name not in context.places:
+        context.places[buffer.name] = _registers(context, buffer)
+    statement(context, stmt.body)
+
+
+def _registers(context: Context, buffer: Buffer) -> Place:
+    """Stack memory of constant size, which LLVM keeps in registers if all indices are constant."""
+    strides: list[int] = []
+    count = 1
+    for extent in reversed(buffer.extents):
+        if not isinstance(extent, Const):
+            message = f"{context.function}: '{buffer.name}' needs constant extents to be registers"
+            raise InternalError(message)
+        strides.insert(0, count)
+        count *= int(extent.value)
+    pointer = context.builder.allocate(memory_type(buffer.dtype), count, buffer.alignment)
+    return Place(buffer, pointer, tuple(strides))
+
+
+def _store(context: Context, stmt: Store) -> None:
+    builder = context.builder
+
+    def write() -> None:
+        value = expression(context, stmt.value)
+        lanes = max((index.lanes for index in stmt.indices), default=1)
+        if value.lanes == 1 and lanes > 1:
+            value = builder.splat(value, lanes)
+        emit_memory.store(context, stmt.buffer, stmt.indices, value, expression)
+
+    if stmt.condition is None:
+        write()
+        return
+    condition = expression(context, stmt.condition)
+    if condition.lanes > 1:
+        with context.under(condition, True):
+            write()
+        return
+    inside, after = builder.fresh("store"), builder.fresh("stored")
+    builder.branch(condition, inside, after)
+    builder.start(inside)
+    write()
+    builder.jump(after)
+    builder.start(after)
+
+
+def _atomic_add(context: Context, stmt: AtomicAdd) -> None:
+    builder, dtype = context.builder, stmt.buffer.dtype
+    if dtype in SMALL_FLOATS or not dtype.is_number:
+        raise UnsupportedError(f"machine code has no atomic addition of {dtype}")
+    value = expression(context, stmt.value)
+    pointers = emit_memory.address(context, stmt.buffer, stmt.indices, expression)
+    operation = "fadd" if dtype.is_float else "add"
+    for lane in range(value.lanes):
+        pointer = builder.extract(pointers, lane)
+        one = builder.extract(value, lane)
+        align = byte_size(dtype)
+        text = f"atomicrmw {operation} {pointer.typed}, {one.typed} monotonic, align {align}"
+        builder.make(one.element, 1, text)
+
+
+def _prefetch(context: Context, stmt: Prefetch) -> None:
+    pointer = emit_memory.address(context, stmt.buffer, stmt.indices, expression)
+    builder = context.builder
+    builder.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+    for lane in range(pointer.lanes):
+        one = builder.extract(pointer, lane)
+        # For reading, to be kept in all caches, of data.
+        builder.do(f"call void @llvm.prefetch.p0({one.typed}, i32 0, i32 3, i32 1)")

@@ -1,0 +1,335 @@
+"""Loop nests from stages: the heart of lowering.
+
+Tensors, their nests and the sites where stages are computed enter; a statement per root stage
+leaves, with guards as plain branches and vector and unrolled loops still marked as such. One
+recursion walks a nest from the outside in; at each loop it emits the stages computed there, for
+the region that the rest of the iteration needs, and a remainder simply walks the rest twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from graft.base.dtypes import DType
+from graft.loop.affine import ONE, ZERO, add
+from graft.loop.ir import (
+    Allocate,
+    Binary,
+    BinaryKind,
+    Buffer,
+    Call,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    LoopKind,
+    Prefetch,
+    Scope,
+    Select,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.loop.nest import Loop, short
+from graft.loop.position import Position, binary
+from graft.loop.program import Program
+from graft.loop.ranges import Context, Range
+from graft.loop.regions import Box, allocation, axis_extents, infer_boxes
+from graft.loop.schedule import Fuse, Split
+from graft.loop.simplify import simplify
+from graft.loop.stages import loads
+from graft.loop.tensor import Reduce, Tensor, identity
+from graft.loop.traverse import block, map_expr, substitute
+
+LoopBody = Callable[[Expr, Expr, Position], Stmt]  # start, extent, where the inside stands
+
+
+class Part(Enum):
+    """Which part of a stage is being emitted."""
+
+    WHOLE = "whole"
+    INITIAL = "initial"  # a reduction's first values
+    UPDATE = "update"  # what a reduction adds to them
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a stage's elements are: a buffer that begins at some element."""
+
+    buffer: Buffer
+    starts: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Around:
+    """What surrounds a statement: memory of the stages in scope, loops and what is known."""
+
+    memory: Mapping[str, Memory]
+    context: Context
+    loops: Mapping[str, Range]
+
+    def inside(self, var: Var, start: Expr, extent: Expr) -> Around:
+        context = self.context.loop(var, start, extent)
+        return replace(
+            self, context=context, loops={**self.loops, var.name: context.ranges[var.name]}
+        )
+
+    def holding(self, name: str, memory: Memory) -> Around:
+        return replace(self, memory={**self.memory, name: memory})
+
+
+class Generator:
+    """Emits the stages of a program."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def stage(self, tensor: Tensor, box: Box, around: Around) -> Stmt:
+        """Loops that compute a box of a stage into its memory."""
+        nest = self._program.nests[tensor.name]
+        starts = {short(axis.name): s for axis, s in zip(tensor.axes, box.starts, strict=True)}
+        extents = {short(name): extent for name, extent in axis_extents(tensor).items()}
+        extents |= {short(a.name): e for a, e in zip(tensor.axes, box.extents, strict=True)}
+        position = Position(nest, starts, extents)
+        return self._loops(tensor, position, nest.loops, Part.WHOLE, around)
+
+    def _loops(
+        self,
+        tensor: Tensor,
+        position: Position,
+        pending: tuple[Loop, ...],
+        part: Part,
+        around: Around,
+    ) -> Stmt:
+        if not pending:
+            return _element(tensor, position, part, around)
+        loop, rest = pending[0], pending[1:]
+        if part is Part.WHOLE and loop.reduces:
+            outside = tuple(one for one in pending if not one.reduces)
+            initial = self._loops(tensor, position, outside, Part.INITIAL, around)
+            update = self._loops(tensor, position, pending, Part.UPDATE, around)
+            return block(initial, update)
+        relation = position.made_by(loop.name)
+        count = position.extent(loop.name, around.context)
+
+        def body(start: Expr, extent: Expr, inner: Position) -> Stmt:
+            if extent == ONE and loop.kind is not LoopKind.PARALLEL:
+                entered = inner.enter(loop.name, start)
+                return self._iteration(tensor, entered, loop, rest, part, around)
+            var = Var(f"{tensor.name}.{loop.name}")
+            once = around.context.at_most(extent, ONE)
+            entered = inner.enter(loop.name, start if once else var)
+            within = around.inside(var, start, extent)
+            stmt = self._iteration(tensor, entered, loop, rest, part, within)
+            return For(var, start, extent, stmt, loop.kind)
+
+        if isinstance(relation, Split) and relation.outer == loop.name:
+            has_remainder = relation.tail == "remainder"
+            if has_remainder and not position.is_exact(relation, around.context):
+                return self._with_remainder(position, relation, around.context, body)
+        return body(ZERO, count, position)
+
+    def _with_remainder(
+        self, position: Position, split: Split, context: Context, body: LoopBody
+    ) -> Stmt:
+        """Whole tiles, then one tile of what is left, if anything is."""
+        whole, factor = position.extent(split.loop, context), Const(split.factor)
+        tiles = binary(BinaryKind.FLOOR_DIVIDE, whole, factor, context)
+        left = binary(BinaryKind.FLOOR_MODULO, whole, factor, context)
+        main = body(ZERO, tiles, position.with_extent(split.inner, factor))
+        once = binary(BinaryKind.MINIMUM, left, ONE, context)
+        return block(main, body(tiles, once, position.with_extent(split.inner, left)))
+
+    def _iteration(
+        self,
+        tensor: Tensor,
+        position: Position,
+        loop: Loop,
+        rest: tuple[Loop, ...],
+        part: Part,
+        around: Around,
+    ) -> Stmt:
+        """One turn of a loop: guards around the stages computed here and the rest of the nest."""
+        position, lets, around = _decomposed(tensor, position, around)
+        guards = _guards(position, loop, around.context)
+        for guard in guards:
+            around = replace(around, context=around.context.assume(guard))
+        if part is Part.INITIAL:
+            stmt = self._loops(tensor, position, rest, part, around)
+        else:
+            stmt = self._with_producers(tensor, position, loop, rest, part, around)
+        for guard in reversed(guards):
+            stmt = If(guard, stmt)
+        for var, value in reversed(lets):
+            stmt = Let(var, value, stmt)
+        return stmt
+
+    def _with_producers(
+        self,
+        tensor: Tensor,
+        position: Position,
+        loop: Loop,
+        rest: tuple[Loop, ...],
+        part: Part,
+        around: Around,
+    ) -> Stmt:
+        here = self._program.computed_at(tensor.name, loop.name)
+        inside = self._program.inside(tensor.name, loop.name)
+        boxes = infer_boxes(tensor, position, inside, around.context) if here else {}
+        stmts: list[Stmt] = []
+        allocated: list[Buffer] = []
+        for producer in here:
+            memory = self._allocate(producer, boxes[producer.name], around)
+            around = around.holding(producer.name, memory)
+            stmts.append(self.stage(producer, boxes[producer.name], around))
+            allocated.append(memory.buffer)
+        stmts += _prefetches(tensor, position, loop, around)
+        stmt = block(*stmts, self._loops(tensor, position, rest, part, around))
+        for buffer in reversed(allocated):
+            stmt = Allocate(buffer, stmt)
+        return stmt
+
+    def _allocate(self, tensor: Tensor, box: Box, around: Around) -> Memory:
+        nest = self._program.nests[tensor.name]
+        extents = allocation(box.extents, around.loops, around.context)
+        if nest.scope is Scope.REGISTER and not all(isinstance(e, Const) for e in extents):
+            raise nest.fail("cannot keep it in registers: its extents have no constant bound")
+        return Memory(replace(tensor.buffer, extents=extents, scope=nest.scope), box.starts)
+
+
+def _decomposed(
+    tensor: Tensor, position: Position, around: Around
+) -> tuple[Position, list[tuple[Var, Expr]], Around]:
+    """Names for the loops that a fused loop was made of, as soon as it has a value.
+
+    Dividing once per iteration of the fused loop keeps divisions out of the loops inside.
+    """
+    lets: list[tuple[Var, Expr]] = []
+    for fuse in reversed(position.nest.relations):
+        if not isinstance(fuse, Fuse) or not position.is_known(fuse.fused):
+            continue
+        for name in (fuse.outer, fuse.inner):
+            if name in position.values:
+                continue
+            value = position.value(name, around.context)
+            if not isinstance(value, (Const, Var)):
+                var = Var(f"{tensor.name}.{name}")
+                lets.append((var, value))
+                extent = position.extent(name, around.context)
+                around, value = around.inside(var, ZERO, extent), var
+            position = position.enter(name, value)
+    return position, lets, around
+
+
+def _guards(position: Position, loop: Loop, context: Context) -> list[Expr]:
+    """Conditions that can be tested once this loop has a value, and not before."""
+    guards: list[Expr] = []
+    nest = position.nest
+    for split in nest.relations:
+        if not isinstance(split, Split) or split.tail != "guard":
+            continue
+        if loop.name not in nest.leaves(split.loop) or not position.is_known(split.loop):
+            continue
+        if position.is_exact(split, context):
+            continue
+        value = position.value(split.loop, context)
+        guards.append(Compare(CompareKind.LESS, value, position.extent(split.loop, context)))
+    return guards
+
+
+def _element(tensor: Tensor, position: Position, part: Part, around: Around) -> Stmt:
+    """The innermost statement: an element stored."""
+    context = around.context
+    values: dict[str, Expr] = {}
+    for name in axis_extents(tensor):
+        if part is not Part.INITIAL or position.is_known(short(name)):
+            start = position.starts.get(short(name), ZERO)
+            values[name] = add(start, position.value(short(name), context))
+    memory = around.memory[tensor.name]
+    indices = tuple(
+        simplify(add(values[axis.name], start, -1), context)
+        for axis, start in zip(tensor.axes, memory.starts, strict=True)
+    )
+
+    def ready(expr: Expr) -> Expr:
+        return simplify(_relocated(substitute(expr, values), around), context)
+
+    if not isinstance(tensor.body, Reduce):
+        if tensor.body is None:
+            raise position.nest.fail("it is an input and has nothing to compute")
+        return Store(memory.buffer, indices, ready(tensor.body))
+    if part is Part.INITIAL:
+        return Store(memory.buffer, indices, ready(tensor.body.initial))
+    return _update(tensor.body, Load(memory.buffer, indices), ready(tensor.body.body))
+
+
+def _relocated(expr: Expr, around: Around) -> Expr:
+    """The expression with reads of stages turned into reads of where their elements are."""
+
+    def change(node: Expr) -> Expr:
+        if not isinstance(node, Load):
+            return node
+        memory = around.memory[node.buffer.name]
+        pairs = zip(node.indices, memory.starts, strict=True)
+        return Load(memory.buffer, tuple(_minus(index, start) for index, start in pairs))
+
+    return map_expr(change, expr)
+
+
+def _minus(index: Expr, start: Expr) -> Expr:
+    return index if start == ZERO else add(index, start, -1)
+
+
+def _update(reduction: Reduce, total: Load, value: Expr) -> Stmt:
+    """The statement that combines one more value into the total."""
+    nothing = identity(reduction.kind, reduction.dtype)
+    match value:
+        # Adding nothing changes nothing, so it need not be done: the test becomes a branch.
+        case Select(condition, yes, no) if no == nothing and reduction.initial == nothing:
+            return If(condition, _update(reduction, total, yes))
+        case Binary(BinaryKind.MULTIPLY, left, right) if (
+            reduction.kind is BinaryKind.ADD and value.dtype in (DType.FLOAT32, DType.FLOAT64)
+        ):
+            combined: Expr = Call("fma", (left, right, total), value.dtype)
+        case _:
+            combined = Binary(reduction.kind, total, value)
+    return Store(total.buffer, total.indices, combined)
+
+
+def _prefetches(tensor: Tensor, position: Position, loop: Loop, around: Around) -> list[Stmt]:
+    """Requests for what reads will touch some iterations later, at the first element of each."""
+    stmts: list[Stmt] = []
+    for prefetch in position.nest.prefetches:
+        if prefetch.loop != loop.name:
+            continue
+        ahead = add(position.values[loop.name], Const(prefetch.distance))
+        later = position.enter(loop.name, ahead)
+        found = [load for load in loads(tensor) if load.buffer.name == prefetch.tensor]
+        if not found:
+            raise position.nest.fail(f"cannot prefetch '{prefetch.tensor}': it does not read it")
+        values: dict[str, Expr] = {}
+        for name in axis_extents(tensor):
+            low = later.span(short(name), around.context).low
+            values[name] = add(position.starts.get(short(name), ZERO), low or ZERO)
+        for load in found:
+            moved = _relocated(substitute(load, values), around)
+            moved = simplify(moved, around.context)
+            if isinstance(moved, Load):
+                stmts.append(Prefetch(moved.buffer, moved.indices))
+    return stmts
+
+
+def one_thread(stmt: Stmt) -> Stmt:
+    """The statement run by just one of the threads."""
+    return For(Var("once"), ZERO, ONE, stmt, LoopKind.PARALLEL)
+
+
+def full_box(tensor: Tensor) -> Box:
+    """All of a tensor."""
+    return Box(tuple(ZERO for _ in tensor.shape), tensor.shape)

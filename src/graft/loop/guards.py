@@ -1,0 +1,269 @@
+"""Tests moved to where they cost least: out of loops, and into the bounds of loops.
+
+Statements whose innermost parts are guarded enter; equal ones leave in which reads that only a
+`select` keeps harmless happen under a branch, branches that do not depend on a loop stand outside
+it, and loops run only over the iterations that do something. Natively a select reads both sides,
+so the first is needed for correctness; the others are what a person would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from graft.loop.affine import (
+    ONE,
+    ZERO,
+    Polynomial,
+    add,
+    expression,
+    is_index,
+    plus,
+    polynomial,
+)
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Block,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    If,
+    Load,
+    LoopKind,
+    Scope,
+    Select,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.loop.ranges import Context
+from graft.loop.simplify import simplify
+from graft.loop.traverse import (
+    block,
+    buffers_read,
+    buffers_written,
+    map_expr,
+    variables,
+    walk_expr,
+    walk_stmt,
+    with_statements,
+)
+
+Change = Callable[[Stmt, Context], Stmt]
+
+
+def rewrite(stmt: Stmt, context: Context, change: Change) -> Stmt:
+    """The statement with `change` applied everywhere, inner first, told what is known there."""
+    match stmt:
+        case For():
+            inside = context.loop(stmt.var, stmt.start, stmt.extent)
+            return change(replace(stmt, body=rewrite(stmt.body, inside, change)), context)
+        case If(condition, then, otherwise):
+            new_then = rewrite(then, context.assume(condition), change)
+            new_else = None
+            if otherwise is not None:
+                new_else = rewrite(otherwise, context.assume(condition, False), change)
+            return change(If(condition, new_then, new_else), context)
+        case _:
+            inner = with_statements(stmt, lambda child: rewrite(child, context, change))
+            return change(inner, context)
+
+
+def branch_on_selects(stmt: Stmt, context: Context) -> Stmt:
+    """Selects that keep a read from leaving its buffer, turned into branches or clamped reads."""
+    lanes = {
+        loop.var.name
+        for loop in walk_stmt(stmt)
+        if isinstance(loop, For) and loop.kind is LoopKind.VECTOR
+    }
+
+    def change(one: Stmt, known: Context) -> Stmt:
+        return _branched(one, known, lanes) if isinstance(one, Store) else one
+
+    return rewrite(stmt, context, change)
+
+
+def _branched(store: Store, context: Context, lanes: set[str]) -> Stmt:
+    choice = next(
+        (
+            node
+            for node in walk_expr(store.value)
+            if isinstance(node, Select) and _unsafe_loads(node, context)
+        ),
+        None,
+    )
+    if choice is None:
+        return store
+
+    def with_value(value: Expr, known: Context) -> Stmt:
+        changed = map_expr(lambda e: value if e == choice else e, store.value)
+        return _branched(replace(store, value=simplify(changed, known)), known, lanes)
+
+    if variables(choice.condition) & lanes:
+        return _clamped_store(store, choice, context, with_value)
+    otherwise = with_value(choice.no, context)
+    result = with_value(choice.yes, context.assume(choice.condition))
+    for condition in reversed(conjuncts(choice.condition)):
+        result = If(condition, result, otherwise)
+    return result
+
+
+def _clamped_store(
+    store: Store, choice: Select, context: Context, with_value: Callable[[Expr, Context], Stmt]
+) -> Stmt:
+    """The store with reads moved into their buffers, where those are not empty."""
+    unsafe = _unsafe_loads(choice, context)
+    result: Stmt = replace(
+        store, value=map_expr(lambda e: _clamped(e, unsafe, context), store.value)
+    )
+    harmless = choice.no if any(load in walk_expr(choice.yes) for load in unsafe) else choice.yes
+    for extent in dict.fromkeys(extent for load in unsafe for extent in load.buffer.extents):
+        if not context.at_most(ONE, extent):
+            some = simplify(Compare(CompareKind.LESS, ZERO, extent), context)
+            result = If(some, result, with_value(harmless, context))
+    return result
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions that hold when this one does, and only then."""
+    match condition:
+        case Binary(BinaryKind.AND, left, right):
+            return [*conjuncts(left), *conjuncts(right)]
+        case _:
+            return [condition]
+
+
+def _is_safe(index: Expr, extent: Expr, context: Context) -> bool:
+    return is_index(index) and context.at_most(ZERO, index) and context.below(index, extent)
+
+
+def _unsafe_loads(choice: Select, context: Context) -> list[Load]:
+    parts = [part for branch in (choice.yes, choice.no) for part in walk_expr(branch)]
+    return [
+        part
+        for part in parts
+        if isinstance(part, Load)
+        and not all(
+            _is_safe(index, extent, context)
+            for index, extent in zip(part.indices, part.buffer.extents, strict=True)
+        )
+    ]
+
+
+def _clamped(expr: Expr, unsafe: list[Load], context: Context) -> Expr:
+    if not isinstance(expr, Load) or expr not in unsafe:
+        return expr
+    indices = []
+    for index, extent in zip(expr.indices, expr.buffer.extents, strict=True):
+        if _is_safe(index, extent, context):
+            indices.append(index)
+            continue
+        highest = Binary(BinaryKind.MINIMUM, index, add(extent, Const(-1)))
+        indices.append(simplify(Binary(BinaryKind.MAXIMUM, highest, ZERO), context))
+    return replace(expr, indices=tuple(indices))
+
+
+def tighten_loops(stmt: Stmt, context: Context) -> Stmt:
+    """Branches moved out of loops that do not change them, or into the loops' bounds."""
+    return rewrite(stmt, context, lambda one, known: _tightened(one, known))
+
+
+def _tightened(stmt: Stmt, context: Context) -> Stmt:
+    if not isinstance(stmt, For) or not isinstance(stmt.body, If):
+        return stmt
+    branch = stmt.body
+    parts = conjuncts(branch.condition)
+    if len(parts) > 1:
+        nested: Stmt = branch.then
+        for part in reversed(parts):
+            nested = If(part, nested, branch.otherwise)
+        return _tightened(replace(stmt, body=nested), context)
+    if any(isinstance(part, Load) for part in walk_expr(branch.condition)):
+        return stmt
+    if stmt.var.name not in variables(branch.condition):
+        return _hoisted(stmt, branch, context)
+    cut = _cut(branch.condition, stmt.var, context)
+    return stmt if cut is None else _narrowed(stmt, branch, *cut, context)
+
+
+def _hoisted(loop: For, branch: If, context: Context) -> Stmt:
+    then = _tightened(replace(loop, body=branch.then), context.assume(branch.condition))
+    if branch.otherwise is None:
+        return If(branch.condition, then)
+    known = context.assume(branch.condition, False)
+    return If(branch.condition, then, _tightened(replace(loop, body=branch.otherwise), known))
+
+
+def _at_least_zero(condition: Expr) -> Polynomial | None:
+    """What is at least 0 exactly where the condition holds."""
+    match condition:
+        case Compare(kind, left, right) if is_index(left):
+            rising = plus(polynomial(right), polynomial(left), -1)
+            falling = plus({}, rising, -1)
+            less: Polynomial = {(): 1}
+            return {
+                CompareKind.LESS: plus(rising, less, -1),
+                CompareKind.LESS_EQUAL: rising,
+                CompareKind.GREATER: plus(falling, less, -1),
+                CompareKind.GREATER_EQUAL: falling,
+            }.get(kind)
+        case _:
+            return None
+
+
+def _cut(condition: Expr, var: Var, context: Context) -> tuple[bool, Expr] | None:
+    """Where the condition changes: (True, first value where it holds) or (False, one past last)."""
+    terms = _at_least_zero(condition)
+    factor = 0 if terms is None else terms.get((var,), 0)
+    if terms is None or not factor:
+        return None
+    rest = {monomial: count for monomial, count in terms.items() if monomial != (var,)}
+    if any(var.name in variables(atom) for monomial in rest for atom in monomial):
+        return None
+    size = Const(abs(factor))
+    divided = simplify(Binary(BinaryKind.FLOOR_DIVIDE, expression(rest), size), context)
+    if factor > 0:  # factor*v + rest >= 0 from -(rest // factor) on
+        return True, add(ZERO, divided, -1)
+    return False, add(divided, ONE)
+
+
+def _narrowed(loop: For, branch: If, rises: bool, value: Expr, context: Context) -> Stmt:
+    """The loop cut where the branch changes."""
+    if loop.kind is LoopKind.UNROLLED:
+        return loop  # its copies are tested one by one
+    end = add(loop.start, loop.extent)
+    if loop.kind is LoopKind.VECTOR:
+        return _vector_or_not(loop, branch, rises, value, context)
+    if branch.otherwise is not None and loop.kind is not LoopKind.SERIAL:
+        return loop
+    low = simplify(Binary(BinaryKind.MAXIMUM, value, loop.start), context)
+    cut = simplify(Binary(BinaryKind.MINIMUM, low, end), context)
+    before = replace(loop, extent=simplify(add(cut, loop.start, -1), context))
+    after = replace(loop, start=cut, extent=simplify(add(end, cut, -1), context))
+    empty = branch.otherwise or Block(())
+    first, second = (empty, branch.then) if rises else (branch.then, empty)
+    parts = [(before, first), (after, second)]
+    kept = [
+        _tightened(replace(part, body=body), context) for part, body in parts if body != Block(())
+    ]
+    return block(*kept)
+
+
+def _vector_or_not(loop: For, branch: If, rises: bool, value: Expr, context: Context) -> Stmt:
+    """Whole vectors where no lane is left out; one element after the other elsewhere."""
+    end = add(loop.start, loop.extent)
+    left, right = (value, loop.start) if rises else (end, value)
+    full = simplify(Compare(CompareKind.LESS_EQUAL, left, right), context)
+    whole = _tightened(replace(loop, body=branch.then), context.assume(full))
+    single = _tightened(one_by_one(loop), context.assume(full, False))
+    return If(full, whole, single)
+
+
+def one_by_one(loop: For) -> For:
+    """A vector loop without vectors; registers have no address, so over them it is written out."""
+    used = buffers_read(loop.body) | buffers_written(loop.body)
+    in_registers = any(buffer.scope is Scope.REGISTER for buffer in used)
+    return replace(loop, kind=LoopKind.UNROLLED if in_registers else LoopKind.SERIAL)

@@ -1,0 +1,118 @@
+"""Lowering: tensors and a schedule in, a verified loop function out.
+
+The pipeline reads top to bottom in `lower`; each step is a module of its own. The arguments become
+the function's buffers, in order: inputs, outputs, and any stage that the threads are to share.
+Named extents become scalar parameters behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from graft.loop.generate import Around, Generator, Memory, full_box, one_thread
+from graft.loop.guards import branch_on_selects, tighten_loops
+from graft.loop.ir import (
+    Allocate,
+    Barrier,
+    Buffer,
+    For,
+    Function,
+    LoopKind,
+    Stmt,
+    Var,
+)
+from graft.loop.names import unique_names
+from graft.loop.program import Program, make_program
+from graft.loop.ranges import NATURAL, Context
+from graft.loop.schedule import Schedule
+from graft.loop.simplify import simplify_stmt
+from graft.loop.stages import reads
+from graft.loop.tensor import Tensor, index_variables
+from graft.loop.traverse import block, walk_stmt
+from graft.loop.unroll import check_registers, unroll
+from graft.loop.vectorize import vectorize
+from graft.loop.verify import verify
+
+
+def lower(
+    name: str,
+    arguments: Sequence[Tensor],
+    schedule: Schedule | None = None,
+    notes: tuple[str, ...] = (),
+) -> Function:
+    """The function that computes those arguments that are computed from the others."""
+    program = make_program(arguments, schedule or Schedule())
+    extents = index_variables(list(program.tensors.values()))
+    context = Context({extent.name: NATURAL for extent in extents})
+
+    body = simplify_stmt(_generated(program, context), context)
+    body = simplify_stmt(branch_on_selects(body, context), context)
+    body = simplify_stmt(tighten_loops(body, context), context)
+    body = simplify_stmt(vectorize(body, context), context)
+    body = simplify_stmt(unroll(body, context), context)
+    check_registers(body)
+
+    parameters: tuple[Buffer | Var, ...] = (*_buffers(program), *extents)
+    body = unique_names(body, [parameter.name for parameter in parameters])
+    return verify(Function(name, parameters, body, notes))
+
+
+def _generated(program: Program, context: Context) -> Stmt:
+    """All root stages one after the other, with what they keep in scratch memory around them."""
+    memory: dict[str, Memory] = {}
+    roots = program.roots()
+    for tensor in [*(program.tensors[argument] for argument in program.arguments), *roots]:
+        memory[tensor.name] = Memory(_home(program, tensor), full_box(tensor).starts)
+    generator = Generator(program)
+    around = Around(memory, context, {})
+    pieces = [(root, generator.stage(root, full_box(root), around)) for root in roots]
+    body = block(*_in_step(program, pieces))
+    for root in reversed(roots):
+        if root.name not in program.arguments:
+            body = Allocate(memory[root.name].buffer, body)
+    return body
+
+
+def _buffers(program: Program) -> list[Buffer]:
+    return [program.tensors[argument].buffer for argument in program.arguments]
+
+
+def _home(program: Program, tensor: Tensor) -> Buffer:
+    if tensor.name in program.arguments:
+        return tensor.buffer
+    return replace(tensor.buffer, scope=program.nests[tensor.name].scope)
+
+
+def _in_step(program: Program, pieces: list[tuple[Tensor, Stmt]]) -> list[Stmt]:
+    """Root stages such that threads see each other's results: barriers, and no work done twice.
+
+    A function without any parallel loop is for one thread and needs neither.
+    """
+    if not any(_is_parallel(stmt) for _, stmt in pieces):
+        return [stmt for _, stmt in pieces]
+    result: list[Stmt] = []
+    unseen: set[str] = set()
+    for tensor, stmt in pieces:
+        if unseen & _reads_within(program, tensor):
+            result.append(Barrier())
+            unseen = set()
+        shared = tensor.name in program.arguments
+        result.append(one_thread(stmt) if shared and not _is_parallel(stmt) else stmt)
+        if shared:
+            unseen.add(tensor.name)
+    return result
+
+
+def _reads_within(program: Program, root: Tensor) -> set[str]:
+    """What the stage and all stages computed in its loops read."""
+    found = reads(root)
+    for name, nest in program.nests.items():
+        if nest.site is not None and nest.site.stage == root.name:
+            found |= _reads_within(program, program.tensors[name])
+    return found
+
+
+def _is_parallel(stmt: Stmt) -> bool:
+    loops = (one for one in walk_stmt(stmt) if isinstance(one, For))
+    return any(loop.kind is LoopKind.PARALLEL for loop in loops)

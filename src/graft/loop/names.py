@@ -1,0 +1,80 @@
+"""Names for people: every variable and buffer gets a short one of its own.
+
+A statement in which copies of a loop share names and every name carries its stage enters; one with
+unique names leaves, each as short as it can be: `ow_o`, or `conv.ow_o` where another stage has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from graft.loop.ir import (
+    Allocate,
+    AtomicAdd,
+    Buffer,
+    Expr,
+    For,
+    Let,
+    Load,
+    Prefetch,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.loop.print import RESERVED
+from graft.loop.traverse import map_expr, with_expressions, with_statements
+
+
+def unique_names(stmt: Stmt, taken: Iterable[str]) -> Stmt:
+    """The statement with unique names, none of them `taken`."""
+    return _Names(set(taken)).statement(stmt, {}, {})
+
+
+class _Names:
+    """Hands out names in the order of the text."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = taken
+
+    def _new(self, name: str, *candidates: str) -> str:
+        for candidate in candidates:
+            if candidate not in self._taken and candidate not in RESERVED:
+                self._taken.add(candidate)
+                return candidate
+        number = 1
+        while f"{name}_{number}" in self._taken:
+            number += 1
+        self._taken.add(f"{name}_{number}")
+        return f"{name}_{number}"
+
+    def statement(self, stmt: Stmt, names: dict[str, Expr], buffers: dict[str, Buffer]) -> Stmt:
+        stmt = with_expressions(stmt, lambda expr: _renamed(expr, names, buffers))
+        match stmt:
+            case For() | Let():
+                full = stmt.var.name
+                var = replace(stmt.var, name=self._new(full, full.rpartition(".")[2], full))
+                stmt, names = replace(stmt, var=var), {**names, full: var}
+            case Allocate():
+                old = stmt.buffer
+                extents = tuple(_renamed(extent, names, buffers) for extent in old.extents)
+                buffer = replace(old, name=self._new(old.name, old.name), extents=extents)
+                stmt, buffers = replace(stmt, buffer=buffer), {**buffers, old.name: buffer}
+            case Store() | AtomicAdd() | Prefetch():
+                stmt = replace(stmt, buffer=buffers.get(stmt.buffer.name, stmt.buffer))
+            case _:
+                pass
+        return with_statements(stmt, lambda inner: self.statement(inner, names, buffers))
+
+
+def _renamed(expr: Expr, names: dict[str, Expr], buffers: dict[str, Buffer]) -> Expr:
+    def change(node: Expr) -> Expr:
+        match node:
+            case Var(name=name):
+                return names.get(name, node)
+            case Load(buffer=buffer):
+                return replace(node, buffer=buffers.get(buffer.name, buffer))
+            case _:
+                return node
+
+    return map_expr(change, expr)

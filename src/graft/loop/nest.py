@@ -1,0 +1,245 @@
+"""The loop nest of one stage: its loops in order and how they came from the stage's axes.
+
+A tensor and its directives enter; a `Nest` leaves, or a `ScheduleError` that names the stage and
+the loop. Whatever can be decided about a directive without knowing extents is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from graft.loop.errors import ScheduleError
+from graft.loop.ir import LoopKind, Scope
+from graft.loop.schedule import (
+    SCOPES,
+    CacheWrite,
+    ComputeAt,
+    Directive,
+    Fuse,
+    Inline,
+    Pack,
+    Parallel,
+    Prefetch,
+    Reorder,
+    Split,
+    StoreIn,
+    Tensorize,
+    Tile,
+    Unroll,
+    Vectorize,
+)
+from graft.loop.tensor import Reduce, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of a nest by its name."""
+
+    name: str
+    reduces: bool = False
+    kind: LoopKind = LoopKind.SERIAL
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Loops, outermost first; the splits and fusions that made them; and where all this goes."""
+
+    stage: str
+    loops: tuple[Loop, ...]
+    relations: tuple[Split | Fuse, ...] = ()
+    site: ComputeAt | None = None
+    scope: Scope = Scope.HEAP
+    prefetches: tuple[Prefetch, ...] = ()
+    tensorize: Tensorize | None = None
+
+    def fail(self, message: str, hint: str = "") -> ScheduleError:
+        return ScheduleError(f"schedule of {self.stage}: {message}", hint=hint)
+
+    def place(self, name: str) -> int:
+        """Where the loop stands, outermost is 0."""
+        for place, loop in enumerate(self.loops):
+            if loop.name == name:
+                return place
+        known = ", ".join(loop.name for loop in self.loops) or "none"
+        raise self.fail(f"there is no loop '{name}'", hint=f"its loops are {known}")
+
+    def leaves(self, name: str) -> frozenset[str]:
+        """The loops of the nest that an axis or former loop is made of."""
+        for relation in self.relations:
+            match relation:
+                case Split(loop=loop, outer=outer, inner=inner) if loop == name:
+                    return self.leaves(outer) | self.leaves(inner)
+                case Fuse(outer=outer, inner=inner, fused=fused) if name in (outer, inner):
+                    return self.leaves(fused)
+                case _:
+                    continue
+        return frozenset([name])
+
+    def reduction_place(self) -> int:
+        """The place of the outermost loop that reduces, or one past the last loop."""
+        places = (place for place, loop in enumerate(self.loops) if loop.reduces)
+        return next(places, len(self.loops))
+
+
+def short(name: str) -> str:
+    """An axis without its stage: `conv@ow` -> `ow`."""
+    return name.rpartition("@")[2]
+
+
+def make_nest(tensor: Tensor, directives: Iterable[Directive]) -> Nest:
+    """The stage's loops after all its directives."""
+    loops = [Loop(short(axis.name)) for axis in tensor.axes]
+    if isinstance(tensor.body, Reduce):
+        loops += [Loop(short(axis.name), reduces=True) for axis, _ in tensor.body.axes]
+    nest = Nest(tensor.name, tuple(loops))
+    for directive in directives:
+        nest = _APPLY[type(directive)](nest, directive)
+    _check_tails(nest)
+    _check_kinds(nest)
+    return nest
+
+
+def _new_names(nest: Nest, *names: str) -> None:
+    taken = {loop.name for loop in nest.loops}
+    for relation in nest.relations:
+        taken |= {relation.outer, relation.inner}
+        taken.add(relation.loop if isinstance(relation, Split) else relation.fused)
+    for name in names:
+        if name in taken or names.count(name) > 1:
+            raise nest.fail(f"there is a loop '{name}' already")
+
+
+def _plain(nest: Nest, name: str) -> Loop:
+    loop = nest.loops[nest.place(name)]
+    if loop.kind is not LoopKind.SERIAL:
+        raise nest.fail(f"loop '{name}' is {loop.kind.value} already")
+    return loop
+
+
+def _split(nest: Nest, split: Split) -> Nest:
+    loop = _plain(nest, split.loop)
+    _new_names(nest, split.outer, split.inner)
+    if split.factor < 1:
+        raise nest.fail(f"cannot split loop '{split.loop}' by {split.factor}")
+    if split.tail == "shift_inwards" and loop.reduces:
+        message = f"cannot shift the tail of loop '{split.loop}' inwards: it carries a reduction"
+        raise nest.fail(message, hint="elements would count twice; use guard or remainder")
+    place = nest.place(split.loop)
+    new = (replace(loop, name=split.outer), replace(loop, name=split.inner))
+    loops = nest.loops[:place] + new + nest.loops[place + 1 :]
+    return replace(nest, loops=loops, relations=(*nest.relations, split))
+
+
+def _tile(nest: Nest, tile: Tile) -> Nest:
+    first = Split(tile.first, tile.first_outer, tile.first_inner, tile.first_factor, tile.tail)
+    second = Split(tile.second, tile.second_outer, tile.second_inner, tile.second_factor, tile.tail)
+    order = tile.first_outer, tile.second_outer, tile.first_inner, tile.second_inner
+    return _reorder(_split(_split(nest, first), second), Reorder(order))
+
+
+def _fuse(nest: Nest, fuse: Fuse) -> Nest:
+    outer, inner = _plain(nest, fuse.outer), _plain(nest, fuse.inner)
+    _new_names(nest, fuse.fused)
+    place = nest.place(fuse.outer)
+    if nest.place(fuse.inner) != place + 1:
+        message = f"cannot fuse loops '{fuse.outer}' and '{fuse.inner}'"
+        raise nest.fail(f"{message}: they are no neighbours, in this order")
+    if outer.reduces != inner.reduces:
+        carrier = fuse.outer if outer.reduces else fuse.inner
+        message = f"cannot fuse loops '{fuse.outer}' and '{fuse.inner}'"
+        raise nest.fail(f"{message}: only '{carrier}' carries a reduction")
+    loops = (*nest.loops[:place], replace(outer, name=fuse.fused), *nest.loops[place + 2 :])
+    return replace(nest, loops=loops, relations=(*nest.relations, fuse))
+
+
+def _reorder(nest: Nest, reorder: Reorder) -> Nest:
+    places = sorted(nest.place(name) for name in reorder.loops)
+    if len(set(places)) != len(places):
+        raise nest.fail(f"cannot reorder loops: a name of {', '.join(reorder.loops)} is repeated")
+    loops = list(nest.loops)
+    for place, name in zip(places, reorder.loops, strict=True):
+        loops[place] = nest.loops[nest.place(name)]
+    return replace(nest, loops=tuple(loops))
+
+
+_VERBS = {
+    LoopKind.VECTOR: "vectorise",
+    LoopKind.PARALLEL: "parallelise",
+    LoopKind.UNROLLED: "unroll",
+}
+
+
+def _mark(nest: Nest, name: str, kind: LoopKind) -> Nest:
+    loop = _plain(nest, name)
+    if loop.reduces and kind is not LoopKind.UNROLLED:
+        raise nest.fail(f"cannot {_VERBS[kind]} loop '{name}': it carries a reduction")
+    loops = tuple(replace(loop, kind=kind) if one is loop else one for one in nest.loops)
+    return replace(nest, loops=loops)
+
+
+def _tensorize(nest: Nest, directive: Tensorize) -> Nest:
+    _plain(nest, directive.loop)
+    return replace(nest, tensorize=directive)
+
+
+def _prefetch(nest: Nest, directive: Prefetch) -> Nest:
+    nest.place(directive.loop)
+    return replace(nest, prefetches=(*nest.prefetches, directive))
+
+
+_APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
+    Split: _split,
+    Tile: _tile,
+    Fuse: _fuse,
+    Reorder: _reorder,
+    Vectorize: lambda nest, directive: _mark(nest, directive.loop, LoopKind.VECTOR),
+    Unroll: lambda nest, directive: _mark(nest, directive.loop, LoopKind.UNROLLED),
+    Parallel: lambda nest, directive: _mark(nest, directive.loop, LoopKind.PARALLEL),
+    ComputeAt: lambda nest, directive: replace(nest, site=directive),
+    StoreIn: lambda nest, directive: replace(nest, scope=SCOPES[directive.place]),
+    Prefetch: _prefetch,
+    Tensorize: _tensorize,
+    # These have done their work on the tensors before there are nests.
+    Inline: lambda nest, directive: nest,
+    CacheWrite: lambda nest, directive: nest,
+    Pack: lambda nest, directive: nest,
+}
+
+
+def _check_tails(nest: Nest) -> None:
+    """Tails whose loops ended up where the tail has no meaning."""
+    splits = [relation for relation in nest.relations if isinstance(relation, Split)]
+    for split in splits:
+        outer, inner = nest.leaves(split.outer), nest.leaves(split.inner)
+        first_inner = min(nest.place(name) for name in inner)
+        if split.tail == "remainder":
+            if outer != {split.outer}:
+                message = f"cannot split or fuse loop '{split.outer}'"
+                raise nest.fail(f"{message}: the remainder of '{split.loop}' follows it")
+            if nest.place(split.outer) > first_inner:
+                message = f"cannot put loop '{split.inner}' outside '{split.outer}'"
+                raise nest.fail(f"{message}: the remainder of '{split.loop}' follows it")
+        if split.tail == "shift_inwards":
+            last_outer = max(nest.place(name) for name in outer)
+            if last_outer > nest.reduction_place():
+                carrier = nest.loops[nest.reduction_place()].name
+                message = f"cannot shift the tail of loop '{split.loop}' inwards"
+                raise nest.fail(f"{message}: '{split.outer}' is inside '{carrier}', which reduces")
+
+
+def _check_kinds(nest: Nest) -> None:
+    """At most one parallel loop, outside what reduces, and one vector loop, further inside."""
+    parallel = [loop.name for loop in nest.loops if loop.kind is LoopKind.PARALLEL]
+    vector = [loop.name for loop in nest.loops if loop.kind is LoopKind.VECTOR]
+    if len(parallel) > 1:
+        raise nest.fail(f"loop '{parallel[1]}' is parallel inside '{parallel[0]}', which is too")
+    if len(vector) > 1:
+        raise nest.fail(f"loop '{vector[1]}' is a vector inside '{vector[0]}', which is one too")
+    if parallel and nest.place(parallel[0]) > nest.reduction_place():
+        carrier = nest.loops[nest.reduction_place()].name
+        message = f"loop '{parallel[0]}' is parallel inside '{carrier}', which carries a reduction"
+        raise nest.fail(message)
+    if parallel and vector and nest.place(parallel[0]) > nest.place(vector[0]):
+        raise nest.fail(f"loop '{parallel[0]}' is parallel inside the vector loop '{vector[0]}'")

@@ -1,0 +1,125 @@
+"""A computation with its schedule applied stage by stage: tensors, nests and sites.
+
+Arguments and a schedule enter; a `Program` leaves, in which every stage has a nest and a place
+where it is computed, or a `ScheduleError`. Legality between stages is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graft.loop.errors import LoopError, ScheduleError
+from graft.loop.ir import Load, LoopKind, Scope
+from graft.loop.nest import Nest, make_nest
+from graft.loop.schedule import Schedule
+from graft.loop.stages import fail, reads, rewrite_stages
+from graft.loop.tensor import Reduce, Tensor, in_order
+from graft.loop.traverse import walk_expr
+
+
+@dataclass(frozen=True)
+class Program:
+    """Tensors, each after what it reads; the nests of those that are computed."""
+
+    tensors: dict[str, Tensor]
+    nests: dict[str, Nest]
+    arguments: tuple[str, ...]
+
+    def readers(self, name: str) -> list[str]:
+        """The stages that read a tensor."""
+        return [other for other, tensor in self.tensors.items() if name in reads(tensor)]
+
+    def roots(self) -> list[Tensor]:
+        """The stages that no other stage's loop contains."""
+        return [self.tensors[name] for name, nest in self.nests.items() if nest.site is None]
+
+    def computed_at(self, stage: str, loop: str) -> list[Tensor]:
+        """The stages computed at the start of each iteration of a loop."""
+        sites = {name: nest.site for name, nest in self.nests.items() if nest.site is not None}
+        found = [n for n, site in sites.items() if (site.stage, site.loop) == (stage, loop)]
+        return [self.tensors[name] for name in found]
+
+    def inside(self, stage: str, loop: str) -> list[Tensor]:
+        """The stages computed anywhere within an iteration of a loop."""
+        place = self.nests[stage].place(loop)
+        return [self.tensors[name] for name in self.nests if self._is_inside(name, stage, place)]
+
+    def _is_inside(self, name: str, stage: str, place: int) -> bool:
+        site = self.nests[name].site
+        if site is None:
+            return False
+        if site.stage == stage:
+            return self.nests[stage].place(site.loop) >= place
+        return self._is_inside(site.stage, stage, place)
+
+
+def make_program(arguments: Sequence[Tensor], schedule: Schedule) -> Program:
+    """The program that computes those of the arguments that are computed."""
+    names = [tensor.name for tensor in arguments]
+    if len(set(names)) != len(names):
+        raise LoopError(f"an argument is given twice: {', '.join(names)}")
+    tensors = in_order(arguments)
+    missing = [t.name for t in tensors if t.body is None and t.name not in names]
+    if missing:
+        raise LoopError(f"'{missing[0]}' is read and has to be an argument")
+    found = rewrite_stages(tensors, set(names), schedule)
+    nests = {
+        name: make_nest(tensor, schedule.directives(name))
+        for name, tensor in found.items()
+        if tensor.body is not None
+    }
+    program = Program(found, nests, tuple(names))
+    for name, nest in nests.items():
+        _check_site(program, name, nest)
+        _check_memory(program, name, nest)
+    return program
+
+
+def _check_site(program: Program, name: str, nest: Nest) -> None:
+    site = nest.site
+    if site is None:
+        return
+    where = f"cannot compute it at loop '{site.loop}' of {site.stage}"
+    if name in program.arguments:
+        raise fail(name, f"{where}: it is an argument and has to be computed whole")
+    if site.stage not in program.nests:
+        raise fail(name, f"{where}: there is no such stage")
+    owner = program.nests[site.stage]
+    try:
+        place = owner.place(site.loop)
+    except ScheduleError as error:
+        raise fail(name, f"{where}: {error.message}", error.hint) from None
+    order = list(program.nests)
+    if order.index(site.stage) <= order.index(name):
+        raise fail(name, f"{where}: {site.stage} comes before it")
+    inside = {tensor.name for tensor in program.inside(site.stage, site.loop)} | {site.stage}
+    outside = [reader for reader in program.readers(name) if reader not in inside]
+    if outside:
+        raise fail(name, f"{where}: {outside[0]} reads it outside that loop")
+    if owner.reduction_place() <= place and _reads_initially(program, site.stage, name):
+        raise fail(name, f"{where}: the initial value needs it before that loop")
+    inner_vector = [one.name for one in owner.loops[: place + 1] if one.kind is LoopKind.VECTOR]
+    if inner_vector:
+        raise fail(name, f"{where}: that is inside the vector loop '{inner_vector[0]}'")
+
+
+def _reads_initially(program: Program, reader: str, name: str) -> bool:
+    body = program.tensors[reader].body
+    if not isinstance(body, Reduce):
+        return False
+    parts = walk_expr(body.initial)
+    return any(isinstance(part, Load) and part.buffer.name == name for part in parts)
+
+
+def _check_memory(program: Program, name: str, nest: Nest) -> None:
+    parallel = [loop.name for loop in nest.loops if loop.kind is LoopKind.PARALLEL]
+    is_argument = name in program.arguments
+    if parallel and not is_argument:
+        message = f"cannot parallelise loop '{parallel[0]}': each thread has its own '{name}'"
+        raise fail(name, message, hint="make it an argument, which the threads share")
+    if nest.scope is Scope.REGISTER and (is_argument or nest.site is None):
+        what = "an argument" if is_argument else "computed outside every loop"
+        raise fail(name, f"cannot keep it in registers: it is {what}")
+    if not is_argument and nest.site is None and not program.readers(name):
+        raise fail(name, "nothing reads it")

@@ -1,0 +1,204 @@
+"""Rewrites of the computation itself that a schedule asks for, before there are loops.
+
+Tensors in order and a schedule enter; tensors in order leave, with inlined stages substituted into
+their readers, and with the stages that `CacheWrite` and `Pack` add. Meaning is kept: a packed copy
+has the same elements elsewhere, a cached stage the same values one step earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from graft.loop.affine import add, multiply
+from graft.loop.errors import ScheduleError
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Buffer,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+)
+from graft.loop.schedule import CacheWrite, Inline, Pack, Schedule
+from graft.loop.simplify import simplify
+from graft.loop.tensor import Reduce, Tensor, identity
+from graft.loop.traverse import map_expr, substitute, walk_expr
+
+Tensors = dict[str, Tensor]
+
+
+def fail(stage: str, message: str, hint: str = "") -> ScheduleError:
+    """An error that names the stage."""
+    return ScheduleError(f"schedule of {stage}: {message}", hint=hint)
+
+
+def rewrite_stages(tensors: Sequence[Tensor], arguments: set[str], schedule: Schedule) -> Tensors:
+    """The tensors after all Inline, CacheWrite and Pack directives, each after what it reads."""
+    found = {tensor.name: tensor for tensor in tensors}
+    pending = list(found)
+    while pending:
+        name = pending.pop(0)
+        for directive in schedule.directives(name):
+            match directive:
+                case Inline():
+                    found = _inline(found, name, arguments)
+                case CacheWrite():
+                    found = _cache_write(found, name, directive)
+                    pending.append(directive.name)
+                case Pack():
+                    found = _pack(found, name, directive)
+                    pending.append(directive.name)
+                case _:
+                    continue
+    for name, _ in schedule.stages:
+        known = name in found and found[name].body is not None
+        if not known and not any(isinstance(d, Inline) for d in schedule.directives(name)):
+            stages = ", ".join(one for one in found if found[one].body is not None)
+            raise fail(name, "there is no such stage", hint=f"the stages are {stages}")
+    return found
+
+
+def map_body(tensor: Tensor, change: Callable[[Expr], Expr]) -> Tensor:
+    """The tensor with the expressions of its body changed."""
+    body = tensor.body
+    if isinstance(body, Reduce):
+        changed = replace(body, body=change(body.body), initial=change(body.initial))
+        return replace(tensor, body=changed)
+    return tensor if body is None else replace(tensor, body=change(body))
+
+
+def body_expressions(tensor: Tensor) -> tuple[Expr, ...]:
+    """The expressions of the tensor's body."""
+    if isinstance(tensor.body, Reduce):
+        return tensor.body.body, tensor.body.initial
+    return () if tensor.body is None else (tensor.body,)
+
+
+def loads(tensor: Tensor) -> list[Load]:
+    """All reads in the tensor's body."""
+    parts = [part for expr in body_expressions(tensor) for part in walk_expr(expr)]
+    return [part for part in parts if isinstance(part, Load)]
+
+
+def reads(tensor: Tensor) -> set[str]:
+    """The names of the tensors it reads."""
+    return {load.buffer.name for load in loads(tensor)}
+
+
+def _replace_loads(tensor: Tensor, name: str, value: Callable[[Load], Expr]) -> Tensor:
+    def change(node: Expr) -> Expr:
+        return value(node) if isinstance(node, Load) and node.buffer.name == name else node
+
+    return map_body(tensor, lambda expr: map_expr(change, expr))
+
+
+def _inline(found: Tensors, name: str, arguments: set[str]) -> Tensors:
+    tensor = found[name]
+    body = tensor.body
+    if name in arguments:
+        raise fail(name, "cannot inline it: it is an argument")
+    if body is None or isinstance(body, Reduce):
+        raise fail(name, "cannot inline it: it carries a reduction")
+
+    def value(load: Load) -> Expr:
+        places = {axis.name: i for axis, i in zip(tensor.axes, load.indices, strict=True)}
+        return substitute(body, places)
+
+    return {
+        other: _replace_loads(reader, name, value)
+        for other, reader in found.items()
+        if other != name
+    }
+
+
+def _insert(found: Tensors, before: str, new: Tensor, changed: Tensor) -> Tensors:
+    """The tensors with a new one just before another, which is changed."""
+    if new.name in found:
+        raise fail(before, f"there is a tensor '{new.name}' already")
+    result: Tensors = {}
+    for name, tensor in found.items():
+        if name == before:
+            result[new.name] = new
+        result[name] = changed if name == before else tensor
+    return result
+
+
+def _cache_write(found: Tensors, name: str, directive: CacheWrite) -> Tensors:
+    tensor = found[name]
+    new_name = directive.name
+    own: dict[str, Expr] = {}
+    axes = tuple(Var(new_name + axis.name.removeprefix(name)) for axis in tensor.axes)
+    own |= {old.name: new for old, new in zip(tensor.axes, axes, strict=True)}
+    if isinstance(tensor.body, Reduce):
+        reduced = [
+            (axis, Var(new_name + axis.name.removeprefix(name)), extent)
+            for axis, extent in tensor.body.axes
+        ]
+        own |= {old.name: new for old, new, _ in reduced}
+        body = replace(tensor.body, axes=tuple((new, extent) for _, new, extent in reduced))
+        tensor = replace(tensor, body=body)
+    cache = map_body(tensor, lambda expr: substitute(expr, own))
+    buffer = replace(tensor.buffer, name=new_name)
+    cache = replace(cache, buffer=buffer, axes=axes)
+    copy = replace(tensor, body=Load(buffer, tensor.axes))
+    return _insert(found, name, cache, copy)
+
+
+def _pack(found: Tensors, name: str, pack: Pack) -> Tensors:
+    if pack.tensor not in reads(found[name]):
+        raise fail(name, f"cannot pack '{pack.tensor}': it does not read it")
+    source = found[pack.tensor]
+    new = _packed_copy(name, source, pack)
+
+    def value(load: Load) -> Expr:
+        parts = _blocked(load.indices, pack.blocks)
+        return Load(new.buffer, tuple(simplify(parts[place]) for place in pack.order))
+
+    return _insert(found, name, new, _replace_loads(found[name], pack.tensor, value))
+
+
+def _blocked(indices: Sequence[Expr], blocks: Sequence[int]) -> list[Expr]:
+    """One index per dimension of the blocked tensor, before they are permuted."""
+    parts: list[Expr] = []
+    for index, block in zip(indices, blocks, strict=True):
+        if block:
+            parts.append(Binary(BinaryKind.FLOOR_DIVIDE, index, Const(block)))
+            parts.append(Binary(BinaryKind.FLOOR_MODULO, index, Const(block)))
+        else:
+            parts.append(index)
+    return parts
+
+
+def _packed_copy(name: str, source: Tensor, pack: Pack) -> Tensor:
+    rank = len(source.shape) + sum(block > 0 for block in pack.blocks)
+    fits = len(pack.blocks) == len(source.shape) and sorted(pack.order) == list(range(rank))
+    if not fits or min(pack.blocks, default=0) < 0:
+        raise fail(name, f"cannot pack '{pack.tensor}': blocks or order do not fit its dimensions")
+    names: list[str] = []
+    extents: list[Expr] = []
+    indices: list[Expr] = []
+    condition: Expr | None = None
+    for place, (extent, block) in enumerate(zip(source.shape, pack.blocks, strict=True)):
+        outer, inner = Var(f"{pack.name}@d{place}"), Var(f"{pack.name}@d{place}_block")
+        if not block:
+            names, extents = [*names, outer.name], [*extents, extent]
+            indices.append(outer)
+            continue
+        names += [outer.name, inner.name]
+        count = Binary(BinaryKind.FLOOR_DIVIDE, add(extent, Const(block - 1)), Const(block))
+        extents += [simplify(count), Const(block)]
+        indices.append(add(multiply(outer, Const(block)), inner))
+        if simplify(Binary(BinaryKind.FLOOR_MODULO, extent, Const(block))) != Const(0):
+            inside = Compare(CompareKind.LESS, indices[-1], extent)
+            condition = inside if condition is None else Binary(BinaryKind.AND, condition, inside)
+    value: Expr = Load(source.buffer, tuple(indices))
+    if condition is not None:
+        value = Select(condition, value, identity(BinaryKind.ADD, source.dtype))
+    shape = tuple(extents[place] for place in pack.order)
+    axes = tuple(Var(names[place]) for place in pack.order)
+    return Tensor(Buffer(pack.name, source.dtype, shape), axes, value)

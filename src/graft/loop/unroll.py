@@ -1,0 +1,86 @@
+"""Unrolled loops into copies of their bodies, after which registers are addressed by constants.
+
+Statements with loops marked `unrolled` enter; the same without them leave. Where the extent has
+only a constant bound, each copy that may be beyond it is tested.
+"""
+
+from __future__ import annotations
+
+from graft.loop.errors import ScheduleError
+from graft.loop.guards import rewrite
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Buffer,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    If,
+    Load,
+    LoopKind,
+    Scope,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.loop.ranges import Context, constant_upper_bound
+from graft.loop.simplify import simplify
+from graft.loop.traverse import (
+    block,
+    expressions,
+    statements,
+    substitute_in,
+    variables,
+    walk_expr,
+)
+from graft.loop.vectorize import loop_error
+
+
+def unroll(stmt: Stmt, context: Context) -> Stmt:
+    """The statement without unrolled loops: a copy of the body for each iteration."""
+
+    def change(one: Stmt, known: Context) -> Stmt:
+        return _copies(one, known) if isinstance(one, For) else one
+
+    return rewrite(stmt, context, change)
+
+
+def _copies(loop: For, context: Context) -> Stmt:
+    if loop.kind is not LoopKind.UNROLLED:
+        return loop
+    count = constant_upper_bound(loop.extent, context)
+    if count is None:
+        raise loop_error(loop.var, "unroll", "its extent has no constant bound")
+    copies: list[Stmt] = []
+    for turn in range(count):
+        value = Binary(BinaryKind.ADD, loop.start, Const(turn))
+        body = substitute_in(loop.body, {loop.var.name: simplify(value, context)})
+        in_range = Compare(CompareKind.LESS, Const(turn), loop.extent)
+        copies.append(body if isinstance(loop.extent, Const) else If(in_range, body))
+    return block(*copies)
+
+
+def check_registers(stmt: Stmt, around: tuple[Var, ...] = ()) -> None:
+    """Registers have no address: each access has to be at a constant."""
+    parts = [part for expr in expressions(stmt) for part in walk_expr(expr)]
+    accesses = [(part.buffer, part.indices) for part in parts if isinstance(part, Load)]
+    if isinstance(stmt, Store):
+        accesses.append((stmt.buffer, stmt.indices))
+    for buffer, indices in accesses:
+        if buffer.scope is Scope.REGISTER:
+            for index in indices:
+                _check_index(buffer, index, around)
+    inner = (*around, stmt.var) if isinstance(stmt, For) else around
+    for child in statements(stmt):
+        check_registers(child, inner)
+
+
+def _check_index(buffer: Buffer, index: Expr, around: tuple[Var, ...]) -> None:
+    moving = [var.name.rpartition(".") for var in around if var.name in variables(index)]
+    if moving:
+        stage, _, loop = moving[-1]
+        message = f"cannot keep it in registers: loop '{loop}' of {stage} addresses it"
+        hint = "unroll or vectorise that loop"
+        raise ScheduleError(f"schedule of {buffer.name}: {message}", hint=hint)

@@ -1,0 +1,176 @@
+"""Vector loops into lanes.
+
+Statements with loops marked `vector` enter; the same without them leave: the loop variable becomes
+a ramp and whatever depends on it a vector. Loops inside stay loops, around vectors. A loop whose
+extent is known only to be at most some number of lanes runs in vectors when it is full and one
+element after the other when not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graft.loop.errors import ScheduleError
+from graft.loop.guards import one_by_one, rewrite
+from graft.loop.ir import (
+    Allocate,
+    AtomicAdd,
+    Barrier,
+    Binary,
+    BinaryKind,
+    Block,
+    Broadcast,
+    Call,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    LoopKind,
+    Prefetch,
+    Ramp,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from graft.loop.ranges import Context, constant_upper_bound
+from graft.loop.simplify import simplify
+from graft.loop.traverse import (
+    block,
+    children,
+    substitute_in,
+    variables,
+    with_children,
+)
+
+
+def loop_error(var: Var, verb: str, reason: str, hint: str = "") -> ScheduleError:
+    """An error about a loop, whose variable is called after its stage and itself."""
+    stage, _, loop = var.name.rpartition(".")
+    return ScheduleError(f"schedule of {stage}: cannot {verb} loop '{loop}': {reason}", hint=hint)
+
+
+def vectorize(stmt: Stmt, context: Context) -> Stmt:
+    """The statement without vector loops."""
+
+    def change(one: Stmt, known: Context) -> Stmt:
+        is_vector = isinstance(one, For) and one.kind is LoopKind.VECTOR
+        return _vector_loop(one, known) if isinstance(one, For) and is_vector else one
+
+    return rewrite(stmt, context, change)
+
+
+def _vector_loop(loop: For, context: Context) -> Stmt:
+    match loop.extent:
+        case Const(value=int(lanes)):
+            return _in_lanes(loop, lanes)
+        case Binary(BinaryKind.MINIMUM, Const(value=int(lanes)), other) | Binary(
+            BinaryKind.MINIMUM, other, Const(value=int(lanes))
+        ):
+            full = Compare(CompareKind.GREATER_EQUAL, other, Const(lanes))
+            return If(full, _in_lanes(loop, lanes), one_by_one(loop))
+    if constant_upper_bound(loop.extent, context) is None:
+        reason = "its extent has no constant bound"
+        raise loop_error(
+            loop.var, "vectorise", reason, hint="split it and vectorise the inner loop"
+        )
+    return one_by_one(loop)
+
+
+def _in_lanes(loop: For, lanes: int) -> Stmt:
+    if lanes == 1:
+        return substitute_in(loop.body, {loop.var.name: loop.start})
+    return _Lanes(loop.var, loop.start, lanes).statement(loop.body)
+
+
+class _Lanes:
+    """The loop's variable as a ramp, and what follows for everything that depends on it."""
+
+    def __init__(self, var: Var, start: Expr, lanes: int) -> None:
+        self._var = var
+        self._ramp = Ramp(start, 1, lanes)
+        self._lanes = lanes
+        self._vectors: dict[str, Var] = {}
+
+    def _fail(self, reason: str) -> ScheduleError:
+        return loop_error(self._var, "vectorise", reason)
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case Block():
+                return block(*map(self.statement, stmt.statements))
+            case For():
+                bounds = self._scalar(stmt.start), self._scalar(stmt.extent)
+                return replace(
+                    stmt, start=bounds[0], extent=bounds[1], body=self.statement(stmt.body)
+                )
+            case If():
+                otherwise = stmt.otherwise
+                return If(
+                    self._scalar(stmt.condition),
+                    self.statement(stmt.then),
+                    None if otherwise is None else self.statement(otherwise),
+                )
+            case Let():
+                value = self.expression(stmt.value)
+                var = replace(stmt.var, lanes=value.lanes)
+                self._vectors[var.name] = var
+                return Let(var, value, self.statement(stmt.body))
+            case Store():
+                return self._store(stmt)
+            case Prefetch():
+                return replace(stmt, indices=tuple(map(self._first_lane, stmt.indices)))
+            case Allocate():
+                raise self._fail(f"it contains the memory of '{stmt.buffer.name}'")
+            case AtomicAdd() | While() | Barrier():
+                raise self._fail("it contains a statement that has no lanes")
+
+    def _scalar(self, expr: Expr) -> Expr:
+        if self.expression(expr).lanes > 1:
+            raise self._fail("a bound or a condition inside differs between its iterations")
+        return expr
+
+    def _first_lane(self, index: Expr) -> Expr:
+        vector = self.expression(index)
+        return vector.base if isinstance(vector, Ramp) else index
+
+    def _store(self, stmt: Store) -> Stmt:
+        indices = self._indices(stmt.indices)
+        value = self.expression(stmt.value)
+        lanes = max((index.lanes for index in indices), default=1)
+        condition = None if stmt.condition is None else self.expression(stmt.condition)
+        if lanes == 1 and (value.lanes > 1 or (condition is not None and condition.lanes > 1)):
+            raise self._fail(f"all its iterations store to one element of '{stmt.buffer.name}'")
+        if condition is not None:
+            condition = self._spread(condition, lanes)
+        return Store(stmt.buffer, indices, self._spread(value, lanes), condition)
+
+    def _indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        new = tuple(simplify(self.expression(index)) for index in indices)
+        if sum(index.lanes > 1 for index in new) > 1:
+            raise self._fail("an access would have lanes in more than one dimension")
+        return new
+
+    def _spread(self, expr: Expr, lanes: int) -> Expr:
+        return expr if expr.lanes == lanes else Broadcast(expr, lanes)
+
+    def expression(self, expr: Expr) -> Expr:
+        if not variables(expr) & {self._var.name, *self._vectors}:
+            return expr
+        match expr:
+            case Var():
+                return self._vectors.get(expr.name, self._ramp)
+            case Load():
+                return replace(expr, indices=self._indices(expr.indices))
+            case Ramp() | Broadcast():
+                raise self._fail("there are vectors inside already")
+            case Call() if expr.name.startswith("reduce_"):
+                raise self._fail("there are vectors inside already")
+            case _:
+                parts = tuple(self.expression(child) for child in children(expr))
+                lanes = max(part.lanes for part in parts)
+                return with_children(expr, tuple(self._spread(part, lanes) for part in parts))

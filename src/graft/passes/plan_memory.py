@@ -1,0 +1,162 @@
+"""Puts all intermediate tensors of a static graph into one arena.
+
+In goes a graph whose shapes are plain numbers; out comes a plan: an offset for each tensor that has
+to live in the arena, such that tensors which are alive at the same time do not overlap. Views share
+the memory of what they view. The plan says how large the arena is beside the lower bound, which is
+the largest sum of tensors alive at one step: no plan can do with less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from graft.base.errors import UnsupportedError
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import bytes_of
+from graft.passes.simplify_movement import VIEWS
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Memory that is needed from one step to another, both included."""
+
+    size: int
+    first: int
+    last: int
+
+    def overlaps(self, other: Interval) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where tensors live in the arena, and how good the plan is."""
+
+    offsets: dict[Value, int]
+    owner: dict[Value, Value]  # a view -> the tensor whose memory it is
+    arena_bytes: int
+    lower_bound: int
+
+    def __str__(self) -> str:
+        ratio = self.arena_bytes / self.lower_bound if self.lower_bound else 1.0
+        return f"arena {self.arena_bytes:,} bytes, {ratio:.3f} of the lower bound"
+
+
+def plan_memory(graph: Graph) -> MemoryPlan:
+    """Plan the arena of a graph whose nodes run in order."""
+    owner = _owners(graph)
+    outside = {owner.get(value, value) for value in (*graph.inputs, *graph.outputs)}
+    outside |= {node.output for node in graph.nodes if node.op.name == "constant"}
+    intervals = {
+        value: interval
+        for value, interval in _intervals(graph, owner).items()
+        if value not in outside and interval.size
+    }
+    offsets = place(list(intervals.values()))
+    placed = dict(zip(intervals, offsets, strict=True))
+    arena = max((placed[v] + i.size for v, i in intervals.items()), default=0)
+    return MemoryPlan(placed, owner, arena, lower_bound(intervals.values()))
+
+
+def _owners(graph: Graph) -> dict[Value, Value]:
+    """Each view's tensor: the one at the end of its chain of views."""
+    owner: dict[Value, Value] = {}
+    for node in graph.nodes:
+        if is_view(node):
+            source = node.args[0]
+            owner[node.output] = owner.get(source, source)
+    return owner
+
+
+def is_view(node: Node) -> bool:
+    """Whether the node's result is its operand's memory under another shape."""
+    return node.op.name in VIEWS
+
+
+def _intervals(graph: Graph, owner: dict[Value, Value]) -> dict[Value, Interval]:
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    for step, node in enumerate(graph.nodes):
+        for value in node.args:
+            last[owner.get(value, value)] = step
+        for value in node.outputs:
+            root = owner.get(value, value)
+            first.setdefault(root, step)
+            last[root] = step
+    return {v: Interval(_aligned_size(v), first[v], last[v]) for v in first}
+
+
+def _aligned_size(value: Value) -> int:
+    size = bytes_of(value.type)
+    if not isinstance(size, int):
+        raise UnsupportedError(f"the size of %{value.name}, {value.type}, is not known")
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def lower_bound(intervals: Iterable[Interval]) -> int:
+    """The largest sum of sizes alive at one step."""
+    changes: dict[int, int] = {}
+    for interval in intervals:
+        changes[interval.first] = changes.get(interval.first, 0) + interval.size
+        changes[interval.last + 1] = changes.get(interval.last + 1, 0) - interval.size
+    alive = largest = 0
+    for step in sorted(changes):
+        alive += changes[step]
+        largest = max(largest, alive)
+    return largest
+
+
+_Rank = Callable[[Interval], tuple[int, ...]]
+
+# Orders in which tensors are placed; none is best for every graph, and trying all is cheap.
+_RANKS: tuple[_Rank, ...] = (
+    lambda i: (-i.size, i.first),
+    lambda i: (i.first, -i.size),
+    lambda i: (i.first - i.last, -i.size),
+    lambda i: (-i.size * (i.last - i.first + 1), i.first),
+)
+
+
+def place(intervals: Sequence[Interval]) -> list[int]:
+    """The offsets of the order that needs the smallest arena."""
+    bound = lower_bound(intervals)
+    best: list[int] = []
+    smallest: int | None = None
+    for rank in _RANKS:
+        offsets = _first_fit(intervals, rank)
+        arena = max((o + i.size for o, i in zip(offsets, intervals, strict=True)), default=0)
+        if smallest is None or arena < smallest:
+            best, smallest = offsets, arena
+        if smallest == bound:
+            break
+    return best
+
+
+def _first_fit(intervals: Sequence[Interval], rank: _Rank) -> list[int]:
+    """Place each tensor into the tightest gap among those alive with it, or behind them all."""
+    order = sorted(range(len(intervals)), key=lambda index: rank(intervals[index]))
+    offsets = [0] * len(intervals)
+    placed: list[int] = []
+    for index in order:
+        interval = intervals[index]
+        taken = sorted(
+            (offsets[other], offsets[other] + intervals[other].size)
+            for other in placed
+            if intervals[other].overlaps(interval)
+        )
+        offsets[index] = _tightest_gap(taken, interval.size)
+        placed.append(index)
+    return offsets
+
+
+def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+    best, best_gap, end = -1, -1, 0
+    for start, stop in taken:
+        gap = start - end
+        if gap >= size and (best < 0 or gap < best_gap):
+            best, best_gap = end, gap
+        end = max(end, stop)
+    return end if best < 0 else best

@@ -1,0 +1,159 @@
+"""Programs as files: a program and its blobs in, one `.graft` file out, and back.
+
+docs/artifact.md describes the format. Code and blobs are checked against their SHA-256 on every
+load. Constants are mapped, not read; they are checked when they are small, or on request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import Place
+from graft.runtime.container import ArtifactError, Container, Section, read, write
+from graft.runtime.encoding import (
+    decode_integers,
+    decode_spec,
+    decode_step,
+    decode_target,
+    encode_spec,
+    encode_step,
+    encode_target,
+)
+from graft.runtime.memory import aligned_size
+from graft.runtime.native import host_architecture, host_features
+from graft.runtime.program import Program, ProgramError, Target
+
+SUFFIX = ".graft"
+_CONSTANTS, _CODE, _BLOB = "constants", "code:", "blob:"
+# Hashing takes about a second per gigabyte: up to this size nobody notices.
+_VERIFIED_UNASKED = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What made an artifact: Graft's version, and the backends' versions by name."""
+
+    graft: str
+    backends: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """What a file holds: a program, what made it, and blobs by name."""
+
+    program: Program
+    origin: Origin
+    blobs: Mapping[str, memoryview]
+
+
+def save(
+    program: Program,
+    path: str | os.PathLike[str],
+    origin: Origin,
+    blobs: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write a program to a file; either the whole file appears under its name or nothing."""
+    program.validate()
+    header = {
+        "graft": origin.graft,
+        "backends": dict(origin.backends),
+        "target": encode_target(program.target),
+        "inputs": [encode_spec(spec) for spec in program.inputs],
+        "outputs": [encode_spec(spec) for spec in program.outputs],
+        "constants": [[dtype_of(c.dtype), list(c.shape)] for c in program.constants],
+        "arena_bytes": program.arena_bytes,
+        "scratch_bytes": program.scratch_bytes,
+        "steps": [encode_step(step) for step in program.steps],
+    }
+    sections = [
+        Section(f"{_CODE}{index}", [memoryview(code)]) for index, code in enumerate(program.objects)
+    ]
+    for name, blob in (blobs or {}).items():
+        sections.append(Section(f"{_BLOB}{name}", [memoryview(blob)]))
+    constants = [c.reshape(-1).view(np.uint8).data for c in program.constants]
+    sections.append(Section(_CONSTANTS, constants))
+    write(Path(path), header, sections)
+
+
+def load(path: str | os.PathLike[str], verify: bool | None = None) -> Artifact:
+    """Read a file, its constants mapped into memory; refuses one that cannot run here.
+
+    `verify` says whether to compare the constants with their checksum, which reads them all; by
+    default they are if they have less than 64 MiB. The file may be replaced or deleted while it is
+    in use, but must not be overwritten in place.
+    """
+    place = Place(source=str(path))
+    container = read(Path(path))
+    try:
+        _check_target(decode_target(container.header["target"]), place)
+        if verify is None:
+            verify = len(container.sections[_CONSTANTS]) < _VERIFIED_UNASKED
+        if verify:
+            container.verify(_CONSTANTS)
+        artifact = _decode(container)
+        artifact.program.validate()
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ProgramError) as error:
+        raise ArtifactError(
+            f"this file contradicts itself: {error}", place, hint="compile the model again"
+        ) from error
+    return artifact
+
+
+def _decode(container: Container) -> Artifact:
+    header = container.header
+    code, blobs = {}, {}
+    for name in container.sections:
+        if name.startswith(_CODE):
+            code[int(name.removeprefix(_CODE))] = bytes(container.verify(name))
+        elif name.startswith(_BLOB):
+            blobs[name.removeprefix(_BLOB)] = container.verify(name)
+    arena_bytes, scratch_bytes = decode_integers([header["arena_bytes"], header["scratch_bytes"]])
+    program = Program(
+        target=decode_target(header["target"]),
+        inputs=tuple(decode_spec(item) for item in header["inputs"]),
+        outputs=tuple(decode_spec(item) for item in header["outputs"]),
+        steps=tuple(decode_step(item) for item in header["steps"]),
+        constants=_mapped(header["constants"], container.sections[_CONSTANTS]),
+        objects=tuple(code[index] for index in range(len(code))),
+        arena_bytes=arena_bytes,
+        scratch_bytes=scratch_bytes,
+    )
+    return Artifact(program, Origin(header["graft"], dict(header["backends"])), blobs)
+
+
+def _mapped(described: list[Any], data: memoryview) -> tuple[Array, ...]:
+    """Read-only arrays that lie in the mapped file."""
+    constants: list[Array] = []
+    offset = 0
+    for name, extents in described:
+        dtype, shape = DType(name).numpy, decode_integers(extents)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"a constant has the extent {min(shape)}")
+        array: Array = np.ndarray(shape, dtype, data, offset)
+        constants.append(array)
+        offset = aligned_size(offset + array.nbytes)
+    return tuple(constants)
+
+
+def _check_target(target: Target, place: Place) -> None:
+    hint = "compile the model for this machine"
+    if target.architecture != host_architecture():
+        raise ArtifactError(
+            f"this file is for {target.architecture}, and this machine is {host_architecture()}",
+            place,
+            hint,
+        )
+    missing = [name for name in target.features if name not in host_features()]
+    if missing:
+        raise ArtifactError(
+            f"this file needs a processor with {', '.join(missing)}, which this one lacks",
+            place,
+            hint,
+        )

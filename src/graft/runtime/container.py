@@ -1,0 +1,188 @@
+"""The file around a program: a header and named sections in, one file out, and back.
+
+Knows nothing of programs. Every byte of the file is accounted for: by its place in the preamble, or
+by the SHA-256 of the header or of a section. Sections are mapped, never read as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from graft.base.errors import Place, UserError
+from graft.runtime.memory import ALIGNMENT, aligned_size
+
+MAGIC = b"\x89GRAFT\r\n"
+# Counts up with every change to the file or to what the driver and the run time agree on.
+FORMAT = 1
+
+# Magic, format, nothing, bytes of the header, bytes of the file, SHA-256 of the header.
+_PREAMBLE = Struct("<8sIIQQ32s")
+_CHUNK = 1 << 20
+_ZEROS = bytes(ALIGNMENT)
+
+
+class ArtifactError(UserError):
+    """A file that holds no program this machine can load, or that cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Bytes to be written under a name, in pieces that are each aligned."""
+
+    name: str
+    pieces: Sequence[memoryview]
+
+    def padded(self) -> Iterator[memoryview | bytes]:
+        for piece in self.pieces:
+            yield piece
+            yield _ZEROS[: aligned_size(len(piece)) - len(piece)]
+
+    @property
+    def nbytes(self) -> int:
+        """Without the padding of the last piece."""
+        sizes = [len(piece) for piece in self.pieces]
+        return sum(map(aligned_size, sizes[:-1])) + sum(sizes[-1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Container:
+    """A file as it was read: its header, and its sections as views of the mapped file."""
+
+    header: Mapping[str, Any]
+    sections: Mapping[str, memoryview]
+    _digests: Mapping[str, str] = field(repr=False)
+    _padded: Mapping[str, memoryview] = field(repr=False)
+    _place: Place
+
+    def verify(self, name: str) -> memoryview:
+        """A section, compared with its checksum."""
+        if _digest([self._padded[name]]) != self._digests[name]:
+            raise _damaged(f"the section '{name}' does not match its checksum", self._place)
+        return self.sections[name]
+
+
+def write(path: Path, header: Mapping[str, Any], sections: Sequence[Section]) -> None:
+    """Write a file; it appears under its name when it is whole, or not at all."""
+    table = []
+    end = 0
+    for section in sections:
+        table.append([section.name, end, section.nbytes, _digest(section.padded())])
+        end += aligned_size(section.nbytes)
+    text = json.dumps({**header, "sections": table}, separators=(",", ":")).encode("utf-8")
+    text = text.ljust(aligned_size(len(text)))
+    size = _PREAMBLE.size + len(text) + end
+    digest = hashlib.sha256(text).digest()
+    preamble = _PREAMBLE.pack(MAGIC, FORMAT, 0, len(text), size, digest)
+    pieces = (piece for section in sections for piece in section.padded())
+    try:
+        _write_atomically(path, [preamble, text], pieces)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _write_atomically(
+    path: Path, head: Iterable[bytes], pieces: Iterable[memoryview | bytes]
+) -> None:
+    """By way of a file of another name, beside it, so that renaming it is one step."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.writelines(head)
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def read(path: Path) -> Container:
+    """Map a file and check all of it but the sections' contents."""
+    place = Place(source=str(path))
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_PREAMBLE.size)
+            size = os.fstat(file.fileno()).st_size
+            header_bytes = _check_preamble(head, size, place)
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
+    start = _PREAMBLE.size + header_bytes
+    text = mapped[_PREAMBLE.size : start]
+    if hashlib.sha256(text).digest() != head[-32:]:
+        raise _damaged("its header does not match its checksum", place)
+    try:
+        header = json.loads(bytes(text))
+        return _container(header, mapped[start:], place)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _damaged("its header makes no sense", place) from error
+
+
+def _container(header: dict[str, Any], data: memoryview, place: Place) -> Container:
+    sections, padded, digests = {}, {}, {}
+    end = 0
+    for name, offset, nbytes, digest in header.pop("sections"):
+        if offset != end or not 0 <= nbytes <= len(data) - offset or name in sections:
+            raise ValueError("sections have to follow one another")
+        end = offset + aligned_size(nbytes)
+        sections[name] = data[offset : offset + nbytes]
+        padded[name] = data[offset:end]
+        digests[name] = digest
+    if end != len(data):
+        raise ValueError("sections have to fill the file")
+    return Container(header, sections, digests, padded, place)
+
+
+def _check_preamble(head: bytes, size: int, place: Place) -> int:
+    """The number of bytes of the header; refuses what Graft did not write, or not this Graft."""
+    if head[: len(MAGIC)] != MAGIC[: len(head)] or not head:
+        raise _foreign(head, place)
+    if len(head) < _PREAMBLE.size:
+        raise _damaged(f"it ends after {len(head)} bytes", place)
+    _, version, nothing, header_bytes, file_bytes, _ = _PREAMBLE.unpack(head)
+    if version > FORMAT:
+        raise ArtifactError(
+            f"this file is in format {version}, and this Graft reads formats up to {FORMAT}",
+            place,
+            hint="update Graft, or compile the model again with this one",
+        )
+    if size != file_bytes:
+        raise _damaged(f"it has {size} bytes and should have {file_bytes}", place)
+    room = size - _PREAMBLE.size
+    if version < 1 or nothing or header_bytes > room or header_bytes % ALIGNMENT:
+        raise _damaged("its first bytes make no sense", place)
+    return int(header_bytes)
+
+
+def _foreign(head: bytes, place: Place) -> ArtifactError:
+    hint = ""
+    if place.source.endswith(".onnx") or head[:1] == b"\x08":
+        hint = "this looks like an ONNX model: graft.compile takes it"
+    elif head[:6] == MAGIC[:6]:
+        hint = "line ends were converted: copy the file in binary mode"
+    return ArtifactError("this is not a file that Graft wrote", place, hint)
+
+
+def _damaged(how: str, place: Place) -> ArtifactError:
+    hint = "copy the file again, or compile the model again"
+    return ArtifactError(f"this file is damaged: {how}", place, hint)
+
+
+def _digest(pieces: Iterable[memoryview | bytes]) -> str:
+    """Piece by piece, so that a mapped file need not be in memory as a whole."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        for start in range(0, len(piece), _CHUNK):
+            digest.update(piece[start : start + _CHUNK])
+    return digest.hexdigest()

@@ -1,0 +1,111 @@
+"""The cache: keys, damage, eviction, and two processes at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.llvm.kernels import elementwise
+
+from graft.base.dtypes import DType
+from graft.llvm.cache import KernelCache, default_cache, default_folder, kernel_key
+from graft.llvm.target import host_target, named_target
+from graft.loop.ir import Binary, BinaryKind, Const, Function
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def sample(constant: float = 1.0, lanes: int = 1) -> Function:
+    formula = [lambda a: Binary(BinaryKind.ADD, a, Const(constant, a.dtype, a.lanes))]
+    return elementwise([DType.FLOAT32], formula, [DType.FLOAT32], lanes)
+
+
+def test_keys_follow_content() -> None:
+    target = host_target()
+    key = kernel_key(sample(), target)
+    assert key == kernel_key(sample(), target)
+    others = [sample(2.0), sample(-0.0), sample(0.0), sample(float("nan")), sample(1.0, 8)]
+    assert len({key, *(kernel_key(other, target) for other in others)}) == 6
+    assert key != kernel_key(sample(), named_target("aarch64-neon"))
+    function = sample()
+    noted = Function(function.name, function.parameters, function.body, ("from node 'add'",))
+    assert key == kernel_key(noted, target)
+    renamed = Function("other", function.parameters, function.body)
+    assert key != kernel_key(renamed, target)
+
+
+def test_put_and_get(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path)
+    assert cache.get("ab12") is None
+    cache.put("ab12", b"code")
+    cache.put("ab12", b"code")
+    cache.put("cd34", b"")
+    assert cache.get("ab12") == b"code"
+    assert cache.get("cd34") == b""
+    assert cache.usage().entries == 2
+    assert cache.clear().entries == 2
+    assert cache.get("ab12") is None
+    assert cache.usage().bytes == 0
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", b"x" * 60])
+def test_a_damaged_entry_counts_as_missing(tmp_path: Path, damage: bytes) -> None:
+    cache = KernelCache(tmp_path)
+    cache.put("ab12", b"code")
+    [path] = tmp_path.glob("kernels/ab/*")
+    path.write_bytes(damage)
+    assert cache.get("ab12") is None
+    assert not path.exists()
+
+
+def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path, limit=1000)
+    for number in range(5):
+        cache.put(f"{number:04}", bytes(150))
+        [path] = tmp_path.glob(f"kernels/00/{number:04}.o")
+        os.utime(path, (number, number))
+    assert cache.usage().entries == 5
+    assert cache.get("0000") is not None  # which makes it the most recent one
+    cache.put("0005", bytes(150))
+    kept = {number for number in range(6) if cache.get(f"{number:04}") is not None}
+    assert kept == {0, 3, 4, 5}
+    assert cache.usage().bytes <= 800
+
+
+def test_folder_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAFT_CACHE_DIR", "/somewhere")
+    assert default_folder() == Path("/somewhere")
+    monkeypatch.delenv("GRAFT_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert default_cache().folder == Path("/caches/graft")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_folder() == Path.home() / ".cache" / "graft"
+
+
+HAMMER = """
+import sys
+from pathlib import Path
+from graft.llvm.cache import KernelCache
+cache = KernelCache(Path(sys.argv[1]), limit=40_000)
+bad = 0
+for turn in range(300):
+    key = f"{turn % 17:04}"
+    cache.put(key, key.encode() * 1000)
+    found = cache.get(f"{(turn * 7) % 17:04}")
+    bad += found is not None and found != f"{(turn * 7) % 17:04}".encode() * 1000
+    if turn % 100 == 99:
+        cache.clear()
+sys.exit(bad)
+"""
+
+
+def test_processes_at_once(tmp_path: Path) -> None:
+    """They write, read, evict and clear the same entries, and never see half of one."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", HAMMER, str(tmp_path)]
+    processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert not list(tmp_path.rglob("*.partial"))

@@ -1,0 +1,278 @@
+"""Every kind of expression, dtype and number of lanes against the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.llvm.kernels import check, compiled, elementwise, numbers, run, runnable_targets
+
+from graft.base.dtypes import DType
+from graft.base.errors import UnsupportedError
+from graft.llvm.compile import llvm_text
+from graft.llvm.target import Target, host_target
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Broadcast,
+    Call,
+    Cast,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    Select,
+)
+
+FLOATS = [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64]
+SIGNED = [DType.INT8, DType.INT16, DType.INT32, DType.INT64]
+UNSIGNED = [DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64]
+LANES = [1, 4, 8, 7, 16]
+
+FLOAT_KINDS = ["ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "MINIMUM", "MAXIMUM"]
+INTEGER_KINDS = ["ADD", "SUBTRACT", "MULTIPLY", "MINIMUM", "MAXIMUM", "AND", "OR", "XOR"]
+BOOL_KINDS = ["MINIMUM", "MAXIMUM", "AND", "OR", "XOR"]
+
+every_target = pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+every_lanes = pytest.mark.parametrize("lanes", LANES)
+
+
+def binaries(names: list[str]) -> list:
+    kinds = [BinaryKind[name] for name in names]
+    return [lambda a, b, kind=kind: Binary(kind, a, b) for kind in kinds]
+
+
+def comparisons() -> list:
+    return [lambda a, b, kind=kind: Compare(kind, a, b) for kind in CompareKind]
+
+
+def choose(a: Expr, b: Expr) -> Expr:
+    return Select(Compare(CompareKind.LESS, a, b), a, b)
+
+
+@every_lanes
+@pytest.mark.parametrize("dtype", [DType.BOOL, *FLOATS, *SIGNED, *UNSIGNED])
+def test_binary_compare_and_select(dtype: DType, lanes: int) -> None:
+    kinds = FLOAT_KINDS if dtype.is_float else INTEGER_KINDS
+    kinds = BOOL_KINDS if dtype is DType.BOOL else kinds
+    formulas = [*binaries(kinds), *comparisons(), choose]
+    check([numbers(dtype, seed=1), numbers(dtype, seed=2)], formulas, lanes)
+
+
+@every_target
+def test_small_floats_on_every_target(target: Target) -> None:
+    formulas = [*binaries(FLOAT_KINDS), *comparisons()]
+    for dtype in FLOATS:
+        check([numbers(dtype, seed=3), numbers(dtype, seed=4)], formulas, 8, target)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
+def test_division_rounds_down(dtype: DType, lanes: int) -> None:
+    left, right = numbers(dtype, 200, seed=5), numbers(dtype, 200, seed=6)
+    right[10:100] %= 11
+    right[right == 0] = 3
+    if dtype.is_signed_integer:
+        right[:3] = -1  # the most negative number over -1 wraps around
+    formulas = binaries(["FLOOR_DIVIDE", "FLOOR_MODULO"])
+    for divisor in (1, 7, 8, 127):
+        formulas += [
+            lambda a, b, kind=kind, c=Const(divisor, dtype): Binary(kind, a, spread(c, a))
+            for kind in (BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO)
+        ]
+    check([left, right], formulas, lanes)
+
+
+def spread(value: Expr, like: Expr) -> Expr:
+    return value if like.lanes == 1 else Broadcast(value, like.lanes)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
+def test_division_by_zero_gives_zero(dtype: DType, lanes: int) -> None:
+    formulas = binaries(["FLOOR_DIVIDE", "FLOOR_MODULO"])
+    kernel = compiled(elementwise([dtype, dtype], formulas, [dtype, dtype], lanes))
+    arrays = {name: numbers(dtype) for name in ("in0", "out0", "out1")}
+    result = run(kernel, arrays | {"in1": np.zeros(29, dtype.numpy), "n": 29})
+    assert not result["out0"].any()
+    assert not result["out1"].any()
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
+def test_shifts(dtype: DType, lanes: int) -> None:
+    left = numbers(dtype, 60, seed=7)
+    inside = (np.arange(60) % dtype.bits).astype(dtype.numpy)
+    check([left, inside], binaries(["SHIFT_LEFT", "SHIFT_RIGHT"]), lanes)
+    # By the width or more: all bits go, but for copies of the sign.
+    beyond = np.full(60, dtype.bits, dtype.numpy)
+    kernel = compiled(
+        elementwise([dtype] * 2, binaries(["SHIFT_LEFT", "SHIFT_RIGHT"]), [dtype] * 2, lanes)
+    )
+    arguments = {"in0": left, "in1": beyond, "out0": left, "out1": left, "n": 60}
+    result = run(kernel, arguments)
+    assert not result["out0"].any()
+    np.testing.assert_array_equal(result["out1"], np.where(left < 0, -1, 0).astype(dtype.numpy))
+
+
+CASTS = [DType.BOOL, *FLOATS, *SIGNED, *UNSIGNED]
+
+
+@every_target
+@pytest.mark.parametrize("source", CASTS)
+def test_casts(source: DType, target: Target) -> None:
+    values = numbers(source, 300, seed=8)
+    goals = [goal for goal in CASTS if not (source.is_float and goal.is_integer)]
+    formulas = [lambda a, goal=goal: Cast(goal, a) for goal in goals]
+    lanes = 8 if target is host_target() else 4
+    check([values], formulas, lanes, target)
+    if source.is_float:  # C says nothing about numbers that the integer cannot hold
+        small = np.linspace(0, 127, 301).astype(source.numpy)
+        check([small], [lambda a, goal=goal: Cast(goal, a) for goal in [*SIGNED, *UNSIGNED]], lanes)
+        negative = [lambda a, goal=goal: Cast(goal, a) for goal in SIGNED]
+        check([(-small).astype(source.numpy)], negative, lanes)
+
+
+@every_target
+def test_half_conversions_are_exact(target: Target) -> None:
+    """Every float16 and bfloat16, and numbers halfway between two of them."""
+    for dtype in (DType.FLOAT16, DType.BFLOAT16):
+        every = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
+        formula = [lambda a: Cast(DType.FLOAT32, a)]
+        kernel = compiled(elementwise([dtype], formula, [DType.FLOAT32], 8), target)
+        outcome = run(kernel, {"in0": every, "out0": np.zeros(1 << 16, np.float32), "n": 1 << 16})
+        np.testing.assert_array_equal(outcome["out0"], every.astype(np.float32))
+        finite = np.sort(every[np.isfinite(every)].astype(np.float64))
+        between = np.concatenate([(finite[1:] + finite[:-1]) / 2, finite * (1 + 2.0**-40)])
+        for wide in (DType.FLOAT32, DType.FLOAT64):
+            values = between.astype(wide.numpy)
+            back = [lambda a, dtype=dtype: Cast(dtype, a)]
+            kernel = compiled(elementwise([wide], back, [dtype], 8), target)
+            count = len(values)
+            given = {"in0": values, "out0": np.zeros(count, dtype.numpy), "n": count}
+            narrow = run(kernel, given)["out0"].astype(np.float64)
+            # Rounding to the nearest means that no neighbour is nearer, and that ties are even.
+            low = finite[np.clip(np.searchsorted(finite, values, "right") - 1, 0, None)]
+            high = finite[np.clip(np.searchsorted(finite, values, "left"), None, len(finite) - 1)]
+            exact = values.astype(np.float64)
+            nearest = np.where(exact - low < high - exact, low, high)
+            tie = (exact - low == high - exact) & (low != high)
+            even = (low.astype(dtype.numpy).view(np.uint16) & 1) == 0
+            nearest = np.where(tie, np.where(even, low, high), nearest)
+            inside = np.abs(exact) <= finite[-1]
+            np.testing.assert_array_equal(narrow[inside], nearest[inside])
+
+
+UNARY = ["sqrt", "floor", "ceil", "round", "trunc", "abs", "isnan", "isinf"]
+
+
+def calls(names: list[str]) -> list:
+    def make(name: str):
+        return lambda a: Call(name, (a,), DType.BOOL if name.startswith("is") else a.dtype)
+
+    return [make(name) for name in names]
+
+
+@every_target
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_exact_calls(lanes: int, target: Target) -> None:
+    for dtype in FLOATS:
+        values = numbers(dtype, 100, seed=9)
+        halves = (np.arange(-20, 20) / 4).astype(dtype.numpy)
+        large = np.array([2.0**23 + 1, -(2.0**23) - 1, 2.0**53 + 2, 8388607.5]).astype(dtype.numpy)
+        check([np.concatenate([values, halves, large])], calls(UNARY), lanes, target)
+
+
+@pytest.mark.parametrize("lanes", [1, 7])
+def test_rounding_keeps_the_sign_of_zero(lanes: int) -> None:
+    values = np.array([-0.0, 0.0, -0.25, 0.25, -0.5, 0.5], np.float32)
+    formulas = calls(["floor", "ceil", "round", "trunc"])
+    for target in runnable_targets():
+        kernel = compiled(
+            elementwise([DType.FLOAT32], formulas, [DType.FLOAT32] * 4, lanes), target
+        )
+        outputs = {f"out{k}": np.zeros(6, np.float32) for k in range(4)}
+        result = run(kernel, {"in0": values, "n": 6} | outputs)
+        for k, meaning in enumerate((np.floor, np.ceil, np.rint, np.trunc)):
+            np.testing.assert_array_equal(
+                np.signbit(result[f"out{k}"]), np.signbit(meaning(values)), err_msg=f"{k}"
+            )
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
+def test_integer_calls(dtype: DType, lanes: int) -> None:
+    check([numbers(dtype, 60, seed=10)], calls(["abs", "clz", "popcount"]), lanes)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64])
+def test_calls_of_several_arguments(dtype: DType, lanes: int) -> None:
+    formulas = [
+        lambda a, b: Call("copysign", (a, b), a.dtype),
+        lambda a, b: Call("rsqrt", (a,), a.dtype),
+        lambda a, b: Call("fma", (a, b, a), a.dtype),
+    ]
+    random = np.random.default_rng(11)
+    # With few bits a product and its sum are exact, so it does not matter how often is rounded.
+    left, right = (random.integers(-99, 99, 29).astype(dtype.numpy) for _ in range(2))
+    check([left, right], formulas, lanes)
+
+
+@pytest.mark.parametrize("lanes", [4, 7, 16])
+@pytest.mark.parametrize("dtype", [DType.INT32, DType.FLOAT32, DType.BFLOAT16, DType.UINT8])
+def test_reductions(dtype: DType, lanes: int) -> None:
+    values = np.random.default_rng(12).integers(0, 9, 29).astype(dtype.numpy)
+    values[values == 3] = 0
+    formulas = [
+        lambda a, name=name: spread(Call(name, (a,), a.dtype), a)
+        for name in ("reduce_add", "reduce_max", "reduce_min")
+    ]
+    kernel = compiled(elementwise([dtype], formulas, [dtype] * 3, lanes))
+    outputs = {f"out{k}": np.zeros(29, dtype.numpy) for k in range(3)}
+    result = run(kernel, {"in0": values, "n": 29} | outputs)
+    for start in range(0, 29, lanes):
+        part = values[start : start + lanes].astype(np.float64)
+        padded = np.concatenate([part, np.zeros(lanes - len(part))])  # what a masked load gives
+        for k, meaning in enumerate((np.sum, np.max, np.min)):
+            np.testing.assert_array_equal(
+                result[f"out{k}"][start : start + lanes].astype(np.float64), meaning(padded)
+            )
+
+
+def test_nan_wins_a_reduction() -> None:
+    values = np.array([1, 5, np.nan, 2, 7, 3, 2, 1], np.float32)
+    names = ("reduce_max", "reduce_min")
+    formulas = [lambda a, name=name: spread(Call(name, (a,), a.dtype), a) for name in names]
+    kernel = compiled(elementwise([DType.FLOAT32], formulas, [DType.FLOAT32] * 2, 8))
+    outputs = {f"out{k}": np.zeros(8, np.float32) for k in range(2)}
+    result = run(kernel, {"in0": values, "n": 8} | outputs)
+    assert np.isnan(result["out0"]).all()
+    assert np.isnan(result["out1"]).all()
+
+
+def test_extremum_with_a_constant_keeps_nan() -> None:
+    values = numbers(DType.FLOAT32)
+    formulas = [
+        lambda a, kind=kind, first=first: Binary(kind, *((c(a), a) if first else (a, c(a))))
+        for kind in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM)
+        for first in (True, False)
+        for c in [lambda a: spread(Const(0.0, DType.FLOAT32), a)]
+    ]
+    formulas.append(lambda a: Binary(BinaryKind.MAXIMUM, a, spread(Const(np.nan, a.dtype), a)))
+    for target in runnable_targets():
+        check([values], formulas, 8, target)
+
+
+@pytest.mark.parametrize(
+    "dtype", [DType.INT4, DType.UINT2, DType.FLOAT8E4M3FN, DType.COMPLEX64, DType.STRING]
+)
+def test_dtypes_that_machine_code_cannot_hold(dtype: DType) -> None:
+    function = elementwise([dtype], [lambda a: a], [dtype], 1)
+    with pytest.raises(UnsupportedError, match=f"cannot hold elements of {dtype.value}"):
+        llvm_text(function, host_target())
+
+
+def test_float_division_is_not_for_integers() -> None:
+    function = elementwise([DType.INT32] * 2, binaries(["DIVIDE"]), [DType.INT32], 1)
+    with pytest.raises(UnsupportedError, match="'/' has no meaning for int32"):
+        llvm_text(function, host_target())

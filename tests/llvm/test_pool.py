@@ -1,0 +1,105 @@
+"""Compiling many functions, in this process and in others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.llvm.kernels import elementwise, run
+
+from graft.base.dtypes import DType
+from graft.base.errors import InternalError
+from graft.llvm import pool
+from graft.llvm.cache import KernelCache
+from graft.llvm.load import load
+from graft.llvm.target import host_target
+from graft.loop.ir import Binary, BinaryKind, Const, Function
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def functions(count: int) -> list[Function]:
+    """Function k adds k."""
+    result = []
+    for number in range(count):
+        formula = [lambda a, k=number: Binary(BinaryKind.ADD, a, Const(float(k), a.dtype, a.lanes))]
+        result.append(elementwise([DType.FLOAT32], formula, [DType.FLOAT32], 8))
+    return result
+
+
+def check(many: list[Function], codes: list[bytes]) -> None:
+    values = np.arange(13, dtype=np.float32)
+    for number, (function, code) in enumerate(zip(many, codes, strict=True)):
+        result = run(load(function, code), {"in0": values, "out0": values * 0, "n": 13})
+        np.testing.assert_array_equal(result["out0"], values + number)
+
+
+@pytest.fixture
+def always_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "WORTH_A_PROCESS", 1)
+
+
+def test_small_work_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_Worker", None)
+    many = functions(3)
+    check(many, pool.compile_all(many, host_target()))
+    assert pool.compile_all([], host_target()) == []
+
+
+@pytest.mark.usefixtures("always_processes")
+def test_processes_cache_and_progress(tmp_path: Path) -> None:
+    many, cache = functions(5), KernelCache(tmp_path)
+    heard: list[tuple[int, int, str]] = []
+    codes = pool.compile_all(
+        many, host_target(), cache, jobs=2, progress=lambda *news: heard.append(news)
+    )
+    check(many, codes)
+    assert heard == [(done, 5, "kernel") for done in range(1, 6)]
+    assert cache.usage().entries == 5
+    heard.clear()
+    again = pool.compile_all(
+        [*many, *functions(7)[5:]], host_target(), cache, 1, lambda *news: heard.append(news)
+    )
+    assert again[:5] == codes
+    assert [news[0] for news in heard] == [6, 7]  # only what was not there is compiled
+
+
+@pytest.mark.usefixtures("always_processes")
+def test_an_error_in_a_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "llvm_text", lambda function, target: "define nonsense")
+    with pytest.raises(InternalError, match="'kernel' does not compile: LLVM refuses"):
+        pool.compile_all(functions(2), host_target(), jobs=2)
+
+
+@pytest.mark.usefixtures("always_processes")
+def test_a_process_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(text: str, target: object) -> bytes:
+        return b"\xff" * 8  # a request longer than memory
+
+    monkeypatch.setattr(pool, "request", kill)
+    with pytest.raises(InternalError, match="the process that compiled 'kernel' ended with code"):
+        pool.compile_all(functions(2), host_target(), jobs=2)
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = sys.argv[1:]
+from tests.llvm.test_pool import functions
+from graft.llvm import pool
+from graft.llvm.target import host_target
+pool.WORTH_A_PROCESS = 1
+print(len(pool.compile_all(functions(2), host_target(), jobs=2)))
+"""
+
+
+def test_a_plain_script_may_compile(tmp_path: Path) -> None:
+    """Without the `__main__` guard that multiprocessing asks for; it runs once, not per process."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(ROOT / "src"), str(ROOT)]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    assert outcome.stdout == "2\n"

@@ -1,0 +1,337 @@
+"""Loops, branches, memory of all kinds and threads, against the interpreter or NumPy."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import numpy as np
+import pytest
+from tests.llvm.kernels import add, compiled, elementwise, interpreted, run, runnable_targets, times
+
+from graft.base.dtypes import DType
+from graft.base.errors import InternalError, UnsupportedError
+from graft.llvm.compile import llvm_text
+from graft.llvm.target import Target, host_target
+from graft.loop.ir import (
+    Allocate,
+    AtomicAdd,
+    Barrier,
+    Binary,
+    BinaryKind,
+    Block,
+    Broadcast,
+    Buffer,
+    Cast,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    Function,
+    If,
+    Let,
+    Load,
+    LoopKind,
+    Prefetch,
+    Ramp,
+    Scope,
+    Select,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+
+F32, I32, I64 = DType.FLOAT32, DType.INT32, DType.INT64
+N, M, I, J = Var("n"), Var("m"), Var("i"), Var("j")
+THREADS = pytest.mark.parametrize("threads", [1, 2, 3])
+
+
+def edge_of_memory() -> list[np.ndarray]:
+    """Two pages, each before one that may not be touched."""
+    size = mmap.PAGESIZE
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    pages = np.frombuffer(mmap.mmap(-1, 4 * size), np.uint8)
+    walls = [pages.ctypes.data + number * size for number in (1, 3)]
+    assert all(protect(wall, size, 0) == 0 for wall in walls)
+    return [pages[number * size : (number + 1) * size] for number in (0, 2)]
+
+
+def less(left: Expr, right: Expr) -> Compare:
+    return Compare(CompareKind.LESS, left, right)
+
+
+def agree(function: Function, arguments: dict, threads: int = 1) -> None:
+    """Machine code and interpreter leave the same arrays behind."""
+    actual = run(compiled(function), arguments, threads)
+    expected = interpreted(function, arguments, threads)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
+
+
+def counted(shape: tuple[int, ...], dtype: DType = F32) -> np.ndarray:
+    return np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype.numpy)
+
+
+@THREADS
+@pytest.mark.parametrize("kind", list(LoopKind))
+@pytest.mark.parametrize(("n", "m"), [(5, 3), (1, 1), (0, 4), (7, 0)])
+def test_loops_of_every_kind(kind: LoopKind, threads: int, n: int, m: int) -> None:
+    a, c = Buffer("a", I32, (N, M)), Buffer("c", I32, (N, M))
+    value = Binary(BinaryKind.ADD, Load(a, (I, J)), Cast(I32, add(times(I, 100), J)))
+    inner = For(J, Const(0), M, Store(c, (I, J), value))
+    function = Function("loops", (a, c, N, M), For(I, Const(0), N, inner, kind))
+    arguments = {"a": counted((n, m), I32), "c": np.zeros((n, m), np.int32), "n": n, "m": m}
+    agree(function, arguments, threads)
+
+
+def test_loops_start_anywhere_and_unroll() -> None:
+    c = Buffer("c", I64, (Const(20),))
+    unrolled = For(J, Const(-2), Const(3), Store(c, (add(add(I, J), 2),), I), LoopKind.UNROLLED)
+    negative = For(Var("k"), Const(0), Const(-4), Store(c, (Const(0),), Const(99)))
+    body = Block((For(I, Const(3), Const(15), unrolled), negative))
+    agree(Function("starts", (c,), body), {"c": np.zeros(20, np.int64)})
+
+
+def test_loop_variable_of_32_bits() -> None:
+    i = Var("i", I32)
+    c = Buffer("c", I32, (Const(9),))
+    loop = For(i, Const(0, I32), Const(9, I32), Store(c, (i,), Binary(BinaryKind.MULTIPLY, i, i)))
+    agree(Function("narrow", (c,), loop), {"c": np.zeros(9, np.int32)})
+
+
+def test_scalars_of_all_kinds() -> None:
+    scalars = [Var("s", F32), Var("d", DType.FLOAT64), Var("i", I32), Var("b", DType.BOOL)]
+    scalars.append(Var("h", DType.BFLOAT16))
+    c = Buffer("c", DType.FLOAT64, (Const(5),))
+    stores = [Store(c, (Const(k),), Cast(DType.FLOAT64, var)) for k, var in enumerate(scalars)]
+    function = Function("scalars", (*scalars, c), Block(tuple(stores)))
+    values = {"s": 1.1, "d": -2.2, "i": -7, "b": True, "h": 3.14159}
+    agree(function, values | {"c": np.zeros(5)})
+
+
+def test_rank_zero_and_bool_buffers() -> None:
+    flag, c = Buffer("flag", DType.BOOL, ()), Buffer("c", DType.BOOL, (N,))
+    loop = For(I, Const(0), N, Store(c, (I,), Compare(CompareKind.EQUAL, I, Const(2))))
+    body = If(Load(flag, ()), loop, Store(c, (Const(0),), Const(True, DType.BOOL)))
+    function = Function("flags", (flag, c, N), body)
+    for state in (True, False):
+        agree(function, {"flag": np.array(state), "c": np.zeros(4, bool), "n": 4})
+
+
+def test_let_if_and_while() -> None:
+    """How many steps the Collatz sequence of each number takes."""
+    c, state = Buffer("c", I64, (N,)), Buffer("state", I64, (Const(2),), Scope.REGISTER)
+    now, steps = Load(state, (Const(0),)), Load(state, (Const(1),))
+    x = Var("x")
+    even = Compare(CompareKind.EQUAL, Binary(BinaryKind.FLOOR_MODULO, x, Const(2)), Const(0))
+    half = Store(state, (Const(0),), Binary(BinaryKind.FLOOR_DIVIDE, x, Const(2)))
+    triple = Store(state, (Const(0),), add(times(x, 3), 1))
+    step = Block((If(even, half, triple), Store(state, (Const(1),), add(steps, 1))))
+    search = While(Compare(CompareKind.NOT_EQUAL, now, Const(1)), Let(x, now, step))
+    start = [Store(state, (Const(0),), add(I, 1)), Store(state, (Const(1),), Const(0))]
+    each = Block((*start, search, Store(c, (I,), steps)))
+    function = Function("collatz", (c, N), Allocate(state, For(I, Const(0), N, each)))
+    agree(function, {"c": np.zeros(30, np.int64), "n": 30})
+
+
+@pytest.mark.parametrize("stride", [-4, -3, -1, 0, 1, 2, 3, 4, 5, 16])
+@pytest.mark.parametrize("dtype", [F32, DType.UINT8, DType.BOOL])
+def test_strided_access(stride: int, dtype: DType) -> None:
+    lanes, count = 8, 8 * 16 * 3
+    a = Buffer("a", dtype, (Const(count),))
+    c = Buffer("c", dtype, (Const(count),))
+    far = abs(stride) * (lanes - 1)
+    ramp = Ramp(add(I, far if stride < 0 else 0), stride, lanes)
+    plain = Ramp(times(I, lanes), 1, lanes)
+    stores: list[Stmt] = [Store(c, (plain,), Load(a, (ramp,)))]
+    if stride != 0:
+        stores.append(Store(c, (ramp,), Load(a, (plain,))))
+    function = Function("strided", (a, c), For(I, Const(0), Const(9), Block(tuple(stores))))
+    values = counted((count,), DType.INT32)
+    arrays = {"a": (values % 251 % (2 if dtype is DType.BOOL else 251)).astype(dtype.numpy)}
+    agree(function, arrays | {"c": np.zeros(count, dtype.numpy)})
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+def test_ramp_in_any_dimension(dimension: int) -> None:
+    shape = (8, 9, 10)
+    extents = tuple(Const(extent) for extent in shape)
+    a, c = Buffer("a", F32, extents), Buffer("c", F32, extents)
+    index: list[Expr] = [Const(1), Const(2), Const(3)]
+    index[dimension] = Ramp(Const(0), 1, 8)
+    other: list[Expr] = [Const(2), Const(0), Const(1)]
+    other[dimension] = Binary(BinaryKind.ADD, Ramp(Const(-1), 1, 8), Broadcast(Const(1), 8))
+    function = Function("ramps", (a, c), Store(c, tuple(other), Load(a, tuple(index))))
+    agree(function, {"a": counted(shape), "c": np.zeros(shape, np.float32)})
+
+
+def test_symbolic_extents_before_a_ramp() -> None:
+    """The distance of lanes is only known when the kernel runs."""
+    a, c = Buffer("a", F32, (Const(4), N)), Buffer("c", F32, (N, Const(4)))
+    column, row = Load(a, (Ramp(Const(0), 1, 4), I)), (I, Ramp(Const(0), 1, 4))
+    function = Function("transpose", (a, c, N), For(I, Const(0), N, Store(c, row, column)))
+    agree(function, {"a": counted((4, 6)), "c": np.zeros((6, 4), np.float32), "n": 6})
+
+
+def test_gather_and_scatter() -> None:
+    """Indices that come from memory, of 32 bits."""
+    where = Buffer("where", I32, (Const(8),))
+    a, c = Buffer("a", F32, (Const(50),)), Buffer("c", F32, (Const(50),))
+    index = Load(where, (Ramp(Const(0), 1, 8),))
+    body = Store(c, (index,), Load(a, (index,)))
+    function = Function("gathers", (where, a, c), body)
+    places = np.array([3, 49, 0, 7, 21, 8, 30, 2], np.int32)
+    agree(function, {"where": places, "a": counted((50,)), "c": np.zeros(50, np.float32)})
+
+
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", [F32, DType.INT8, DType.BOOL, DType.FLOAT64, DType.BFLOAT16])
+def test_masked_tails_touch_nothing_else(dtype: DType, target: Target) -> None:
+    """A tail of every length, at the very end of memory that may not be left."""
+    kernel = compiled(elementwise([dtype], [lambda a: a], [dtype], 8, alignment=1), target)
+    values = (counted((40,), DType.INT32) % 2).astype(dtype.numpy)
+    edge = edge_of_memory()
+    for n in range(18):
+        source, sink = (page[len(page) - n * values.itemsize :] for page in edge)
+        given, result = source.view(values.dtype), sink.view(values.dtype)
+        given[:], result[:] = values[:n], values[1 : n + 1]
+        kernel({"in0": given, "out0": result, "n": n})
+        np.testing.assert_array_equal(result, values[:n])
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_padding_is_never_read(lanes: int) -> None:
+    """A select keeps its arm's loads inside: index -1000000 would end the process."""
+    a, c = Buffer("a", F32, (N,)), Buffer("c", F32, (N,))
+    index: Expr = Ramp(times(I, lanes), 1, lanes) if lanes > 1 else I
+    far = Binary(BinaryKind.SUBTRACT, index, spread(Const(100_000_000), lanes))
+    outside = less(index, spread(Const(3), lanes))
+    value = Select(outside, Load(a, (index,)), Select(outside, Load(a, (far,)), one(lanes)))
+    function = Function(
+        "padded", (a, c, N), For(I, Const(0), Const(16 // lanes), store(c, index, value))
+    )
+    arrays = {"a": counted((16,)), "c": np.zeros(16, np.float32)}
+    result = run(compiled(function), arrays | {"n": 16})
+    np.testing.assert_array_equal(result["c"], [0, 1, 2] + [1] * 13)
+
+
+def spread(value: Expr, lanes: int) -> Expr:
+    return value if lanes == 1 else Broadcast(value, lanes)
+
+
+def one(lanes: int) -> Expr:
+    return Const(1.0, F32, lanes)
+
+
+def store(buffer: Buffer, index: Expr, value: Expr) -> Store:
+    return Store(buffer, (index,), value)
+
+
+def test_masked_gather_and_scatter() -> None:
+    a, c = Buffer("a", F32, (N, Const(3))), Buffer("c", F32, (N, Const(3)))
+    rows = Ramp(times(I, 8), 1, 8)
+    inside = less(rows, Broadcast(N, 8))
+    body = Store(c, (rows, Const(1)), Load(a, (rows, Const(2))), inside)
+    function = Function("columns", (a, c, N), For(I, Const(0), Const(2), body))
+    values = counted((11, 3))
+    result = run(compiled(function), {"a": values, "c": np.zeros_like(values), "n": 11})
+    np.testing.assert_array_equal(result["c"][:, 1], values[:, 2])
+    assert not result["c"][:, [0, 2]].any()
+
+
+def test_scalar_condition_of_a_store() -> None:
+    c = Buffer("c", F32, (N,))
+    value = Cast(F32, I)
+    function = Function(
+        "some", (c, N), For(I, Const(0), N, Store(c, (I,), value, less(I, Const(3))))
+    )
+    agree(function, {"c": np.full(6, -1, np.float32), "n": 6})
+
+
+@THREADS
+def test_scratch_memory_belongs_to_each_thread(threads: int) -> None:
+    """Two buffers of symbolic size, used by all threads at once."""
+    a, c = Buffer("a", F32, (N, M)), Buffer("c", F32, (N, M))
+    first = Buffer("first", F32, (add(M, 1),), Scope.HEAP)
+    second = Buffer("second", DType.INT16, (M, Const(3)), Scope.HEAP)
+    k = Var("k")
+    fill = For(J, Const(0), M, Block((
+        Store(first, (J,), Load(a, (I, J))),
+        Store(second, (J, Const(2)), Cast(DType.INT16, J)),
+    )))  # fmt: skip
+    backwards = Load(first, (Binary(BinaryKind.SUBTRACT, add(M, -1), k),))
+    value = Binary(BinaryKind.ADD, backwards, Cast(F32, Load(second, (k, Const(2)))))
+    drain = For(k, Const(0), M, Store(c, (I, k), value))
+    each = Allocate(first, Allocate(second, Block((fill, drain))))
+    function = Function("scratch", (a, c, N, M), For(I, Const(0), N, each, LoopKind.PARALLEL))
+    arrays = {"a": counted((31, 17)), "c": np.zeros((31, 17), np.float32)}
+    agree(function, arrays | {"n": 31, "m": 17}, threads)
+    needed = compiled(function).scratch_bytes({"n": 31, "m": 17})
+    assert needed == 128 + 128  # 18 floats, 51 times two bytes, each padded to 64
+
+
+@THREADS
+def test_barrier(threads: int) -> None:
+    """Each round reads what the other threads wrote in the one before."""
+    c = Buffer("c", I64, (Const(2), N))
+    turn = Var("turn")
+    here, there = (Binary(BinaryKind.FLOOR_MODULO, add(turn, k), Const(2)) for k in (0, 1))
+    mirrored = Binary(BinaryKind.SUBTRACT, add(N, -1), I)
+    value = Binary(BinaryKind.ADD, Load(c, (here, mirrored)), I)
+    work = For(I, Const(0), N, Store(c, (there, I), value), LoopKind.PARALLEL)
+    rounds = For(turn, Const(0), Const(60), Block((work, Barrier())))
+    function = Function("rounds", (c, N), rounds)
+    agree(function, {"c": np.zeros((2, 13), np.int64), "n": 13}, threads)
+
+
+@pytest.mark.parametrize("dtype", [I32, I64, F32, DType.FLOAT64])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_atomic_add(dtype: DType, lanes: int) -> None:
+    """Small whole numbers, so that the order of additions does not matter."""
+    c = Buffer("c", dtype, (Const(4),))
+    index: Expr = Ramp(Const(0), 1, 4) if lanes > 1 else Const(1)
+    value = spread(Cast(dtype, I), lanes)
+    loop = For(I, Const(0), Const(500), AtomicAdd(c, (index,), value), LoopKind.PARALLEL)
+    agree(Function("sums", (c,), loop), {"c": np.zeros(4, dtype.numpy)}, threads=3)
+
+
+def test_prefetch_changes_nothing() -> None:
+    a, c = Buffer("a", F32, (N,)), Buffer("c", F32, (N,))
+    body = Block((Prefetch(a, (add(I, 64),)), Store(c, (I,), Load(a, (I,)))))
+    function = Function("ahead", (a, c, N), For(I, Const(0), N, body))
+    assert "llvm.prefetch" in llvm_text(function, host_target())
+    agree(function, {"a": counted((9,)), "c": np.zeros(9, np.float32), "n": 9})
+
+
+def test_register_buffer_with_a_moving_index() -> None:
+    """Not what registers are for, but it has to be right."""
+    c, sums = Buffer("c", I64, (N,)), Buffer("sums", I64, (Const(4),), Scope.REGISTER)
+    slot = Binary(BinaryKind.FLOOR_MODULO, I, Const(4))
+    clear = For(J, Const(0), Const(4), Store(sums, (J,), Const(0)))
+    count = For(I, Const(0), N, Block((
+        Store(sums, (slot,), Binary(BinaryKind.ADD, Load(sums, (slot,)), I)),
+        Store(c, (I,), Load(sums, (slot,))),
+    )))  # fmt: skip
+    function = Function("moving", (c, N), Allocate(sums, Block((clear, count))))
+    agree(function, {"c": np.zeros(11, np.int64), "n": 11})
+
+
+def test_what_breaks_the_rules_is_an_error() -> None:
+    c = Buffer("c", F32, (N,))
+    unknown = Function("wrong", (c, N), Store(c, (Var("nobody"),), Const(0.0, F32)))
+    with pytest.raises(InternalError, match="wrong: variable 'nobody' is not defined here"):
+        llvm_text(unknown, host_target())
+    stranger = Function("wrong", (N,), Store(c, (Const(0),), Const(0.0, F32)))
+    with pytest.raises(InternalError, match="buffer 'c' is not allocated here"):
+        llvm_text(stranger, host_target())
+    inner = For(J, Const(0), N, Store(c, (J,), Const(0.0, F32)), LoopKind.PARALLEL)
+    nested = Function("wrong", (c, N), For(I, Const(0), N, inner, LoopKind.PARALLEL))
+    with pytest.raises(InternalError, match="parallel loop 'j' inside another"):
+        llvm_text(nested, host_target())
+    half = Buffer("h", DType.FLOAT16, (N,))
+    atomic = AtomicAdd(half, (Const(0),), Const(1.0, DType.FLOAT16))
+    with pytest.raises(UnsupportedError, match="no atomic addition of float16"):
+        llvm_text(Function("wrong", (half, N), atomic), host_target())

@@ -1,0 +1,264 @@
+"""Hand-written kernels for the tests of the run time: LLVM IR in, programs out.
+
+The kernels split their range among threads as the compiler's parallel loops do: thread t of T has
+the elements from n*t//T up to n*(t+1)//T, where n is the first scalar.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.runtime.driver import driver_object
+from graft.runtime.memory import aligned_copy
+from graft.runtime.program import (
+    Arena,
+    Constant,
+    Input,
+    KernelCall,
+    Operand,
+    Output,
+    Program,
+    PythonStep,
+    Scratch,
+    Target,
+    TensorSpec,
+)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TARGET = Target(llvm.get_process_triple())
+SIGNATURE = "(ptr %buffers, ptr %scalars, i64 %thread, i64 %threads, ptr %shared)"
+
+# A loop over this thread's share; @BODY@ sees %i and the pointers %b0, %b1, %b2.
+_LOOP = """
+define void @NAME@SIGNATURE {
+entry:
+  %b0 = load ptr, ptr %buffers
+  %b1.at = getelementptr ptr, ptr %buffers, i64 1
+  %b1 = load ptr, ptr %b1.at
+  %b2.at = getelementptr ptr, ptr %buffers, i64 @LAST@
+  %b2 = load ptr, ptr %b2.at
+  %n = load i64, ptr %scalars
+  %next.thread = add i64 %thread, 1
+  %low = mul i64 %n, %thread
+  %high = mul i64 %n, %next.thread
+  %start = sdiv i64 %low, %threads
+  %end = sdiv i64 %high, %threads
+  br label %head
+head:
+  %i = phi i64 [ %start, %entry ], [ %i.next, %loop.end ]
+  %more = icmp slt i64 %i, %end
+  br i1 %more, label %loop, label %done
+loop:
+  @BODY@
+  br label %loop.end
+loop.end:
+  %i.next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}
+"""
+
+_ADD = """
+  %p0 = getelementptr float, ptr %b0, i64 %i
+  %p1 = getelementptr float, ptr %b1, i64 %i
+  %p2 = getelementptr float, ptr %b2, i64 %i
+  %v0 = load float, ptr %p0
+  %v1 = load float, ptr %p1
+  %v2 = fadd float %v0, %v1
+  store float %v2, ptr %p2
+"""
+
+# b1[i] = b0[n - 1 - i] * scalar 1: reads what another thread wrote in the step before.
+_SCALE_REVERSED = """
+  %factor.at = getelementptr double, ptr %scalars, i64 1
+  %factor = load double, ptr %factor.at
+  %factor.f = fptrunc double %factor to float
+  %last = sub i64 %n, 1
+  %back = sub i64 %last, %i
+  %p0 = getelementptr float, ptr %b0, i64 %back
+  %p1 = getelementptr float, ptr %b1, i64 %i
+  %v0 = load float, ptr %p0
+  %v1 = fmul float %v0, %factor.f
+  store float %v1, ptr %p1
+"""
+
+# Per thread: sums its share of b0 in its scratch memory (b1's last), then meets the others inside
+# the kernel; thread 0 adds up what each has left in its slot of b1.
+_TOTAL = f"""
+declare void @graft_barrier(ptr, i64)
+define void @total{SIGNATURE} {{
+entry:
+  %b0 = load ptr, ptr %buffers
+  %b1.at = getelementptr ptr, ptr %buffers, i64 1
+  %b1 = load ptr, ptr %b1.at
+  %b2.at = getelementptr ptr, ptr %buffers, i64 2
+  %b2 = load ptr, ptr %b2.at
+  %scratch.at = getelementptr ptr, ptr %buffers, i64 3
+  %scratch = load ptr, ptr %scratch.at
+  %n = load i64, ptr %scalars
+  %next.thread = add i64 %thread, 1
+  %low = mul i64 %n, %thread
+  %high = mul i64 %n, %next.thread
+  %start = sdiv i64 %low, %threads
+  %end = sdiv i64 %high, %threads
+  store float 0.0, ptr %scratch
+  br label %head
+head:
+  %i = phi i64 [ %start, %entry ], [ %i.next, %loop ]
+  %more = icmp slt i64 %i, %end
+  br i1 %more, label %loop, label %publish
+loop:
+  %p = getelementptr float, ptr %b0, i64 %i
+  %v = load float, ptr %p
+  %sum = load float, ptr %scratch
+  %sum.next = fadd float %sum, %v
+  store float %sum.next, ptr %scratch
+  %i.next = add i64 %i, 1
+  br label %head
+publish:
+  %own = load float, ptr %scratch
+  %slot = getelementptr float, ptr %b1, i64 %thread
+  store float %own, ptr %slot
+  call void @graft_barrier(ptr %shared, i64 %threads)
+  %first = icmp eq i64 %thread, 0
+  br i1 %first, label %gather, label %done
+gather:
+  %k = phi i64 [ 0, %publish ], [ %k.next, %gather ]
+  %all = phi float [ 0.0, %publish ], [ %all.next, %gather ]
+  %part.at = getelementptr float, ptr %b1, i64 %k
+  %part = load float, ptr %part.at
+  %all.next = fadd float %all, %part
+  %k.next = add i64 %k, 1
+  %left = icmp slt i64 %k.next, %threads
+  br i1 %left, label %gather, label %write
+write:
+  store float %all.next, ptr %b2
+  br label %done
+done:
+  ret void
+}}
+"""
+
+# Adds one to a counter without any care for other threads: right only if one thread calls it.
+_COUNT = f"""
+define void @count{SIGNATURE} {{
+  %b0 = load ptr, ptr %buffers
+  %v = load i64, ptr %b0
+  %next = add i64 %v, 1
+  store i64 %next, ptr %b0
+  ret void
+}}
+define void @nothing{SIGNATURE} {{
+  ret void
+}}
+"""
+
+
+def compiled(text: str, triple: str = TARGET.triple) -> bytes:
+    """The object code of LLVM IR."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(text)
+    module.verify()
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        opt=2, reloc="pic", codemodel="small"
+    )
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+@cache
+def kernels() -> tuple[bytes, ...]:
+    """Object code of all kernels, in several objects, and of the driver."""
+
+    def loop(name: str, body: str, last: int) -> str:
+        text = _LOOP.replace("NAME@SIGNATURE", name + SIGNATURE)
+        return text.replace("@LAST@", str(last)).replace("@BODY@", body)
+
+    texts = [loop("add", _ADD, 2), loop("scale_reversed", _SCALE_REVERSED, 1), _TOTAL, _COUNT]
+    return (*map(compiled, texts), driver_object(TARGET.triple))
+
+
+def float32(name: str, *shape: int, alignment: int = 1) -> TensorSpec:
+    return TensorSpec(name, DType.FLOAT32, shape, alignment)
+
+
+def bits(value: float) -> int:
+    return int(np.float64(value).view(np.int64))
+
+
+def chain(n: int, rounds: int = 1, alignment: int = 1) -> Program:
+    """y = the sum of x and a constant, then reversed and doubled, `rounds` times."""
+    constant = aligned_copy(np.arange(n, dtype=np.float32))
+    slot = -(-n * 4 // 64) * 64
+    sums, scaled = Arena(0, n * 4), Arena(slot, n * 4)
+    steps = []
+    for index in range(rounds):
+        source = scaled if index else Input(0)
+        goal = scaled if index < rounds - 1 else Output(0)
+        steps += [
+            KernelCall("add", (source, Constant(0), sums), (n,), "add", flops=n, bytes=12 * n),
+            KernelCall("scale_reversed", (sums, goal), (n, bits(2.0)), "scale", flops=n),
+        ]
+    return Program(
+        TARGET,
+        inputs=(float32("x", n, alignment=alignment),),
+        outputs=(float32("y", n, alignment=alignment),),
+        steps=tuple(steps),
+        constants=(constant,),
+        objects=kernels(),
+        arena_bytes=2 * slot,
+    )
+
+
+def chain_meaning(x: Array, rounds: int = 1) -> Array:
+    for _ in range(rounds):
+        x = ((x + np.arange(x.size, dtype=np.float32)) * np.float32(2.0))[::-1]
+    return x
+
+
+def total(n: int) -> Program:
+    """y = the sum of all x, by a kernel that has scratch memory and a barrier of its own."""
+    call = KernelCall("total", (Input(0), Arena(0, 256), Output(0), Scratch()), (n,), "total")
+    return Program(
+        TARGET,
+        inputs=(float32("x", n),),
+        outputs=(float32("y"),),
+        steps=(call,),
+        objects=kernels(),
+        arena_bytes=256,
+        scratch_bytes=4,
+    )
+
+
+def with_python(n: int) -> Program:
+    """z = f(x + constant) reversed and doubled, where f is the Python function 'negate'."""
+    constant = aligned_copy(np.arange(n, dtype=np.float32))
+    slot = -(-n * 4 // 64) * 64
+    sums, negated = Arena(0, n * 4), Arena(slot, n * 4)
+    operands = [Operand(buffer, DType.FLOAT32, (n,)) for buffer in (sums, negated)]
+    return Program(
+        TARGET,
+        inputs=(float32("x", n),),
+        outputs=(float32("z", n),),
+        steps=(
+            KernelCall("add", (Input(0), Constant(0), sums), (n,), "add"),
+            PythonStep("negate", (operands[0],), (operands[1],), "negate"),
+            KernelCall("scale_reversed", (negated, Output(0)), (n, bits(2.0)), "scale"),
+        ),
+        constants=(constant,),
+        objects=kernels(),
+        arena_bytes=2 * slot,
+    )
+
+
+def environment() -> dict[str, str]:
+    """For processes that import Graft from this tree."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
