@@ -6,9 +6,9 @@ The interface is the one that users of ONNX Runtime have in their fingers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,11 @@ from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
-Program = Callable[[Sequence[Data]], list[Data]]
+
+class Program(Protocol):
+    """Inputs in order in, outputs in order out."""
+
+    def __call__(self, inputs: Sequence[Data]) -> list[Data]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +36,16 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which backend runs how many nodes."""
+    """Which backend runs how many nodes, and why some run on the reference evaluator."""
 
     nodes: Mapping[str, int]
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "; ".join(f"{backend}: {count} nodes" for backend, count in self.nodes.items())
 
     def to_json(self) -> str:
-        return json.dumps({"nodes": dict(self.nodes)})
+        return json.dumps({"nodes": dict(self.nodes), "reference": dict(self.reasons)})
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,8 @@ def numbers(dtype: DType, count: int = 29, seed: int = 0) -> Array:
     if dtype.is_float:
         values = random.normal(size=count) * 10.0 ** random.integers(-4, 4, count)
         values[: len(AWKWARD)] = random.permutation(AWKWARD)
-        return values.astype(dtype.numpy)
+        with np.errstate(over="ignore"):
+            return values.astype(dtype.numpy)
     limits = np.iinfo(dtype.numpy)
     values = random.integers(limits.min, limits.max, count, dtype.numpy, endpoint=True)
     values[:4] = [limits.min, limits.max, 1, 0]

@@ -79,7 +79,7 @@ def test_micro_kernel_multiplies(target: Target) -> None:
 
 
 def test_products_and_sums_are_fused_where_the_processor_can() -> None:
-    def formula(a, b):  # noqa: ANN001, ANN202
+    def formula(a, b):
         return Binary(BinaryKind.ADD, Binary(BinaryKind.MULTIPLY, a, b), a)
 
     function = elementwise([F32, F32], [formula], [F32], 8)
@@ -93,7 +93,7 @@ def test_products_and_sums_are_fused_where_the_processor_can() -> None:
 
 
 def test_rectifying_is_one_instruction() -> None:
-    def formula(a):  # noqa: ANN001, ANN202
+    def formula(a):
         return Binary(BinaryKind.MAXIMUM, a, Const(0.0, F32, a.lanes))
 
     text = assembly(elementwise([F32], [formula], [F32], 8), named_target("x86-64-v3"))

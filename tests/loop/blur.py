@@ -43,9 +43,7 @@ def expected(x: Array, w: Array) -> Array:
     """The same in NumPy."""
     padded = np.pad(x, ((1, 1), (0, 1)))
     rows, columns = x.shape
-    parts = [
-        padded[a : a + rows, b : b + columns] * w[a, b] for a in range(3) for b in range(2)
-    ]
+    parts = [padded[a : a + rows, b : b + columns] * w[a, b] for a in range(3) for b in range(2)]
     return np.asarray(sum(parts) * 2 + x)
 
 

@@ -155,9 +155,7 @@ def layer_norm(rows: Operand, columns: int) -> Kernel:
     centred = compute("centred", [rows, columns], lambda i, j: x[i, j] - mean[i])
     square = compute("square", [rows], lambda i: sum_(centred[i, p] * centred[i, p], [p]))
     factor = compute("factor", [rows], lambda i: call("rsqrt", square[i] * (1 / columns) + 1e-5))
-    out = compute(
-        "out", [rows, columns], lambda i, j: centred[i, j] * factor[i] * scale[j]
-    )
+    out = compute("out", [rows, columns], lambda i, j: centred[i, j] * factor[i] * scale[j])
 
     def meaning(data: Array, weight: Array) -> Array:
         middle = data - data.mean(axis=1, keepdims=True)

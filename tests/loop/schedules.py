@@ -1,4 +1,4 @@
-"""Random schedules: any directives on any loops that exist at that point.
+"""Random schedules: any directives on loops that exist at that point.
 
 Most are legal; the others have to be refused with a `ScheduleError` and nothing else.
 """
@@ -7,55 +7,90 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from graft.loop.errors import ScheduleError
 from graft.loop.nest import make_nest
 from graft.loop.schedule import (
     CacheWrite,
     ComputeAt,
     Directive,
+    Factor,
     Fuse,
     Inline,
-    Pack,
     Parallel,
     Reorder,
     Schedule,
     Split,
     StoreIn,
+    Tail,
     Unroll,
     Vectorize,
 )
-from graft.loop.tensor import Tensor
+from graft.loop.tensor import Tensor, in_order
 
 FACTORS = (1, 2, 3, 4, 6)
-TAILS = ("guard", "remainder", "shift_inwards")
+TAILS: tuple[Tail, ...] = ("guard", "remainder", "shift_inwards")
+KINDS: tuple[type[Vectorize | Unroll | Parallel], ...] = (Vectorize, Unroll, Unroll, Parallel)
+
+
+def loop_names(tensor: Tensor, directives: list[Directive]) -> list[str]:
+    return [loop.name for loop in make_nest(tensor, directives).loops]
+
+
+def is_fine(tensor: Tensor, directives: list[Directive]) -> bool:
+    try:
+        make_nest(tensor, directives)
+    except ScheduleError:
+        return False
+    return True
 
 
 @st.composite
 def loop_directives(draw: st.DrawFn, tensor: Tensor) -> list[Directive]:
     """Splits, fusions, an order and kinds for a stage's loops."""
     done: list[Directive] = []
+
+    def attempt(directive: Directive) -> None:
+        if is_fine(tensor, [*done, directive]):
+            done.append(directive)
+
     for step in range(draw(st.integers(0, 3))):
-        loops = [loop.name for loop in _loops(tensor, done)]
+        loops = loop_names(tensor, done)
         place = draw(st.integers(0, len(loops) - 1))
+        name = loops[place]
         if draw(st.integers(0, 2)) or place + 1 == len(loops):
-            tail = draw(st.sampled_from(TAILS))
-            factor = draw(st.sampled_from(FACTORS))
-            name = loops[place]
-            done.append(Split(name, f"{name}o{step}", f"{name}i{step}", factor, tail))
+            factor, tail = draw(st.sampled_from(FACTORS)), draw(st.sampled_from(TAILS))
+            attempt(Split(name, f"{name}o{step}", f"{name}i{step}", factor, tail))
         else:
-            pair = loops[place], loops[place + 1]
-            done.append(Fuse(*pair, f"f{step}"))
-        try:
-            _loops(tensor, done)
-        except Exception:
-            done.pop()
-    loops = [loop.name for loop in _loops(tensor, done)]
+            attempt(Fuse(name, loops[place + 1], f"f{step}"))
+    loops = loop_names(tensor, done)
     if draw(st.booleans()):
-        done.append(Reorder(tuple(draw(st.permutations(loops)))))
-    for kind in (Vectorize, Unroll, Unroll, Parallel):
+        attempt(Reorder(tuple(draw(st.permutations(loops)))))
+    for kind in KINDS:
         if draw(st.integers(0, 2)) == 0:
-            done.append(kind(draw(st.sampled_from(loops))))
+            attempt(kind(draw(st.sampled_from(loops))))
     return done
 
 
-def _loops(tensor: Tensor, directives: list[Directive]):
-    return make_nest(tensor, directives).loops
+@st.composite
+def schedules(draw: st.DrawFn, tensors: list[Tensor]) -> Schedule:
+    """A schedule of the blur: each stage's loops, and where it is computed."""
+    stages = {tensor.name: tensor for tensor in in_order(tensors) if tensor.body is not None}
+    found: dict[str, list[Directive]] = {"out": draw(loop_directives(stages["out"]))}
+    sites = [("out", loop) for loop in loop_names(stages["out"], found["out"])]
+    for name in ("total", "pad"):
+        own = [d for d in draw(loop_directives(stages[name])) if not isinstance(d, Parallel)]
+        if draw(st.booleans()):
+            own.append(ComputeAt(*draw(st.sampled_from(sites))))
+            if name == "total" and draw(st.booleans()):
+                own.append(StoreIn("register"))
+        if name == "pad" and draw(st.integers(0, 4)) == 0:
+            own = [Inline()]
+        found[name] = own
+        sites += [(name, loop) for loop in loop_names(stages[name], own)]
+    extra = draw(st.integers(0, 3))
+    if extra == 0:
+        found["out"] = [CacheWrite("cached"), *found["out"]]
+    if extra == 1:
+        own = [d for d in found["total"] if isinstance(d, (ComputeAt, StoreIn))]
+        found["total"] = [Factor("a", "part", 2), *own]
+    return Schedule.of(found)

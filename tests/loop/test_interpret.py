@@ -40,7 +40,7 @@ def value_of(expr: str, dtype: str = "float32", **scalars: Any) -> Any:
         ("reduce_add(float32(ramp(1, 2, 4)))", "float32", 16.0),
         ("popcount(-1:int32)", "int32", 32),
         ("clz(1:int32)", "int32", 31),
-        ("isnan:bool(nan) & !".replace(" & !", ""), "bool", True),
+        ("isnan:bool(nan)", "bool", True),
         ("16777216.0 + 1.0", "float32", 16777216.0),
         ("fma(16777216.0, 1.0, 1.0)", "float32", 16777216.0),
         ("6 ^ 3 | 8", "int64", 13),
@@ -51,7 +51,9 @@ def test_arithmetic(expr: str, dtype: str, expected: float) -> None:
 
 
 def test_scalar_parameters_keep_their_dtype() -> None:
-    assert value_of("float32(a + 0.1:float64)", a=("float64", 0.2)) == np.float32(0.30000000000000004)
+    assert value_of("float32(a + 0.1:float64)", a=("float64", 0.2)) == np.float32(
+        0.30000000000000004
+    )
     assert value_of("b + 1:int8", "int8", b=("int8", 127)) == -128
 
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graft.base.dtypes import DType
 from graft.loop.build import Term, compare, maximum, minimum, select, variable
 from graft.loop.evaluate_expr import compile_expr
-from graft.loop.ir import CompareKind, Const, Expr, Store, Var
+from graft.loop.ir import CompareKind, Const, Expr
 from graft.loop.parse import from_text
 from graft.loop.print import expression_text, to_text
 from graft.loop.ranges import Context, Range, interval
@@ -51,7 +50,6 @@ values = st.fixed_dictionaries({name: st.integers(*bounds) for name, bounds in R
 def test_index_arithmetic_keeps_its_value(expr: Expr, point: dict[str, int]) -> None:
     simple = simplify(expr, CONTEXT)
     assert compile_expr(simple)(point) == compile_expr(expr)(point)
-    assert simplify(simple, CONTEXT) == simplify(simplify(simple, CONTEXT), CONTEXT)
 
 
 @given(indices, values)
@@ -74,11 +72,13 @@ def test_intervals_hold_what_they_bound(expr: Expr, point: dict[str, int]) -> No
         ("(i * 4 + 2) // 8", "i // 2"),
         ("(i * 4 + 3) % 8", "i % 2 * 4 + 3"),
         ("i // 3 // 5", "i // 15"),
-        ("n - n // 6 * 6 - n", "n // 6 * -6"),
+        ("n - n // 6 * 6", "n % 6"),
+        ("n // 6 * 6 + n % 6", "n"),
+        ("min(n, o * 8 + 8) - o * 8", "min(n - o * 8, 8)"),
         ("min(o * 6 + 6, n)", "o * 6 + 6"),
         ("max(n - o * 6, 6)", "n - o * 6"),
         ("min(u, 15) + max(u, -1)", "u * 2"),
-        ("(i + j) * (i - j) - i * i", "-1 * 0".replace("-1 * 0", "j * j * -1")),
+        ("(i + j) * (i - j) - i * i", "j * j * -1"),
         ("select(u < 16, i, j)", "i"),
         ("i + j - i", "j"),
     ],
@@ -87,13 +87,7 @@ def test_ranges_decide(before: str, after: str) -> None:
     text = f"""kernel f(y: int64[1], n: int64, i: int64, j: int64) {{
       for o in 0 +: n // 6 {{ for u in 0 +: 16 {{ y[0] = {before} + 0 * o * u }} }}
     }}"""
-    loops = from_text(text)
-    context = Context().bind("n", Const(0), None).bind("i", Const(0), None)
-    outer = loops.body
-    assert not isinstance(outer, Store)
-    stmt = simplify_function(loops).body
-    assert context is not None
-    shown = to_text(from_text(text).__class__("f", loops.parameters, stmt))
+    shown = to_text(simplify_function(from_text(text)))
     assert f"y[0] = {after}\n" in shown
 
 
@@ -164,4 +158,3 @@ def test_statements(before: str, after: str) -> None:
 def test_a_product_of_unknown_sign_is_not_decided() -> None:
     expr = minimum(variable("i") * variable("j"), 0).expr
     assert expression_text(simplify(expr, CONTEXT)) == "min(i * j, 0)"
-    assert Var("i").dtype is DType.INT64

@@ -46,7 +46,7 @@ def test_scan_types_and_zero_length() -> None:
     assert result_types(graph) == ["float32[2]", "float32[2, t]", "float32[a, t, b]"]
     found = evaluate(graph, [ramp(2), ramp(0, 2), ramp(3, 5, 0)])
     same(found, [ramp(2), np.zeros((2, 0), np.float32), np.zeros((3, 0, 5), np.float32)])
-    with pytest.raises(EvaluationError, match=r"differ in length: \[3, 4\]"):
+    with pytest.raises(EvaluationError, match="lengths of scanned tensors differ: 3 and 4"):
         evaluate(graph, [ramp(2), ramp(3, 2), ramp(3, 5, 4)])
 
 

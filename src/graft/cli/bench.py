@@ -25,7 +25,7 @@ from graft.cli.bench_process import Worker, started
 from graft.cli.bench_report import MARKDOWN, TEXT, Comparison, Standing, Timing, to_json
 from graft.cli.bench_rounds import (
     GRAFT,
-    ContenderFailed,
+    ContenderError,
     Limits,
     Measurement,
     Sample,
@@ -183,7 +183,7 @@ def compared(
             try:
                 with status(f"preparing {path.name} in {contender.title}"):
                     one = _prepare(contender, subject, folder, threads, workers)
-            except ContenderFailed as error:
+            except ContenderError as error:
                 standings[contender.name] = Standing(
                     contender, reason=error.message, hint=error.hint
                 )
@@ -221,9 +221,7 @@ def _prepare(
     return Prepared(contender, worker, version, seconds, run_seconds, outputs)
 
 
-def _exclude(
-    ready: dict[str, Prepared], standings: dict[str, Standing], subject: Subject
-) -> None:
+def _exclude(ready: dict[str, Prepared], standings: dict[str, Standing], subject: Subject) -> None:
     """Take out those whose outputs differ."""
     outputs = {name: one.outputs for name, one in ready.items()}
     for name, reason in disagreements(subject.graph, outputs, Tolerance()).items():
@@ -240,9 +238,7 @@ def _measured(ready: Mapping[str, Prepared], limits: Limits, path: Path) -> Meas
         return measure(runs, limits, Slice())
 
 
-def _timed(
-    standings: Mapping[str, Standing], found: Measurement
-) -> Iterator[tuple[str, Standing]]:
+def _timed(standings: Mapping[str, Standing], found: Measurement) -> Iterator[tuple[str, Standing]]:
     """The standings that the race has changed."""
     for name, error in found.failures.items():
         yield name, replace(standings[name], reason=error.message, hint=error.hint)

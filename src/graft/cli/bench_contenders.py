@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 
 import graft
-from graft.cli.bench_rounds import GRAFT, ContenderFailed
+from graft.cli.bench_rounds import GRAFT, ContenderError
 from graft.ir.evaluate import Data
 
 Infer = Callable[[], Sequence[Data]]
@@ -152,7 +152,9 @@ def ready_iree(task: Task) -> Ready:
     )
     runtime.flags.parse_flags(f"--task_topology_group_count={task.threads}")
     module = runtime.load_vm_flatbuffer_file(program, driver="local-task")
-    names = module.vm_module.function_names  # also of one that initialises, and of asynchronous ones
+    names = (
+        module.vm_module.function_names
+    )  # also of one that initialises, and of asynchronous ones
     main = module[next(name for name in names if not name.startswith("__") and "$" not in name)]
     inputs = list(task.feeds.values())
     return Ready(
@@ -190,7 +192,7 @@ def _package(name: str, install: str, problem: str = "not installed") -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # it is there, but lacks something itself
-        raise ContenderFailed(problem, hint=install) from error
+        raise ContenderError(problem, hint=install) from error
 
 
 def _version_of(distribution: str) -> str:

@@ -2,7 +2,7 @@
 
 A process runs only while it is asked something; the rest of the time it is stopped (SIGSTOP), all
 its threads and children with it, so that it takes no time from the others. One that dies, or does
-not answer in time, is a `ContenderFailed` with the reason. None outlives its parent.
+not answer in time, is a `ContenderError` with the reason. None outlives its parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from graft.cli.bench_rounds import ContenderFailed
+from graft.cli.bench_rounds import ContenderError
 
 # Each of the libraries that have threads listens to one of these.
 THREAD_VARIABLES = (
@@ -63,7 +63,7 @@ class Worker:
         answer: dict[str, Any] = json.loads(self._line(time.monotonic() + seconds, seconds))
         self._signal(signal.SIGSTOP)
         if not answer["ok"]:
-            raise ContenderFailed(answer["reason"], hint=answer["hint"])
+            raise ContenderError(answer["reason"], hint=answer["hint"])
         return answer
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Worker:
             left = max(0.0, deadline - time.monotonic())
             if not select.select([output], [], [], left)[0]:
                 self.close()
-                raise ContenderFailed(f"no answer within {seconds:.0f} s")
+                raise ContenderError(f"no answer within {seconds:.0f} s")
             chunk = os.read(output, _CHUNK)
             if not chunk:
                 raise self._ended()
@@ -99,7 +99,7 @@ class Worker:
         line, _, self._received = self._received.partition(b"\n")
         return line
 
-    def _ended(self) -> ContenderFailed:
+    def _ended(self) -> ContenderError:
         """Why the process is no more, as far as that can be told."""
         deadline = time.monotonic() + _ENDING_SECONDS
         # It is looked at but not reaped, so that nobody else can get its number before `close`.
@@ -110,7 +110,7 @@ class Worker:
         code = self._process.returncode
         cause = f"ended with code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
         last = self._last_words()
-        return ContenderFailed(f"its process {cause}{': ' if last else ''}{last}")
+        return ContenderError(f"its process {cause}{': ' if last else ''}{last}")
 
     def _last_words(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -63,7 +63,9 @@ class Comparison:
     def best_peer(self) -> Standing | None:
         """The fastest of those that Graft has a ratio to."""
         peers = [one for one in self.standings if one.timing and one.contender.name != GRAFT]
-        return min(peers, key=lambda one: one.timing.summary.median if one.timing else 0.0, default=None)
+        return min(
+            peers, key=lambda one: one.timing.summary.median if one.timing else 0.0, default=None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +131,7 @@ TEXT = Form(_text_heading, _text)
 MARKDOWN = Form(_markdown_heading, _markdown)
 
 
-def to_json(
-    machine: Machine, threads: int, comparisons: Sequence[Comparison]
-) -> dict[str, Any]:
+def to_json(machine: Machine, threads: int, comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """For programs; times are in seconds."""
     return {
         "machine": asdict(machine),

@@ -21,7 +21,7 @@ LEAST_ROUNDS = 10
 TIGHT = 0.02
 
 
-class ContenderFailed(UserError):
+class ContenderError(UserError):
     """A contender that cannot be compared, and why."""
 
 
@@ -59,7 +59,7 @@ class Measurement:
     """All rounds, each with a sample of every contender that lasted; the others with the reason."""
 
     rounds: Sequence[Mapping[str, Sample]]
-    failures: Mapping[str, ContenderFailed]
+    failures: Mapping[str, ContenderError]
     seconds: float
 
     def samples(self, name: str) -> list[Sample]:
@@ -90,13 +90,13 @@ def measure(contenders: Mapping[str, Run], limits: Limits, portion: Slice) -> Me
     shuffler = random.Random(0)
     racing = list(contenders)
     rounds: list[dict[str, Sample]] = []
-    failures: dict[str, ContenderFailed] = {}
+    failures: dict[str, ContenderError] = {}
     while True:
         samples: dict[str, Sample] = {}
         for name in shuffler.sample(racing, len(racing)):
             try:
                 samples[name] = contenders[name](portion)
-            except ContenderFailed as error:
+            except ContenderError as error:
                 failures[name] = error
                 racing.remove(name)
         rounds.append(samples)

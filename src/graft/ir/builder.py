@@ -89,7 +89,10 @@ class Builder:
         """What a call would be: operands and attributes after absorption, and result types."""
         operands, attrs, typing_attrs = self._absorb(op, list(inputs), attrs)
         types = tuple([None if v is None else v.type for v in operands])
-        return operands, attrs, op.result_types(typing_attrs, types)
+        try:
+            return operands, attrs, op.result_types(typing_attrs, types)
+        except GraftError as error:
+            raise error.at(self.place) from error.__cause__
 
     def append(self, node: Node) -> None:
         """Add a finished node as it is; its results keep their identity."""

@@ -14,11 +14,11 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any
 
-from graft.base.dims import AnyDim, Dim
+from graft.base.dims import AnyDim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, InternalError, TypeRuleError
 from graft.base.registry import Registry
-from graft.ir.attrs import Attrs, Dims, Floats, Ints, Number
+from graft.ir.attrs import Attrs, Dims, Floats, Ints
 from graft.ir.types import TensorType, Type
 
 # A type rule: (attributes, operand types) -> result type(s). Absent operands are None.
@@ -189,9 +189,8 @@ _UNHASHED = ("Literal", "Graph", "tuple[Graph, ...]")
 _INTEGERS = (lambda dtype: dtype.is_integer, "integers")
 _REALS = (lambda dtype: dtype.is_integer or dtype.is_float, "real numbers")
 _NUMBER_FIELDS: dict[Any, tuple[Callable[[DType], bool], str]] = {
-    **dict.fromkeys((int | None, Ints | None, Dim | None, Dims | None), _INTEGERS),
-    **dict.fromkeys((float | None, Floats | None, Number | None), _REALS),
-    bool | None: (lambda dtype: dtype is DType.BOOL, "truth values"),
+    **dict.fromkeys((int | None, Ints | None, Dims | None), _INTEGERS),
+    **dict.fromkeys((float | None, Floats | None), _REALS),
 }
 
 

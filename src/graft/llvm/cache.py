@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ DEFAULT_LIMIT = 512 * 1024 * 1024
 _SUFFIX = ".o"
 _TEMPORARY = ".partial"
 _DIGEST_BYTES = 32
+_ABANDONED_SECONDS = 3600  # after which nobody still writes a file
 # After eviction this much of the limit is in use, so that not every entry evicts another.
 _KEPT_TENTHS = 8
 
@@ -102,28 +104,31 @@ class KernelCache:
 
     def usage(self) -> Usage:
         """How many entries there are, and how large they are together."""
-        sizes = [size for _, size, path in self._files() if path.suffix == _SUFFIX]
+        sizes = [size for _, size, path in self._files(_SUFFIX)]
         return Usage(self.folder, len(sizes), sum(sizes), self.limit)
 
     def clear(self) -> Usage:
         """Remove all entries; says how many there were."""
         before = self.usage()
-        for _, _, path in list(self._files()):
+        for _, _, path in list(self._files(_SUFFIX)):
             path.unlink(missing_ok=True)
         return before
 
     def _path(self, key: str) -> Path:
         return self.folder / "kernels" / key[:2] / (key + _SUFFIX)
 
-    def _files(self) -> Iterator[tuple[float, int, Path]]:
+    def _files(self, suffix: str) -> Iterator[tuple[float, int, Path]]:
         """Time of last use, size and path of each file; some may vanish meanwhile."""
-        for path in (self.folder / "kernels").glob("*/*"):
+        for path in (self.folder / "kernels").glob(f"*/*{suffix}"):
             with suppress(FileNotFoundError):
                 status = path.stat()
                 yield status.st_mtime, status.st_size, path
 
     def _evict(self) -> None:
-        files = sorted(self._files())
+        for written, _, path in self._files(_TEMPORARY):
+            if written < time.time() - _ABANDONED_SECONDS:
+                path.unlink(missing_ok=True)
+        files = sorted(self._files(_SUFFIX))
         total = sum(size for _, size, _ in files)
         if total <= self.limit:
             return

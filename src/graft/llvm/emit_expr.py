@@ -179,9 +179,12 @@ def _compare(context: Context, expr: Compare) -> Value:
 
 def _tail_mask(context: Context, expr: Compare) -> Value | None:
     """`base + lane < limit` for each lane, with 32-bit lanes, which compare faster than 64-bit."""
+    limit: Expr
     match expr:
         case Compare(CompareKind.LESS, Ramp(base, 1, lanes), Broadcast(limit)):
             pass
+        case Compare(CompareKind.LESS, Ramp(base, 1, lanes), Const(value, dtype)):
+            limit = Const(value, dtype)
         case _:
             return None
     if expr.left.dtype is not DType.INT64:

@@ -165,7 +165,7 @@ def hyperbolic_tangent(x: Number) -> Number:
     square = x * x
     near = (x * square).fma(square.polynomial(_TANH[x.value.element]), x)
     far = x.like(1.0) - x.like(2.0) / (exponential(size + size) + 1.0)
-    return near.where(size.test("olt", _TANH_LIMIT), far.apply("copysign", x))
+    return near.where(size.test("olt", _TANH_LIMIT), far).apply("copysign", x)
 
 
 def sigmoid(x: Number) -> Number:

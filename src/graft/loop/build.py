@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from graft.base.dtypes import DType
 from graft.loop.errors import LoopError
 from graft.loop.intrinsics import INTRINSICS
@@ -112,7 +114,7 @@ def constant(value: Number, dtype: DType = INDEX) -> Const:
     if dtype is DType.BOOL:
         return Const(bool(value), dtype)
     if dtype.is_float:
-        return Const(float(value), dtype)
+        return Const(float(np.array(value).astype(dtype.numpy)), dtype)
     if dtype.is_integer and int(value) == value:
         return Const(int(value), dtype)
     raise LoopError(f"{value} is no {dtype}", hint="cast explicitly or write another constant")

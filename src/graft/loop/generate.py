@@ -45,6 +45,7 @@ from graft.loop.schedule import Fuse, Split
 from graft.loop.simplify import simplify
 from graft.loop.stages import loads
 from graft.loop.tensor import Reduce, Tensor, identity
+from graft.loop.tensorize import MICRO_KERNELS, Tile, TileError
 from graft.loop.traverse import block, map_expr, substitute
 
 LoopBody = Callable[[Expr, Expr, Position], Stmt]  # start, extent, where the inside stands
@@ -110,7 +111,11 @@ class Generator:
         if not pending:
             return _element(tensor, position, part, around)
         loop, rest = pending[0], pending[1:]
-        if part is Part.WHOLE and loop.reduces:
+        tensorized = position.nest.tensorize
+        is_tile = tensorized is not None and tensorized.loop == loop.name
+        if is_tile and part is not Part.INITIAL and (part is Part.UPDATE or not _reduces(tensor)):
+            return _tile(tensor, position, pending, part, around)
+        if part is Part.WHOLE and (loop.reduces or (is_tile and _reduces(tensor))):
             outside = tuple(one for one in pending if not one.reduces)
             initial = self._loops(tensor, position, outside, Part.INITIAL, around)
             update = self._loops(tensor, position, pending, Part.UPDATE, around)
@@ -201,6 +206,37 @@ class Generator:
         if nest.scope is Scope.REGISTER and not all(isinstance(e, Const) for e in extents):
             raise nest.fail("cannot keep it in registers: its extents have no constant bound")
         return Memory(replace(tensor.buffer, extents=extents, scope=nest.scope), box.starts)
+
+
+def _reduces(tensor: Tensor) -> bool:
+    return isinstance(tensor.body, Reduce)
+
+
+def _tile(
+    tensor: Tensor, position: Position, pending: tuple[Loop, ...], part: Part, around: Around
+) -> Stmt:
+    """What a micro-kernel makes of the loops that are left and the statement inside them."""
+    nest = position.nest
+    if nest.tensorize is None or nest.tensorize.kernel not in MICRO_KERNELS:
+        known = ", ".join(sorted(MICRO_KERNELS))
+        raise nest.fail("there is no such micro-kernel", hint=f"there are {known}")
+    what = f"cannot tensorize loop '{nest.tensorize.loop}'"
+    loops: list[tuple[Var, int]] = []
+    for loop in pending:
+        extent = position.extent(loop.name, around.context)
+        if not isinstance(extent, Const):
+            raise nest.fail(f"{what}: the extent of '{loop.name}' inside is not constant")
+        var = Var(f"{tensor.name}.{loop.name}")
+        position = position.enter(loop.name, var)
+        around = around.inside(var, ZERO, extent)
+        if _guards(position, loop, around.context):
+            raise nest.fail(f"{what}: '{loop.name}' inside has a guarded tail")
+        loops.append((var, int(extent.value)))
+    tile = Tile(tensor.name, tuple(loops), _element(tensor, position, part, around))
+    try:
+        return MICRO_KERNELS[nest.tensorize.kernel](tile)
+    except TileError as error:
+        raise nest.fail(f"{what}: {error.message}") from None
 
 
 def _decomposed(

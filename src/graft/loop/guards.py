@@ -43,10 +43,9 @@ from graft.loop.ranges import Context
 from graft.loop.simplify import simplify
 from graft.loop.traverse import (
     block,
-    buffers_read,
-    buffers_written,
     map_expr,
     variables,
+    walk_all,
     walk_expr,
     walk_stmt,
     with_statements,
@@ -263,7 +262,13 @@ def _vector_or_not(loop: For, branch: If, rises: bool, value: Expr, context: Con
 
 
 def one_by_one(loop: For) -> For:
-    """A vector loop without vectors; registers have no address, so over them it is written out."""
-    used = buffers_read(loop.body) | buffers_written(loop.body)
-    in_registers = any(buffer.scope is Scope.REGISTER for buffer in used)
-    return replace(loop, kind=LoopKind.UNROLLED if in_registers else LoopKind.SERIAL)
+    """A vector loop without vectors; registers have no address, so it is written out for them."""
+    accesses = [(node.buffer, node.indices) for node in walk_all(loop) if isinstance(node, Load)]
+    stores = (stmt for stmt in walk_stmt(loop) if isinstance(stmt, Store))
+    accesses += [(store.buffer, store.indices) for store in stores]
+    addresses = any(
+        buffer.scope is Scope.REGISTER and loop.var.name in variables(index)
+        for buffer, indices in accesses
+        for index in indices
+    )
+    return replace(loop, kind=LoopKind.UNROLLED if addresses else LoopKind.SERIAL)

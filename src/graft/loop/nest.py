@@ -17,6 +17,7 @@ from graft.loop.schedule import (
     CacheWrite,
     ComputeAt,
     Directive,
+    Factor,
     Fuse,
     Inline,
     Pack,
@@ -204,6 +205,7 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     # These have done their work on the tensors before there are nests.
     Inline: lambda nest, directive: nest,
     CacheWrite: lambda nest, directive: nest,
+    Factor: lambda nest, directive: nest,
     Pack: lambda nest, directive: nest,
 }
 

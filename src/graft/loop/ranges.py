@@ -317,5 +317,8 @@ def constant_upper_bound(expr: Expr, context: Context) -> int | None:
         case Binary(BinaryKind.FLOOR_MODULO, _, Const(value=int(divisor))):
             return divisor - 1
         case _:
-            bound = interval(expr, context.ranges, context).high
-            return None if bound is None else constant_value(polynomial(bound))
+            high = interval(expr, context.ranges, context).high
+            found = [] if high is None else [constant_value(polynomial(high))]
+            # A fact c - expr >= 0 says that the expression is at most c.
+            found += [constant_value(plus(polynomial(expr), fact)) for fact in context.facts]
+            return min((bound for bound in found if bound is not None), default=None)

@@ -131,6 +131,19 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True)
+class Factor:
+    """Reduce over an axis in `lanes` totals, side by side, that are then combined.
+
+    The totals are a stage of the given name with one more axis, `lane`; what does not fill all
+    lanes is a stage called `<name>.tail`, which the totals are added to.
+    """
+
+    axis: str
+    name: str
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prefetch:
     """In each iteration of a loop ask for what a tensor's read will need `distance` later."""
 
@@ -160,6 +173,7 @@ Directive = (
     | StoreIn
     | CacheWrite
     | Pack
+    | Factor
     | Prefetch
     | Tensorize
 )

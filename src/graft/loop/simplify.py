@@ -123,7 +123,7 @@ def _folded(expr: Expr) -> Const | None:
 def _index(expr: Binary, context: Context) -> Expr:
     match expr.kind:
         case BinaryKind.ADD | BinaryKind.SUBTRACT | BinaryKind.MULTIPLY:
-            return expression(polynomial(expr))
+            return _sum(expression(polynomial(expr)), context)
         case BinaryKind.FLOOR_DIVIDE:
             return _floor_divide(polynomial(expr.left), polynomial(expr.right), context)
         case BinaryKind.FLOOR_MODULO:
@@ -132,6 +132,31 @@ def _index(expr: Binary, context: Context) -> Expr:
             return _extreme(expr, context)
         case _:
             return expr
+
+
+def _sum(expr: Expr, context: Context) -> Expr:
+    """A sum, taken into a minimum or maximum where that makes one side a constant."""
+    terms = polynomial(expr)
+    for monomial, count in terms.items():
+        match monomial:
+            case (Binary(BinaryKind.MINIMUM | BinaryKind.MAXIMUM as kind, left, right),):
+                rest = plus(terms, {monomial: count}, -1)
+                if abs(count) != 1 or constant_value(rest) is not None:
+                    continue
+                totals = [plus(rest, polynomial(side), count) for side in (left, right)]
+                if all(constant_value(total) is None for total in totals):
+                    continue
+                new = kind if count > 0 else _OPPOSITE[kind]
+                return _extreme(Binary(new, *map(expression, totals)), context)
+            case _:
+                continue
+    return expr
+
+
+_OPPOSITE = {
+    BinaryKind.MINIMUM: BinaryKind.MAXIMUM,
+    BinaryKind.MAXIMUM: BinaryKind.MINIMUM,
+}
 
 
 def _is_within(rest: Polynomial, divisor: Polynomial, context: Context) -> bool:

@@ -24,7 +24,7 @@ from graft.loop.ir import (
     Select,
     Var,
 )
-from graft.loop.schedule import CacheWrite, Inline, Pack, Schedule
+from graft.loop.schedule import CacheWrite, Factor, Inline, Pack, Schedule
 from graft.loop.simplify import simplify
 from graft.loop.tensor import Reduce, Tensor, identity
 from graft.loop.traverse import map_expr, substitute, walk_expr
@@ -53,6 +53,9 @@ def rewrite_stages(tensors: Sequence[Tensor], arguments: set[str], schedule: Sch
                 case Pack():
                     found = _pack(found, name, directive)
                     pending.append(directive.name)
+                case Factor():
+                    found = _factor(found, name, directive)
+                    pending += [directive.name, f"{directive.name}.tail"]
                 case _:
                     continue
     for name, _ in schedule.stages:
@@ -147,6 +150,53 @@ def _cache_write(found: Tensors, name: str, directive: CacheWrite) -> Tensors:
     cache = replace(cache, buffer=buffer, axes=axes)
     copy = replace(tensor, body=Load(buffer, tensor.axes))
     return _insert(found, name, cache, copy)
+
+
+def _factor(found: Tensors, name: str, factor: Factor) -> Tensors:
+    tensor, reduction = found[name], found[name].body
+    axes = {} if not isinstance(reduction, Reduce) else dict(reduction.axes)
+    axis = Var(f"{name}@{factor.axis}")
+    if not isinstance(reduction, Reduce) or axis not in axes:
+        raise fail(name, f"it does not reduce over an axis '{factor.axis}'")
+    if factor.lanes < 2:
+        raise fail(name, f"cannot reduce over '{factor.axis}' in {factor.lanes} lanes")
+    lanes = Const(factor.lanes)
+    count = simplify(Binary(BinaryKind.FLOOR_DIVIDE, axes[axis], lanes))
+    left = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], lanes))
+    nothing = identity(reduction.kind, reduction.dtype)
+
+    def part(new: str, extent: Expr, place: Callable[[Var], Expr], initial: Expr) -> Tensor:
+        """The reduction with the axis replaced, under a new name."""
+        others = [other for other in axes if other != axis]
+        own: dict[str, Expr] = {v.name: _moved(v, name, new) for v in (*tensor.axes, *others)}
+        inner = _moved(axis, name, new)
+        own[axis.name] = place(inner)
+        pairs = tuple((_moved(v, name, new), axes[v] if v != axis else extent) for v in axes)
+        body = substitute(reduction.body, own)
+        first = substitute(initial, own)
+        moved = replace(reduction, body=body, axes=pairs, initial=first)
+        places = tuple(_moved(v, name, new) for v in tensor.axes)
+        return Tensor(replace(tensor.buffer, name=new), places, moved)
+
+    lane = Var(f"{factor.name}@lane")
+    totals = part(factor.name, count, lambda v: add(multiply(v, lanes), lane), nothing)
+    buffer = replace(totals.buffer, extents=(*tensor.shape, lanes))
+    totals = replace(totals, buffer=buffer, axes=(*totals.axes, lane))
+    start = reduction.initial
+    if left != Const(0):
+        rest = f"{factor.name}.tail"
+        tail = part(rest, left, lambda v: add(multiply(count, lanes), v), start)
+        found = _insert(found, name, tail, tensor)
+        start = Load(tail.buffer, tensor.axes)
+    own_lane = Var(f"{name}@lane")
+    read = Load(buffer, (*tensor.axes, own_lane))
+    changed = replace(reduction, body=read, axes=((own_lane, lanes),), initial=start)
+    return _insert(found, name, totals, replace(tensor, body=changed))
+
+
+def _moved(variable: Var, old: str, new: str) -> Var:
+    """A stage's axis as that of another stage."""
+    return Var(new + variable.name.removeprefix(old))
 
 
 def _pack(found: Tensors, name: str, pack: Pack) -> Tensors:

@@ -71,7 +71,7 @@ def _vector_loop(loop: For, context: Context) -> Stmt:
         case Binary(BinaryKind.MINIMUM, Const(value=int(lanes)), other) | Binary(
             BinaryKind.MINIMUM, other, Const(value=int(lanes))
         ):
-            full = Compare(CompareKind.GREATER_EQUAL, other, Const(lanes))
+            full = Compare(CompareKind.LESS_EQUAL, Const(lanes), other)
             return If(full, _in_lanes(loop, lanes), one_by_one(loop))
     if constant_upper_bound(loop.extent, context) is None:
         reason = "its extent has no constant bound"
@@ -84,10 +84,10 @@ def _vector_loop(loop: For, context: Context) -> Stmt:
 def _in_lanes(loop: For, lanes: int) -> Stmt:
     if lanes == 1:
         return substitute_in(loop.body, {loop.var.name: loop.start})
-    return _Lanes(loop.var, loop.start, lanes).statement(loop.body)
+    return Lanes(loop.var, loop.start, lanes).statement(loop.body)
 
 
-class _Lanes:
+class Lanes:
     """The loop's variable as a ramp, and what follows for everything that depends on it."""
 
     def __init__(self, var: Var, start: Expr, lanes: int) -> None:
@@ -139,7 +139,7 @@ class _Lanes:
         return vector.base if isinstance(vector, Ramp) else index
 
     def _store(self, stmt: Store) -> Stmt:
-        indices = self._indices(stmt.indices)
+        indices = self.indices(stmt.indices)
         value = self.expression(stmt.value)
         lanes = max((index.lanes for index in indices), default=1)
         condition = None if stmt.condition is None else self.expression(stmt.condition)
@@ -149,7 +149,7 @@ class _Lanes:
             condition = self._spread(condition, lanes)
         return Store(stmt.buffer, indices, self._spread(value, lanes), condition)
 
-    def _indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         new = tuple(simplify(self.expression(index)) for index in indices)
         if sum(index.lanes > 1 for index in new) > 1:
             raise self._fail("an access would have lanes in more than one dimension")
@@ -165,7 +165,7 @@ class _Lanes:
             case Var():
                 return self._vectors.get(expr.name, self._ramp)
             case Load():
-                return replace(expr, indices=self._indices(expr.indices))
+                return replace(expr, indices=self.indices(expr.indices))
             case Ramp() | Broadcast():
                 raise self._fail("there are vectors inside already")
             case Call() if expr.name.startswith("reduce_"):

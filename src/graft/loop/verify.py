@@ -38,8 +38,7 @@ from graft.loop.ir import (
     While,
 )
 from graft.loop.print import expression_text, statement_text
-from graft.loop.ranges import NATURAL, Context, interval
-from graft.loop.simplify import simplify
+from graft.loop.ranges import NATURAL, Context
 from graft.loop.traverse import expressions, statements, walk_expr, walk_stmt
 
 _INTEGERS_ONLY = {BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO}
@@ -228,17 +227,11 @@ def _fits(expr: Binary) -> bool:
 
 
 def _outside(index: Expr, extent: Expr, context: Context) -> bool:
-    """Whether some lane's index is surely below 0 or beyond the extent."""
+    """Whether the index of the first or last lane is surely below 0 or beyond the extent."""
     ends = [index]
     if isinstance(index, Ramp):
         step = Const(index.stride * (index.lanes - 1))
         ends = [index.base, Binary(BinaryKind.ADD, index.base, step)]
     elif index.lanes > 1:
         return False
-    for end in ends:
-        low, high = interval(simplify(end, context), context.ranges, context)
-        if high is not None and context.below(high, Const(0)):
-            return True
-        if low is not None and context.at_most(extent, low):
-            return True
-    return False
+    return any(context.below(end, Const(0)) or context.at_most(extent, end) for end in ends)

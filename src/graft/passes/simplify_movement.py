@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from graft.base.dims import Expr
+from collections.abc import Sequence
+
+from graft.base.dims import AnyDim, Expr
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
 from graft.passes.eliminate_noops import same_shape
@@ -21,9 +23,7 @@ def simplify_movement(graph: Graph) -> Graph:
     return apply_rules(graph, RULES)
 
 
-def reshaped(site: Site, data: Value) -> Value:
-    """The data in the shape that the root has, which is known."""
-    shape = site.root.shape or ()
+def _reshaped(site: Site, data: Value, shape: Sequence[AnyDim]) -> Value:
     return site.emit("reshape", data, shape=shape, allowzero=0 in shape)
 
 
@@ -37,7 +37,7 @@ def view_of_view(site: Site) -> Replacement:
         return data
     if not site.root.tensor.is_static:
         return Refusal("the shape is not known")
-    return reshaped(site, data)
+    return _reshaped(site, data, site.root.shape or ())
 
 
 @RULES.rule(is_op("transpose"))
@@ -65,7 +65,8 @@ def transpose_of_unit_axes(site: Site) -> Replacement:
     moved = [axis % len(axes) for axis in axes if data.shape[axis] != 1]
     if moved != sorted(moved):
         return Refusal("axes with elements change places")
-    return reshaped(site, data)
+    # The declared result may know less of the shape than the operand does.
+    return _reshaped(site, data, [data.shape[axis] for axis in axes])
 
 
 @RULES.rule(is_op("concatenate"))

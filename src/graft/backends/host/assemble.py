@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.relayout import relayout
-from graft.backends.host.layout import choose_storage, input_storage, is_convolution, padding_of
+from graft.backends.host.layout import choose_storage, input_storage, is_convolution, needed_halo
 from graft.backends.host.storage import Storage, row_major, static_shape
 from graft.backends.host.templates import kernel_for
 from graft.base.dtypes import Array
@@ -29,7 +29,7 @@ from graft.loop.print import to_text
 from graft.passes.plan_memory import is_view
 from graft.runtime.program import Constant, Input, Output
 
-PythonFunction = Callable[..., "Sequence[Array]"]
+PythonFunction = Callable[["Sequence[Array]"], "Sequence[Array]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class ReferenceStep:
         """What the step calls."""
         node = self.node
 
-        def run(*operands: Array) -> Sequence[Array]:
+        def run(operands: Sequence[Array]) -> Sequence[Array]:
             given = iter(operands)
             arrays = [None if value is None else next(given) for value in node.inputs]
             return list(run_op(node.op, node.attrs, arrays))
@@ -146,8 +146,8 @@ class _Assembler:
         """How the group wants an operand: as it is, where that will do."""
         current = self.current(outer)
         if is_convolution(group) and group.anchor is not None and value is group.anchor.args[0]:
-            padding = padding_of(group.anchor)
-            return current if _covers(current, padding) else input_storage(outer, padding)
+            halo = needed_halo(group)
+            return current if _covers(current, halo) else input_storage(outer, halo)
         same = static_shape(outer) == static_shape(group.output)
         if blocked and same:
             return current if current.block else input_storage(outer, (0, 0, 0, 0))
@@ -227,6 +227,7 @@ class _Assembler:
         outputs = []
         for value in node.outputs:
             self.chosen[value] = row_major(value)
+            self.homes[value] = {}  # not where a kernel would have put it
             storage, home = self.destination(value)
             outputs.append((home, storage))
         self.made.steps.append(ReferenceStep(node, inputs, tuple(outputs), reason))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from graft.backends.host.assemble import assemble
@@ -59,9 +59,9 @@ class HostExecutable:
         return Session(self.built.program, self._threads, self.built.functions)
 
     @property
-    def reference_nodes(self) -> Mapping[str, str]:
+    def reference_nodes(self) -> dict[str, str]:
         """Nodes that still run on the reference evaluator, with the reason."""
-        return self.built.reasons
+        return dict(self.built.reasons)
 
     def __call__(self, inputs: Sequence[Data]) -> list[Data]:
         names = [spec.name for spec in self.built.program.inputs]

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graft.backends.host.group import Group, group_of
+from graft.backends.host.kernels import winograd
 from graft.backends.host.storage import NO_HALO, Halo, Storage, blocks_of, static_shape
 from graft.base.dtypes import DType
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Value
 from graft.ir.literal import Literal
 from graft.ir.op import Kind
 
@@ -97,13 +98,17 @@ def _halos(graph: Graph, constants: Mapping[Value, Literal]) -> dict[Value, Halo
         if is_convolution(group):
             assert group.anchor is not None
             value = group.outer(group.anchor.args[0])
-            found[value] = _wider(found.get(value, NO_HALO), padding_of(group.anchor))
+            found[value] = _wider(found.get(value, NO_HALO), needed_halo(group))
     return found
 
 
-def padding_of(conv: Node) -> Halo:
-    """A convolution's padding as top, left, bottom, right."""
+def needed_halo(group: Group) -> Halo:
+    """The halo that a convolution's kernel needs around the image it reads."""
+    conv = group.anchor
+    assert conv is not None
     top, left, bottom, right = (int(width) for width in conv.attrs.padding)
+    if winograd.eligible(conv, group.constants[conv.args[1]].array):
+        return winograd.halo(conv)
     return top, left, bottom, right
 
 

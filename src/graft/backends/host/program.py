@@ -21,6 +21,8 @@ from graft.llvm.cache import default_cache
 from graft.llvm.load import scratch_bytes
 from graft.llvm.pool import compile_all
 from graft.llvm.target import Target
+from graft.loop.ir import For, Function, LoopKind
+from graft.loop.traverse import walk_stmt
 from graft.passes.plan_memory import ALIGNMENT, Interval, lower_bound, place
 from graft.runtime import program as rt
 from graft.runtime.driver import driver_object
@@ -105,7 +107,14 @@ def _call(step: NativeStep, assembly: Assembly, offsets: Mapping[Slot, int]) -> 
         flops=flops,
         bytes=_plain(step.work.bytes),
         place=where,
+        serial=not _is_parallel(assembly.functions[step.symbol]),
     )
+
+
+def _is_parallel(function: Function) -> bool:
+    """Whether the function shares its work among threads; otherwise one of them runs it."""
+    loops = (stmt for stmt in walk_stmt(function.body) if isinstance(stmt, For))
+    return any(loop.kind is LoopKind.PARALLEL for loop in loops)
 
 
 def _python(name: str, step: ReferenceStep, offsets: Mapping[Slot, int]) -> rt.PythonStep:

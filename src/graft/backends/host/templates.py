@@ -5,10 +5,11 @@ from __future__ import annotations
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores, Template
 from graft.backends.host.kernels.conv import conv2d
+from graft.backends.host.kernels.winograd import winograd
 from graft.llvm.target import Target
 from graft.rewrite.rule import Refusal
 
-TEMPLATES: tuple[Template, ...] = (conv2d,)
+TEMPLATES: tuple[Template, ...] = (winograd, conv2d)
 
 
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:

@@ -60,12 +60,12 @@ def _declare_inputs(scope: Scope, builder: Builder, source: Source) -> None:
         if info.name in seen:
             raise ModelError(f"the input '{info.name}' is declared twice", Place(source.name))
         seen.add(info.name)
-        default = scope.initializers.get(info.name)
+        default, place = scope.initializers.get(info.name), Place(source.name, info.name, "input")
         if default is None:
-            scope.values[info.name] = builder.input(info.name, _declared(info, source))
+            scope.values[info.name] = builder.input(info.name, _declared(info, place))
         elif info.type.WhichOneof("value"):
             array = default.array if isinstance(default, Literal) else default
-            _check_default(_declared(info, source), array, Place(source.name, info.name, "input"))
+            _check_default(_declared(info, place), array, place)
 
 
 def _check_default(declared: Type, array: Array, place: Place) -> None:
@@ -74,17 +74,17 @@ def _check_default(declared: Type, array: Array, place: Place) -> None:
         raise ModelError(f"declared {declared}, but its initialiser is {actual}", place)
 
 
-def _declared(info: onnx.ValueInfoProto, source: Source) -> Type:
+def _declared(info: onnx.ValueInfoProto, place: Place) -> Type:
     try:
         return type_from_onnx(info.type)
     except (ModelError, UnsupportedError) as error:
-        raise error.at(Place(source.name, info.name, "input")) from None
+        raise error.at(place) from None
 
 
 def _check_output(info: onnx.ValueInfoProto, value: Value, source: Source) -> None:
     if not info.type.WhichOneof("value"):
         return
-    declared = type_from_onnx(info.type)
+    place = Place(source.name, info.name, "output")
+    declared = _declared(info, place)
     if not compatible(declared, value.type):
-        place = Place(source.name, info.name, "output")
         raise ModelError(f"declared {declared}, but computed as {value.type}", place)

@@ -1,0 +1,176 @@
+"""Depthwise convolution on blocked images, with its epilogue in registers.
+
+Reads [batch, channels / block, rows, columns, block] with a halo of zeros at least as wide as the
+padding; weights are packed to [channels / block, kernel rows, kernel columns, block]. The threads
+share the (block, row) pairs of the result; along a row, a tile of pixels is accumulated for one
+vector of channels, and each input pixel is loaded once per kernel row for all windows over it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.image import (
+    ImageWriter,
+    needed,
+    no_image,
+    not_pointwise,
+    not_readable,
+    operands,
+    vector_lanes,
+)
+from graft.backends.host.kernels.tile import Tile
+from graft.backends.host.point import plus, times
+from graft.backends.host.storage import Storage
+from graft.base.dtypes import Array, DType
+from graft.ir.graph import Node
+from graft.llvm.target import Target
+from graft.loop.ir import (
+    Allocate,
+    Block,
+    Call,
+    Const,
+    Expr,
+    For,
+    Let,
+    Load,
+    Ramp,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.rewrite.rule import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseSchedule:
+    """What a search may vary: lanes of a vector and pixels of a tile."""
+
+    lanes: int
+    pixels: int
+
+
+def default_schedule(target: Target, dtype: DType, block: int, columns: int) -> DepthwiseSchedule:
+    """Tiles that fill the registers, beside the weights of a kernel row and two elements."""
+    lanes = vector_lanes(target, dtype, block)
+    spare = target.vector_registers - columns - 2
+    return DepthwiseSchedule(lanes, max(spare, target.vector_registers // 4))
+
+
+def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """A convolution of each channel with a kernel of its own, with whatever follows it."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name != "nn.conv2d":
+        return Refusal("there is no convolution")
+    literal = group.constants.get(anchor.args[1])
+    if literal is None:
+        return Refusal("the weights are not constant")
+    data, result = stores[group.outer(anchor.args[0])], stores[group.output]
+    reason = (
+        no_image(result)
+        or _unfit(anchor, literal.array, data, result)
+        or _unfit_epilogue(group, stores, anchor)
+    )
+    if reason:
+        return Refusal(reason)
+    parameters = Parameters(group, stores)
+    columns = literal.array.shape[3]
+    schedule = default_schedule(target, result.dtype, result.block, columns)
+    return parameters.kernel(_Writer(parameters, schedule, anchor, literal.array).body())
+
+
+def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str | None:
+    """Why the convolution is not for this template, if it is not."""
+    attrs = anchor.attrs
+    if not attrs.groups == weight.shape[0] == data.shape[1] or weight.shape[1] != 1:
+        return "the convolution is not depthwise"
+    if data.block != result.block or data.dtype is not result.dtype:
+        return "the images are not in blocks of one size and dtype"
+    top, left, bottom, right = data.halo
+    for axis, before, behind in ((0, top, bottom), (1, left, right)):
+        last = (result.shape[2 + axis] - 1) * attrs.strides[axis]
+        last += (weight.shape[2 + axis] - 1) * attrs.dilation[axis] - attrs.padding[axis]
+        if attrs.padding[axis] > before or last >= data.shape[2 + axis] + behind:
+            return "the halo of the data is narrower than the padding"
+    return None
+
+
+def _unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
+    after = needed(group, group.nodes[-1].output, {anchor.output})
+    shape, block = stores[group.output].shape, stores[group.output].block
+    values = operands(after, {anchor.output})
+    return not_pointwise(after) or not_readable(group, stores, values, shape, block)
+
+
+class _Writer(ImageWriter):
+    """Writes the loop nest of one depthwise convolution."""
+
+    def __init__(
+        self, parameters: Parameters, schedule: DepthwiseSchedule, anchor: Node, weight: Array
+    ) -> None:
+        super().__init__(parameters, schedule.lanes)
+        self.anchor = anchor
+        self.pixels = schedule.pixels
+        self.kernel: tuple[int, int] = weight.shape[2:]
+        self.data, self.source = parameters.value(anchor.args[0], "data")
+        self.weights = parameters.packed(pack_weights(weight, self.result.block), "weights")
+
+    def body(self) -> Stmt:
+        line: list[Stmt] = []
+        for first in self.vectors:
+            line += self.across(self.pixels, partial(self.tile, first))
+        return self.rows(line)
+
+    def tile(self, first: int, column: Expr, size: int) -> Stmt:
+        """The pixels from a column on, for the vector of channels from `first` on."""
+        tile = Tile(size, 1, self.lanes, self.fresh(""), self.result.dtype)
+        line = Var(self.fresh("ky"))
+        sums = For(line, Const(0), Const(self.kernel[0]), self.step(tile, column, first, line))
+        finish = tile.each(
+            lambda pixel, _: self.store(
+                self.point(plus(column, pixel), first), {self.anchor.output: tile.value(pixel, 0)}
+            )
+        )
+        return Allocate(tile.accumulators, Block((tile.clear(), sums, finish)))
+
+    def step(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
+        """One row of the kernel: every input pixel to all sums it is part of."""
+        attrs, dtype = self.anchor.attrs, self.result.dtype
+        top, left, _, _ = self.data.halo
+        row = plus(times(self.row, attrs.strides[0]), times(line, attrs.dilation[0]))
+        row = plus(row, top - attrs.padding[0])
+        start = plus(times(column, attrs.strides[1]), left - attrs.padding[1])
+        lanes = Ramp(Const(first), 1, self.lanes)
+        names = [Var(f"w{kx}{tile.tag}", dtype, self.lanes) for kx in range(self.kernel[1])]
+        reached: dict[int, list[tuple[int, int]]] = {}
+        for pixel in range(tile.pixels):
+            for kx in range(self.kernel[1]):
+                place = pixel * attrs.strides[1] + kx * attrs.dilation[1]
+                reached.setdefault(place, []).append((pixel, kx))
+        statements: list[Stmt] = []
+        for place, uses in sorted(reached.items()):
+            element = Var(f"x{place}{tile.tag}", dtype, self.lanes)
+            loaded = Load(self.source, (self.batch, self.block, row, plus(start, place), lanes))
+            updates = tuple(_accumulate(tile, pixel, element, names[kx]) for pixel, kx in uses)
+            statements.append(Let(element, loaded, Block(updates)))
+        body: Stmt = Block(tuple(statements))
+        for kx, name in enumerate(names):
+            body = Let(name, Load(self.weights, (self.block, line, Const(kx), lanes)), body)
+        return body
+
+
+def _accumulate(tile: Tile, pixel: int, element: Expr, weight: Expr) -> Stmt:
+    total = Call("fma", (element, weight, tile.value(pixel, 0)), tile.dtype)
+    return Store(tile.accumulators, tile.at(pixel, 0), total)
+
+
+def pack_weights(weight: Array, block: int) -> Array:
+    """[channels, 1, rows, columns] as [channels / block, rows, columns, block]."""
+    channels, _, rows, columns = weight.shape
+    split = weight.reshape(channels // block, block, rows, columns)
+    return np.ascontiguousarray(split.transpose(0, 2, 3, 1))

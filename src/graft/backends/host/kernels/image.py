@@ -1,0 +1,248 @@
+"""What kernels that read or write blocked images share.
+
+A fusion group enters, cut at its anchor into what comes before and after it; loops over the rows of
+the result, operands at a point and stores of finished vectors leave.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernels.border import zero_border
+from graft.backends.host.kernels.tile import balanced
+from graft.backends.host.point import BlockedPoint, Point, Reader, computed, plus, times
+from graft.backends.host.storage import Storage, static_shape
+from graft.base.dtypes import DType
+from graft.ir.graph import Node, Value
+from graft.llvm.target import Target
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Block,
+    Const,
+    Expr,
+    For,
+    Let,
+    LoopKind,
+    Ramp,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.ops.scalar import SCALAR_DTYPES, SCALARS
+
+_READABLE = SCALAR_DTYPES | {DType.BOOL}
+
+
+def vector_lanes(target: Target, dtype: DType, block: int) -> int:
+    """The vectors that a block of channels is best made of: powers of two where they divide it."""
+    most = min(target.lanes(dtype), block)
+    divisors = [lanes for lanes in range(1, most + 1) if block % lanes == 0]
+    powers = [lanes for lanes in divisors if lanes >= 4 and lanes & (lanes - 1) == 0]
+    return max(powers or divisors)
+
+
+def over(left: Expr, right: int) -> Expr:
+    """A quotient of indices, without dividing by one."""
+    return left if right == 1 else Binary(BinaryKind.FLOOR_DIVIDE, left, Const(right))
+
+
+def modulo(left: Expr, right: int) -> Expr:
+    """A remainder of indices."""
+    return Const(0) if right == 1 else Binary(BinaryKind.FLOOR_MODULO, left, Const(right))
+
+
+def shared(parts: Sequence[tuple[Var, int]], body: Stmt) -> Stmt:
+    """One loop over all combinations, the last part's fastest, that the threads share evenly."""
+    job = Var("job")
+    inner = 1
+    for number, (var, extent) in reversed(list(enumerate(parts))):
+        index = over(job, inner)
+        body = Let(var, modulo(index, extent) if number else index, body)
+        inner *= extent
+    return For(job, Const(0), Const(inner), body, LoopKind.PARALLEL)
+
+
+def needed(group: Group, value: Value, known: Collection[Value]) -> tuple[Node, ...]:
+    """The group's nodes that it takes to compute a value from known ones."""
+    wanted, found = {value}, []
+    for node in reversed(group.nodes):
+        if node.output in wanted and node.output not in known:
+            found.append(node)
+            wanted.update(node.args)
+    return tuple(reversed(found))
+
+
+def operands(nodes: Sequence[Node], known: Collection[Value]) -> list[Value]:
+    """What nodes read from memory."""
+    inside = {*known, *(node.output for node in nodes)}
+    return list(dict.fromkeys(v for node in nodes for v in node.args if v not in inside))
+
+
+def source_block(group: Group, stores: Stores, value: Value) -> int:
+    """The blocks of the images that a value is, or is computed from; 0 if there is no one size."""
+    nodes = needed(group, value, ())
+    read = operands(nodes, ()) if nodes else [value]
+    sizes = {stores[group.outer(v)].block for v in read if v not in group.constants} - {0}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def no_image(storage: Storage) -> str | None:
+    """Why a result cannot be written as a blocked image, if it cannot."""
+    if not storage.block or 0 in storage.shape:
+        return "the result is no blocked image, or empty"
+    return None if storage.dtype in SCALAR_DTYPES else f"the result is {storage.dtype}"
+
+
+def not_pointwise(nodes: Sequence[Node], rank: int = 4) -> str | None:
+    """Why nodes cannot be computed at a point of a tensor of that rank, if they cannot."""
+    for node in nodes:
+        if node.op.name not in SCALARS:
+            return f"{node.op.name} has no formula"
+        if any(value.dtype not in _READABLE for value in (*node.args, node.output)):
+            return f"{node.op.name} is not on float32 or float64"
+        if node.op.name == "nn.bias_add" and len(static_shape(node.output)) != rank:
+            return "the bias runs along an axis of something else than the result"
+    return None
+
+
+def not_readable(
+    group: Group, stores: Stores, values: Sequence[Value], shape: Sequence[int], block: int
+) -> str | None:
+    """Why operands cannot be read at points of an image with such blocks, if they cannot."""
+    for value in values:
+        storage = None if value in group.constants else stores[group.outer(value)]
+        if storage is None or not storage.block:
+            continue
+        pairs = zip(storage.shape, shape, strict=True)
+        fits = all(mine in (1, other) for mine, other in pairs)
+        if storage.block != block or storage.shape[1] != shape[1] or not fits:
+            return f"%{value.name} is in other blocks than the image it is read for"
+    return None
+
+
+def reader(parameters: Parameters, point: Point) -> Reader:
+    """Reads operands at a point; a blocked one with a single row, say, is broadcast along it."""
+
+    def read(value: Value, axis: int | None) -> Expr:
+        storage, buffer = parameters.value(value)
+        if not storage.block or not isinstance(point, BlockedPoint):
+            return point.load(storage, buffer, axis)
+        at = (point.batch, point.row, point.column)
+        extents = (storage.shape[0], *storage.shape[2:])
+        parts = [Const(0) if n == 1 else item for n, item in zip(extents, at, strict=True)]
+        here = replace(point, batch=parts[0], row=parts[1], column=parts[2])
+        return here.load(storage, buffer, axis)
+
+    return read
+
+
+@dataclass
+class Evaluator:
+    """Computes values of a group at points, each once, under names of their own."""
+
+    parameters: Parameters
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def fresh(self, hint: str) -> str:
+        """A name that nothing else in the kernel has."""
+        return f"{hint}_{next(self._numbers)}"
+
+    def at(
+        self,
+        point: Point,
+        value: Value,
+        known: Mapping[Value, Expr],
+        use: Callable[[Expr], Stmt],
+    ) -> Stmt:
+        """A statement that uses what a value of the group is at a point."""
+        bindings: list[tuple[Var, Expr]] = []
+        found: dict[Value, Expr] = {}
+
+        def named(this: Value, expr: Expr) -> Expr:
+            var = Var(self.fresh("at"), expr.dtype, expr.lanes)
+            bindings.append((var, expr))
+            found[this] = var
+            return var
+
+        read = reader(self.parameters, point)
+        for this, expr in known.items():
+            named(this, expr)
+        for node in needed(self.parameters.group, value, known):
+            named(node.output, computed((node,), found, read)[node.output])
+        body = use(found[value] if value in found else read(value, None))
+        for var, expr in reversed(bindings):
+            body = Let(var, expr, body)
+        return body
+
+
+class ImageWriter:
+    """Writes a blocked image row by row; subclasses say how a row's vectors are made."""
+
+    def __init__(self, parameters: Parameters, lanes: int) -> None:
+        self.parameters = parameters
+        self.group = parameters.group
+        self.lanes = lanes
+        self.result: Storage = parameters.stores[self.group.output]
+        self.batch, self.block, self.row = Var("batch"), Var("block"), Var("row")
+        self.evaluator = Evaluator(parameters)
+
+    @property
+    def vectors(self) -> range:
+        """The first channel of each vector of a block."""
+        return range(0, self.result.block, self.lanes)
+
+    def fresh(self, hint: str) -> str:
+        return self.evaluator.fresh(hint)
+
+    def point(self, column: Expr, first: int, lanes: int = 0) -> BlockedPoint:
+        """A vector of the result."""
+        size = self.result.block
+        return BlockedPoint(
+            self.batch, self.block, self.row, column, first, lanes or self.lanes, size
+        )
+
+    def points(
+        self, column: Expr, pixels: int, channels: range | None = None, lanes: int = 0
+    ) -> list[BlockedPoint]:
+        """The vectors of some pixels: of all channels of the block, or of some."""
+        firsts = self.vectors if channels is None else channels
+        places = [plus(column, pixel) for pixel in range(pixels)]
+        return [self.point(place, first, lanes) for place in places for first in firsts]
+
+    def store(self, point: BlockedPoint, known: Mapping[Value, Expr]) -> Stmt:
+        """The result at a point, computed from what is known, to memory."""
+        top, left, _, _ = self.result.halo
+        buffer = self.parameters.value(self.group.output, "result")[1]
+        pixel = plus(point.row, top), plus(point.column, left)
+        lanes = Ramp(Const(point.first), 1, point.lanes)
+        at = (point.batch, point.block, *pixel, lanes)
+        result = self.group.nodes[-1].output
+        return self.evaluator.at(point, result, known, lambda value: Store(buffer, at, value))
+
+    def across(self, most: int, pixels: Callable[[Expr, int], Stmt]) -> list[Stmt]:
+        """A row in tiles of at most so many pixels, each made from its first column and size."""
+        found: list[Stmt] = []
+        start = 0
+        for size, count in balanced(self.result.shape[3], most):
+            number = Var(self.fresh("tile"))
+            body = pixels(plus(times(number, size), start), size)
+            found.append(For(number, Const(0), Const(count), body))
+            start += size * count
+        return found
+
+    def rows(self, line: Sequence[Stmt]) -> Stmt:
+        """The statements of a row for each row of each block, and the border."""
+        buffer = self.parameters.value(self.group.output, "result")[1]
+        border = zero_border(self.result, buffer, self.batch, self.block, self.row)
+        batch, channels, height, _ = self.result.shape
+        parts = (
+            (self.batch, batch),
+            (self.block, channels // self.result.block),
+            (self.row, height),
+        )
+        return shared(parts, Block((*line, *border)))

@@ -1,0 +1,154 @@
+"""Images joined along their channels into one blocked image, with a pointwise epilogue.
+
+Each image may be in blocks of its own size, or row-major. The threads share the (block, row) pairs
+of the result; each pair is filled from the images whose channels it holds, in vectors that neither
+side's blocks cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.channels import Channels
+from graft.backends.host.kernels.image import (
+    ImageWriter,
+    needed,
+    no_image,
+    not_pointwise,
+    not_readable,
+    operands,
+    source_block,
+    vector_lanes,
+)
+from graft.backends.host.point import BlockedPoint
+from graft.backends.host.storage import Storage, static_shape
+from graft.ir.graph import Node, Value
+from graft.llvm.target import Target
+from graft.loop.ir import Binary, BinaryKind, Block, Compare, CompareKind, Const, Expr, If, Stmt
+from graft.rewrite.rule import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class ConcatSchedule:
+    """What a search may vary: vectors that are copied side by side."""
+
+    vectors: int = 4
+
+
+def image_concat(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """Images joined along axis 1 with whatever follows."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name != "concatenate":
+        return Refusal("there is no concatenation")
+    result = stores[group.output]
+    if anchor.attrs.axis % 4 != 1 or anchor.output.dtype is not result.dtype:
+        return Refusal("the images are not joined along their channels")
+    after = needed(group, group.nodes[-1].output, {anchor.output})
+    values = operands(after, {anchor.output})
+    reasons = (
+        no_image(result),
+        not_pointwise(after),
+        not_readable(group, stores, values, result.shape, result.block),
+        *(_unfit(group, stores, value, result) for value in anchor.args),
+    )
+    reason = next(filter(None, reasons), None)
+    if reason:
+        return Refusal(reason)
+    parameters = Parameters(group, stores)
+    return parameters.kernel(_Writer(parameters, ConcatSchedule(), anchor, target).body())
+
+
+def _unfit(group: Group, stores: Stores, value: Value, result: Storage) -> str | None:
+    """Why an image that is computed in the group cannot be, if it cannot."""
+    before = needed(group, value, ())
+    if not before:
+        return None
+    size = source_block(group, stores, value)
+    if not size or result.block % size:
+        return "an image is computed from others whose blocks do not fit"
+    shape = static_shape(value)
+    return not_pointwise(before) or not_readable(group, stores, operands(before, ()), shape, size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Blocks of the result from `begin` on that take channels `low` to `high` from one image."""
+
+    value: Value
+    offset: int  # where the image's channels begin in the result
+    begin: int
+    end: int
+    low: int
+    high: int
+
+
+class _Writer(ImageWriter):
+    """Writes the loop nest of one concatenation."""
+
+    def __init__(
+        self, parameters: Parameters, schedule: ConcatSchedule, anchor: Node, target: Target
+    ) -> None:
+        super().__init__(parameters, 1)
+        self.schedule = schedule
+        self.anchor = anchor
+        self.machine = target
+
+    def body(self) -> Stmt:
+        return self.rows([self.filled(run) for run in self.runs()])
+
+    def runs(self) -> Iterator[_Run]:
+        """Which blocks are filled from where: cut ones at an image's ends, and whole ones."""
+        size, offset = self.result.block, 0
+        for value in self.anchor.args:
+            end = offset + static_shape(value)[1]
+            cuts = {offset, end, -(-offset // size) * size, end // size * size}
+            edges = sorted(cut for cut in cuts if offset <= cut <= end)
+            for low, high in pairwise(edges):
+                begin = low // size
+                whole = low % size == 0 and high % size == 0
+                if whole:
+                    yield _Run(value, offset, begin, high // size, 0, size)
+                else:
+                    yield _Run(value, offset, begin, begin + 1, low % size, high - begin * size)
+            offset = end
+
+    def filled(self, run: _Run) -> Stmt:
+        """A row of the channels that a run of blocks takes from one image."""
+        block = source_block(self.group, self.parameters.stores, run.value)
+        cuts = (run.low, run.high, self.result.block, run.offset, block or run.high)
+        lanes = vector_lanes(self.machine, self.result.dtype, math.gcd(*cuts))
+        pixels = max(1, self.schedule.vectors * lanes // (run.high - run.low))
+        body = Block(tuple(self.across(pixels, partial(self.tile, run, lanes))))
+        blocks = self.result.shape[1] // self.result.block
+        if (run.begin, run.end) == (0, blocks):
+            return body
+        after = Compare(CompareKind.GREATER_EQUAL, self.block, Const(run.begin))
+        before = Compare(CompareKind.LESS, self.block, Const(run.end))
+        return If(Binary(BinaryKind.AND, after, before), body)
+
+    def tile(self, run: _Run, lanes: int, column: Expr, size: int) -> Stmt:
+        """Some pixels of the channels that come from one image."""
+        statements = []
+        for point in self.points(column, size, range(run.low, run.high, lanes), lanes):
+            offset = point.first - run.offset
+            at = (self.batch, self.block, self.row, point.column)
+            channels = Channels(*at, self.result.block, offset, lanes)
+            statements.append(self.copied(run.value, channels, point))
+        return Block(tuple(statements))
+
+    def copied(self, value: Value, channels: Channels, point: BlockedPoint) -> Stmt:
+        """A vector of one image to its place in the result."""
+
+        def stored(vector: Expr) -> Stmt:
+            return self.store(point, {self.anchor.output: vector})
+
+        if needed(self.group, value, ()):
+            block = source_block(self.group, self.parameters.stores, value)
+            return self.evaluator.at(channels.point(block), value, {}, stored)
+        return stored(channels.load(*self.parameters.value(value)))

@@ -1,0 +1,181 @@
+"""The mean of each channel of a blocked image, with what comes before and after in registers.
+
+Reads [batch, channels / block, rows, columns, block], writes [batch, channels] or [batch, channels,
+1, 1] row-major. The threads share the blocks of channels; several sums of each vector of channels
+run side by side, since an addition has to wait for the one before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial, reduce
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.image import (
+    Evaluator,
+    needed,
+    not_pointwise,
+    not_readable,
+    operands,
+    shared,
+    source_block,
+    vector_lanes,
+)
+from graft.backends.host.kernels.tile import Tile, balanced
+from graft.backends.host.point import BlockedPoint, PlainPoint, plus, times
+from graft.backends.host.storage import Storage, static_shape
+from graft.base.dtypes import DType
+from graft.ir.graph import Node
+from graft.llvm.target import Target
+from graft.loop.ir import (
+    Allocate,
+    Binary,
+    BinaryKind,
+    Block,
+    Const,
+    Expr,
+    For,
+    Ramp,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.ops.scalar import SCALAR_DTYPES
+from graft.rewrite.rule import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSchedule:
+    """What a search may vary: lanes of a vector, and sums of it that run side by side."""
+
+    lanes: int
+    sums: int
+
+
+def default_schedule(target: Target, dtype: DType, block: int) -> MeanSchedule:
+    """Enough sums to hide an addition's latency, within half of the registers."""
+    return MeanSchedule(vector_lanes(target, dtype, block), target.vector_registers // 2)
+
+
+def image_mean(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """A mean over rows and columns with whatever is fused with it."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name != "mean":
+        return Refusal("there is no mean")
+    source = anchor.args[0]
+    shape = static_shape(source)
+    if len(anchor.args) > 1 or len(shape) != 4 or 0 in shape or not _over_pixels(anchor):
+        return Refusal("the mean is not over the rows and columns of an image")
+    before = needed(group, source, ())
+    read = operands(before, ()) if before else [source]
+    block = source_block(group, stores, source)
+    result = stores[group.output]
+    if not block or result.block:
+        return Refusal("the data is no blocked image, or the result is one")
+    if result.dtype not in SCALAR_DTYPES or anchor.output.dtype is not result.dtype:
+        return Refusal(f"the mean is {result.dtype}")
+    after = needed(group, group.nodes[-1].output, {anchor.output})
+    reason = (
+        not_pointwise(before)
+        or not_readable(group, stores, read, shape, block)
+        or _unfit_epilogue(group, stores, anchor, after)
+    )
+    if reason:
+        return Refusal(reason)
+    parameters = Parameters(group, stores)
+    schedule = default_schedule(target, result.dtype, block)
+    return parameters.kernel(_Writer(parameters, schedule, anchor, block).body())
+
+
+def _over_pixels(anchor: Node) -> bool:
+    axes = anchor.attrs.axes
+    return axes is not None and {axis % 4 for axis in axes} == {2, 3}
+
+
+def _unfit_epilogue(
+    group: Group, stores: Stores, anchor: Node, after: tuple[Node, ...]
+) -> str | None:
+    """Why what follows the mean cannot be computed with it, if it cannot."""
+    values = (v for v in operands(after, {anchor.output}) if v not in group.constants)
+    if any(stores[group.outer(value)].block for value in values):
+        return "what follows the mean reads a blocked image"
+    return not_pointwise(after, rank=len(static_shape(anchor.output)))
+
+
+class _Writer:
+    """Writes the loop nest of one mean."""
+
+    def __init__(
+        self, parameters: Parameters, schedule: MeanSchedule, anchor: Node, block: int
+    ) -> None:
+        self.parameters = parameters
+        self.schedule = schedule
+        self.anchor = anchor
+        self.size = block
+        self.shape = static_shape(anchor.args[0])
+        self.result: Storage = parameters.stores[parameters.group.output]
+        self.evaluator = Evaluator(parameters)
+        self.batch, self.block, self.row = Var("batch"), Var("block"), Var("row")
+
+    def body(self) -> Stmt:
+        batch, channels, _, _ = self.shape
+        vectors = range(0, self.size, self.schedule.lanes)
+        body = Block(tuple(self.vector(first) for first in vectors))
+        return shared(((self.batch, batch), (self.block, channels // self.size)), body)
+
+    def vector(self, first: int) -> Stmt:
+        """The mean of a vector of channels."""
+        _, _, height, width = self.shape
+        lanes, dtype = self.schedule.lanes, self.result.dtype
+        count = min(self.schedule.sums, width)
+        tile = Tile(count, 1, lanes, self.evaluator.fresh(""), dtype)
+        line = Var(self.evaluator.fresh("row"))
+        pixels: list[Stmt] = []
+        start = 0
+        for size, number in balanced(width, count):
+            turn = Var(self.evaluator.fresh("tile"))
+            column = plus(times(turn, size), start)
+            updates = [self.update(tile, first, line, column, pixel) for pixel in range(size)]
+            pixels.append(For(turn, Const(0), Const(number), Block(tuple(updates))))
+            start += size * number
+        sums = For(line, Const(0), Const(height), Block(tuple(pixels)))
+        return Allocate(tile.accumulators, Block((tile.clear(), sums, self.finish(tile, first))))
+
+    def update(self, tile: Tile, first: int, line: Expr, column: Expr, pixel: int) -> Stmt:
+        """One more pixel to one of the sums."""
+        place = plus(column, pixel)
+        lanes = self.schedule.lanes
+        point = BlockedPoint(self.batch, self.block, line, place, first, lanes, self.size)
+
+        def added(value: Expr) -> Stmt:
+            total = Binary(BinaryKind.ADD, tile.value(pixel, 0), value)
+            return Store(tile.accumulators, tile.at(pixel, 0), total)
+
+        return self.evaluator.at(point, self.anchor.args[0], {}, added)
+
+    def finish(self, tile: Tile, first: int) -> Stmt:
+        """The sums together, divided, through the epilogue, to memory."""
+        _, _, height, width = self.shape
+        group, lanes = self.parameters.group, self.schedule.lanes
+        total = _sum([tile.value(pixel, 0) for pixel in range(tile.pixels)])
+        divisor = Const(float(height * width), self.result.dtype, lanes)
+        mean = Binary(BinaryKind.DIVIDE, total, divisor)
+        channel = Ramp(plus(times(self.block, self.size), first), 1, lanes)
+        rest = (Const(0),) * (len(self.result.shape) - 2)
+        at: tuple[Expr, ...] = (self.batch, channel, *rest)
+        buffer = self.parameters.value(group.output, "result")[1]
+        return self.evaluator.at(
+            PlainPoint(at, lanes),
+            group.nodes[-1].output,
+            {self.anchor.output: mean},
+            lambda value: Store(buffer, at, value),
+        )
+
+
+def _sum(terms: list[Expr]) -> Expr:
+    """A sum in pairs, which rounds less than one after the other."""
+    while len(terms) > 1:
+        pairs = [terms[i : i + 2] for i in range(0, len(terms), 2)]
+        terms = [reduce(partial(Binary, BinaryKind.ADD), pair) for pair in pairs]
+    return terms[0]

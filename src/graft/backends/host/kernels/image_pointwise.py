@@ -1,0 +1,70 @@
+"""Pointwise nodes whose result is a blocked image: one vector store per vector of channels.
+
+Operands are blocked alike, or broadcast from wherever they are. The threads share the rows of the
+result; several pixels are computed side by side to keep loads under way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.image import (
+    ImageWriter,
+    no_image,
+    not_pointwise,
+    not_readable,
+    operands,
+    vector_lanes,
+)
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.loop.ir import Block, Expr, Stmt
+from graft.rewrite.rule import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseSchedule:
+    """What a search may vary: lanes of a vector and pixels side by side."""
+
+    lanes: int
+    pixels: int
+
+
+def default_schedule(target: Target, dtype: DType, block: int) -> PointwiseSchedule:
+    """A few vectors side by side: more do not make memory faster."""
+    lanes = vector_lanes(target, dtype, block)
+    return PointwiseSchedule(lanes, max(1, 4 * lanes // block))
+
+
+def image_pointwise(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """Pointwise nodes and nothing else."""
+    result = stores[group.output]
+    values = operands(group.nodes, ())
+    reason = (
+        no_image(result)
+        or not_pointwise(group.nodes)
+        or not_readable(group, stores, values, result.shape, result.block)
+    )
+    if reason:
+        return Refusal(reason)
+    parameters = Parameters(group, stores)
+    schedule = default_schedule(target, result.dtype, result.block)
+    return parameters.kernel(_Writer(parameters, schedule).body())
+
+
+class _Writer(ImageWriter):
+    """Writes the loop nest of one group."""
+
+    def __init__(self, parameters: Parameters, schedule: PointwiseSchedule) -> None:
+        super().__init__(parameters, schedule.lanes)
+        self.pixels = schedule.pixels
+
+    def body(self) -> Stmt:
+        return self.rows(self.across(self.pixels, self.tile))
+
+    def tile(self, column: Expr, size: int) -> Stmt:
+        """Some pixels, all channels of a block each."""
+        points = self.points(column, size)
+        return Block(tuple(self.store(point, {}) for point in points))

@@ -1,0 +1,252 @@
+"""Maximum and mean pooling on blocked images, with what comes before and after in registers.
+
+Windows are cut to the image, so that no padding is ever read: along a row when the code is written,
+since the columns of the first and last tiles are known, across rows by the bounds of a loop. A tile
+first combines each input column over the rows of the window, then those columns per pixel, so that
+what neighbouring windows share is combined once. The threads share the rows of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.image import (
+    ImageWriter,
+    needed,
+    no_image,
+    not_pointwise,
+    not_readable,
+    operands,
+    source_block,
+    vector_lanes,
+)
+from graft.backends.host.kernels.tile import balanced
+from graft.backends.host.kernels.window import Window
+from graft.backends.host.point import BlockedPoint, plus, times
+from graft.backends.host.storage import index, static_shape
+from graft.base.dtypes import DType
+from graft.ir.graph import Node
+from graft.llvm.target import Target
+from graft.loop.ir import (
+    Allocate,
+    Binary,
+    BinaryKind,
+    Block,
+    Broadcast,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Let,
+    Load,
+    Ramp,
+    Scope,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.rewrite.rule import Refusal
+
+_COMBINED = {
+    "nn.max_pool2d": (BinaryKind.MAXIMUM, float("-inf")),
+    "nn.avg_pool2d": (BinaryKind.ADD, 0.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSchedule:
+    """What a search may vary: lanes of a vector and input columns that a tile may hold."""
+
+    lanes: int
+    columns: int
+
+
+def default_schedule(target: Target, dtype: DType, block: int) -> PoolSchedule:
+    """Tiles whose columns fill the registers beside what is being combined."""
+    return PoolSchedule(vector_lanes(target, dtype, block), target.vector_registers - 4)
+
+
+def pool2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """A maximum or mean under windows with whatever is fused with it."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name not in _COMBINED:
+        return Refusal("there is no pooling of images")
+    result = stores[group.output]
+    reason = no_image(result) or _unfit(group, stores, anchor)
+    if reason:
+        return Refusal(reason)
+    parameters = Parameters(group, stores)
+    schedule = default_schedule(target, result.dtype, result.block)
+    return parameters.kernel(_Writer(parameters, schedule, anchor).body())
+
+
+def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
+    """Why operands before or after the pooling cannot be read, if they cannot."""
+    result = stores[group.output]
+    source = anchor.args[0]
+    if anchor.output.dtype is not result.dtype:
+        return "the result has another dtype than what is pooled"
+    before = needed(group, source, ())
+    read = operands(before, ()) if before else [source]
+    if not source_block(group, stores, source):
+        return "the data is no blocked image"
+    after = needed(group, group.nodes[-1].output, {anchor.output})
+    later = operands(after, {anchor.output})
+    return (
+        not_pointwise((*before, *after))
+        or not_readable(group, stores, read, static_shape(source), result.block)
+        or not_readable(group, stores, later, result.shape, result.block)
+    )
+
+
+class _Writer(ImageWriter):
+    """Writes the loop nest of one pooling."""
+
+    def __init__(self, parameters: Parameters, schedule: PoolSchedule, anchor: Node) -> None:
+        super().__init__(parameters, schedule.lanes)
+        self.anchor = anchor
+        self.kind, self.neutral = _COMBINED[anchor.op.name]
+        self.columns = schedule.columns
+        extents = static_shape(anchor.args[0])[2:]
+        self.vertical, self.horizontal = (
+            Window.of(anchor.attrs, axis, extents[axis], self.result.shape[2 + axis])
+            for axis in (0, 1)
+        )
+        self.averages = anchor.op.name == "nn.avg_pool2d"
+        self.counts_padding = self.averages and anchor.attrs.count_include_pad
+        # of the window's rows: the first on the image, how many are, how many the mean counts
+        self.first_line, self.lines, self.counted = Var("first_line"), Var("lines"), Var("counted")
+
+    def body(self) -> Stmt:
+        line: list[Stmt] = []
+        for first in self.vectors:
+            if len(self.horizontal.offsets(1)) <= self.columns:
+                line += self.tiles(first)
+            else:
+                line += self.across(1, partial(self.wide_window, first))
+        first_line, lines = self.vertical.clipped(self.row)
+        counted = self.vertical.clipped(self.row, self.counts_padding)[1]
+        body: Stmt = Block(tuple(line))
+        bindings = ((self.first_line, first_line), (self.lines, lines), (self.counted, counted))
+        for var, value in reversed(bindings):
+            body = Let(var, value, body)
+        return self.rows([body])
+
+    def tiles(self, first: int) -> list[Stmt]:
+        """A row for one vector of channels; tiles at its ends have cut windows."""
+        width, horizontal = self.result.shape[3], self.horizontal
+        sizes = range(1, width + 1)
+        most = max(n for n in sizes if n == 1 or len(horizontal.offsets(n)) <= self.columns)
+        found: list[Stmt] = []
+        start = 0
+        for size, count in balanced(width, most):
+            starts = [start + number * size for number in range(count)]
+            inner = [at for at in starts if horizontal.inside(at, size)]
+            edges = {at: self.tile(first, at, size) for at in starts if at not in inner}
+            found += [tile for at, tile in edges.items() if not inner or at < inner[0]]
+            if inner:
+                number = Var(self.fresh("tile"))
+                body = self.tile(first, plus(times(number, size), inner[0]), size)
+                found.append(For(number, Const(0), Const(len(inner)), body))
+                found += [tile for at, tile in edges.items() if at > inner[0]]
+            start += size * count
+        return found
+
+    def tile(self, first: int, column: Expr | int, size: int) -> Stmt:
+        """Some pixels, whose windows are cut to the image where the column is a number."""
+        horizontal = self.horizontal
+        if isinstance(column, int):
+            base: Expr = Const(0)
+            windows = [horizontal.places(column + pixel) for pixel in range(size)]
+            counts = [len(horizontal.places(column + p, self.counts_padding)) for p in range(size)]
+        else:
+            base = horizontal.start(column)
+            steps = [step * horizontal.dilation for step in range(horizontal.size)]
+            windows = [[pixel * horizontal.stride + s for s in steps] for pixel in range(size)]
+            counts = [horizontal.size] * size
+        places = sorted({place for window in windows for place in window})
+        columns = _Registers(self.fresh("columns"), self.result.dtype, len(places), self.lanes)
+        known = {place: columns.value(number) for number, place in enumerate(places)}
+        finish = [
+            self.finish(first, plus(column, pixel), [known[place] for place in window], Const(n))
+            for pixel, (window, n) in enumerate(zip(windows, counts, strict=True))
+        ]
+        if not places:
+            return Block(tuple(finish))
+        line = Var(self.fresh("ky"))
+        updates = [
+            self.update(columns, number, self.source(first, line, plus(base, place)))
+            for number, place in enumerate(places)
+        ]
+        sums = For(line, self.first_line, self.lines, Block(tuple(updates)))
+        return Allocate(columns.buffer, Block((*columns.fill(self.neutral), sums, *finish)))
+
+    def wide_window(self, first: int, column: Expr, _size: int) -> Stmt:
+        """One pixel whose window has more columns than there are registers."""
+        total = _Registers(self.fresh("total"), self.result.dtype, 1, self.lanes)
+        line, step = Var(self.fresh("ky")), Var(self.fresh("kx"))
+        low, count = self.horizontal.clipped(column)
+        counted = self.horizontal.clipped(column, self.counts_padding)[1]
+        place = plus(self.horizontal.start(column), times(step, self.horizontal.dilation))
+        update = self.update(total, 0, self.source(first, line, place))
+        sums = For(line, self.first_line, self.lines, For(step, low, count, update))
+        finish = self.finish(first, column, [total.value(0)], counted)
+        return Allocate(total.buffer, Block((*total.fill(self.neutral), sums, finish)))
+
+    def source(self, first: int, line: Expr, column: Expr) -> BlockedPoint:
+        """Where the data is read."""
+        vertical = self.vertical
+        row = plus(vertical.start(self.row), times(line, vertical.dilation))
+        return replace(self.point(column, first), row=row)
+
+    def update(self, registers: _Registers, number: int, point: BlockedPoint) -> Stmt:
+        """One more element of the data to what has been combined."""
+
+        def combined(value: Expr) -> Stmt:
+            return registers.set(number, Binary(self.kind, registers.value(number), value))
+
+        return self.evaluator.at(point, self.anchor.args[0], {}, combined)
+
+    def finish(self, first: int, column: Expr, parts: list[Expr], counted: Expr) -> Stmt:
+        """What the columns of a window give together, through the epilogue, to memory."""
+        dtype, lanes = self.result.dtype, self.lanes
+        nothing: Expr = Const(self.neutral, dtype, lanes)
+        total = reduce(partial(Binary, self.kind), parts) if parts else nothing
+        if self.averages:
+            number = Cast(dtype, times(self.counted, counted))
+            scale = Binary(BinaryKind.DIVIDE, Const(1.0, dtype), number)
+            total = Binary(BinaryKind.MULTIPLY, total, Broadcast(scale, lanes))
+        return self.store(self.point(column, first), {self.anchor.output: total})
+
+
+@dataclass(frozen=True, slots=True)
+class _Registers:
+    """Some vectors that are kept in registers."""
+
+    name: str
+    dtype: DType
+    count: int
+    lanes: int
+
+    @property
+    def buffer(self) -> Buffer:
+        extents = (Const(self.count), Const(self.lanes))
+        return Buffer(self.name, self.dtype, extents, Scope.REGISTER)
+
+    def _at(self, number: int) -> tuple[Expr, ...]:
+        return index(number, Ramp(Const(0), 1, self.lanes))
+
+    def value(self, number: int) -> Expr:
+        return Load(self.buffer, self._at(number))
+
+    def set(self, number: int, value: Expr) -> Stmt:
+        return Store(self.buffer, self._at(number), value)
+
+    def fill(self, number: float) -> list[Stmt]:
+        """The same number to all."""
+        filling = Const(number, self.dtype, self.lanes)
+        return [self.set(each, filling) for each in range(self.count)]

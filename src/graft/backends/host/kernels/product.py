@@ -1,0 +1,168 @@
+"""The matrix product that dense layers and batches of matrices are made of.
+
+The threads share (batch, block of columns, tile of rows) jobs. A job accumulates a register tile
+over the whole depth and hands the sums on: what is multiplied, and where sums go, is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
+from graft.backends.host.kernels.vectors import mask_of
+from graft.backends.host.kernels.views import unflattened
+from graft.backends.host.point import plus, times
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.loop.ir import (
+    Allocate,
+    Block,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    LoopKind,
+    Ramp,
+    Stmt,
+    Var,
+)
+
+# Fewer rows than this are bound by memory: wide panels then stream better than tall tiles.
+FEW_ROWS = 4
+WIDEST_PANEL = 4
+# Panels that the threads should at least have to share.
+ENOUGH_PANELS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSchedule:
+    """What a search may vary: rows and vectors of a tile, lanes of a vector."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def width(self) -> int:
+        """Columns of a block."""
+        return self.vectors * self.lanes
+
+
+def default_schedule(target: Target, dtype: DType, rows: int, columns: int) -> ProductSchedule:
+    """Tiles that fill the registers; for few rows, wide ones."""
+    lanes = target.lanes(dtype)
+    most = WIDEST_PANEL if rows <= FEW_ROWS else 2
+    vectors = most
+    while vectors > 1 and (
+        (rows <= FEW_ROWS and (rows + 1) * vectors >= target.vector_registers)
+        or columns <= lanes * (vectors - 1)
+        or (rows <= FEW_ROWS and columns < ENOUGH_PANELS * lanes * vectors)
+    ):
+        vectors //= 2
+    return ProductSchedule(min(rows, most_pixels(target, vectors)), vectors, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in the product: batch and row, and the first of some columns."""
+
+    batch: Expr
+    row: Expr
+    column: Expr
+    lanes: int
+    condition: Expr | None  # which lanes are columns at all; None: all of them
+
+    @property
+    def columns(self) -> Expr:
+        return Ramp(self.column, 1, self.lanes) if self.lanes > 1 else self.column
+
+
+@dataclass(frozen=True)
+class Product:
+    """[batch, rows, columns] sums over `depth`."""
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    dtype: DType
+    schedule: ProductSchedule
+    element: Callable[[Expr, Expr, Expr], Expr]  # batch, row, step -> a scalar
+    weights: Callable[[Expr, Expr, Expr, int], Expr]  # batch, block, step, vector -> a vector
+    finish: Callable[[Spot, Expr], Stmt]  # what to do with the sums of a spot
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.columns // self.schedule.width)
+
+    def body(self) -> Stmt:
+        """The whole product."""
+        kinds = balanced(self.rows, self.schedule.rows)
+        tiles = sum(count for _, count in kinds)
+        job = Var("job")
+        variables = batch, block, tile = Var("batch"), Var("block"), Var("tile")
+        body: Stmt = self.tiles(batch, block, tile, kinds)
+        indices = unflattened(job, (self.batch, self.blocks, tiles))
+        for var, value in reversed(list(zip(variables, indices, strict=True))):
+            body = Let(var, value, body)
+        jobs = self.batch * self.blocks * tiles
+        return For(job, Const(0), Const(jobs), body, LoopKind.PARALLEL)
+
+    def tiles(
+        self, batch: Expr, block: Expr, tile: Expr, kinds: tuple[tuple[int, int], ...]
+    ) -> Stmt:
+        """The tile of that number, which is of the first size or of the second."""
+        (size, count), *rest = kinds
+        first = self.tile(batch, block, times(tile, size), size)
+        if not rest:
+            return first
+        beyond = plus(times(plus(tile, -count), rest[0][0]), size * count)
+        second = self.tile(batch, block, beyond, rest[0][0])
+        return If(Compare(CompareKind.LESS, tile, Const(count)), first, second)
+
+    def tile(self, batch: Expr, block: Expr, row: Expr, size: int) -> Stmt:
+        """One register tile from a row on."""
+        schedule = self.schedule
+        tile = Tile(size, schedule.vectors, schedule.lanes, f"_{size}", self.dtype)
+        step, start = Var(f"step_{size}"), Var(f"row_{size}")
+        sums = tile.step(
+            lambda pixel: self.element(batch, plus(start, pixel), step),
+            lambda vector: self.weights(batch, block, step, vector),
+        )
+        reduction = For(step, Const(0), Const(self.depth), sums)
+        whole = Block((tile.clear(), reduction, self.store(tile, batch, block, start)))
+        return Let(start, row, Allocate(tile.accumulators, whole))
+
+    def store(self, tile: Tile, batch: Expr, block: Expr, row: Expr) -> Stmt:
+        """What happens to the sums: the last block may reach beyond the columns."""
+        width = self.schedule.width
+
+        def finished(left: int) -> Stmt:
+            spots = (
+                (
+                    tile.value(pixel, v),
+                    self.spot(batch, block, plus(row, pixel), v, left - v * tile.lanes),
+                )
+                for pixel in range(tile.pixels)
+                for v in range(tile.vectors)
+                if v * tile.lanes < left
+            )
+            return Block(tuple(self.finish(spot, sums) for sums, spot in spots))
+
+        last = self.columns - (self.blocks - 1) * width
+        if last == width:
+            return finished(width)
+        if self.blocks == 1:
+            return finished(last)
+        inside = Compare(CompareKind.LESS, block, Const(self.blocks - 1))
+        return If(inside, finished(width), finished(last))
+
+    def spot(self, batch: Expr, block: Expr, row: Expr, vector: int, left: int) -> Spot:
+        """Where a vector of sums belongs; `left` columns are there from its first on."""
+        lanes = self.schedule.lanes
+        column = plus(times(block, self.schedule.width), vector * lanes)
+        return Spot(batch, row, column, lanes, mask_of(left, lanes))

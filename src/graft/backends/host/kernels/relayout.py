@@ -1,0 +1,131 @@
+"""Copies an image from one storage to another.
+
+Two storages of one tensor enter, a function of two buffers (source, target) leaves, which writes
+zeros to the target's halo. Where both sides are blocked, vectors that neither side's blocks cut
+are copied. Between blocks and rows each channel of a row is copied by itself, so that one side is
+walked in order and the other stays in the nearest cache. The threads share the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from graft.backends.host.kernels.border import zero_border
+from graft.backends.host.kernels.channels import Channels
+from graft.backends.host.kernels.image import modulo, over, shared
+from graft.backends.host.kernels.tile import balanced
+from graft.backends.host.point import plus, times
+from graft.backends.host.storage import Storage
+from graft.base.errors import InternalError
+from graft.loop.ir import Block, Buffer, Const, Expr, For, Function, Load, Ramp, Stmt, Store, Var
+
+VECTOR_BYTES = 64  # the widest vectors there are; narrower machines split them
+PIXELS = 8  # that are copied side by side
+
+_BATCH, _BLOCK, _ROW = Var("batch"), Var("block"), Var("row")
+
+
+def relayout(source: Storage, target: Storage) -> Function:
+    """A copy of a tensor in another storage."""
+    if source.shape != target.shape or source.dtype is not target.dtype:
+        raise InternalError(f"{source} and {target} are not of one tensor")
+    if len(source.shape) != 4 or 0 in source.shape or not source.dtype.is_float:
+        raise InternalError(f"{source} is no image")
+    buffers = source.buffer("source"), target.buffer("target")
+    batch, channels, height, _ = target.shape
+    size = target.block or source.block or channels
+    if _in_vectors(source, target):
+        line = _vectors(source, target, buffers, size)
+    else:
+        line = _elements(source, target, buffers, size)
+    if target.block:
+        line += zero_border(target, buffers[1], _BATCH, _BLOCK, _ROW)
+    parts = ((_BATCH, batch), (_BLOCK, channels // size), (_ROW, height))
+    note = f"{source.dtype}{list(source.shape)} in {_named(source)} to {_named(target)}"
+    return Function("relayout", buffers, shared(parts, Block(tuple(line))), (note,))
+
+
+def _named(storage: Storage) -> str:
+    return f"blocks of {storage.block}" if storage.block else "rows"
+
+
+def _in_vectors(source: Storage, target: Storage) -> bool:
+    """Whether neighbouring channels are neighbours in memory on both sides."""
+    single = source.shape[2:] == (1, 1)
+    return all(storage.block > 1 or (single and not storage.block) for storage in (source, target))
+
+
+def _vectors(
+    source: Storage, target: Storage, buffers: tuple[Buffer, Buffer], size: int
+) -> list[Stmt]:
+    """A row in vectors of channels."""
+    most = VECTOR_BYTES // source.dtype.numpy.itemsize
+    whole = math.gcd(size, source.block or size)
+    lanes = max(n for n in range(1, most + 1) if whole % n == 0)
+
+    def copied(column: Expr) -> list[Stmt]:
+        return [_vector(source, target, buffers, column, size, n, lanes) for n in firsts]
+
+    firsts = range(0, size, lanes)
+    return _across(target.shape[3], max(1, PIXELS * lanes // size), copied)
+
+
+def _vector(
+    source: Storage,
+    target: Storage,
+    buffers: tuple[Buffer, Buffer],
+    column: Expr,
+    size: int,
+    first: int,
+    lanes: int,
+) -> Stmt:
+    found = Channels(_BATCH, _BLOCK, _ROW, column, size, first, lanes).load(source, buffers[0])
+    if target.block:
+        at = _pixel(target, _BLOCK, column)
+        return Store(buffers[1], (*at, Ramp(Const(first), 1, lanes)), found)
+    channel = Ramp(plus(times(_BLOCK, size), first), 1, lanes)
+    return Store(buffers[1], (_BATCH, channel, _ROW, column), found)
+
+
+def _elements(
+    source: Storage, target: Storage, buffers: tuple[Buffer, Buffer], size: int
+) -> list[Stmt]:
+    """A row channel by channel, element by element."""
+    channel = Var("channel")
+
+    def copied(column: Expr) -> list[Stmt]:
+        read = Load(buffers[0], _element(source, size, channel, column))
+        return [Store(buffers[1], _element(target, size, channel, column), read)]
+
+    row = Block(tuple(_across(target.shape[3], PIXELS, copied)))
+    return [For(channel, Const(0), Const(size), row)]
+
+
+def _element(storage: Storage, size: int, channel: Expr, column: Expr) -> tuple[Expr, ...]:
+    """Indices of a channel, counted within blocks of some size."""
+    if storage.block == size:
+        return (*_pixel(storage, _BLOCK, column), channel)
+    number = plus(times(_BLOCK, size), channel)
+    if not storage.block:
+        return _BATCH, number, _ROW, column
+    at = _pixel(storage, over(number, storage.block), column)
+    return (*at, modulo(number, storage.block))
+
+
+def _pixel(storage: Storage, block: Expr, column: Expr) -> tuple[Expr, ...]:
+    top, left, _, _ = storage.halo
+    return _BATCH, block, plus(_ROW, top), plus(column, left)
+
+
+def _across(width: int, most: int, copied: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+    """What it takes to copy a row, some pixels side by side."""
+    found: list[Stmt] = []
+    start = 0
+    for size, count in balanced(width, most):
+        tile = Var(f"tile{start}")
+        column = plus(times(tile, size), start)
+        body = [statement for pixel in range(size) for statement in copied(plus(column, pixel))]
+        found.append(For(tile, Const(0), Const(count), Block(tuple(body))))
+        start += size * count
+    return found

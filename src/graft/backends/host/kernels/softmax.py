@@ -1,0 +1,102 @@
+"""Softmax and its logarithm along the last axis of row-major tensors.
+
+Each row is read for its maximum, then its exponentials are written and added up, then it is scaled;
+a row is small enough to stay in the nearest cache between the passes. The threads share the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.running import Running
+from graft.backends.host.kernels.vectors import Span, along, lanes_for
+from graft.backends.host.kernels.views import not_in_rows, viewed
+from graft.backends.host.storage import static_shape
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.loop.build import Term, call
+from graft.loop.ir import BinaryKind, Block, Const, For, Let, Load, LoopKind, Stmt, Store, Var
+from graft.rewrite.rule import Refusal
+
+# Vectors that are worked on side by side, so that none waits for the one before it.
+UNROLL = 4
+
+
+def softmax(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """A softmax, or its logarithm, over the last axis."""
+    node = group.nodes[0]
+    if len(group.nodes) != 1 or node.op.name not in ("nn.softmax", "nn.log_softmax"):
+        return Refusal("there is no softmax")
+    refused = not_in_rows(group, stores)
+    if refused is not None:
+        return refused
+    shape, dtype = static_shape(node.output), node.output.dtype
+    if dtype not in (DType.FLOAT32, DType.FLOAT64):
+        return Refusal(f"the elements are {dtype}")
+    if node.attrs.axis % len(shape) != len(shape) - 1:
+        return Refusal("the softmax is not along the last axis")
+    view = (math.prod(shape[:-1]), shape[-1])
+    parameters = viewed(group, stores, {node.args[0]: view, node.output: view})
+    row = _Row(parameters, shape[-1], lanes_for(target, {dtype}, shape[-1]))
+    body = row.logarithms() if node.op.name == "nn.log_softmax" else row.probabilities()
+    return parameters.kernel(For(row.number, Const(0), Const(view[0]), body, LoopKind.PARALLEL))
+
+
+class _Row:
+    """Writes what happens to one row."""
+
+    def __init__(self, parameters: Parameters, length: int, lanes: int) -> None:
+        node = parameters.group.node
+        self.number = Var("row")
+        self.length, self.lanes, self.dtype = length, lanes, node.output.dtype
+        _, self.source = parameters.value(node.args[0], "data")
+        _, self.result = parameters.value(node.output, "result")
+        self.top, self.total = Var("top", self.dtype), Var("total", self.dtype)
+
+    def element(self, span: Span) -> Term:
+        """The elements of a vector, and minus infinity where there are none."""
+        return Term(span.loaded(Load(self.source, (self.number, span.index)), -math.inf))
+
+    def each(self, tag: str, action: Callable[[Span], Stmt]) -> Stmt:
+        return along(self.length, self.lanes, tag, action, unroll=UNROLL)
+
+    def store(self, span: Span, value: Term) -> Stmt:
+        return Store(self.result, (self.number, span.index), value.expr, span.condition)
+
+    def after_top(self, body: Stmt) -> Stmt:
+        """The body, which knows the row's maximum."""
+        running = Running("top", BinaryKind.MAXIMUM, UNROLL, self.lanes, self.dtype)
+        passed = self.each("_a", lambda span: running.add(span.slot, self.element(span).expr))
+        return running.around(passed, self.top, body)
+
+    def probabilities(self) -> Stmt:
+        running = Running("sums", BinaryKind.ADD, UNROLL, self.lanes, self.dtype)
+
+        def power(span: Span) -> Stmt:
+            name = Var(f"power{span.tag}", self.dtype, self.lanes)
+            value = call("exp", self.element(span) - self.top)
+            both = (self.store(span, Term(name)), running.add(span.slot, name))
+            return Let(name, value.expr, Block(both))
+
+        def scale(span: Span) -> Stmt:
+            return self.store(span, Term(Load(self.result, (self.number, span.index))) * factor)
+
+        factor = Var("factor", self.dtype)
+        last = Let(factor, (1.0 / Term(self.total)).expr, self.each("_c", scale))
+        return self.after_top(running.around(self.each("_b", power), self.total, last))
+
+    def logarithms(self) -> Stmt:
+        running = Running("sums", BinaryKind.ADD, UNROLL, self.lanes, self.dtype)
+        log = Var("log", self.dtype)
+
+        def add(span: Span) -> Stmt:
+            return running.add(span.slot, call("exp", self.element(span) - self.top).expr)
+
+        def shift(span: Span) -> Stmt:
+            return self.store(span, self.element(span) - self.top - log)
+
+        last = Let(log, call("log", Term(self.total)).expr, self.each("_c", shift))
+        return self.after_top(running.around(self.each("_b", add), self.total, last))

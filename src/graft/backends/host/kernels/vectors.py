@@ -1,0 +1,90 @@
+"""Walking along an axis in vectors: whole ones in a loop, and a masked one for what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from graft.backends.host.point import plus, times
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.loop.ir import (
+    Block,
+    Broadcast,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    Ramp,
+    Select,
+    Stmt,
+    Var,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Some neighbouring indices of an axis."""
+
+    first: Expr
+    lanes: int
+    slot: int  # which of the vectors that are worked on side by side
+    tag: str  # keeps names apart
+    condition: Expr | None = None  # which lanes are there; None: all of them
+
+    @property
+    def index(self) -> Expr:
+        return Ramp(self.first, 1, self.lanes) if self.lanes > 1 else self.first
+
+    def loaded(self, value: Expr, otherwise: float) -> Expr:
+        """The value, which memory is read for, and a number in the lanes that are not there."""
+        if self.condition is None:
+            return value
+        return Select(self.condition, value, Const(otherwise, value.dtype, value.lanes))
+
+
+def lanes_for(target: Target, dtypes: set[DType], extent: int) -> int:
+    """Lanes of a vector: those of the widest dtype, but no more than an axis can fill."""
+    lanes = min(target.lanes(dtype) for dtype in dtypes)
+    while lanes > 1 and lanes // 2 >= extent:
+        lanes //= 2
+    return lanes
+
+
+def mask_of(count: int, lanes: int) -> Expr | None:
+    """The first `count` lanes; None is all of them."""
+    if count >= lanes:
+        return None
+    return Compare(CompareKind.LESS, Ramp(Const(0), 1, lanes), Broadcast(Const(count), lanes))
+
+
+def along(
+    extent: int,
+    lanes: int,
+    tag: str,
+    action: Callable[[Span], Stmt],
+    start: Expr | int = 0,
+    unroll: int = 1,
+) -> Stmt:
+    """The action on each vector of `extent` indices from `start` on, `unroll` in a row."""
+    whole, left = divmod(extent, lanes)
+    turns, rest = divmod(whole, unroll)
+    found: list[Stmt] = []
+    if turns > 1:
+        turn = Var(f"turn{tag}")
+        first = plus(times(turn, unroll * lanes), start)
+        spans = (Span(plus(first, n * lanes), lanes, n, f"{tag}_t{n}") for n in range(unroll))
+        body = Block(tuple(action(span) for span in spans))
+        found.append(For(turn, Const(0), Const(turns), body))
+    else:
+        rest += turns * unroll
+        turns = 0
+    for n in range(rest):
+        first = plus(start, (turns * unroll + n) * lanes)
+        found.append(action(Span(first, lanes, n % unroll, f"{tag}_r{n}")))
+    if left:
+        first = plus(start, whole * lanes)
+        mask = mask_of(left, lanes)
+        found.append(action(Span(first, lanes, rest % unroll, f"{tag}_m", mask)))
+    return Block(tuple(found))

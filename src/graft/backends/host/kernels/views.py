@@ -1,0 +1,149 @@
+"""Tensors under other extents: runs of axes that every operand treats alike are one axis.
+
+In go a result's shape and the shapes of what is read beside it, as NumPy would broadcast them; out
+come few axes to loop over, and each operand's extents along them. Row-major memory stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.storage import static_shape
+from graft.base.dtypes import DType
+from graft.ir.graph import Node, Value
+from graft.ir.literal import Literal
+from graft.loop.ir import Binary, BinaryKind, Const, Expr
+from graft.ops.scalar import SCALARS
+from graft.rewrite.rule import Refusal
+
+Extents = tuple[int, ...]
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+_EXACT = (*_FLOATS, DType.INT32, DType.INT64, DType.BOOL)
+_CHOOSING = frozenset(("where", "equal", "greater", "greater_equal", "less", "less_equal", "cast"))
+# Operators whose formula holds for integers and truth values as well.
+_ON_INTEGERS = frozenset(
+    (
+        *("add", "subtract", "multiply", "maximum", "minimum", "negative"),
+        *("equal", "greater", "greater_equal", "less", "less_equal"),
+        *("logical_and", "logical_or", "where", "cast"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """A result's axes in runs, each of which is looped over as one axis."""
+
+    shape: Extents
+    runs: tuple[tuple[int, int], ...]  # first axis and the one behind the last
+
+    @property
+    def extents(self) -> Extents:
+        """How far each run goes."""
+        return self.view(self.shape)
+
+    def view(self, shape: Extents) -> Extents:
+        """An operand's extents along the runs; a run that it does not have is 1."""
+        whole = padded(shape, len(self.shape))
+        return tuple(math.prod(whole[first:stop]) for first, stop in self.runs)
+
+
+def padded(shape: Extents, rank: int) -> Extents:
+    """The shape with the leading axes of extent 1 that broadcasting imagines."""
+    return (1,) * (rank - len(shape)) + shape
+
+
+def merged(shape: Extents, operands: Iterable[Extents], apart: int = 0) -> Axes:
+    """The fewest runs such that each operand has all of a run or nothing of it.
+
+    The last `apart` axes are runs of their own; before them there is at least one run.
+    """
+    rank = len(shape)
+    others = [padded(operand, rank) for operand in operands]
+    runs: list[tuple[int, int]] = []
+    had: tuple[bool, ...] | None = None  # which operands have the current run; None is not known
+    for axis in range(rank - apart):
+        has = tuple(operand[axis] != 1 for operand in others) if shape[axis] != 1 else None
+        if runs and (has is None or had is None or has == had):
+            runs[-1] = (runs[-1][0], axis + 1)
+        else:
+            runs.append((axis, axis + 1))
+        had = has if has is not None or len(runs) > 1 else had
+    front = runs or [(0, 0)]
+    return Axes(shape, (*front, *((axis, axis + 1) for axis in range(rank - apart, rank))))
+
+
+def operand_shapes(nodes: Sequence[Node], rank: int) -> dict[Value, Extents] | Refusal:
+    """What pointwise nodes read, with the shape under which it broadcasts to `rank` axes."""
+    inside = {value for node in nodes for value in node.outputs}
+    found: dict[Value, Extents] = {}
+    for node in nodes:
+        for position, value in enumerate(node.args):
+            if value in inside:
+                continue
+            shape = static_shape(value)
+            if node.op.name == "nn.bias_add" and position == 1:
+                behind = len(node.output.shape or ()) - 1 - node.attrs.axis
+                shape = (*shape, *(1,) * (behind if node.attrs.axis >= 0 else ~node.attrs.axis))
+            shape = padded(shape, rank)
+            if found.setdefault(value, shape) != shape:
+                return Refusal(f"%{value.name} is read along different axes")
+    return found
+
+
+def not_pointwise(nodes: Sequence[Node]) -> Refusal | None:
+    """Why the nodes cannot be computed element by element, if they cannot."""
+    for node in nodes:
+        name = node.op.name
+        if name not in SCALARS:
+            return Refusal(f"{name} has no formula for one element", node)
+        dtypes = {value.dtype for value in (*node.args, *node.outputs)}
+        allowed = _EXACT if name in _ON_INTEGERS else _FLOATS
+        wrong = dtypes - set(allowed) - ({DType.BOOL} if name in _CHOOSING else set())
+        if wrong:
+            listed = ", ".join(sorted(str(dtype) for dtype in wrong))
+            return Refusal(f"{name} on {listed}", node)
+    return None
+
+
+def not_in_rows(group: Group, stores: Stores) -> Refusal | None:
+    """Why a row-major template cannot take the group's tensors, if it cannot."""
+    outer = [group.outer(value) for value in group.reads() if value not in group.constants]
+    for value in (*outer, *group.node.outputs):
+        if stores[value].block:
+            return Refusal(f"%{value.name} is not row-major")
+        if not all(isinstance(dim, int) and dim > 0 for dim in value.shape or ()):
+            return Refusal(f"%{value.name} has no plain extents, or no elements")
+    return None
+
+
+def viewed(group: Group, stores: Stores, shapes: Mapping[Value, Extents]) -> Parameters:
+    """Parameters of a kernel that sees the tensors under these extents."""
+    constants = {
+        value: Literal(literal.array.reshape(shapes.get(value, literal.array.shape)))
+        for value, literal in group.constants.items()
+    }
+    changed = {
+        group.outer(value): replace(stores[group.outer(value)], shape=shape)
+        for value, shape in shapes.items()
+        if value not in constants
+    }
+    return Parameters(replace(group, constants=constants), {**stores, **changed})
+
+
+def unflattened(number: Expr, extents: Sequence[int]) -> tuple[Expr, ...]:
+    """The index along each axis of the element that has a number in row-major order."""
+    indices: list[Expr] = []
+    inner = math.prod(extents)
+    for position, extent in enumerate(extents):
+        inner //= extent
+        index = number if inner == 1 else Binary(BinaryKind.FLOOR_DIVIDE, number, Const(inner))
+        if position and extent > 1:
+            index = Binary(BinaryKind.FLOOR_MODULO, index, Const(extent))
+        indices.append(Const(0) if extent == 1 else index)
+    return tuple(indices)

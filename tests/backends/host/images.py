@@ -1,0 +1,104 @@
+"""Runs kernel templates on blocked images and compares them with the reference evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.backends.host.group import Group, group_of
+from graft.backends.host.kernel import Kernel, Template
+from graft.backends.host.storage import NO_HALO, Halo, Storage, row_major, static_shape
+from graft.base.dtypes import Array
+from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph, Value
+from graft.llvm import load
+from graft.llvm.compile import object_code
+from graft.llvm.target import Target, host_target
+from graft.passes.group_fusion import group_fusion
+from graft.rewrite.rule import Refusal
+
+# By name of a value: how it lies in memory. Values not named are row-major.
+Layout = Mapping[str, tuple[int, Halo] | int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph of one group, and where its values lie."""
+
+    graph: Graph
+    group: Group
+    stores: Mapping[Value, Storage]
+
+    def kernel(self, template: Template, target: Target | None = None) -> Kernel:
+        made = template(self.group, self.stores, target or host_target())
+        assert not isinstance(made, Refusal), made.reason
+        return made
+
+    def refusal(self, template: Template) -> str:
+        made = template(self.group, self.stores, host_target())
+        assert isinstance(made, Refusal)
+        return made.reason
+
+
+def case(write: Callable[[Builder], Value], layout: Layout) -> Case:
+    """What `write` builds, fused into one group; the result is named `result` in the layout."""
+    builder = Builder()
+    graph = group_fusion(builder.build(write(builder)))
+    nodes = [node for node in graph.nodes if node.op.name != "constant"]
+    assert len(nodes) == 1, [node.op.name for node in nodes]
+    constants = {n.output: n.attrs.value for n in graph.nodes if n.op.name == "constant"}
+    names = {**{value: value.name for value in graph.inputs}, nodes[0].output: "result"}
+    stores = {value: _storage(value, layout.get(name, 0)) for value, name in names.items()}
+    return Case(graph, group_of(nodes[0], constants), stores)
+
+
+def _storage(value: Value, place: tuple[int, Halo] | int) -> Storage:
+    block, halo = (place, NO_HALO) if isinstance(place, int) else place
+    return Storage(value.dtype, static_shape(value), block, halo) if block else row_major(value)
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> list[Array]:
+    generator = np.random.default_rng(seed)
+    return [
+        generator.standard_normal(static_shape(value)).astype(value.dtype.numpy)
+        for value in graph.inputs
+    ]
+
+
+def run(case: Case, kernel: Kernel, inputs: list[Array], threads: int = 1) -> Array:
+    """The result as memory has it, from inputs in their storage; all of it was NaN before."""
+    data = dict(zip(case.graph.inputs, inputs, strict=True))
+    code = load.load(kernel.function, object_code(kernel.function, host_target()))
+    buffers, result = {}, None
+    for parameter, argument in zip(kernel.function.parameters, kernel.arguments, strict=True):
+        if isinstance(argument, np.ndarray):
+            buffers[parameter.name] = argument
+        elif argument in data:
+            buffers[parameter.name] = case.stores[argument].pack(data[argument])
+        else:
+            storage = case.stores[argument]
+            result = storage.pack(np.zeros(storage.shape, storage.dtype.numpy))
+            result[...] = np.nan
+            buffers[parameter.name] = result
+    code(buffers, threads)
+    assert result is not None
+    return result
+
+
+def check(
+    case: Case,
+    template: Template,
+    threads: int = 1,
+    inputs: list[Array] | None = None,
+    target: Target | None = None,
+) -> None:
+    """The kernel agrees with the evaluator in all of the result's memory, its halo included."""
+    inputs = random_inputs(case.graph) if inputs is None else inputs
+    (wanted,) = evaluate(case.graph, inputs)
+    found = run(case, case.kernel(template, target), inputs, threads)
+    packed = case.stores[case.group.output].pack(wanted)
+    tolerance = 1e-5 if packed.dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(found, packed, rtol=tolerance, atol=tolerance)

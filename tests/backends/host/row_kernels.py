@@ -1,0 +1,122 @@
+"""What the tests of row-major kernels share: one fusion group, compiled, run and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import graft.ops  # noqa: F401  (registers the operators)
+from graft.backends.host.group import Group, group_of
+from graft.backends.host.kernel import Kernel, Template
+from graft.backends.host.storage import row_major
+from graft.base.dtypes import Array
+from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph, Value
+from graft.ir.types import TensorType
+from graft.llvm.compile import object_code
+from graft.llvm.load import aligned, load
+from graft.llvm.target import Target, host_target, named_target
+from graft.loop.verify import verify
+from graft.passes.group_fusion import group_fusion
+from graft.rewrite.rule import Refusal
+
+AVX2 = named_target("x86-64-v3")
+
+
+@dataclass
+class Case:
+    """A graph under construction, with data for its inputs."""
+
+    seed: int = 0
+    builder: Builder = field(default_factory=Builder)
+    data: list[Array] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(self.seed)
+
+    def array(self, *shape: int, dtype: str = "float32") -> Array:
+        return np.asarray(self.random.standard_normal(shape), dtype)
+
+    def input(self, *shape: int, dtype: str = "float32") -> Value:
+        return self.given(self.array(*shape, dtype=dtype))
+
+    def given(self, array: Array) -> Value:
+        """An input with these data."""
+        self.data.append(array)
+        type_ = TensorType(_dtype(array), array.shape)
+        return self.builder.input(f"x{len(self.data)}", type_)
+
+    def constant(self, *shape: int, dtype: str = "float32") -> Value:
+        return self.builder.constant(self.array(*shape, dtype=dtype))
+
+    def __call__(self, op: str, *operands: Value | None, **attrs: object) -> Value:
+        return self.builder(op, *operands, **attrs)
+
+    def graph(self, *outputs: Value) -> Graph:
+        return group_fusion(self.builder.build(*outputs))
+
+
+def _dtype(array: Array) -> object:
+    from_numpy = graft.ir.types.tensor(str(array.dtype)).dtype
+    return from_numpy
+
+
+def only_group(graph: Graph) -> Group:
+    """The one group of a graph that is one."""
+    constants = {n.output: n.attrs.value for n in graph.nodes if n.op.name == "constant"}
+    nodes = [node for node in graph.nodes if node.op.name != "constant"]
+    assert len(nodes) == 1, [node.op.name for node in nodes]
+    return group_of(nodes[0], constants)
+
+
+def made(template: Template, graph: Graph, target: Target | None = None) -> Kernel | Refusal:
+    """What the template says to the graph's only group."""
+    group = only_group(graph)
+    outer = [group.outer(value) for value in group.reads() if value not in group.constants]
+    stores = {value: row_major(value) for value in (*outer, *group.node.outputs)}
+    return template(group, stores, target or host_target())
+
+
+def results(
+    template: Template,
+    graph: Graph,
+    data: Sequence[Array],
+    threads: int = 1,
+    target: Target | None = None,
+) -> list[Array]:
+    """What the template's kernel computes on the data."""
+    kernel = made(template, graph, target)
+    assert isinstance(kernel, Kernel), kernel
+    function = verify(kernel.function)
+    given = dict(zip(graph.inputs, data, strict=True))
+    outputs: dict[Value, Array] = {}
+    buffers: dict[str, Array] = {}
+    for parameter, argument in zip(function.parameters, kernel.arguments, strict=True):
+        extents = tuple(int(extent.value) for extent in parameter.extents)
+        if isinstance(argument, Value) and argument not in given:
+            empty = np.full(extents, -77, parameter.dtype.numpy)
+            buffers[parameter.name] = outputs[argument] = aligned(empty)
+        else:
+            array = given[argument] if isinstance(argument, Value) else argument
+            buffers[parameter.name] = aligned(array.reshape(extents))
+    code = object_code(function, target or host_target())
+    load(function, code)(buffers, threads)
+    return [outputs[value].reshape(value.shape) for value in graph.outputs]
+
+
+def check(template: Template, case: Case, *outputs: Value, tolerance: float = 1e-5) -> None:
+    """The kernel agrees with the reference evaluator, on one to three threads and with AVX2."""
+    graph = case.graph(*outputs)
+    wanted = evaluate(graph, case.data)
+    runs = [(1, None), (2, None), (3, None)]
+    if host_target().is_x86 and host_target().has("avx2"):
+        runs.append((2, AVX2))
+    for threads, target in runs:
+        for found, right in zip(
+            results(template, graph, case.data, threads, target), wanted, strict=True
+        ):
+            assert found.dtype == right.dtype
+            np.testing.assert_allclose(found, right, rtol=tolerance, atol=tolerance)

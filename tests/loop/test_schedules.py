@@ -1,0 +1,108 @@
+"""Schedules change how, never what: any legal one gives the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tests.loop.blur import SIZES, blur, run
+from tests.loop.schedules import schedules
+
+from graft.base.errors import ParseError
+from graft.loop.errors import ScheduleError
+from graft.loop.lower import lower
+from graft.loop.parse import from_text
+from graft.loop.print import to_text
+from graft.loop.schedule import Pack, Reorder, Schedule, Split, directive_text, parse_schedule
+
+sizes = st.sampled_from(SIZES)
+
+
+@given(st.data(), sizes, sizes, st.booleans(), st.sampled_from([1, 2, 3]))
+def test_every_legal_schedule_computes_the_same(
+    data: st.DataObject, rows: int, columns: int, symbolic: bool, threads: int
+) -> None:
+    tensors = blur(rows, columns, symbolic)
+    schedule = data.draw(schedules(tensors))
+    assert parse_schedule(str(schedule)) == schedule
+    try:
+        function = lower("blur", tensors, schedule)
+    except ScheduleError:
+        assume(False)
+        return
+    assert from_text(to_text(function)) == function
+    result, expected = run(function, rows, columns, threads)
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("tail", ["guard", "remainder", "shift_inwards"])
+@pytest.mark.parametrize("columns", [4, 5, 7, 8, 13])
+def test_tails(tail: str, columns: int) -> None:
+    text = f"""
+        out: split(j, jo, ji, 4, {tail}) vectorize(ji) parallel(i)
+        total: compute_at(out, jo) reorder(a, b, i, j) store_in(register) unroll(j)
+        pad: compute_at(out, i)
+    """
+    function = lower("blur", blur(3, columns, False), parse_schedule(text))
+    for threads in (1, 2):
+        result, expected = run(function, 3, columns, threads)
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("columns", [0, 1, 3, 4, 5, 9])
+@pytest.mark.parametrize("tail", ["guard", "remainder"])
+def test_one_function_serves_all_sizes(tail: str, columns: int) -> None:
+    text = f"""
+        out: split(j, jo, ji, 4, {tail}) vectorize(ji)
+        total: compute_at(out, jo) reorder(a, b, i, j) store_in(register) vectorize(j)
+        pad: compute_at(out, i) split(j, jo, ji, 4, {tail}) vectorize(ji)
+    """
+    function = lower("blur", blur(0, 0, True), parse_schedule(text))
+    for rows in (0, 1, 4):
+        result, expected = run(function, rows, columns)
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_threads_meet_between_stages_that_share_memory() -> None:
+    x, w, out = blur(7, 5, False)
+    total = next(tensor for tensor in out.sources if tensor.name == "total")
+    schedule = parse_schedule("total: parallel(i)\nout: parallel(j)\n")
+    function = lower("blur", [x, w, total, out], schedule)
+    assert to_text(function).count("barrier") == 1
+
+
+def test_schedules_are_values() -> None:
+    text = (
+        "c: split(i, io, ii, 6, remainder) reorder(io, j, ii)\n"
+        "d: pack(b, bp, (0 16), (1 0 2)) compute_at(c, io) inline()\n"
+    )
+    schedule = parse_schedule(text)
+    assert str(schedule) == text
+    assert schedule == parse_schedule(str(schedule))
+    assert hash(schedule) == hash(parse_schedule(text))
+    assert schedule.directives("c")[1] == Reorder(("io", "j", "ii"))
+    assert schedule.directives("missing") == ()
+    assert directive_text(Pack("b", "p", (), ())) == "pack(b, p, (), ())"
+    assert Schedule.of({"c": [Split("i", "o", "u", 2)]}) != schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "c: split(i, io)",
+            "line 1: split(i, io): expected 5 values: loop, outer, inner, factor, tail",
+        ),
+        ("c: split(i, io, ii, six, guard)", "'six' is no number"),
+        ("c: split(i, io, ii, 6, perhaps)", "'perhaps' is none of guard, remainder, shift_inwards"),
+        ("c: pack(b, p, 3, (0))", "'3' is no number or list of numbers"),
+        ("\nc: turn(i)", "line 2: cannot read 'turn(i)'"),
+        ("c: inline()\nc: inline()", "line 2: expected a new stage, found 'c'"),
+        ("inline()", "expected a new stage, found 'inline()'"),
+    ],
+)
+def test_schedule_text_that_cannot_be_read(text: str, message: str) -> None:
+    with pytest.raises(ParseError) as failure:
+        parse_schedule(text)
+    assert message in failure.value.message
