@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from graft.base.dtypes import Array, DType
+from graft.llvm.cache import kernel_key
 from graft.llvm.compile import object_code
 from graft.llvm.load import Argument, Kernel, aligned, load
 from graft.llvm.target import Target, host_target, named_target
@@ -43,9 +44,16 @@ def runnable_targets() -> list[Target]:
     return [host, *able]
 
 
+_KERNELS: dict[str, Kernel] = {}
+
+
 def compiled(function: Function, target: Target | None = None) -> Kernel:
-    """The function as machine code."""
-    return load(function, object_code(function, target or host_target()))
+    """The function as machine code; compiled once, however many tests ask for it."""
+    chosen = target or host_target()
+    key = kernel_key(function, chosen)
+    if key not in _KERNELS:
+        _KERNELS[key] = load(function, object_code(function, chosen))
+    return _KERNELS[key]
 
 
 def run(kernel: Kernel, arguments: Mapping[str, Argument], threads: int = 1) -> dict[str, Array]:

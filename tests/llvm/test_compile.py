@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 
 import numpy as np
 import pytest
@@ -31,6 +30,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.runtime.elf import read_object
 
 F32 = DType.FLOAT32
 every_name = pytest.mark.parametrize("name", target_names())
@@ -116,27 +116,9 @@ def everything() -> Function:
     return Function("kernel", function.parameters, Block((function.body, Barrier())))
 
 
-def undefined_symbols(code: bytes) -> set[str]:
-    """The names that an ELF object file expects others to define."""
-    offset, size, count = (
-        struct.unpack_from("<Q", code, 40)[0],
-        *struct.unpack_from("<HH", code, 58),
-    )
-    sections = [struct.unpack_from("<IIQQQQIIQQ", code, offset + k * size) for k in range(count)]
-    table = next(section for section in sections if section[1] == 2)
-    names = sections[table[6]][4]
-    missing = set()
-    for position in range(table[4] + 24, table[4] + table[5], 24):
-        name, _, _, section = struct.unpack_from("<IBBH", code, position)
-        if section == 0:
-            start = names + name
-            missing.add(code[start : code.index(b"\0", start)].decode())
-    return missing
-
-
 @every_name
 def test_object_code_needs_no_library(name: str) -> None:
-    assert undefined_symbols(object_code(everything(), named_target(name))) == set()
+    assert read_object(object_code(everything(), named_target(name))).undefined == set()
 
 
 @every_name
@@ -147,7 +129,7 @@ def test_float64_needs_no_library_either(name: str) -> None:
     ]
     wide = DType.FLOAT64
     function = elementwise([wide], formulas, [wide] * len(formulas), 4)
-    assert undefined_symbols(object_code(function, named_target(name))) == set()
+    assert read_object(object_code(function, named_target(name))).undefined == set()
 
 
 def test_clearing_memory_calls_nobody() -> None:
@@ -155,7 +137,7 @@ def test_clearing_memory_calls_nobody() -> None:
     c, i, n = Buffer("c", F32, (Var("n"),)), Var("i"), Var("n")
     clear = For(i, Const(0), n, Store(c, (i,), Const(0.0, F32)))
     function = Function("clear", (c, n), clear)
-    assert undefined_symbols(object_code(function, host_target())) == set()
+    assert read_object(object_code(function, host_target())).undefined == set()
 
 
 def test_code_for_another_machine() -> None:

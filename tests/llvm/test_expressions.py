@@ -20,6 +20,7 @@ from graft.loop.ir import (
     CompareKind,
     Const,
     Expr,
+    Load,
     Select,
 )
 
@@ -58,6 +59,31 @@ def test_binary_compare_and_select(dtype: DType, lanes: int) -> None:
     kinds = BOOL_KINDS if dtype is DType.BOOL else kinds
     formulas = [*binaries(kinds), *comparisons(), choose]
     check([numbers(dtype, seed=1), numbers(dtype, seed=2)], formulas, lanes)
+
+
+@pytest.mark.parametrize("lanes", [4, 7, 16])
+def test_comparing_a_ramp_with_a_scalar(lanes: int) -> None:
+    """Limits below, inside and beyond the ramp, and as far away as there are numbers."""
+    base = np.arange(-3, 26)
+    for limit in (-(1 << 63), -1, 0, 5, 11, 26, (1 << 63) - 1):
+        formulas = [
+            lambda a, kind=kind, c=limit: Compare(kind, ramp_of(a), spread(Const(c), ramp_of(a)))
+            for kind in CompareKind
+        ]
+        kernel = compiled(elementwise([DType.INT64], formulas, [DType.BOOL] * 6, lanes))
+        outputs = {f"out{k}": np.zeros(29, bool) for k in range(6)}
+        result = run(kernel, {"in0": base, "n": 29} | outputs)
+        for k, meaning in enumerate(COMPARISONS):
+            np.testing.assert_array_equal(result[f"out{k}"], meaning(np.arange(29), limit))
+
+
+COMPARISONS = [np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal]
+
+
+def ramp_of(load: Expr) -> Expr:
+    """The ramp of indices at which a load reads, in front of which it stands."""
+    assert isinstance(load, Load)
+    return load.indices[0]
 
 
 @every_target

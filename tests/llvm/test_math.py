@@ -19,7 +19,7 @@ SMALLEST = {
     DType.FLOAT32: (1e-45, 1.1754942e-38, 3.4e38),
     DType.FLOAT64: (5e-324, 2.2e-308, 1.7e308),
 }
-COUNT = 60_000
+COUNT = 30_000
 
 # This machine, one without and one with fused multiply-add.
 TARGETS = [one for one in runnable_targets() if one.name in ("host", "x86-64", "x86-64-v3")]

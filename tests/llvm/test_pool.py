@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,31 @@ def test_a_plain_script_may_compile(tmp_path: Path) -> None:
     command = [sys.executable, str(script), str(ROOT / "src"), str(ROOT)]
     outcome = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     assert outcome.stdout == "2\n"
+
+
+ENDLESS = """
+import sys
+sys.path[:0] = sys.argv[1:]
+from tests.llvm.test_pool import functions
+from graft.llvm import pool
+from graft.llvm.target import host_target
+pool.WORTH_A_PROCESS = 1
+while True:
+    pool.compile_all(functions(20), host_target(), jobs=2, progress=lambda *news: print(flush=True))
+"""
+
+
+def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ENDLESS)
+    command = [sys.executable, str(script), str(ROOT / "src"), str(ROOT)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "\n"  # it has compiled something
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, complaint = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in complaint
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nobody is left

@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.llvm.kernels import compiled, elementwise, interpreted, run
+from tests.llvm.kernels import compiled, elementwise, run
 from tests.loop.blur import SIZES, blur, expected
-from tests.loop.kernels import gemm
+from tests.loop.kernels import Kernel
 from tests.loop.schedules import schedules
+from tests.loop.test_lower import CASES
 
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.llvm.compile import assembly
+from graft.llvm.load import shape_of
 from graft.llvm.target import named_target
 from graft.loop.errors import ScheduleError
 from graft.loop.intrinsics import INTRINSICS
-from graft.loop.ir import Broadcast, Call
+from graft.loop.ir import Broadcast, Buffer, Call, Function
 from graft.loop.lower import lower
 from graft.loop.schedule import parse_schedule
 
@@ -44,21 +46,30 @@ def test_every_legal_schedule_computes_the_same(
     np.testing.assert_array_equal(result["out"], expected(x, w))
 
 
-GEMM = (
-    "c: split(i, io, ii, 6, remainder) split(j, jo, ji, 8, guard) reorder(io, jo, p, ii, ji)"
-    " vectorize(ji) unroll(ii) parallel(io)"
+def arguments_of(function: Function, sizes: dict[str, int]) -> dict[str, Array | int]:
+    """Small multiples of a quarter for every buffer, and the sizes."""
+    generator = np.random.default_rng(1)
+    result: dict[str, Array | int] = dict(sizes)
+    for parameter in function.parameters:
+        if isinstance(parameter, Buffer):
+            shape = shape_of(parameter, function, sizes)
+            values = generator.integers(-8, 9, shape) / 4
+            result[parameter.name] = values.astype(parameter.dtype.numpy)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("kernel", "schedule", "sizes"), [pytest.param(*case[1:], id=case[0]) for case in CASES]
 )
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("m", "n", "k"), [(12, 32, 7), (7, 19, 5), (1, 1, 1)])
-def test_a_blocked_matrix_product(m: int, n: int, k: int, threads: int) -> None:
-    function = lower("gemm", gemm(m, n, k).arguments, parse_schedule(GEMM))
-    random = np.random.default_rng(0)
-    a, b = (random.integers(-9, 9, shape).astype(np.float32) for shape in ((m, k), (k, n)))
-    arguments = {"a": a, "b": b, "c": np.zeros((m, n), np.float32)}
-    result = run(compiled(function), arguments, threads)
-    np.testing.assert_array_equal(result["c"], a @ b)
+def test_operators_of_networks(kernel: Kernel, schedule: str, sizes: dict[str, int]) -> None:
+    *inputs, output = (tensor.name for tensor in kernel.arguments)
+    function = lower("kernel", kernel.arguments, parse_schedule(schedule))
+    arguments = arguments_of(function, sizes)
+    expected = kernel.meaning(*(arguments[name] for name in inputs))
+    native = compiled(function)
+    for threads in (1, 2):
+        result = run(native, arguments, threads)
+        np.testing.assert_allclose(result[output], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_every_intrinsic_is_known() -> None:
@@ -74,15 +85,3 @@ def test_every_intrinsic_is_known() -> None:
 
         function = elementwise([dtype], [formula], [result], 8)
         assert "kernel:" in assembly(function, named_target("x86-64"))
-
-
-def test_interpreter_and_machine_agree_on_a_lowered_kernel() -> None:
-    function = lower("gemm", gemm(5, 9, 4, DType.INT32).arguments, parse_schedule(GEMM))
-    arguments = {
-        "a": np.arange(20, dtype=np.int32).reshape(5, 4),
-        "b": np.arange(36, dtype=np.int32).reshape(4, 9),
-        "c": np.zeros((5, 9), np.int32),
-    }
-    np.testing.assert_array_equal(
-        run(compiled(function), arguments)["c"], interpreted(function, arguments)["c"]
-    )

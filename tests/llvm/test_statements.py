@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.llvm.kernels import add, compiled, elementwise, interpreted, run, run
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError, UnsupportedError
+from graft.llvm.cache import kernel_key
 from graft.llvm.compile import llvm_text
 from graft.llvm.target import Target, host_target
 from graft.loop.ir import (
@@ -36,7 +38,6 @@ from graft.loop.ir import (
     Prefetch,
     Ramp,
     Scope,
-    Select,
     Stmt,
     Store,
     Var,
@@ -178,6 +179,22 @@ def test_symbolic_extents_before_a_ramp() -> None:
     agree(function, {"a": counted((4, 6)), "c": np.zeros((6, 4), np.float32), "n": 6})
 
 
+@pytest.mark.parametrize("dtype", [F32, DType.UINT8])
+@pytest.mark.parametrize("first", [-20, -3, 0, 1, 5, 9, 30])
+def test_a_ramp_that_is_kept_inside(first: int, dtype: DType) -> None:
+    """Outside on either side, partly or all, and not at all."""
+    a, c = Buffer("a", dtype, (Const(3), N)), Buffer("c", dtype, (Const(8),))
+    start = Var("start")
+    low = Binary(BinaryKind.MAXIMUM, Const(0, I64, 8), Ramp(start, 1, 8))
+    inside = Binary(BinaryKind.MINIMUM, low, Broadcast(add(N, -1), 8))
+    body = Store(c, (Ramp(Const(0), 1, 8),), Load(a, (Const(1), inside)))
+    function = Function("kept", (a, c, N, start), body)
+    assert "masked.gather" in llvm_text(function, host_target())
+    assert "load <8 x" in llvm_text(function, host_target())
+    arrays = {"a": counted((3, 17), dtype), "c": np.zeros(8, dtype.numpy)}
+    agree(function, arrays | {"n": 17, "start": first})
+
+
 def test_gather_and_scatter() -> None:
     """Indices that come from memory, of 32 bits."""
     where = Buffer("where", I32, (Const(8),))
@@ -204,32 +221,8 @@ def test_masked_tails_touch_nothing_else(dtype: DType, target: Target) -> None:
         np.testing.assert_array_equal(result, values[:n])
 
 
-@pytest.mark.parametrize("lanes", [1, 8])
-def test_padding_is_never_read(lanes: int) -> None:
-    """A select keeps its arm's loads inside: index -1000000 would end the process."""
-    a, c = Buffer("a", F32, (N,)), Buffer("c", F32, (N,))
-    index: Expr = Ramp(times(ROW, lanes), 1, lanes) if lanes > 1 else ROW
-    far = Binary(BinaryKind.SUBTRACT, index, spread(Const(100_000_000), lanes))
-    outside = less(index, spread(Const(3), lanes))
-    value = Select(outside, Load(a, (index,)), Select(outside, Load(a, (far,)), one(lanes)))
-    function = Function(
-        "padded", (a, c, N), For(ROW, Const(0), Const(16 // lanes), store(c, index, value))
-    )
-    arrays = {"a": counted((16,)), "c": np.zeros(16, np.float32)}
-    result = run(compiled(function), arrays | {"n": 16})
-    np.testing.assert_array_equal(result["c"], [0, 1, 2] + [1] * 13)
-
-
 def spread(value: Expr, lanes: int) -> Expr:
     return value if lanes == 1 else Broadcast(value, lanes)
-
-
-def one(lanes: int) -> Expr:
-    return Const(1.0, F32, lanes)
-
-
-def store(buffer: Buffer, index: Expr, value: Expr) -> Store:
-    return Store(buffer, (index,), value)
 
 
 def test_masked_gather_and_scatter() -> None:
@@ -242,6 +235,28 @@ def test_masked_gather_and_scatter() -> None:
     result = run(compiled(function), {"a": values, "c": np.zeros_like(values), "n": 11})
     np.testing.assert_array_equal(result["c"][:, 1], values[:, 2])
     assert not result["c"][:, [0, 2]].any()
+
+
+def test_values_of_a_masked_store_are_read_in_its_lanes_only() -> None:
+    """In the other lanes the index lies far outside."""
+    a, c = Buffer("a", F32, (N,)), Buffer("c", F32, (N,))
+    lanes = Ramp(Const(0), 1, 8)
+    far = Ramp(Const(5), 100_000_000, 8)
+    first = Compare(CompareKind.LESS, lanes, Const(1, I64, 8))
+    function = Function("far", (a, c, N), Store(c, (far,), Load(a, (far,)), first))
+    result = run(compiled(function), {"a": counted((9,)), "c": np.zeros(9, np.float32), "n": 9})
+    np.testing.assert_array_equal(result["c"], [0, 0, 0, 0, 0, 5, 0, 0, 0])
+
+
+def test_hundreds_of_lets() -> None:
+    c = Buffer("c", I64, (Const(1),))
+    variables = [Var(f"x{k}") for k in range(700)]
+    body: Stmt = Store(c, (Const(0),), variables[-1])
+    for before, after in reversed(list(itertools.pairwise(variables))):
+        body = Let(after, add(before, 1), body)
+    function = Function("lets", (c,), Let(variables[0], Const(1), body))
+    assert run(compiled(function), {"c": np.zeros(1, np.int64)})["c"] == [700]
+    assert len(kernel_key(function, host_target())) == 64
 
 
 def test_scalar_condition_of_a_store() -> None:

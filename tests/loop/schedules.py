@@ -16,6 +16,7 @@ from graft.loop.schedule import (
     Factor,
     Fuse,
     Inline,
+    Pack,
     Parallel,
     Reorder,
     Schedule,
@@ -25,6 +26,7 @@ from graft.loop.schedule import (
     Unroll,
     Vectorize,
 )
+from graft.loop.stages import rewrite_stages
 from graft.loop.tensor import Tensor, in_order
 
 FACTORS = (1, 2, 3, 4, 6)
@@ -69,6 +71,44 @@ def loop_directives(draw: st.DrawFn, tensor: Tensor) -> list[Directive]:
         if draw(st.integers(0, 2)) == 0:
             attempt(kind(draw(st.sampled_from(loops))))
     return done
+
+
+@st.composite
+def rewrites(draw: st.DrawFn) -> dict[str, list[Directive]]:
+    """Copies and totals around the product of `dense`."""
+    found: dict[str, list[Directive]] = {"out": [], "product": []}
+    if draw(st.booleans()):
+        found["out"].append(CacheWrite("result"))
+    own = found["product"]
+    if draw(st.booleans()):
+        blocks = draw(st.sampled_from([0, 2, 4])), draw(st.sampled_from([0, 3]))
+        rank = 2 + sum(block > 0 for block in blocks)
+        own.append(Pack("b", "panel", blocks, tuple(draw(st.permutations(range(rank))))))
+    if draw(st.booleans()):
+        own.append(Pack("a", "rows", (0, 0), draw(st.sampled_from([(0, 1), (1, 0)]))))
+    if draw(st.booleans()):
+        own.append(Factor("k", "part", draw(st.sampled_from([2, 4]))))
+    return found
+
+
+@st.composite
+def dense_schedules(draw: st.DrawFn, tensors: list[Tensor]) -> Schedule:
+    """A schedule of a matrix product with an epilogue, with copies in other layouts."""
+    found = draw(rewrites())
+    arguments = {tensor.name for tensor in tensors}
+    stages = rewrite_stages(in_order(tensors), arguments, Schedule.of(found))
+    sites: list[tuple[str, str]] = []
+    for name in [one for one in reversed(stages) if stages[one].body is not None]:
+        own = found.setdefault(name, [])
+        own += [
+            directive
+            for directive in draw(loop_directives(stages[name]))
+            if name == "out" or not isinstance(directive, Parallel)
+        ]
+        if name != "out" and draw(st.integers(0, 2)):
+            own.append(ComputeAt(*draw(st.sampled_from(sites))))
+        sites += [(name, loop) for loop in loop_names(stages[name], own)]
+    return Schedule.of(found)
 
 
 @st.composite

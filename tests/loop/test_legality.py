@@ -155,6 +155,21 @@ MISTAKES = [
         "schedule of product: cannot tensorize loop 'ki': 'ki' inside has a guarded tail",
     ),
     (
+        "product: split(k, ko, ki, 3, remainder) tensorize(ko, outer_product)",
+        "schedule of product: cannot tensorize loop 'ko': 'ko' inside has a remainder",
+    ),
+    (
+        "product: reorder(i, k, j) tensorize(k, outer_product) prefetch(b, j, 1)",
+        "schedule of product: cannot prefetch 'b' at loop 'j': "
+        "that is inside the tensorized loop 'k'",
+    ),
+    (
+        "product: pack(b, p, (0 0), (0 1)) reorder(i, k, j) tensorize(k, outer_product)\n"
+        "p: compute_at(product, k)",
+        "schedule of p: cannot compute it at loop 'k' of product: "
+        "that is inside the tensorized loop 'k'",
+    ),
+    (
         "product: split(j, jo, ji, 4, guard) reorder(jo, ji, k) tensorize(k, outer_product)",
         "schedule of product: cannot tensorize loop 'k': "
         "no loop inside runs along contiguous elements of the result",
@@ -210,6 +225,8 @@ def mistakes() -> list[tuple[str, object]]:
         ("'y' has 2 dimensions and the axes i", lambda: compute("y", [4, 4], lambda i: x[i])),
         ("'y' has two axes called 'i'", lambda: compute("y", [4], lambda i: sum_(x[axis], [axis]))),
         ("'a b' cannot be a name", lambda: placeholder("a b", [4])),
+        ("'for' cannot be a name", lambda: placeholder("for", [4])),
+        ("'a.b' cannot name an axis", lambda: reduce_axis("a.b", 4)),
         ("'x' is read and has to be an argument", lambda: lower("f", [hidden])),
         ("an argument is given twice: x, x", lambda: lower("f", [x, x])),
         ("two tensors are called 'x'", lambda: lower("f", [same, hidden])),

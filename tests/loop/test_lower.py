@@ -9,7 +9,7 @@ from tests.loop import kernels
 from tests.loop.kernels import Kernel, run
 
 from graft.base.dtypes import DType
-from graft.loop.build import call, cast, equal, select, term, variable
+from graft.loop.build import Term, call, cast, equal, select, term, variable
 from graft.loop.interpret import interpret
 from graft.loop.ir import For, LoopKind, Scope
 from graft.loop.lower import lower
@@ -174,10 +174,10 @@ def test_an_index_of_the_largest_takes_two_stages() -> None:
     x = placeholder("x", [N])
     k, p = reduce_axis("k", N), reduce_axis("p", N)
     peak = compute("peak", [], lambda: max_(x[k], [k]), [])
-    where = compute("where", [], lambda: min_(select(equal(x[p], peak[()]), p, 1 << 40), [p]), [])
+    place = compute("place", [], lambda: min_(select(equal(x[p], peak[()]), p, 1 << 40), [p]), [])
     result = np.zeros((), np.int64)
     values = np.array([1, 7, 3, 7, 0], np.float32)
-    interpret(lower("f", [x, where]), {"x": values, "where": result, "n": 5})
+    interpret(lower("f", [x, place]), {"x": values, "place": result, "n": 5})
     assert result == 1
 
 
@@ -205,6 +205,36 @@ def test_a_select_protects_a_read_in_lanes() -> None:
         result = np.zeros(size + 6, np.float32)
         interpret(function, {"x": values, "out": result, "n": size})
         np.testing.assert_array_equal(result, np.pad(values, 3, constant_values=-1))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "",
+        "out: vectorize(i)",
+        "out: split(i, io, ii, 4, guard) vectorize(ii)",
+        "out: split(i, io, ii, 4, remainder) reorder(io, a, ii) vectorize(ii) unroll(a)",
+        "out: split(i, io, ii, 4, remainder) vectorize(ii) unroll(a)",
+    ],
+)
+def test_windows_that_leave_the_input(schedule: str) -> None:
+    """Strided, dilated and padded; some windows see nothing at all."""
+    n = term(N)
+    x, a = placeholder("x", [N]), reduce_axis("a", 3)
+
+    def seen(i: Term) -> Term:
+        place = i * 2 + a * 3 - 5
+        return select((place >= 0) & (place < n), x[place], 0.0)
+
+    out = compute("out", [9], lambda i: sum_(seen(i), [a]))
+    function = lower("windows", [x, out], parse_schedule(schedule))
+    for size in (0, 1, 2, 7, 20):
+        values = np.arange(1, size + 1, dtype=np.float32)
+        places = [[i * 2 + k * 3 - 5 for k in range(3)] for i in range(9)]
+        expected = [sum(values[p] for p in row if 0 <= p < size) for row in places]
+        result = np.zeros(9, np.float32)
+        interpret(function, {"x": values, "out": result, "n": size})
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_a_stage_may_be_read_twice_and_at_different_places() -> None:

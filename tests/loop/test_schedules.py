@@ -7,14 +7,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.loop.blur import SIZES, blur, run
-from tests.loop.schedules import schedules
+from tests.loop.schedules import dense_schedules, schedules
 
+from graft.base.dtypes import DType
 from graft.base.errors import ParseError
+from graft.loop.build import Operand, variable
 from graft.loop.errors import ScheduleError
+from graft.loop.interpret import interpret
 from graft.loop.lower import lower
 from graft.loop.parse import from_text
 from graft.loop.print import to_text
 from graft.loop.schedule import Pack, Reorder, Schedule, Split, directive_text, parse_schedule
+from graft.loop.tensor import Tensor, compute, placeholder, reduce_axis, sum_
 
 sizes = st.sampled_from(SIZES)
 
@@ -34,6 +38,35 @@ def test_every_legal_schedule_computes_the_same(
     assert from_text(to_text(function)) == function
     result, expected = run(function, rows, columns, threads)
     np.testing.assert_array_equal(result, expected)
+
+
+@given(st.data(), sizes, sizes, sizes, st.booleans())
+def test_copies_in_other_layouts_compute_the_same(
+    data: st.DataObject, rows: int, columns: int, depth: int, symbolic: bool
+) -> None:
+    tensors = dense(rows, columns, variable("depth") if symbolic else depth)
+    schedule = data.draw(dense_schedules(tensors))
+    assert parse_schedule(str(schedule)) == schedule
+    try:
+        function = lower("dense", tensors, schedule)
+    except ScheduleError:
+        assume(False)
+        return
+    generator = np.random.default_rng(0)
+    a, b = (generator.integers(-9, 9, shape) for shape in ((rows, depth), (depth, columns)))
+    out = np.full((rows, columns), -99)
+    scalars = {"depth": depth} if symbolic else {}
+    interpret(function, {"a": a, "b": b, "out": out, **scalars}, threads=2)
+    np.testing.assert_array_equal(out, (a @ b) * 2 + 1)
+
+
+def dense(rows: int, columns: int, depth: Operand) -> list[Tensor]:
+    a = placeholder("a", [rows, depth], DType.INT64)
+    b = placeholder("b", [depth, columns], DType.INT64)
+    k = reduce_axis("k", depth)
+    product = compute("product", [rows, columns], lambda i, j: sum_(a[i, k] * b[k, j], [k]))
+    out = compute("out", [rows, columns], lambda i, j: product[i, j] * 2 + 1)
+    return [a, b, out]
 
 
 @pytest.mark.parametrize("tail", ["guard", "remainder", "shift_inwards"])

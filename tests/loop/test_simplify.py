@@ -121,6 +121,7 @@ def test_lanes(before: str, after: str) -> None:
         ("max(x[0], -inf)", "x[0]"),
         ("x[0] - x[0]", "x[0] - x[0]"),
         ("select(x[0] < 1.0, 2.0, 2.0)", "2.0"),
+        ("select(x[0] < 1.0, 0.0, -0.0)", "select(x[0] < 1.0, 0.0, -0.0)"),
         ("1.0 / 3.0", repr(float(np.float32(1) / np.float32(3)))),
         ("float32(7)", "7.0"),
     ],
@@ -143,6 +144,19 @@ def test_floats_change_only_where_it_is_exact(before: str, after: str) -> None:
         ("allocate a: int64[3] in heap { y[0] = 1 }", "y[0] = 1"),
         ("let a: int64 = n { y[0] = a }", "y[0] = n"),
         ("y[0] = y[0]", "{ }"),
+        # What was read may have been written since.
+        (
+            "if y[0] < 3 { y[0] = 5 if y[0] < 3 { y[0] = 7 } }",
+            "if y[0] < 3 { y[0] = 5 if y[0] < 3 { y[0] = 7 } }",
+        ),
+        (
+            "let a: int64 = y[0] { y[0] = 5 if a == y[0] { y[0] = 7 } }",
+            "let a: int64 = y[0] { y[0] = 5 if a == y[0] { y[0] = 7 } }",
+        ),
+        (
+            "for i in 0 +: y[0] { y[0] = 0 if i < y[0] { y[0] = 7 } }",
+            "for i in 0 +: y[0] { y[0] = 0 if i < y[0] { y[0] = 7 } }",
+        ),
         ("{ y[0] = 1 { y[0] = 2 } }", "y[0] = 1 y[0] = 2"),
     ],
 )

@@ -101,6 +101,18 @@ def test_squares_of_negatives() -> None:
     assert node_of(after, "multiply").inputs == after.inputs * 2
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_constant_times_zero(flip: bool) -> None:
+    """Both are constants, and only one of them is zero."""
+
+    def build(g: Builder, x: Value) -> Value:
+        pair = g.constant(np.array([4, 5], np.int32)), g.constant(np.zeros(2, np.int32))
+        return g("add", x, g("multiply", *pair[:: -1 if flip else 1]))
+
+    after = run_pass(simplify_algebra, graph_of(build, tensor("int32", 2)))
+    assert operators(after) == ["add"]
+
+
 def test_numbers_without_a_sign() -> None:
     """In float8_e8m0fnu the negative of a number is NaN, and stays so."""
 

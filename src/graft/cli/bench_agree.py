@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.records import in_expected_order
-from graft.cli.report import error_text, number
+from graft.cli.report import counted, error_text, number
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 
@@ -19,6 +19,20 @@ def disagreements(
     graph: Graph, outputs: Mapping[str, Sequence[Data]], tolerance: Tolerance
 ) -> dict[str, str]:
     """What keeps contenders out of the comparison, by contender; nothing where all agree."""
+    wanted = len(graph.outputs)
+    misfits = {
+        name: f"gives {counted(len(given), 'output')}, not {wanted}"
+        for name, given in outputs.items()
+        if len(given) != wanted
+    }
+    fitting = {name: given for name, given in outputs.items() if name not in misfits}
+    return misfits | _minority(graph, fitting, tolerance)
+
+
+def _minority(
+    graph: Graph, outputs: Mapping[str, Sequence[Data]], tolerance: Tolerance
+) -> dict[str, str]:
+    """Those who differ from the largest group, and how."""
     found = {
         expected: {
             actual: _difference(graph, outputs[actual], outputs[expected], tolerance)
@@ -48,8 +62,6 @@ def _difference(
     graph: Graph, actual: Sequence[Data], expected: Sequence[Data], tolerance: Tolerance
 ) -> str:
     """The first output that differs, in words; empty if none does."""
-    if len(actual) != len(expected):
-        return f"{len(actual)} outputs, not {len(expected)}"
     aligned, _ = in_expected_order(graph, actual, expected, tolerance)
     for name, mine, other in zip(graph.output_names, aligned, expected, strict=True):
         difference = compare(mine, other, tolerance)

@@ -137,7 +137,7 @@ def ready_torch(task: Task) -> Ready:
 
 def ready_iree(task: Task) -> Ready:
     """Code for this very processor, run by the driver that has threads of its own."""
-    install = "pip install iree-base-compiler[onnx] iree-base-runtime"
+    install = "pip install iree-base-compiler iree-base-runtime"
     tools = _package("iree.compiler.tools", install)
     runtime = _package("iree.runtime", install)
     importer = _package("iree.compiler.tools.import_onnx.__main__", install)

@@ -23,7 +23,7 @@ from graft.frontends.onnx.skeleton import write_skeleton_filled
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType
 
-_FIXED = "the batch size is fixed inside the model: export it with a dynamic one"
+_FIXED = "the model may hold its batch size inside: leave out --batch, or export it with another"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,9 @@ def _declare_outputs(proto: onnx.GraphProto, graph: Graph, batch: int) -> None:
     for output, value in zip(proto.output, graph.outputs, strict=True):
         type_ = value.type
         if not isinstance(type_, TensorType) or not type_.shape or type_.shape[0] != batch:
-            message = f"with a batch of {batch} the output '{output.name}' is {type_}"
+            message = (
+                f"the output '{output.name}' does not follow the batch of {batch}: it is {type_}"
+            )
             raise UserError(message, hint=_FIXED)
         dims = [dim if isinstance(dim, int) else None for dim in type_.shape]
         shape = onnx.helper.make_tensor_type_proto(output.type.tensor_type.elem_type, dims)

@@ -108,7 +108,7 @@ class Worker:
             time.sleep(0.01)
         self.close()
         code = self._process.returncode
-        cause = f"ended with code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+        cause = f"ended with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
         last = self._last_words()
         return ContenderError(f"its process {cause}{': ' if last else ''}{last}")
 

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 from graft.base.errors import UserError
@@ -38,12 +39,17 @@ class Slice:
     most_seconds: float = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sample:
     """What one slice gave: the seconds of each run, and the processor time of all of them."""
 
     times: tuple[float, ...]
     processor_seconds: float
+
+    @cached_property
+    def median(self) -> float:
+        """Of the runs' seconds; there may be many runs, and it is asked for in every round."""
+        return median(self.times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class Measurement:
         return ratio(self._round_medians(mine), self._round_medians(other))
 
     def _round_medians(self, name: str) -> list[float]:
-        return [median(sample.times) for sample in self.samples(name)]
+        return [sample.median for sample in self.samples(name)]
 
 
 Run = Callable[[Slice], Sample]

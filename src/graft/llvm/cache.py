@@ -14,14 +14,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 
 import llvmlite
 
 from graft.llvm.target import Target
-from graft.loop.ir import Function
+from graft.loop.ir import Buffer, Function
 
 DEFAULT_LIMIT = 512 * 1024 * 1024
 _SUFFIX = ".o"
@@ -34,9 +34,34 @@ _KEPT_TENTHS = 8
 
 def kernel_key(function: Function, target: Target) -> str:
     """The name of the function's object code; notes for people don't count."""
-    text = repr((function.name, function.parameters, function.body))
-    parts = (text, target.key, llvmlite.__version__, _code_of_this_room())
+    content = _digest((function.name, function.parameters, function.body), {})
+    parts = (content, target.key, llvmlite.__version__, _code_of_this_room())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _digest(root: object, buffers: dict[int, str]) -> str:
+    """A hash of what is in a tree of loop IR; `buffers` holds those of buffers seen before.
+
+    Each part says how many follow it, so that different trees never read alike. There is no
+    recursion but into buffers, since statements may be nested deeply.
+    """
+    digest = hashlib.sha256()
+    waiting = [root]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, tuple):
+            digest.update(b"%d(" % len(part))
+            waiting.extend(reversed(part))
+        elif isinstance(part, Buffer) and part is not root:
+            if id(part) not in buffers:
+                buffers[id(part)] = _digest(part, buffers)
+            digest.update(buffers[id(part)].encode())
+        elif is_dataclass(part):
+            digest.update(type(part).__name__.encode() + b"(")
+            waiting.extend(getattr(part, one.name) for one in reversed(fields(part)))
+        else:
+            digest.update(repr(part).encode() + b",")
+    return digest.hexdigest()
 
 
 @cache

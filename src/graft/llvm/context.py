@@ -39,7 +39,7 @@ class Context:
     function: str
     variables: dict[str, Value] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
-    conditions: tuple[tuple[Value, bool], ...] = ()  # lanes that are in use: (mask, has to be)
+    mask: Value | None = None  # the lanes in which memory may be touched, if not all
     in_parallel: bool = False
 
     def variable(self, name: str) -> Value:
@@ -55,23 +55,14 @@ class Context:
         return self.places[buffer.name]
 
     @contextmanager
-    def under(self, mask: Value, wanted: bool) -> Iterator[None]:
-        """Within, vectors of the mask's lanes are read only where the mask is as wanted."""
-        before = self.conditions
-        self.conditions = (*before, (mask, wanted))
+    def under(self, mask: Value) -> Iterator[None]:
+        """Within, vectors of the mask's lanes are read and written only where the mask says so."""
+        before, self.mask = self.mask, mask
         try:
             yield
         finally:
-            self.conditions = before
+            self.mask = before
 
-    def mask(self, lanes: int) -> Value | None:
-        """The lanes that may be read, if not all of them."""
-        result: Value | None = None
-        for mask, wanted in self.conditions:
-            if mask.lanes != lanes:
-                continue
-            one = mask
-            if not wanted:
-                one = self.builder.binary("xor", mask, Value("i1", lanes, "splat (i1 true)"))
-            result = one if result is None else self.builder.binary("and", result, one)
-        return result
+    def mask_for(self, lanes: int) -> Value | None:
+        """The mask of an access with so many lanes; scalars are the same in all lanes."""
+        return self.mask if self.mask is not None and self.mask.lanes == lanes else None

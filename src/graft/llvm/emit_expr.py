@@ -28,11 +28,9 @@ from graft.loop.ir import (
     Expr,
     Load,
     Ramp,
-    Scope,
     Select,
     Var,
 )
-from graft.loop.traverse import walk_expr
 
 _FLOAT = {
     BinaryKind.ADD: f"fadd {CONTRACT}",
@@ -89,7 +87,8 @@ def expression(context: Context, expr: Expr) -> Value:
         case Compare():
             return _compare(context, expr)
         case Select():
-            return _select(context, expr)
+            arms = (expression(context, arm) for arm in (expr.condition, expr.yes, expr.no))
+            return builder.select(*arms)
         case Cast():
             value = expression(context, expr.value)
             return cast(builder, value, expr.value.dtype, expr.dtype)
@@ -163,9 +162,9 @@ def _extremum(builder: Builder, largest: bool, left: Value, right: Value) -> Val
 
 def _compare(context: Context, expr: Compare) -> Value:
     builder, dtype = context.builder, expr.left.dtype
-    tail = _tail_mask(context, expr)
-    if tail is not None:
-        return tail
+    by_lane = _compare_lanes(context, expr)
+    if by_lane is not None:
+        return by_lane
     left, right = (
         widen(builder, expression(context, side), dtype) for side in (expr.left, expr.right)
     )
@@ -177,58 +176,27 @@ def _compare(context: Context, expr: Compare) -> Value:
     return builder.compare(predicate, left, right)
 
 
-def _tail_mask(context: Context, expr: Compare) -> Value | None:
-    """`base + lane < limit` for each lane, with 32-bit lanes, which compare faster than 64-bit."""
-    limit: Expr
-    match expr:
-        case Compare(CompareKind.LESS, Ramp(base, 1, lanes), Broadcast(limit)):
-            pass
-        case Compare(CompareKind.LESS, Ramp(base, 1, lanes), Const(value, dtype)):
-            limit = Const(value, dtype)
-        case _:
-            return None
-    if expr.left.dtype is not DType.INT64:
+def _compare_lanes(context: Context, expr: Compare) -> Value | None:
+    """`base + lane < limit` and its like, as a comparison of the lane with `limit - base`.
+
+    Such are the masks of tails and borders. 32 bits are enough for that, and compare faster than
+    64, if the difference is first brought to between -1 and the number of lanes.
+    """
+    ramp, limit = expr.left, emit_memory.uniform(expr.right)
+    if not isinstance(ramp, Ramp) or ramp.stride != 1 or limit is None:
         return None
-    builder = context.builder
-    count = builder.binary("sub", expression(context, limit), expression(context, base))
-    count = builder.elementwise("smax", count, constant(0, "i64"))
+    if ramp.dtype is not DType.INT64:
+        return None
+    builder, lanes = context.builder, ramp.lanes
+    end, base = expression(context, limit), expression(context, ramp.base)
+    count = builder.elementwise("ssub.sat", end, base)
+    count = builder.elementwise("smax", count, constant(-1, "i64"))
     count = builder.elementwise("smin", count, constant(lanes, "i64"))
     limits = builder.splat(builder.convert("trunc", count, "i32"), lanes)
-    return builder.compare("ult", constants(list(range(lanes)), "i32"), limits)
-
-
-def _select(context: Context, expr: Select) -> Value:
-    """Both arms are computed, but memory is read only for the lanes that an arm is chosen for."""
-    builder = context.builder
-    condition = expression(context, expr.condition)
-    if condition.lanes > 1:
-        with context.under(condition, True):
-            yes = expression(context, expr.yes)
-        with context.under(condition, False):
-            no = expression(context, expr.no)
-        return builder.select(condition, yes, no)
-    if not (reads_memory(expr.yes) or reads_memory(expr.no)):
-        return builder.select(
-            condition, expression(context, expr.yes), expression(context, expr.no)
-        )
-    labels = [builder.fresh(hint) for hint in ("yes", "no", "chosen")]
-    builder.branch(condition, labels[0], labels[1])
-    sources = []
-    for label, arm in zip(labels, (expr.yes, expr.no), strict=False):
-        builder.start(label)
-        value = expression(context, arm)
-        sources.append((value.text, builder.block))
-        builder.jump(labels[2])
-    builder.start(labels[2])
-    return builder.phi(value.element, value.lanes, *sources)
-
-
-def reads_memory(expr: Expr) -> bool:
-    """Whether the expression touches memory that might not be there."""
-    return any(
-        isinstance(node, Load) and node.buffer.scope is not Scope.REGISTER
-        for node in walk_expr(expr)
-    )
+    predicate = _INTEGER_COMPARE[expr.kind]
+    if predicate not in ("eq", "ne"):
+        predicate = "s" + predicate
+    return builder.compare(predicate, constants(list(range(lanes)), "i32"), limits)
 
 
 def scalar(context: Context, expr: Expr) -> Value:

@@ -39,15 +39,40 @@ def affine(expr: Expr) -> tuple[Expr, int] | None:
     return None
 
 
+def uniform(expr: Expr) -> Expr | None:
+    """The scalar that is in every lane, if that can be seen."""
+    if isinstance(expr, Broadcast):
+        return expr.value
+    return Const(expr.value, expr.dtype) if isinstance(expr, Const) else None
+
+
+def _clamped(expr: Expr) -> tuple[Ramp, list[tuple[BinaryKind, Expr]]] | None:
+    """A ramp of neighbours and the bounds within which its lanes are kept, if the index is such."""
+    bounds: list[tuple[BinaryKind, Expr]] = []
+    while isinstance(expr, Binary) and expr.kind in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM):
+        bound, rest = uniform(expr.right), expr.left
+        if bound is None:
+            bound, rest = uniform(expr.left), expr.right
+        if bound is None:
+            return None
+        bounds.append((expr.kind, bound))
+        expr = rest
+    is_ramp = isinstance(expr, Ramp) and expr.stride == 1 and expr.dtype.is_signed_integer
+    return (expr, bounds) if isinstance(expr, Ramp) and is_ramp and bounds else None
+
+
 def load(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit) -> Value:
     """The element, or the vector of elements, at the indices."""
     place = context.place(buffer)
     lanes = max((index.lanes for index in indices), default=1)
     if lanes == 1:
         return _load_plain(context, place, _offset(context, place, indices, emit), 1)
-    mask = None if place.is_register else context.mask(lanes)
+    mask = None if place.is_register else context.mask_for(lanes)
     spread = _evenly_spaced(place, indices)
     if spread is None:
+        straight = _load_unclamped(context, place, indices, emit)
+        if straight is not None:
+            return straight
         pointers = _pointers(context, place, indices, lanes, emit)
         return _gather(context, place, pointers, lanes, mask)
     bases, stride = spread
@@ -64,6 +89,44 @@ def load(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit
     return _gather(context, place, pointers, lanes, mask)
 
 
+def _load_unclamped(
+    context: Context, place: Place, indices: tuple[Expr, ...], emit: Emit
+) -> Value | None:
+    """A read along a border: lanes are neighbours unless the clamps of their index have an effect.
+
+    They have none if they have none on the first and the last lane. That is worth a branch, which
+    is almost always taken, since gathering costs as much as many loads.
+    """
+    position = next(k for k, index in enumerate(indices) if index.lanes > 1)
+    found = _clamped(indices[position])
+    if found is None or place.strides[position] != 1:
+        return None
+    ramp, bounds = found
+    builder = context.builder
+    first = emit(context, ramp.base)
+    last = builder.binary("add", first, constant(ramp.lanes - 1, first.element))
+    inside = constant(True, "i1")
+    for kind, bound in bounds:
+        above = kind is BinaryKind.MAXIMUM
+        end, predicate = (first, "sge") if above else (last, "sle")
+        fits = builder.compare(predicate, end, emit(context, bound))
+        inside = builder.binary("and", inside, fits)
+    labels = [builder.fresh(hint) for hint in ("straight", "clamped", "loaded")]
+    builder.branch(inside, labels[0], labels[1])
+    builder.start(labels[0])
+    plain = (*indices[:position], ramp, *indices[position + 1 :])
+    straight = load(context, place.buffer, plain, emit)
+    sources = [(straight.text, builder.block)]
+    builder.jump(labels[2])
+    builder.start(labels[1])
+    pointers = _pointers(context, place, indices, ramp.lanes, emit)
+    gathered = _gather(context, place, pointers, ramp.lanes, context.mask_for(ramp.lanes))
+    sources.append((gathered.text, builder.block))
+    builder.jump(labels[2])
+    builder.start(labels[2])
+    return builder.phi(straight.element, straight.lanes, *sources)
+
+
 def store(
     context: Context, buffer: Buffer, indices: tuple[Expr, ...], value: Value, emit: Emit
 ) -> None:
@@ -71,7 +134,7 @@ def store(
     place, builder = context.place(buffer), context.builder
     value = _to_memory(context, value, buffer.dtype)
     lanes = value.lanes
-    mask = context.mask(lanes) if lanes > 1 else None
+    mask = context.mask_for(lanes) if lanes > 1 else None
     spread = _evenly_spaced(place, indices) if lanes > 1 else (indices, 1)
     size = byte_size(buffer.dtype)
     if spread is None or spread[1] != 1:

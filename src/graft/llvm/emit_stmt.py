@@ -41,6 +41,12 @@ THREADS = Value("i64", 1, "%threads")
 
 def statement(context: Context, stmt: Stmt) -> None:
     """Write the code of a statement."""
+    while isinstance(stmt, (Let, Allocate)):  # which may be nested by the hundred
+        if isinstance(stmt, Let):
+            context.variables[stmt.var.name] = expression(context, stmt.value)
+        else:
+            _allocate(context, stmt.buffer)
+        stmt = stmt.body
     match stmt:
         case Block():
             for inner in stmt.statements:
@@ -51,11 +57,6 @@ def statement(context: Context, stmt: Stmt) -> None:
             _if(context, stmt)
         case While():
             _while(context, stmt)
-        case Let():
-            context.variables[stmt.var.name] = expression(context, stmt.value)
-            statement(context, stmt.body)
-        case Allocate():
-            _allocate(context, stmt)
         case Store():
             _store(context, stmt)
         case AtomicAdd():
@@ -160,13 +161,11 @@ def _while(context: Context, stmt: While) -> None:
     builder.start(after)
 
 
-def _allocate(context: Context, stmt: Allocate) -> None:
-    buffer = stmt.buffer
+def _allocate(context: Context, buffer: Buffer) -> None:
     if buffer.scope is Scope.ARGUMENT:
         raise InternalError(f"{context.function}: '{buffer.name}' is allocated as an argument")
     if buffer.scope is Scope.REGISTER and buffer.name not in context.places:
         context.places[buffer.name] = _registers(context, buffer)
-    statement(context, stmt.body)
 
 
 def _registers(context: Context, buffer: Buffer) -> Place:
@@ -198,7 +197,7 @@ def _store(context: Context, stmt: Store) -> None:
         return
     condition = expression(context, stmt.condition)
     if condition.lanes > 1:
-        with context.under(condition, True):
+        with context.under(condition):
             write()
         return
     inside, after = builder.fresh("store"), builder.fresh("stored")

@@ -21,7 +21,8 @@ ZERO, ONE = Const(0), Const(1)
 
 
 @lru_cache(maxsize=1 << 16)
-def _key(atom: Expr) -> str:
+def atom_key(atom: Expr) -> str:
+    """What atoms are sorted by."""
     return expression_text(atom)
 
 
@@ -58,7 +59,7 @@ def times(left: Polynomial, right: Polynomial) -> Polynomial:
     total: Polynomial = {}
     for one, count in left.items():
         for other, coefficient in right.items():
-            monomial = tuple(sorted(one + other, key=_key)) if one and other else one + other
+            monomial = tuple(sorted(one + other, key=atom_key)) if one and other else one + other
             total[monomial] = total.get(monomial, 0) + count * coefficient
     return {monomial: coefficient for monomial, coefficient in total.items() if coefficient}
 
@@ -108,7 +109,7 @@ def _recombined(terms: Polynomial) -> Polynomial:
 
 def _term_order(item: tuple[Monomial, int]) -> tuple[bool, bool, list[str]]:
     monomial, coefficient = item
-    return coefficient < 0, not monomial, [_key(atom) for atom in monomial]
+    return coefficient < 0, not monomial, [atom_key(atom) for atom in monomial]
 
 
 def _term(monomial: Monomial, coefficient: int) -> Expr:

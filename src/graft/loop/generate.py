@@ -120,7 +120,6 @@ class Generator:
             initial = self._loops(tensor, position, outside, Part.INITIAL, around)
             update = self._loops(tensor, position, pending, Part.UPDATE, around)
             return block(initial, update)
-        relation = position.made_by(loop.name)
         count = position.extent(loop.name, around.context)
 
         def body(start: Expr, extent: Expr, inner: Position) -> Stmt:
@@ -134,10 +133,9 @@ class Generator:
             stmt = self._iteration(tensor, entered, loop, rest, part, within)
             return For(var, start, extent, stmt, loop.kind)
 
-        if isinstance(relation, Split) and relation.outer == loop.name:
-            has_remainder = relation.tail == "remainder"
-            if has_remainder and not position.is_exact(relation, around.context):
-                return self._with_remainder(position, relation, around.context, body)
+        split = position.made_by(loop.name)
+        if isinstance(split, Split) and _has_remainder(position, loop, around.context):
+            return self._with_remainder(position, split, around.context, body)
         return body(ZERO, count, position)
 
     def _with_remainder(
@@ -208,6 +206,14 @@ class Generator:
         return Memory(replace(tensor.buffer, extents=extents, scope=nest.scope), box.starts)
 
 
+def _has_remainder(position: Position, loop: Loop, context: Context) -> bool:
+    """Whether a partial tile follows the loop's iterations."""
+    split = position.made_by(loop.name)
+    if not isinstance(split, Split) or split.outer != loop.name or split.tail != "remainder":
+        return False
+    return not position.is_exact(split, context)
+
+
 def _reduces(tensor: Tensor) -> bool:
     return isinstance(tensor.body, Reduce)
 
@@ -227,6 +233,8 @@ def _tile(
         if not isinstance(extent, Const):
             raise nest.fail(f"{what}: the extent of '{loop.name}' inside is not constant")
         var = Var(f"{tensor.name}.{loop.name}")
+        if _has_remainder(position, loop, around.context):
+            raise nest.fail(f"{what}: '{loop.name}' inside has a remainder")
         position = position.enter(loop.name, var)
         around = around.inside(var, ZERO, extent)
         if _guards(position, loop, around.context):

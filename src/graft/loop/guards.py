@@ -40,7 +40,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.ranges import Context
-from graft.loop.simplify import simplify
+from graft.loop.simplify import is_same, simplify
 from graft.loop.traverse import (
     block,
     map_expr,
@@ -71,6 +71,43 @@ def rewrite(stmt: Stmt, context: Context, change: Change) -> Stmt:
             return change(inner, context)
 
 
+def predicate_lanes(stmt: Stmt, context: Context) -> Stmt:
+    """Branches that differ between lanes and are deeper than the vector loop, as selects.
+
+    There is no loop bound they could go into. The element is stored back where the branch is not
+    taken, so this is for stores that stay inside their buffer either way.
+    """
+    return _predicated(stmt, context, None, False)
+
+
+def _predicated(stmt: Stmt, context: Context, lane: Var | None, within: bool) -> Stmt:
+    match stmt:
+        case For():
+            is_lane = stmt.kind is LoopKind.VECTOR
+            inside = context.loop(stmt.var, stmt.start, stmt.extent)
+            new = stmt.var if is_lane else lane
+            body = _predicated(stmt.body, inside, new, lane is not None)
+            return replace(stmt, body=body)
+        case If(condition, then, None):
+            known = context.assume(condition)
+            if lane is None or not within or lane.name not in variables(condition):
+                return If(condition, _predicated(then, known, lane, within))
+            return _selected(condition, _predicated(then, context, lane, within), context)
+        case _:
+            return with_statements(stmt, lambda child: _predicated(child, context, lane, within))
+
+
+def _selected(condition: Expr, stmt: Stmt, context: Context) -> Stmt:
+    """The statement under the condition, as a store of one of two values where that is safe."""
+    if not isinstance(stmt, Store):
+        return If(condition, stmt)
+    pairs = zip(stmt.indices, stmt.buffer.extents, strict=True)
+    if not all(_is_safe(index, extent, context) for index, extent in pairs):
+        return If(condition, stmt)
+    kept = Load(stmt.buffer, stmt.indices)
+    return replace(stmt, value=Select(condition, stmt.value, kept))
+
+
 def branch_on_selects(stmt: Stmt, context: Context) -> Stmt:
     """Selects that keep a read from leaving its buffer, turned into branches or clamped reads."""
     lanes = {
@@ -98,7 +135,7 @@ def _branched(store: Store, context: Context, lanes: set[str]) -> Stmt:
         return store
 
     def with_value(value: Expr, known: Context) -> Stmt:
-        changed = map_expr(lambda e: value if e == choice else e, store.value)
+        changed = map_expr(lambda e: value if is_same(e, choice) else e, store.value)
         return _branched(replace(store, value=simplify(changed, known)), known, lanes)
 
     if variables(choice.condition) & lanes:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from graft.loop.generate import Around, Generator, Memory, full_box, one_thread
-from graft.loop.guards import branch_on_selects, tighten_loops
+from graft.loop.guards import branch_on_selects, predicate_lanes, tighten_loops
 from graft.loop.ir import (
     Allocate,
     Barrier,
@@ -47,6 +47,7 @@ def lower(
     context = Context({extent.name: NATURAL for extent in extents})
 
     body = simplify_stmt(_generated(program, context), context)
+    body = predicate_lanes(body, context)
     body = simplify_stmt(branch_on_selects(body, context), context)
     body = simplify_stmt(tighten_loops(body, context), context)
     body = simplify_stmt(vectorize(body, context), context)

@@ -99,6 +99,7 @@ def make_nest(tensor: Tensor, directives: Iterable[Directive]) -> Nest:
         nest = _APPLY[type(directive)](nest, directive)
     _check_tails(nest)
     _check_kinds(nest)
+    _check_prefetches(nest)
     return nest
 
 
@@ -229,6 +230,15 @@ def _check_tails(nest: Nest) -> None:
                 carrier = nest.loops[nest.reduction_place()].name
                 message = f"cannot shift the tail of loop '{split.loop}' inwards"
                 raise nest.fail(f"{message}: '{split.outer}' is inside '{carrier}', which reduces")
+
+
+def _check_prefetches(nest: Nest) -> None:
+    """No prefetch inside what a micro-kernel writes."""
+    for prefetch in nest.prefetches:
+        tile = nest.tensorize
+        if tile is not None and nest.place(prefetch.loop) >= nest.place(tile.loop):
+            message = f"cannot prefetch '{prefetch.tensor}' at loop '{prefetch.loop}'"
+            raise nest.fail(f"{message}: that is inside the tensorized loop '{tile.loop}'")
 
 
 def _check_kinds(nest: Nest) -> None:

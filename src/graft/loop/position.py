@@ -145,6 +145,8 @@ class Position:
             raise self.nest.fail(f"{message}: it may be shorter than {split.factor}", hint)
 
     def _fuse_span(self, fuse: Fuse, name: str, context: Context) -> Range:
+        if not self.nest.leaves(fuse.fused) & self.values.keys():
+            return Range(Const(0), add(self.extent(name, context), Const(-1)))
         inner = self.extent(fuse.inner, context)
         low, high = self.span(fuse.fused, context)
         if low is None or high is None:

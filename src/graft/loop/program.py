@@ -99,6 +99,9 @@ def _check_site(program: Program, name: str, nest: Nest) -> None:
         raise fail(name, f"{where}: {outside[0]} reads it outside that loop")
     if owner.reduction_place() <= place and _reads_initially(program, site.stage, name):
         raise fail(name, f"{where}: the initial value needs it before that loop")
+    tile = owner.tensorize
+    if tile is not None and place >= owner.place(tile.loop):
+        raise fail(name, f"{where}: that is inside the tensorized loop '{tile.loop}'")
     inner_vector = [one.name for one in owner.loops[: place + 1] if one.kind is LoopKind.VECTOR]
     if inner_vector:
         raise fail(name, f"{where}: that is inside the vector loop '{inner_vector[0]}'")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from graft.loop.affine import (
     Polynomial,
+    atom_key,
     constant_value,
     expression,
     is_index,
@@ -28,10 +29,11 @@ from graft.loop.ir import (
     CompareKind,
     Const,
     Expr,
+    Load,
     Select,
     Var,
 )
-from graft.loop.traverse import variables
+from graft.loop.traverse import variables, walk_expr
 
 MAX_STEPS = 24  # eliminations in one chain of reasoning
 MAX_WORK = 600  # eliminations in all for one question
@@ -50,7 +52,10 @@ NATURAL = Range(Const(0), None)
 
 @dataclass(frozen=True)
 class Context:
-    """Bounds of variables in the order they were bound, and facts."""
+    """Bounds of variables in the order they were bound, and facts.
+
+    What was read from memory may be written afterwards, so nothing here mentions a load.
+    """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     facts: tuple[Polynomial, ...] = ()
@@ -61,6 +66,8 @@ class Context:
 
     def loop(self, var: Var, start: Expr, extent: Expr) -> Context:
         """Inside the body of a loop, which runs at least once if one is there at all."""
+        if reads_memory(extent) or reads_memory(start):
+            return self.bind(var.name, None if reads_memory(start) else start, None)
         high = expression(plus(plus(polynomial(start), polynomial(extent)), ONE, -1))
         inside = self.bind(var.name, start, high)
         least = plus(polynomial(extent), ONE, -1)
@@ -75,7 +82,7 @@ class Context:
                 return self.assume(left).assume(right)
             case Binary(BinaryKind.OR, left, right) if not holds:
                 return self.assume(left, False).assume(right, False)
-            case Compare(kind, left, right) if is_index(left):
+            case Compare(kind, left, right) if is_index(left) and not reads_memory(condition):
                 new = _facts(kind if holds else _NEGATED[kind], left, right)
                 return replace(self, facts=(*self.facts, *new))
             case _:
@@ -92,6 +99,11 @@ class Context:
     def below(self, left: Expr, right: Expr) -> bool:
         """Whether left < right for sure."""
         return self.proves(plus(plus(polynomial(right), polynomial(left), -1), ONE, -1))
+
+
+def reads_memory(expr: Expr) -> bool:
+    """Whether there is a load in the expression."""
+    return any(isinstance(part, Load) for part in walk_expr(expr))
 
 
 _NEGATED = {
@@ -152,7 +164,7 @@ class _Prover:
         """Later bound is further inside; what contains a variable goes before it."""
         names = variables(atom)
         place = max((self._order.get(name, -1) for name in names), default=-1)
-        return place, 0 if isinstance(atom, Var) else 1, repr(atom)
+        return place, 0 if isinstance(atom, Var) else 1, atom_key(atom)
 
     def _sign(self, factor: Polynomial, steps: int) -> int:
         value = constant_value(factor)
@@ -314,6 +326,10 @@ def constant_upper_bound(expr: Expr, context: Context) -> int | None:
         case Binary(BinaryKind.MINIMUM, left, right):
             bounds = [constant_upper_bound(part, context) for part in (left, right)]
             return min((bound for bound in bounds if bound is not None), default=None)
+        case Binary(BinaryKind.MAXIMUM, left, right):
+            bounds = [constant_upper_bound(part, context) for part in (left, right)]
+            known = [bound for bound in bounds if bound is not None]
+            return max(known) if len(known) == 2 else None
         case Binary(BinaryKind.FLOOR_MODULO, _, Const(value=int(divisor))):
             return divisor - 1
         case _:

@@ -108,7 +108,9 @@ def _box(ranges: list[Range], context: Context) -> Box:
         if low is None or high is None:
             raise ValueError("a cut range is bounded")
         starts.append(low)
-        extents.append(simplify(add(add(high, low, -1), Const(1)), context))
+        # Where the reader has nothing to do the ends may be far apart the wrong way round.
+        extent = simplify(add(add(high, low, -1), Const(1)), context)
+        extents.append(binary(BinaryKind.MAXIMUM, extent, Const(0), context))
     return Box(tuple(starts), tuple(extents))
 
 

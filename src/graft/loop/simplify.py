@@ -49,7 +49,8 @@ from graft.loop.ir import (
     Var,
     While,
 )
-from graft.loop.ranges import NATURAL, Context
+from graft.loop.print import expression_text, statement_text
+from graft.loop.ranges import NATURAL, Context, reads_memory
 from graft.loop.traverse import (
     block,
     buffers_read,
@@ -304,7 +305,12 @@ def _comparison(expr: Compare, context: Context) -> Expr:
 def _select(expr: Select) -> Expr:
     if isinstance(expr.condition, Const):
         return expr.yes if expr.condition.value else expr.no
-    return expr.yes if expr.yes == expr.no else expr
+    return expr.yes if is_same(expr.yes, expr.no) else expr
+
+
+def is_same(one: Expr, other: Expr) -> bool:
+    """Whether two expressions are alike; `==` alone does not tell -0.0 from 0.0."""
+    return one == other and expression_text(one) == expression_text(other)
 
 
 def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
@@ -324,7 +330,8 @@ def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
                 return simplify_stmt(substitute_in(body, {var.name: value}), known)
             if var.name not in variables_in(body):
                 return simplify_stmt(body, known)
-            inside = known.bind(var.name, value, value) if is_index(value) else known
+            bounded = is_index(value) and not reads_memory(value)
+            inside = known.bind(var.name, value, value) if bounded else known
             return _unless_empty(replace(stmt, body=simplify_stmt(body, inside)))
         case Allocate(buffer, body):
             inner = simplify_stmt(body, known)
@@ -362,6 +369,8 @@ def _branch(stmt: If, context: Context) -> Stmt:
         otherwise = simplify_stmt(stmt.otherwise, context.assume(stmt.condition, False))
     if otherwise == EMPTY:
         otherwise = None
-    if then == otherwise or (then == EMPTY and otherwise is None):
+    if then == EMPTY and otherwise is None:
+        return EMPTY
+    if then == otherwise and statement_text(then) == statement_text(otherwise):
         return then
     return If(stmt.condition, then, otherwise)

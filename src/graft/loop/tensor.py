@@ -18,6 +18,7 @@ from graft.base.dtypes import DType
 from graft.loop.build import Operand, Term, constant, load, term
 from graft.loop.errors import LoopError
 from graft.loop.ir import BinaryKind, Buffer, Const, Expr, Var
+from graft.loop.print import RESERVED
 from graft.loop.simplify import simplify
 from graft.loop.traverse import substitute, walk_expr
 
@@ -89,8 +90,11 @@ def _extents(shape: Sequence[Extent]) -> tuple[Expr, ...]:
 
 
 def _checked_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise LoopError(f"'{name}' cannot be a name", hint="letters, digits, '_' and '.'")
+    if not _NAME.fullmatch(name) or name in RESERVED:
+        raise LoopError(
+            f"'{name}' cannot be a name",
+            hint="letters, digits, '_' and '.', but no word of the loop language",
+        )
     return name
 
 

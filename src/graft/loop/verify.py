@@ -1,7 +1,8 @@
 """What a well-formed function is: checks one and returns it, or says what is wrong with it.
 
 Names are unique and in scope, operands agree in dtype and lanes, accesses have one index per
-dimension of which at most one has lanes, and no access is provably outside its buffer.
+dimension of which at most one has lanes, and no access that surely happens is surely outside its
+buffer.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class _Scope:
 
     def __init__(self, function: Function) -> None:
         self._function = function
+        self._may_not_run = 0  # how many branches and loops around may never be entered
         self._variables: dict[str, Var] = {}
         self._buffers: dict[str, Buffer] = {}
 
@@ -108,9 +110,7 @@ class _Scope:
             case For():
                 _require(_is_scalar_integer(stmt.extent), f"loop '{stmt.var.name}': odd extent")
                 _require(stmt.start.dtype is stmt.var.dtype, f"loop '{stmt.var.name}': odd start")
-                self._variables[stmt.var.name] = stmt.var
-                self._statement(stmt.body, context.loop(stmt.var, stmt.start, stmt.extent))
-                del self._variables[stmt.var.name]
+                self._loop(stmt, context)
                 return
             case Let():
                 same = stmt.var.dtype is stmt.value.dtype and stmt.var.lanes == stmt.value.lanes
@@ -126,12 +126,23 @@ class _Scope:
                 self._write(stmt, context)
             case _:
                 pass
+        may_not_run = isinstance(stmt, (If, While))
+        self._may_not_run += may_not_run
         for inner in statements(stmt):
             self._statement(inner, context)
+        self._may_not_run -= may_not_run
         if isinstance(stmt, Let):
             del self._variables[stmt.var.name]
         elif isinstance(stmt, Allocate):
             del self._buffers[stmt.buffer.name]
+
+    def _loop(self, loop: For, context: Context) -> None:
+        may_not_run = not context.at_most(Const(1), loop.extent)
+        self._may_not_run += may_not_run
+        self._variables[loop.var.name] = loop.var
+        self._statement(loop.body, context.loop(loop.var, loop.start, loop.extent))
+        del self._variables[loop.var.name]
+        self._may_not_run -= may_not_run
 
     def _write(self, stmt: Store | AtomicAdd | Prefetch, context: Context) -> None:
         guarded = isinstance(stmt, Prefetch) or (isinstance(stmt, Store) and bool(stmt.condition))
@@ -154,7 +165,7 @@ class _Scope:
         _require(all(i.dtype is INDEX for i in indices), f"{shown}: indices have to be {INDEX}")
         wide = [index.lanes for index in indices if index.lanes > 1]
         _require(len(wide) <= 1, f"{shown}: more than one index has lanes")
-        if not guarded:
+        if not guarded and not self._may_not_run:
             for index, extent in zip(indices, buffer.extents, strict=True):
                 _require(not _outside(index, extent, context), f"{shown} is out of bounds")
         return wide[0] if wide else 1

@@ -176,6 +176,7 @@ def _col2im(attrs: Col2ImAttrs, data: Array, image: Array | None, block: Array |
     extents: Any = attrs.image_shape if image is None else tuple(image.tolist())
     kernel: Any = attrs.block_shape if block is None else tuple(block.tolist())
     window = _with_steps(attrs, len(extents))
+    check_kernel(kernel)
     counts = fixed_counts(window, extents, kernel)
     pairs = pad_pairs(window.padding)
     channels = data.shape[1] // math.prod(kernel)

@@ -20,6 +20,10 @@ from graft.ir.types import TensorType, Type
 from graft.ops.rules import require, symbolic_by, unknown_shape
 
 
+# More than NumPy can have; who has a shape of a million axes has made a mistake.
+_MOST_AXES = 1 << 10
+
+
 @dataclass(frozen=True, slots=True)
 class ConstantAttrs(Attrs):
     value: Literal
@@ -78,7 +82,10 @@ def shape_operand(shape: Dims | None, operand: TensorType | None) -> tuple[AnyDi
     require(operand.dtype is DType.INT64, f"the shape is {operand.dtype}, not int64")
     require(operand.rank in (None, 1), f"the shape is {operand}, not a list")
     length = operand.shape[0] if operand.shape else UNKNOWN
-    return (UNKNOWN,) * length if isinstance(length, int) else None
+    if not isinstance(length, int):
+        return None
+    require(length <= _MOST_AXES, f"a tensor cannot have {length} axes")
+    return unknown_shape(length)
 
 
 def _full_type(attrs: FullAttrs, fill: TensorType, shape: TensorType | None) -> TensorType:

@@ -207,6 +207,7 @@ def _affine_grid_type(
 ) -> TensorType:
     require(theta.dtype.is_float, f"the matrices are {theta.dtype}, not floating-point")
     require(attrs.size is not None or size is not None, "the size is given nowhere")
+    require(theta.rank in (None, 3), f"the matrices are {theta}, not of rank 3")
     batch, rows, columns = theta.shape if theta.shape is not None else unknown_shape(3)
     extents: tuple[AnyDim, ...] | None = attrs.size
     if extents is None:

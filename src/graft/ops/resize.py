@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim
+from graft.base.dims import UNKNOWN, AnyDim, provably_different
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims, Floats, Ints
 from graft.ir.memory import check_extents
@@ -216,6 +216,11 @@ def _resize_type(
         if attrs.axes is not None or given is None:
             return TensorType(data.dtype, None)
         shape = unknown_shape(len(given))
+    count = len(shape if attrs.axes is None else attrs.axes)
+    for what, operand, wanted in (("scales", scales, 1), ("sizes", sizes, 1), ("roi", roi, 2)):
+        if operand is not None:
+            fits = not provably_different(operand.size, wanted * count)
+            require(fits, f"{what} has {operand.size} elements for {count} axes")
     return TensorType(data.dtype, _resized_shape(attrs, shape, given))
 
 

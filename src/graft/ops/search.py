@@ -35,6 +35,7 @@ def _topk_type(
 ) -> tuple[TensorType, TensorType]:
     require(data.dtype.is_float or data.dtype.is_integer, f"cannot order {data.dtype} elements")
     require(attrs.k is not None or k is not None, "the number of elements to find is missing")
+    require(k is None or k.dtype.is_integer, "the number of elements to find is no integer")
     if data.shape is None:
         return TensorType(data.dtype, None), TensorType(DType.INT64, None)
     axis = normalize_axis(attrs.axis, len(data.shape))

@@ -189,6 +189,7 @@ def _split_type(
 ) -> Type:
     given = (attrs.chunk if chunk is None else chunk, attrs.sizes if sizes is None else sizes)
     require((given[0] is None) != (given[1] is None), "wants either a chunk or sizes")
+    require(chunk is None or chunk.dtype.is_integer, "the length of a part is no integer")
     if data.shape is None:
         return SequenceType(data)
     axis = normalize_axis(attrs.axis, len(data.shape))

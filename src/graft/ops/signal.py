@@ -152,6 +152,8 @@ def _stft_type(
 ) -> TensorType:
     require(data.dtype.is_float, f"wants a floating-point signal, not {data.dtype}")
     require(window is None or window.dtype == data.dtype, "signal and window differ in dtype")
+    require(data.rank in (None, 3), f"a batch of signals has rank 3, not {data.rank}")
+    require(window is None or window.rank in (None, 1), f"the window is {window}, not a list")
     batch, samples, numbers = unknown_shape(3) if data.shape is None else _signal_shape(data)
     require(not attrs.onesided or numbers != 2, "a complex signal has no onesided spectrum")
     step = _length(attrs.frame_step, frame_step, UNKNOWN)

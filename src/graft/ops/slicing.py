@@ -93,6 +93,7 @@ def _slice_type(
     stop_count = len(attrs.end) if attrs.end is not None else length_of(end, "ends")
     lengths = [count, stop_count]
     lengths += [len(listed) for listed in (attrs.axes, attrs.strides) if listed is not None]
+    lengths += [operand.size for operand in (axes, strides) if operand is not None]
     sure = {length for length in lengths if isinstance(length, int)}
     require(len(sure) <= 1, f"begins, ends, axes and strides differ in number: {lengths}")
     require(0 not in (attrs.strides or ()), "a stride is 0")

@@ -69,7 +69,8 @@ def square(site: Site, x: Value) -> Replacement:
 def integer_times_zero(site: Site, x: Value) -> Replacement:
     if not x.dtype.is_integer:
         return Refusal("NaN and infinity times 0 are not 0")
-    zero = next(v for v in site.node.args if site.array(v) is not None)
+    one, other = site.node.args
+    zero = other if one is x else one
     return zero if same_shape(zero, site.root) else Refusal("the zero is broadcast")
 
 

@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores, Template
+from graft.backends.host.kernels.attention import attention
 from graft.backends.host.kernels.conv import conv2d
+from graft.backends.host.kernels.dense import dense
+from graft.backends.host.kernels.depthwise import depthwise_conv2d
+from graft.backends.host.kernels.image_concat import image_concat
+from graft.backends.host.kernels.image_mean import image_mean
+from graft.backends.host.kernels.image_pointwise import image_pointwise
+from graft.backends.host.kernels.layer_norm import layer_norm
+from graft.backends.host.kernels.movement import movement
+from graft.backends.host.kernels.pool import pool2d
+from graft.backends.host.kernels.rows import rows
+from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.winograd import winograd
 from graft.llvm.target import Target
 from graft.rewrite.rule import Refusal
 
-TEMPLATES: tuple[Template, ...] = (winograd, conv2d)
+TEMPLATES: tuple[Template, ...] = (
+    winograd,
+    conv2d,
+    depthwise_conv2d,
+    pool2d,
+    image_mean,
+    image_pointwise,
+    image_concat,
+    dense,
+    attention,
+    softmax,
+    layer_norm,
+    rows,
+    movement,
+)
 
 
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:

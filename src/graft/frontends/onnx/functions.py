@@ -18,7 +18,6 @@ import onnx
 from graft.base.errors import ModelError, Place, UnsupportedError, UserError
 from graft.frontends.onnx.types import type_to_onnx
 from graft.ir.graph import Value
-from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
 # Before a name: it belongs to the function's caller. One mark for each level of calls. ONNX reads
 # some function bodies from text, so that it has to be possible in a name there.
@@ -27,15 +26,6 @@ _CALLERS = "__callers__"
 # A model may always come to so many nodes when its functions are inlined, and a large one to more.
 _MOST_NODES = 1_000_000
 _MOST_GROWTH = 10
-
-_OUTER = {"seq": "a sequence", "optional": "an optional", "map": "a map"}
-_KINDS = {
-    "bool": "bool",
-    "string": "string",
-    **dict.fromkeys(("int", "uint"), "integer"),
-    **dict.fromkeys(("float", "bfloat", "double"), "float"),
-    "complex": "complex",
-}
 
 # Local functions by domain, name and overload.
 FunctionKey = tuple[str, str, str]
@@ -200,42 +190,6 @@ def check_against_schema(node: onnx.NodeProto, domain: str, opset: int) -> None:
         kind: Any = known.type
         if attribute.type and int(kind.value) != attribute.type:
             raise ModelError(f"attribute '{attribute.name}' of {node.op_type} has a wrong type")
-
-
-def check_kinds(
-    node: onnx.NodeProto, operands: Sequence[Value | None], domain: str, opset: int
-) -> None:
-    """Refuse operands of a kind (strings, integers, sequences ...) that the operator never takes.
-
-    Only the kind counts: in practice operators take more widths of numbers than ONNX lists.
-    """
-    allowed = _operand_kinds(node.op_type, domain, opset)
-    for position, value in enumerate(operands if allowed else ()):
-        kinds = allowed[min(position, len(allowed) - 1)]
-        if value is not None and _kind(value.type) not in kinds:
-            wanted = " or ".join(sorted(kinds))
-            raise ModelError(f"operand {position} of {node.op_type} is {value.type}, not {wanted}")
-
-
-@lru_cache(maxsize=4096)
-def _operand_kinds(op_type: str, domain: str, opset: int) -> tuple[frozenset[str], ...]:
-    schema = _schema(op_type, domain, opset)
-    if schema is None:
-        return ()
-    return tuple(frozenset(_kind_of_text(text) for text in formal.types) for formal in schema.inputs)
-
-
-def _kind_of_text(text: str) -> str:
-    """The kind of a type as schemas write it: tensor(float), seq(tensor(int64)) ..."""
-    outer, _, inner = text.partition("(")
-    outer = outer.removeprefix("sparse_")
-    return _KINDS[inner.rstrip(")0123456789emfnuz")] if outer == "tensor" else _OUTER[outer]
-
-
-def _kind(type_: Type) -> str:
-    if isinstance(type_, TensorType):
-        return _KINDS[type_.dtype.value.partition("_")[0].rstrip("0123456789emfnuz")]
-    return {SequenceType: "a sequence", OptionalType: "an optional", MapType: "a map"}[type(type_)]
 
 
 @lru_cache(maxsize=4096)

@@ -25,7 +25,6 @@ from graft.frontends.onnx.functions import (
     callers_name,
     check_against_schema,
     check_call,
-    check_kinds,
     entered,
     function_body,
     instantiate,
@@ -215,7 +214,6 @@ class Scope:
             if lowering not in LOWERINGS:
                 return self._by_schema(node, operands, opset, place)
             check_against_schema(node, domain, opset)
-            check_kinds(node, operands, domain, opset)
             if domain == "" and opset < MODERN:
                 node, operands = modernize(node, operands, opset, self.builder)
             results = LOWERINGS.get(lowering)(Call(node, operands, self, opset, place))

@@ -17,7 +17,7 @@ from graft.backends.host.kernels.attention_scores import Visibility
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.running import Running
 from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
-from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of
+from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of, masked_store
 from graft.backends.host.kernels.views import not_in_rows, unflattened
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import index, static_shape
@@ -82,7 +82,7 @@ def attention(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
 
 def default_schedule(target: Target, dtype: DType, queries: int, size: int) -> AttentionSchedule:
     """Two vectors each way, or one where there is no more."""
-    lanes, value_lanes = (lanes_for(target, {dtype}, extent) for extent in (queries, size))
+    lanes, value_lanes = (lanes_for(target, {dtype}, max(2, n)) for n in (queries, size))
     vectors, value_vectors = (
         2 if extent > width else 1 for extent, width in ((queries, lanes), (size, value_lanes))
     )
@@ -188,25 +188,31 @@ class _Part:
 
     def score(self) -> Stmt:
         """Scores of all keys, and the greatest one of each query."""
-        writer = self.writer
+        most = most_pixels(self.writer.target, self.vectors)
         found: list[Stmt] = []
         start = 0
-        for size, count in balanced(writer.keys, most_pixels(writer.target, self.vectors)):
-            tile = Tile(size, self.vectors, self.lanes, f"{self.tag}k{size}", self.dtype)
-            number, step = Var(f"keys{tile.tag}"), Var(f"step{tile.tag}")
-            key = Var(f"key{tile.tag}")
-            sums = tile.step(
-                lambda pixel, key=key, step=step: Load(
-                    writer.key, (writer.batch, writer.shared, plus(key, pixel), step)
-                ),
-                lambda vector, step=step: Load(self.turned, (step, self.vector(vector))),
-            )
-            reduction = For(step, Const(0), Const(writer.size), sums)
-            whole = Block((tile.clear(), reduction, self.keep(tile, key)))
-            body = Let(key, plus(times(number, size), start), Allocate(tile.accumulators, whole))
+        for size, count in balanced(self.writer.keys, most):
+            number = Var(f"keys{self.tag}k{size}")
+            body = self.scored(size, plus(times(number, size), start))
             found.append(For(number, Const(0), Const(count), body))
             start += size * count
         return Block(tuple(found))
+
+    def scored(self, size: int, first: Expr) -> Stmt:
+        """A tile of `size` keys."""
+        writer = self.writer
+        tile = Tile(size, self.vectors, self.lanes, f"{self.tag}k{size}", self.dtype)
+        step, key = Var(f"step{tile.tag}"), Var(f"key{tile.tag}")
+
+        def element(pixel: int) -> Expr:
+            return Load(writer.key, (writer.batch, writer.shared, plus(key, pixel), step))
+
+        def queries(vector: int) -> Expr:
+            return Load(self.turned, (step, self.vector(vector)))
+
+        reduction = For(step, Const(0), Const(writer.size), tile.step(element, queries))
+        whole = Block((tile.clear(), reduction, self.keep(tile, key)))
+        return Let(key, first, Allocate(tile.accumulators, whole))
 
     def keep(self, tile: Tile, first: Expr) -> Stmt:
         """Scores to scratch memory, with what the mask says."""
@@ -222,7 +228,7 @@ class _Part:
             # lanes that are no query keep what the scratch memory held; nobody looks at them
             condition = None if biased is score else span.condition
             place = (key, self.vector(vector))
-            store = Store(self.scores, place, biased, condition)
+            store = masked_store(self.scores, place, biased, condition)
             return Block((store, self.top.add(vector, Load(self.scores, place))))
 
         return tile.each(kept)

@@ -42,10 +42,8 @@ class Visibility:
             storage, buffer = self.mask
             point = PlainPoint((batch, head, span.index, key), span.lanes)
             mask = Term(point.load(storage, buffer))
-            if storage.dtype is DType.BOOL:
-                value = select(mask, value, -math.inf)
-            else:
-                value = value + mask
+            is_bool = storage.dtype is DType.BOOL
+            value = select(mask, value, -math.inf) if is_bool else value + mask
         position = Span(plus(span.first, self.offset), span.lanes, 0, "").index
         for limit, kind in (
             (self.ahead, CompareKind.GREATER_EQUAL),

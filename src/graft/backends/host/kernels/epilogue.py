@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernels.vectors import masked_store
 from graft.backends.host.kernels.views import (
     Extents,
     merged,
@@ -17,7 +18,7 @@ from graft.backends.host.kernels.views import (
 from graft.backends.host.point import PlainPoint, computed
 from graft.backends.host.storage import static_shape
 from graft.ir.graph import Node, Value
-from graft.loop.ir import Buffer, Expr, Stmt, Store
+from graft.loop.ir import Buffer, Expr, Stmt
 from graft.rewrite.rule import Refusal
 
 
@@ -41,7 +42,7 @@ class Epilogue:
 
     def store(self, indices: tuple[Expr, ...], result: Expr, condition: Expr | None = None) -> Stmt:
         """The result at these indices, through the epilogue to memory."""
-        return Store(self.target, indices, self.value(indices, result), condition)
+        return masked_store(self.target, indices, self.value(indices, result), condition)
 
     @property
     def target(self) -> Buffer:

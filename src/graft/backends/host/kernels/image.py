@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
@@ -23,6 +24,7 @@ from graft.loop.ir import (
     Binary,
     BinaryKind,
     Block,
+    Broadcast,
     Const,
     Expr,
     For,
@@ -33,6 +35,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.traverse import map_expr, map_stmt
 from graft.ops.scalar import SCALAR_DTYPES, SCALARS
 
 _READABLE = SCALAR_DTYPES | {DType.BOOL}
@@ -60,11 +63,20 @@ def shared(parts: Sequence[tuple[Var, int]], body: Stmt) -> Stmt:
     """One loop over all combinations, the last part's fastest, that the threads share evenly."""
     job = Var("job")
     inner = 1
+    body = map_stmt(body, partial(map_expr, _without_single_lanes))
     for number, (var, extent) in reversed(list(enumerate(parts))):
         index = over(job, inner)
         body = Let(var, modulo(index, extent) if number else index, body)
         inner *= extent
     return For(job, Const(0), Const(inner), body, LoopKind.PARALLEL)
+
+
+def _without_single_lanes(expr: Expr) -> Expr:
+    """Vectors of one lane, which blocks of one channel are made of, are numbers."""
+    match expr:
+        case Ramp(base, _, 1) | Broadcast(base, 1):
+            return base
+    return expr
 
 
 def needed(group: Group, value: Value, known: Collection[Value]) -> tuple[Node, ...]:

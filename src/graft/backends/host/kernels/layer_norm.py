@@ -12,14 +12,14 @@ from collections.abc import Callable
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.running import Running
-from graft.backends.host.kernels.vectors import Span, along, lanes_for
+from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
 from graft.backends.host.kernels.views import Extents, not_in_rows, viewed
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
 from graft.llvm.target import Target
 from graft.loop.build import Term, call
-from graft.loop.ir import BinaryKind, Const, Expr, For, Let, Load, LoopKind, Stmt, Store, Var
+from graft.loop.ir import BinaryKind, Const, Expr, For, Let, Load, LoopKind, Stmt, Var
 from graft.rewrite.rule import Refusal
 
 # Vectors that are worked on side by side, so that none waits for the one before it.
@@ -122,4 +122,5 @@ class _Writer:
             value = value * Load(self.scale, (span.index,))
         if self.shift is not None:
             value = value + Load(self.shift, (span.index,))
-        return Store(self.result, (self.row, span.index), value.expr, span.condition)
+        place = (self.row, span.index)
+        return masked_store(self.result, place, value.expr, span.condition)

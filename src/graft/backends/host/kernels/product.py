@@ -6,6 +6,7 @@ over the whole depth and hands the sums on: what is multiplied, and where sums g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -94,6 +95,8 @@ class Product:
     element: Callable[[Expr, Expr, Expr], Expr]  # batch, row, step -> a scalar
     weights: Callable[[Expr, Expr, Expr, int], Expr]  # batch, block, step, vector -> a vector
     finish: Callable[[Spot, Expr], Stmt]  # what to do with the sums of a spot
+    # batch, block -> what has to happen once before the tiles of a block
+    prepare: Callable[[Expr, Expr], Stmt] | None = None
 
     @property
     def blocks(self) -> int:
@@ -104,13 +107,18 @@ class Product:
         kinds = balanced(self.rows, self.schedule.rows)
         tiles = sum(count for _, count in kinds)
         job = Var("job")
-        variables = batch, block, tile = Var("batch"), Var("block"), Var("tile")
+        batch, block, tile = Var("batch"), Var("block"), Var("tile")
+        variables: tuple[Var, ...] = (batch, block, tile)
+        extents: tuple[int, ...] = (self.batch, self.blocks, tiles)
         body: Stmt = self.tiles(batch, block, tile, kinds)
-        indices = unflattened(job, (self.batch, self.blocks, tiles))
+        if self.prepare is not None:
+            loop = For(tile, Const(0), Const(tiles), body)
+            body = Block((self.prepare(batch, block), loop))
+            variables, extents = variables[:2], extents[:2]
+        indices = unflattened(job, extents)
         for var, value in reversed(list(zip(variables, indices, strict=True))):
             body = Let(var, value, body)
-        jobs = self.batch * self.blocks * tiles
-        return For(job, Const(0), Const(jobs), body, LoopKind.PARALLEL)
+        return For(job, Const(0), Const(math.prod(extents)), body, LoopKind.PARALLEL)
 
     def tiles(
         self, batch: Expr, block: Expr, tile: Expr, kinds: tuple[tuple[int, int], ...]

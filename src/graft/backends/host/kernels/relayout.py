@@ -1,4 +1,4 @@
-"""Copies an image from one storage to another.
+"""Copies a tensor from one storage to another.
 
 Two storages of one tensor enter, a function of two buffers (source, target) leaves, which writes
 zeros to the target's halo. Where both sides are blocked, vectors that neither side's blocks cut
@@ -18,23 +18,76 @@ from graft.backends.host.kernels.tile import balanced
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import Storage
 from graft.base.errors import InternalError
-from graft.loop.ir import Block, Buffer, Const, Expr, For, Function, Load, Ramp, Stmt, Store, Var
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Function,
+    Load,
+    Ramp,
+    Stmt,
+    Store,
+    Var,
+)
 
 VECTOR_BYTES = 64  # the widest vectors there are; narrower machines split them
 PIXELS = 8  # that are copied side by side
+PIECE_VECTORS = 64  # of a row-major copy that one thread makes at a time
 
 _BATCH, _BLOCK, _ROW = Var("batch"), Var("block"), Var("row")
 
 
 def relayout(source: Storage, target: Storage) -> Function:
-    """A copy of a tensor in another storage."""
+    """A copy of a tensor in another storage; blocks are for images of floats."""
     if source.shape != target.shape or source.dtype is not target.dtype:
         raise InternalError(f"{source} and {target} are not of one tensor")
+    buffers = source.buffer("source"), target.buffer("target")
+    note = f"{source.dtype}{list(source.shape)} in {_named(source)} to {_named(target)}"
+    if not source.block and not target.block:
+        return Function("relayout", buffers, _rows(source, buffers), (note,))
     if len(source.shape) != 4 or 0 in source.shape or not source.dtype.is_float:
         raise InternalError(f"{source} is no image")
-    buffers = source.buffer("source"), target.buffer("target")
+    return Function("relayout", buffers, _image(source, target, buffers), (note,))
+
+
+def _named(storage: Storage) -> str:
+    return f"blocks of {storage.block}" if storage.block else "rows"
+
+
+def _rows(storage: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
+    """A row-major tensor of any rank, cut along its last axis so that all threads have work."""
+    *outer, width = storage.shape or (1,)
+    if 0 in storage.shape:
+        return Block(())
+    lanes = VECTOR_BYTES // storage.dtype.numpy.itemsize
+    piece = PIECE_VECTORS * lanes
+    leading = [Var(f"axis{number}") for number in range(len(outer))]
+    number, vector, element = Var("piece"), Var("vector"), Var("element")
+    start = times(number, piece)
+    rest = Binary(BinaryKind.SUBTRACT, Const(width), start)
+    count = Binary(BinaryKind.MINIMUM, Const(piece), rest)
+
+    def copied(place: Expr) -> Stmt:
+        at = (*leading, place) if storage.shape else ()
+        return Store(buffers[1], at, Load(buffers[0], at))
+
+    whole = copied(Ramp(plus(start, times(vector, lanes)), 1, lanes))
+    single = copied(plus(start, element))
+    vectors = For(vector, Const(0), over(count, lanes), whole)
+    remainder = For(element, times(over(count, lanes), lanes), modulo(count, lanes), single)
+    pieces = -(-width // piece)
+    return shared(
+        (*zip(leading, outer, strict=True), (number, pieces)), Block((vectors, remainder))
+    )
+
+
+def _image(source: Storage, target: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
     batch, channels, height, _ = target.shape
-    size = target.block or source.block or channels
+    size = target.block or source.block
     if _in_vectors(source, target):
         line = _vectors(source, target, buffers, size)
     else:
@@ -42,12 +95,7 @@ def relayout(source: Storage, target: Storage) -> Function:
     if target.block:
         line += zero_border(target, buffers[1], _BATCH, _BLOCK, _ROW)
     parts = ((_BATCH, batch), (_BLOCK, channels // size), (_ROW, height))
-    note = f"{source.dtype}{list(source.shape)} in {_named(source)} to {_named(target)}"
-    return Function("relayout", buffers, shared(parts, Block(tuple(line))), (note,))
-
-
-def _named(storage: Storage) -> str:
-    return f"blocks of {storage.block}" if storage.block else "rows"
+    return shared(parts, Block(tuple(line)))
 
 
 def _in_vectors(source: Storage, target: Storage) -> bool:

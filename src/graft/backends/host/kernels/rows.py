@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernels.vectors import Span, along, lanes_for
+from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
 from graft.backends.host.kernels.views import (
     Extents,
     merged,
@@ -34,7 +34,6 @@ from graft.loop.ir import (
     Let,
     LoopKind,
     Stmt,
-    Store,
     Var,
 )
 from graft.rewrite.rule import Refusal
@@ -95,4 +94,4 @@ def _vector(parameters: Parameters, indices: tuple[Expr, ...], span: Span) -> St
     point = PlainPoint(indices, span.lanes)
     values = computed(group.nodes, {}, lambda value, _axis: point.load(*parameters.value(value)))
     _, target = parameters.value(group.output, "result")
-    return Store(target, indices, values[group.output], span.condition)
+    return masked_store(target, indices, values[group.output], span.condition)

@@ -50,6 +50,11 @@ class Running:
     dtype: DType
 
     @property
+    def neutral(self) -> float:
+        """The number that changes nothing."""
+        return NEUTRAL[self.kind]
+
+    @property
     def buffer(self) -> Buffer:
         extents = (Const(self.slots), Const(self.lanes))
         return Buffer(self.name, self.dtype, extents, Scope.REGISTER)
@@ -62,7 +67,7 @@ class Running:
         return Load(self.buffer, self.at(slot))
 
     def clear(self) -> Stmt:
-        neutral = Const(NEUTRAL[self.kind], self.dtype, self.lanes)
+        neutral = Const(self.neutral, self.dtype, self.lanes)
         return Block(tuple(Store(self.buffer, self.at(s), neutral) for s in range(self.slots)))
 
     def add(self, slot: int, value: Expr) -> Stmt:

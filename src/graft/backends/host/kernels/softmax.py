@@ -12,13 +12,13 @@ from collections.abc import Callable
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.running import Running
-from graft.backends.host.kernels.vectors import Span, along, lanes_for
+from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
 from graft.backends.host.kernels.views import not_in_rows, viewed
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import DType
 from graft.llvm.target import Target
 from graft.loop.build import Term, call
-from graft.loop.ir import BinaryKind, Block, Const, For, Let, Load, LoopKind, Stmt, Store, Var
+from graft.loop.ir import BinaryKind, Block, Const, For, Let, Load, LoopKind, Stmt, Var
 from graft.rewrite.rule import Refusal
 
 # Vectors that are worked on side by side, so that none waits for the one before it.
@@ -64,11 +64,12 @@ class _Row:
         return along(self.length, self.lanes, tag, action, unroll=UNROLL)
 
     def store(self, span: Span, value: Term) -> Stmt:
-        return Store(self.result, (self.number, span.index), value.expr, span.condition)
+        place = (self.number, span.index)
+        return masked_store(self.result, place, value.expr, span.condition)
 
     def after_top(self, body: Stmt) -> Stmt:
         """The body, which knows the row's maximum."""
-        running = Running("top", BinaryKind.MAXIMUM, UNROLL, self.lanes, self.dtype)
+        running = Running("tops", BinaryKind.MAXIMUM, UNROLL, self.lanes, self.dtype)
         passed = self.each("_a", lambda span: running.add(span.slot, self.element(span).expr))
         return running.around(passed, self.top, body)
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from graft.backends.host.point import plus, times
 from graft.base.dtypes import DType
 from graft.llvm.target import Target
+from graft.loop.build import constant
 from graft.loop.ir import (
     Block,
     Broadcast,
+    Buffer,
     Compare,
     CompareKind,
     Const,
@@ -19,6 +21,7 @@ from graft.loop.ir import (
     Ramp,
     Select,
     Stmt,
+    Store,
     Var,
 )
 
@@ -59,6 +62,17 @@ def mask_of(count: int, lanes: int) -> Expr | None:
     return Compare(CompareKind.LESS, Ramp(Const(0), 1, lanes), Broadcast(Const(count), lanes))
 
 
+def masked_store(
+    buffer: Buffer, indices: tuple[Expr, ...], value: Expr, condition: Expr | None
+) -> Stmt:
+    """A store of the lanes that are there, whose value reads memory for those alone."""
+    if condition is None:
+        return Store(buffer, indices, value)
+    nothing = constant(0, value.dtype)
+    spread = Const(nothing.value, value.dtype, value.lanes)
+    return Store(buffer, indices, Select(condition, value, spread), condition)
+
+
 def along(
     extent: int,
     lanes: int,
@@ -68,8 +82,8 @@ def along(
     unroll: int = 1,
 ) -> Stmt:
     """The action on each vector of `extent` indices from `start` on, `unroll` in a row."""
-    whole, left = divmod(extent, lanes)
-    turns, rest = divmod(whole, unroll)
+    whole = extent // lanes
+    turns = whole // unroll
     found: list[Stmt] = []
     if turns > 1:
         turn = Var(f"turn{tag}")
@@ -77,14 +91,24 @@ def along(
         spans = (Span(plus(first, n * lanes), lanes, n, f"{tag}_t{n}") for n in range(unroll))
         body = Block(tuple(action(span) for span in spans))
         found.append(For(turn, Const(0), Const(turns), body))
-    else:
-        rest += turns * unroll
-        turns = 0
-    for n in range(rest):
-        first = plus(start, (turns * unroll + n) * lanes)
-        found.append(action(Span(first, lanes, n % unroll, f"{tag}_r{n}")))
-    if left:
-        first = plus(start, whole * lanes)
-        mask = mask_of(left, lanes)
-        found.append(action(Span(first, lanes, rest % unroll, f"{tag}_m", mask)))
+    done = turns * unroll * lanes if turns > 1 else 0
+    found += [
+        action(span) for span in spans_of(extent - done, lanes, tag, plus(start, done), unroll)
+    ]
     return Block(tuple(found))
+
+
+def spans_of(
+    extent: int, lanes: int, tag: str, start: Expr | int = 0, unroll: int = 1
+) -> list[Span]:
+    """The vectors of `extent` indices one by one, the last of them masked if it is not whole."""
+    return [
+        Span(
+            plus(start, n * lanes),
+            lanes,
+            n % unroll,
+            f"{tag}_r{n}",
+            mask_of(extent - n * lanes, lanes),
+        )
+        for n in range(-(-extent // lanes))
+    ]

@@ -61,7 +61,7 @@ def padded(shape: Extents, rank: int) -> Extents:
 def merged(shape: Extents, operands: Iterable[Extents], apart: int = 0) -> Axes:
     """The fewest runs such that each operand has all of a run or nothing of it.
 
-    The last `apart` axes are runs of their own; before them there is at least one run.
+    The last `apart` axes are runs of their own. There is at least one run, if an empty one.
     """
     rank = len(shape)
     others = [padded(operand, rank) for operand in operands]
@@ -74,8 +74,8 @@ def merged(shape: Extents, operands: Iterable[Extents], apart: int = 0) -> Axes:
         else:
             runs.append((axis, axis + 1))
         had = has if has is not None or len(runs) > 1 else had
-    front = runs or [(0, 0)]
-    return Axes(shape, (*front, *((axis, axis + 1) for axis in range(rank - apart, rank))))
+    runs += [(axis, axis + 1) for axis in range(rank - apart, rank)]
+    return Axes(shape, tuple(runs) or ((0, 0),))
 
 
 def operand_shapes(nodes: Sequence[Node], rank: int) -> dict[Value, Extents] | Refusal:

@@ -16,6 +16,7 @@ from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import Lowering, lowers
 from graft.ir.graph import Value
+from graft.ops.reduce import highest, lowest
 
 
 def _coefficient(call: Call, name: str) -> float:
@@ -162,7 +163,7 @@ def _is_above(call: Call, x: Value, limit: float) -> Value:
 
 
 def _is_below(call: Call, x: Value, limit: float) -> Value:
-    if _whole(x) and limit <= np.iinfo(x.dtype.numpy).min:
+    if _whole(x) and limit <= lowest(x.dtype.numpy):
         return call.constant(np.array(False))
     return call.op("less", x, _bound(call, x, math.ceil(limit) if _whole(x) else limit))
 
@@ -174,8 +175,8 @@ def _whole(x: Value) -> bool:
 def _bound(call: Call, x: Value, limit: float) -> Value:
     """A threshold in x's dtype; for an integer dtype, the nearest one that it has."""
     if _whole(x):
-        range_ = np.iinfo(x.dtype.numpy)
-        return call.scalar(min(max(int(limit), range_.min), range_.max), x)
+        least, most = lowest(x.dtype.numpy), highest(x.dtype.numpy)
+        return call.scalar(min(max(int(limit), least), most), x)
     return call.scalar(limit, x)
 
 

@@ -85,6 +85,9 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
         heads, kv_heads = call.int("q_num_heads"), call.int("kv_num_heads")
         query = _split_heads(call, query, heads)
         key, value = _split_heads(call, key, kv_heads), _split_heads(call, value, kv_heads)
+    for x, what in ((query, "query"), (key, "key"), (value, "value")):
+        if x.shape is not None and len(x.shape) != 4:
+            call.fail(f"the {what} has rank {len(x.shape)}, not 4")
     key, value = _joined(call, 4, key), _joined(call, 5, value)
     dtype = query.dtype
     mask = call.optional(3)

@@ -162,8 +162,9 @@ def _deform_conv(call: Call) -> Value:
 def _causal_conv_with_state(call: Call) -> tuple[Value, Value]:
     """A depthwise convolution of the past and the data; the last of these are the next past."""
     data, weight, past = call.input(0), call.input(1), call.optional(3)
-    kernel = weight.shape[2] if weight.shape is not None and len(weight.shape) == 3 else None
-    channels = weight.shape[0] if weight.shape is not None else None
+    if call.rank(weight) != 3:
+        call.fail(f"the weight has rank {call.rank(weight)}, not 3")
+    channels, _, kernel = weight.shape or ()
     if not isinstance(kernel, int) or not isinstance(channels, int):
         call.unsupported("CausalConvWithState wants to know the weight's shape")
     state = kernel - 1

@@ -50,14 +50,13 @@ def _concat(call: Call) -> Value:
 def _split(call: Call) -> tuple[Value, ...]:
     data, axis = call.input(0), call.int("axis", 0)
     sizes = call.ints("split", None) if call.opset < 13 else None
-    operand = call.optional(1)
-    parts = call.int("num_outputs", len(call.node.output))
-    counted = operand is not None and operand.shape is not None and operand.shape[0] == parts
-    sections = 0 if counted or sizes is not None else parts
-    results = call.ops("split", data, operand, axis=axis, sizes=sizes, sections=sections)
-    if len(results) != len(call.node.output):
-        call.fail(f"Split makes {len(results)} parts, but names {len(call.node.output)}")
-    return results
+    operand, named = call.optional(1), len(call.node.output)
+    counted = None if operand is None or not operand.shape else operand.shape[0]
+    for parts in (call.int("num_outputs", named), counted, named if sizes is None else len(sizes)):
+        if isinstance(parts, int) and parts != named:
+            call.fail(f"Split makes {parts} parts, but names {named}")
+    sections = 0 if isinstance(counted, int) or sizes is not None else named
+    return call.ops("split", data, operand, axis=axis, sizes=sizes, sections=sections)
 
 
 @lowers("Slice")
@@ -94,6 +93,8 @@ def _flatten(call: Call) -> Value:
 @lowers("Expand")
 def _expand(call: Call) -> Value:
     data, shape = call.input(0), call.input(1)
+    if shape.shape is not None and len(shape.shape) != 1:
+        call.fail(f"the shape is {shape.type}, not a list")
     known = call.known(shape)
     kept = None
     if known is not None and data.shape is not None:

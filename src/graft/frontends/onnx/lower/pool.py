@@ -12,6 +12,7 @@ from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.lower.window import Window, padded_at_run_time, window_of
 from graft.frontends.onnx.registry import Lowering, lowers
 from graft.ir.graph import Value
+from graft.ops.reduce import lowest
 
 
 def _pool_attributes(call: Call, window: Window) -> dict[str, Any]:
@@ -25,9 +26,10 @@ def _max_pool(call: Call) -> tuple[Value, ...]:
     data = call.input(0)
     window = window_of(call, data)
     attributes = _pool_attributes(call, window)
+    if not (data.dtype.is_float or data.dtype.is_integer):
+        call.fail(f"MaxPool of {data.dtype} elements")
     if not call.wants(1):
-        lowest = -np.inf if data.dtype.is_float else np.iinfo(data.dtype.numpy).min
-        data = padded_at_run_time(call, data, window, lowest)
+        data = padded_at_run_time(call, data, window, lowest(data.dtype.numpy))
         return (call.op(f"nn.max_pool{window.rank}d", data, **attributes),)
     if window.padding is None:
         call.unsupported(

@@ -1,0 +1,133 @@
+"""Products of run-time matrices on row-major tensors, with the epilogue in registers.
+
+Batches broadcast as NumPy's do. The right matrix is read as it lies where its rows are the sum's
+steps; a transposed one is turned over into scratch memory, a block of columns at a time.
+"""
+
+from __future__ import annotations
+
+import math
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
+from graft.backends.host.kernels.product import Product, Spot, default_schedule
+from graft.backends.host.kernels.views import not_in_rows, unflattened
+from graft.backends.host.point import plus, times
+from graft.backends.host.storage import index, static_shape
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.loop.ir import (
+    Allocate,
+    Binary,
+    BinaryKind,
+    Broadcast,
+    Buffer,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    Load,
+    Ramp,
+    Scope,
+    Select,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.rewrite.rule import Refusal
+
+
+def batch_matmul(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """Matrix products over the last two axes, and whatever follows them."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name != "nn.batch_matmul":
+        return Refusal("there is no product of matrices")
+    refused = not_in_rows(group, stores)
+    if refused is not None:
+        return refused
+    if anchor.output.dtype not in (DType.FLOAT32, DType.FLOAT64):
+        return Refusal(f"the elements are {anchor.output.dtype}")
+    rank = len(static_shape(anchor.output))
+    epilogue = epilogue_of(group, stores, anchor, {}, apart=rank)
+    if isinstance(epilogue, Refusal):
+        return epilogue
+    return epilogue.parameters.kernel(_Writer(epilogue, target).body())
+
+
+class _Writer:
+    """Writes one batch of products."""
+
+    def __init__(self, epilogue: Epilogue, target: Target) -> None:
+        anchor = epilogue.anchor
+        self.epilogue, self.attrs = epilogue, anchor.attrs
+        *self.leading, self.rows, self.columns = static_shape(anchor.output)
+        left = static_shape(anchor.args[0])
+        self.depth = left[-2] if self.attrs.transpose_a else left[-1]
+        self.dtype = anchor.output.dtype
+        self.schedule = default_schedule(target, self.dtype, self.rows, self.columns)
+        (self.left_shape, self.left), (self.right_shape, self.right) = (
+            (static_shape(value), epilogue.parameters.value(value, name)[1])
+            for value, name in zip(anchor.args, ("left", "right"), strict=True)
+        )
+        extents = index(self.depth, self.schedule.width)
+        self.panel = Buffer("panel", self.dtype, extents, Scope.HEAP)
+
+    def body(self) -> Stmt:
+        turned = self.attrs.transpose_b
+        product = Product(
+            math.prod(self.leading),
+            self.rows,
+            self.columns,
+            self.depth,
+            self.dtype,
+            self.schedule,
+            self.element,
+            self.packed if turned else self.direct,
+            self.finish,
+            self.turn if turned else None,
+        )
+        return Allocate(self.panel, product.body()) if turned else product.body()
+
+    def batch(self, shape: tuple[int, ...], batch: Expr) -> tuple[Expr, ...]:
+        """The leading indices of an operand."""
+        own = shape[:-2]
+        places = unflattened(batch, self.leading)
+        aligned = places[len(places) - len(own) :]
+        return tuple(Const(0) if n == 1 else i for i, n in zip(aligned, own, strict=True))
+
+    def element(self, batch: Expr, row: Expr, step: Expr) -> Expr:
+        place = (step, row) if self.attrs.transpose_a else (row, step)
+        return Load(self.left, (*self.batch(self.left_shape, batch), *place))
+
+    def direct(self, batch: Expr, block: Expr, step: Expr, vector: int) -> Expr:
+        """A vector of a row; columns that are not there are zero."""
+        lanes = self.schedule.lanes
+        first = plus(times(block, self.schedule.width), vector * lanes)
+        place = (*self.batch(self.right_shape, batch), step, Ramp(first, 1, lanes))
+        found = Load(self.right, place)
+        if self.columns % self.schedule.width == 0:
+            return found
+        limit = Broadcast(Const(self.columns), lanes)
+        there = Compare(CompareKind.LESS, Ramp(first, 1, lanes), limit)
+        return Select(there, found, Const(0.0, self.dtype, lanes))
+
+    def packed(self, _batch: Expr, _block: Expr, step: Expr, vector: int) -> Expr:
+        lanes = self.schedule.lanes
+        return Load(self.panel, (step, Ramp(Const(vector * lanes), 1, lanes)))
+
+    def turn(self, batch: Expr, block: Expr) -> Stmt:
+        """A block of columns, turned over; the last column stands for those that are not there."""
+        place, step = Var("place"), Var("turned")
+        column = plus(times(block, self.schedule.width), place)
+        if self.columns % self.schedule.width:
+            column = Binary(BinaryKind.MINIMUM, column, Const(self.columns - 1))
+        value = Load(self.right, (*self.batch(self.right_shape, batch), column, step))
+        store = Store(self.panel, (step, place), value)
+        steps = For(step, Const(0), Const(self.depth), store)
+        return For(place, Const(0), Const(self.schedule.width), steps)
+
+    def finish(self, spot: Spot, sums: Expr) -> Stmt:
+        at = (*unflattened(spot.batch, self.leading), spot.row, spot.columns)
+        return self.epilogue.store(at, sums, spot.condition)

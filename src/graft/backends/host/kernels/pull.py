@@ -1,0 +1,227 @@
+"""Data movement by index: the expression that computes a result's elements from memory.
+
+A group of movement and pointwise nodes is followed from an element of its result back to the
+operands, each node turning indices of its result into indices of its operands. No intermediate
+tensor is ever made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from graft.backends.host.kernel import Parameters
+from graft.backends.host.kernels.indices import ZERO, Index, NotInVectorsError, constant, reshaped
+from graft.backends.host.storage import static_shape
+from graft.base.dtypes import Array
+from graft.ir.graph import Node, Value
+from graft.loop.build import Term
+from graft.loop.ir import INDEX, Broadcast, Const, Expr, Load
+from graft.ops.scalar import SCALARS
+
+At = tuple[Index, ...]
+# More loads than this for one element, and making the tensors in between is better.
+MOST_LOADS = 64
+
+
+class CutNeededError(Exception):
+    """What an element is made of changes at some coordinates of a result's axis."""
+
+    def __init__(self, axis: int, places: Sequence[int]) -> None:
+        super().__init__(f"axis {axis} at {list(places)}")
+        self.axis = axis
+        self.places = tuple(places)
+
+
+class CannotPullError(Exception):
+    """The group cannot be computed this way; the message says why."""
+
+
+class Pull:
+    """Follows elements of a group's results back to what it reads."""
+
+    def __init__(self, parameters: Parameters, lanes: int) -> None:
+        self.parameters = parameters
+        self.lanes = lanes
+        self.loads: list[tuple[Value, At]] = []
+        self._producers = {value: node for node in parameters.group.nodes for value in node.outputs}
+
+    def value(self, value: Value, at: At) -> Expr:
+        """The elements of a value at these indices."""
+        node = self._producers.get(value)
+        if node is None:
+            return self._load(value, at)
+        if node.op.name in SCALARS:
+            return self._pointwise(node, at)
+        rule = RULES.get(node.op.name)
+        if rule is None:
+            raise CannotPullError(f"{node.op.name} is no movement known by index")
+        return rule(self, node, value, at)
+
+    def _load(self, value: Value, at: At) -> Expr:
+        self.loads.append((value, at))
+        if len(self.loads) > MOST_LOADS:
+            raise CannotPullError("one element is made of too many others")
+        _, buffer = self.parameters.value(value)
+        found = Load(buffer, tuple(index.expr(self.lanes) for index in at))
+        return self._spread(found)
+
+    def _spread(self, value: Expr) -> Expr:
+        return value if value.lanes == self.lanes else Broadcast(value, self.lanes)
+
+    def _pointwise(self, node: Node, at: At) -> Expr:
+        operands = []
+        for position, value in enumerate(node.args):
+            shape = static_shape(value)
+            aligned = at[len(at) - len(shape) :]
+            if node.op.name == "nn.bias_add" and position == 1:
+                aligned = (at[node.attrs.axis],)
+            operands.append(Term(self.value(value, broadcast(aligned, shape))))
+        return self._spread(SCALARS[node.op.name](node.attrs, *operands).expr)
+
+    def constant_of(self, value: Value) -> Array:
+        """The array of an operand that has to be known."""
+        literal = self.parameters.group.constants.get(value)
+        if literal is None:
+            raise CannotPullError(f"%{value.name} is known at run time only")
+        return literal.array
+
+
+def broadcast(at: At, shape: tuple[int, ...]) -> At:
+    """Indices of an operand whose axes of extent 1 are repeated."""
+    return tuple(ZERO if n == 1 else index for index, n in zip(at, shape, strict=True))
+
+
+Rule = Callable[[Pull, Node, Value, At], Expr]
+RULES: dict[str, Rule] = {}
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+@_rule("reshape", "squeeze", "expand_dims")
+def _reshape(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    data = node.args[0]
+    found = reshaped(at, static_shape(value), static_shape(data), pull.lanes)
+    return pull.value(data, found)
+
+
+@_rule("transpose")
+def _transpose(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    rank = len(at)
+    axes = range(rank)[::-1] if node.attrs.axes is None else node.attrs.axes
+    found = [ZERO] * rank
+    for index, axis in zip(at, axes, strict=True):
+        found[axis % rank] = index
+    return pull.value(node.args[0], tuple(found))
+
+
+@_rule("broadcast_to")
+def _broadcast_to(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    shape = static_shape(node.args[0])
+    return pull.value(node.args[0], broadcast(at[len(at) - len(shape) :], shape))
+
+
+@_rule("tile")
+def _tile(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    shape = static_shape(node.args[0])
+    found = (index.modulo(n, pull.lanes) for index, n in zip(at, shape, strict=True))
+    return pull.value(node.args[0], tuple(found))
+
+
+@_rule("strided_slice")
+def _strided_slice(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    attrs, shape = node.attrs, static_shape(node.args[0])
+    if len(node.args) > 1 or any(type(x) is not int for x in (*attrs.begin, *attrs.end)):
+        raise CannotPullError("the bounds of a slice are not plain numbers")
+    axes = range(len(attrs.begin)) if attrs.axes is None else attrs.axes
+    strides = (1,) * len(attrs.begin) if attrs.strides is None else attrs.strides
+    found = list(at)
+    for axis, begin, end, stride in zip(axes, attrs.begin, attrs.end, strides, strict=True):
+        axis %= len(shape)
+        first, _, step = slice(begin, end, stride).indices(shape[axis])
+        found[axis] = at[axis].scaled(step).moved(first)
+    return pull.value(node.args[0], tuple(found))
+
+
+@_rule("split")
+def _split(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    axis = node.attrs.axis % len(at)
+    number = node.outputs.index(value)
+    before = sum(static_shape(output)[axis] for output in node.outputs[:number])
+    return pull.value(node.args[0], _replaced(at, axis, at[axis].moved(before)))
+
+
+@_rule("concatenate")
+def _concatenate(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    axis = node.attrs.axis % len(at)
+    ends = list(accumulate(static_shape(operand)[axis] for operand in node.args))
+    number = _side(at[axis], ends)
+    start = ends[number] - static_shape(node.args[number])[axis]
+    return pull.value(node.args[number], _replaced(at, axis, at[axis].moved(-start)))
+
+
+@_rule("nn.pad")
+def _pad(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    attrs, data = node.attrs, node.args[0]
+    if len(node.args) > 1 or attrs.mode != "constant":
+        raise CannotPullError("the padding is not one of constants")
+    shape = static_shape(data)
+    axes = range(len(shape)) if attrs.axes is None else attrs.axes
+    found = list(at)
+    outside = False
+    for position, axis in enumerate(axes):
+        moved = at[axis].moved(-int(attrs.pad_width[position]))
+        outside |= _side(moved, [0, shape[axis]]) != 1
+        found[axis] = moved
+    if outside:
+        fill = np.asarray(attrs.value or 0).astype(data.dtype.numpy).item()
+        return Const(fill, data.dtype, pull.lanes)
+    return pull.value(data, tuple(found))
+
+
+@_rule("take")
+def _take(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    data, indices = node.args
+    shape = static_shape(data)
+    axis = node.attrs.axis % len(shape)
+    chosen, extent = pull.constant_of(indices), shape[axis]
+    if not -extent <= chosen.min() <= chosen.max() < extent:
+        raise CannotPullError("an index is out of range")
+    if chosen.ndim:
+        index = _looked_up(pull, indices, chosen, at[axis : axis + chosen.ndim])
+    else:
+        index = constant(int(chosen) % extent)
+    return pull.value(data, (*at[:axis], index, *at[axis + chosen.ndim :]))
+
+
+def _looked_up(pull: Pull, indices: Value, chosen: Array, at: At) -> Index:
+    """An index that is read from a table."""
+    low, high = int(chosen.min()), int(chosen.max())
+    if low < 0 or indices.dtype is not INDEX:
+        raise CannotPullError("a table of indices counts from the end, or is not of int64")
+    if any(index.stride for index in at):
+        raise NotInVectorsError
+    _, table = pull.parameters.value(indices)
+    return Index(Load(table, tuple(index.base for index in at)), low, high)
+
+
+def _replaced(at: At, axis: int, index: Index) -> At:
+    return (*at[:axis], index, *at[axis + 1 :])
+
+
+def _side(index: Index, ends: Sequence[int]) -> int:
+    """In which of the ranges that end there all of the index's numbers lie."""
+    number = sum(end <= index.low for end in ends)
+    if number == len(ends) or index.high < ends[number]:
+        return number
+    if index.axis is None:
+        raise CannotPullError("pieces are joined along an axis that is taken apart again")
+    raise CutNeededError(index.axis, [end - index.shift for end in ends])

@@ -1,0 +1,255 @@
+"""Sums, means, products and extremes over any axes of row-major tensors.
+
+Neighbouring axes that are both kept or both reduced are merged. Where the last axis is reduced,
+vectors of partial results run along it and are combined at the end; where it is kept, each vector
+of results gathers its own. Pointwise nodes before and after the reduction join it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.running import Running
+from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store, spans_of
+from graft.backends.host.kernels.views import (
+    Axes,
+    Extents,
+    merged,
+    not_in_rows,
+    not_pointwise,
+    operand_shapes,
+    unflattened,
+    viewed,
+)
+from graft.backends.host.point import PlainPoint, computed, times
+from graft.backends.host.storage import static_shape
+from graft.base.dtypes import DType
+from graft.ir.graph import Node, Value
+from graft.llvm.target import Target
+from graft.loop.build import Term
+from graft.loop.ir import (
+    Allocate,
+    BinaryKind,
+    Block,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    LoopKind,
+    Stmt,
+    Var,
+)
+from graft.rewrite.rule import Refusal
+
+_KINDS = {
+    "sum": BinaryKind.ADD,
+    "mean": BinaryKind.ADD,
+    "prod": BinaryKind.MULTIPLY,
+    "max": BinaryKind.MAXIMUM,
+    "min": BinaryKind.MINIMUM,
+}
+# Vectors that are worked on side by side, so that none waits for the one before it.
+UNROLL = 4
+
+
+def reduce(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """A reduction and the pointwise nodes around it."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name not in _KINDS:
+        return Refusal("there is no reduction")
+    refused = not_pointwise(group.epilogue) or not_in_rows(group, stores)
+    if refused is not None:
+        return refused
+    if anchor.output.dtype not in (DType.FLOAT32, DType.FLOAT64) or len(anchor.args) > 1:
+        return Refusal("the elements are not floats, or the axes are known at run time only")
+    plan = _planned(group, anchor)
+    if isinstance(plan, Refusal):
+        return plan
+    parameters = viewed(group, stores, plan.views)
+    return parameters.kernel(_Writer(parameters, plan, target).body())
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The reduction's own axes in runs, and how everything lies along them."""
+
+    axes: Axes  # of the operand
+    reduced: tuple[bool, ...]  # per run
+    before: tuple[Node, ...]
+    after: tuple[Node, ...]
+    views: dict[Value, Extents]
+
+
+def _planned(group: Group, anchor: Node) -> _Plan | Refusal:
+    data = anchor.args[0]
+    shape = static_shape(data)
+    chosen = anchor.attrs.axes
+    if chosen is None or not (chosen or anchor.attrs.noop_with_empty_axes):
+        chosen = range(len(shape))
+    axes = {axis % len(shape) for axis in chosen}
+    kept = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
+    before = _leading_to(group, anchor)
+    after = tuple(node for node in group.epilogue if node not in before)
+    earlier = operand_shapes(before, len(shape)) if before else {data: shape}
+    result = static_shape(anchor.output)
+    later = operand_shapes(after, len(result))
+    if isinstance(earlier, Refusal) or isinstance(later, Refusal):
+        return Refusal("operands are read along different axes")
+    later.pop(anchor.output, None)
+    if result != static_shape(group.output):
+        return Refusal("what follows has another shape")
+    # what follows is seen with the reduced axes still there, as axes of extent 1
+    spread = {value: _spread(operand, result, kept, axes) for value, operand in later.items()}
+    if set(spread) & set(earlier):
+        return Refusal("an operand is read before and after the reduction")
+    runs = merged(shape, (kept, *earlier.values(), *spread.values()))
+    views = {value: runs.view(operand) for value, operand in (*earlier.items(), *spread.items())}
+    views[group.output] = runs.view(kept)
+    reduced = tuple(
+        any(axis in axes and shape[axis] > 1 for axis in range(*run)) for run in runs.runs
+    )
+    return _Plan(runs, reduced, before, after, views)
+
+
+def _leading_to(group: Group, anchor: Node) -> tuple[Node, ...]:
+    """The pointwise nodes that the anchor's operand is computed by."""
+    wanted = set(anchor.args)
+    found: list[Node] = []
+    for node in reversed(group.nodes):
+        if node is not anchor and node.output in wanted:
+            wanted.update(node.args)
+            found.append(node)
+    return tuple(reversed(found))
+
+
+def _spread(operand: Extents, result: Extents, kept: Extents, axes: set[int]) -> Extents:
+    """An operand of the result's rank under the rank of what is reduced."""
+    if len(result) == len(kept):
+        return operand
+    left = iter(operand)
+    return tuple(1 if axis in axes else next(left) for axis in range(len(kept)))
+
+
+class _Writer:
+    """Writes the loops of one reduction."""
+
+    def __init__(self, parameters: Parameters, plan: _Plan, target: Target) -> None:
+        self.parameters, self.plan, self.group = parameters, plan, parameters.group
+        anchor = self.group.anchor
+        assert anchor is not None
+        self.anchor, self.dtype = anchor, anchor.output.dtype
+        self.kind = _KINDS[anchor.op.name]
+        self.extents = plan.axes.extents
+        self.lanes = lanes_for(target, {self.dtype}, self.extents[-1])
+        inner = zip(self.extents, plan.reduced, strict=True)
+        self.count = math.prod(extent for extent, reduced in inner if reduced)
+
+    def elements(self, at: tuple[Expr, ...], lanes: int) -> Expr:
+        """What is reduced, at a point."""
+        point = PlainPoint(at, lanes)
+
+        def read(value: Value, _axis: int | None) -> Expr:
+            return point.load(*self.parameters.value(value))
+
+        data = self.anchor.args[0]
+        if not self.plan.before:
+            return read(data, None)
+        return computed(self.plan.before, {}, read)[data]
+
+    def finished(self, at: tuple[Expr, ...], total: Expr, condition: Expr | None) -> Stmt:
+        """What becomes of a total, to memory."""
+        if self.anchor.op.name == "mean":
+            total = (Term(total) * (1.0 / self.count)).expr
+        kept = tuple(
+            Const(0) if reduced else i for i, reduced in zip(at, self.plan.reduced, strict=True)
+        )
+        point = PlainPoint(kept, total.lanes)
+        values = computed(
+            self.plan.after,
+            {self.anchor.output: total},
+            lambda value, _axis: point.load(*self.parameters.value(value)),
+        )
+        _, target = self.parameters.value(self.group.output, "result")
+        return masked_store(target, kept, values[self.group.output], condition)
+
+    def body(self) -> Stmt:
+        last = len(self.extents) - 1
+        runs = [Var(f"run{number}") for number in range(last)]
+        outer = [n for n in range(last) if not self.plan.reduced[n]]
+        inner = [n for n in range(last) if self.plan.reduced[n]]
+        jobs: list[tuple[Var, int]] = [(runs[n], self.extents[n]) for n in outer]
+        if self.plan.reduced[-1]:
+            body = self.across(runs, inner)
+        else:
+            piece = Var("piece")
+            jobs.append((piece, -(-self.extents[-1] // (self.lanes * UNROLL))))
+            body = self.pieces(runs, inner, piece)
+        job = Var("job")
+        indices = unflattened(job, [extent for _, extent in jobs])
+        for (var, _), found in reversed(list(zip(jobs, indices, strict=True))):
+            body = Let(var, found, body)
+        count = math.prod(extent for _, extent in jobs)
+        return For(job, Const(0), Const(count), body, LoopKind.PARALLEL)
+
+    def nested(self, runs: Sequence[Var], inner: Sequence[int], body: Stmt, tag: str) -> Stmt:
+        """The body for all coordinates of the reduced runs before the last."""
+        for n in reversed(inner):
+            name = Var(f"{runs[n].name}{tag}")
+            body = For(name, Const(0), Const(self.extents[n]), body)
+        return body
+
+    def renamed(self, runs: Sequence[Var], inner: Sequence[int], tag: str) -> list[Expr]:
+        return [Var(f"{v.name}{tag}") if n in inner else v for n, v in enumerate(runs)]
+
+    def across(self, runs: Sequence[Var], inner: Sequence[int]) -> Stmt:
+        """One total: vectors along the last run, which is reduced."""
+        running = Running("sums", self.kind, UNROLL, self.lanes, self.dtype)
+        places = self.renamed(runs, inner, "")
+
+        def add(span: Span) -> Stmt:
+            found = self.elements((*places, span.index), self.lanes)
+            return running.add(span.slot, span.loaded(found, running.neutral))
+
+        vectors = along(self.extents[-1], self.lanes, "", add, unroll=UNROLL)
+        total = Var("total", self.dtype)
+        store = self.finished((*places, Const(0)), total, None)
+        return running.around(self.nested(runs, inner, vectors, ""), total, store)
+
+    def pieces(self, runs: Sequence[Var], inner: Sequence[int], piece: Var) -> Stmt:
+        """A few vectors of totals along the last run, which is kept."""
+        size = self.lanes * UNROLL
+        whole, left = divmod(self.extents[-1], size)
+        parts = [self.totals(runs, inner, piece, size, "w")] if whole else []
+        parts += [self.totals(runs, inner, piece, left, "l")] if left else []
+        if len(parts) == 1:
+            return parts[0]
+        return If(Compare(CompareKind.LESS, piece, Const(whole)), parts[0], parts[1])
+
+    def totals(
+        self, runs: Sequence[Var], inner: Sequence[int], piece: Var, count: int, tag: str
+    ) -> Stmt:
+        slots = -(-count // self.lanes)
+        running = Running(f"sums{tag}", self.kind, slots, self.lanes, self.dtype)
+        start = times(piece, self.lanes * UNROLL)
+        places = self.renamed(runs, inner, tag)
+        spans = spans_of(count, self.lanes, tag, start, slots)
+        adds = tuple(
+            running.add(
+                span.slot,
+                span.loaded(self.elements((*places, span.index), self.lanes), running.neutral),
+            )
+            for span in spans
+        )
+        stores = tuple(
+            self.finished((*places, span.index), running.value(span.slot), span.condition)
+            for span in spans
+        )
+        steps = (running.clear(), self.nested(runs, inner, Block(adds), tag), *stores)
+        return Allocate(running.buffer, Block(steps))

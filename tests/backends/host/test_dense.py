@@ -1,0 +1,88 @@
+"""Dense layers on row-major tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.backends.host.row_kernels import Case, check, refusal
+
+from graft.backends.host.kernels.dense import dense, pack_units
+from graft.backends.host.kernels.product import default_schedule
+from graft.base.dtypes import DType
+from graft.llvm.target import named_target
+
+
+@pytest.mark.parametrize(
+    ("shape", "units"),
+    [
+        ((1, 5), 3),
+        ((5,), 19),
+        ((2, 40), 64),
+        ((3, 2, 33), 31),
+        ((1, 29, 17), 48),
+        ((4, 70), 100),
+        ((3, 7, 11), 65),
+    ],
+)
+def test_any_shape(shape: tuple[int, ...], units: int) -> None:
+    case = Case()
+    check(dense, case, case("nn.dense", case.input(*shape), case.constant(units, shape[-1])))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_epilogue(batch: int) -> None:
+    case = Case()
+    y = case("nn.dense", case.input(batch, 15, 20), case.constant(37, 20))
+    y = case("nn.bias_add", y, case.constant(37), axis=2)
+    y = case("nn.gelu", y)
+    y = case("add", y, case.input(batch, 15, 37))
+    y = case("clip", y, a_min=-1.0, a_max=2.0)
+    check(dense, case, y)
+
+
+def test_operands_that_have_some_of_the_leading_axes() -> None:
+    case = Case()
+    y = case("nn.dense", case.input(3, 5, 8), case.constant(33, 8))
+    y = case("multiply", y, case.input(3, 1, 33))
+    y = case("subtract", y, case.constant(5, 1))
+    check(dense, case, case("nn.relu", y))
+
+
+def test_the_data_added_to_its_own_product() -> None:
+    case = Case()
+    x = case.input(7, 24)
+    check(dense, case, case("add", case("nn.dense", x, case.constant(24, 24)), x))
+
+
+def test_float64() -> None:
+    case = Case()
+    x, w = case.input(6, 30, dtype="float64"), case.constant(11, 30, dtype="float64")
+    check(dense, case, case("nn.dense", x, w), tolerance=1e-13)
+
+
+def test_weights_at_run_time_are_refused() -> None:
+    case = Case()
+    assert "not constant" in refusal(
+        dense, case, case("nn.dense", case.input(2, 3), case.input(4, 3))
+    )
+
+
+def test_integers_are_refused() -> None:
+    case = Case()
+    x, w = case.input(2, 3, dtype="int32"), case.constant(4, 3, dtype="int32")
+    assert "not of float32" in refusal(dense, case, case("nn.dense", x, w))
+
+
+def test_packed_weights() -> None:
+    weight = np.arange(6, dtype=np.float32).reshape(3, 2)
+    packed = pack_units(weight, 2)
+    assert packed.tolist() == [[[0, 2], [1, 3]], [[4, 0], [5, 0]]]
+
+
+@pytest.mark.parametrize("name", ["x86-64", "x86-64-v3", "x86-64-v4", "aarch64-neon"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 197])
+def test_tiles_fit_into_the_registers(name: str, rows: int) -> None:
+    target = named_target(name)
+    schedule = default_schedule(target, DType.FLOAT32, rows, 4096)
+    used = (schedule.rows + 1) * schedule.vectors + 1
+    assert used <= target.vector_registers

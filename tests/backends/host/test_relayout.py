@@ -1,0 +1,71 @@
+"""Copies between storages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graft.backends.host.kernels.relayout import relayout
+from graft.backends.host.storage import Storage
+from graft.base.dtypes import DType
+from graft.base.errors import InternalError
+from graft.llvm import load
+from graft.llvm.compile import object_code
+from graft.llvm.target import host_target
+from graft.loop.interpret import interpret
+
+PLAIN = (0, 0, 0, 0)
+CASES = [
+    ((1, 3, 24, 20), 0, 3),
+    ((2, 3, 5, 7), 3, 0),
+    ((3, 32, 7, 9), 0, 16),
+    ((1, 32, 7, 9), 16, 0),
+    ((2, 32, 7, 9), 16, 8),
+    ((2, 48, 7, 9), 8, 16),
+    ((1, 48, 7, 9), 16, 24),
+    ((1, 16, 7, 9), 16, 16),
+    ((2, 32, 1, 1), 0, 16),
+    ((2, 32, 1, 1), 16, 0),
+    ((2, 12, 3, 5), 1, 4),
+    ((2, 12, 3, 5), 3, 4),
+    ((2, 12, 3, 5), 6, 1),
+]
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("shape", "one", "other"), CASES)
+def test_copies(shape: tuple[int, ...], one: int, other: int, threads: int, dtype: DType) -> None:
+    source = Storage(dtype, shape, one, (1, 0, 2, 1) if one else PLAIN)
+    target = Storage(dtype, shape, other, (0, 3, 1, 2) if other else PLAIN)
+    data = np.random.default_rng(0).standard_normal(shape).astype(dtype.numpy)
+    function = relayout(source, target)
+    wanted, found = target.pack(data), target.pack(data)
+    found[...] = np.nan
+    code = load.load(function, object_code(function, host_target()))
+    code({"source": source.pack(data), "target": found}, threads)
+    np.testing.assert_array_equal(found, wanted)
+    found[...] = np.nan
+    interpret(function, {"source": source.pack(data), "target": found}, threads)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(), (1,), (5, 3, 17), (1, 1, 1, 5000), (3, 0, 2), (2, 1029)])
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.INT64, DType.BOOL, DType.FLOAT16])
+def test_copies_in_rows(shape: tuple[int, ...], threads: int, dtype: DType) -> None:
+    storage = Storage(dtype, shape)
+    data = storage.pack(np.random.default_rng(0).integers(0, 2, shape).astype(dtype.numpy))
+    found = storage.pack(1 - data.astype(np.int8))
+    function = relayout(storage, storage)
+    code = load.load(function, object_code(function, host_target()))
+    code({"source": data, "target": found}, threads)
+    np.testing.assert_array_equal(found, data)
+
+
+def test_storages_of_two_tensors_are_a_mistake() -> None:
+    one = Storage(DType.FLOAT32, (1, 8, 4, 4), 8)
+    with pytest.raises(InternalError, match="not of one tensor"):
+        relayout(one, Storage(DType.FLOAT32, (1, 8, 4, 5), 8))
+    with pytest.raises(InternalError, match="no image"):
+        relayout(Storage(DType.INT32, (1, 8, 4, 4)), Storage(DType.INT32, (1, 8, 4, 4), 8))

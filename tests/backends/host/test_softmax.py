@@ -1,0 +1,38 @@
+"""Softmax and its logarithm on row-major tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.backends.host.row_kernels import Case, check, refusal
+
+from graft.backends.host.kernels.softmax import softmax
+
+
+@pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
+@pytest.mark.parametrize("shape", [(1,), (7, 1), (3, 21), (2, 3, 64), (5, 197), (1, 1000)])
+def test_any_length(op: str, shape: tuple[int, ...]) -> None:
+    case = Case()
+    check(softmax, case, case(op, case.input(*shape), axis=-1))
+
+
+@pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
+def test_large_numbers_infinities_and_nan(op: str) -> None:
+    case = Case()
+    x = case.array(5, 37)
+    x[0] = 1e30
+    x[1] *= 300
+    x[2, 5] = -np.inf
+    x[3, 36] = np.nan
+    x[4, :36] = -np.inf
+    check(softmax, case, case(op, case.given(x), axis=1))
+
+
+def test_float64() -> None:
+    case = Case()
+    check(softmax, case, case("nn.softmax", case.input(4, 9, dtype="float64")), tolerance=1e-13)
+
+
+def test_other_axes_are_refused() -> None:
+    case = Case()
+    assert "last axis" in refusal(softmax, case, case("nn.softmax", case.input(3, 4), axis=0))
