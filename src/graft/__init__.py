@@ -3,6 +3,8 @@
     import graft
     module = graft.compile("model.onnx")
     outputs = module.run(None, {"input": x})
+    module.save("model.graft")
+    module = graft.load("model.graft")
 
 Names are loaded when they are first used, so that `import graft` stays cheap.
 """
@@ -16,13 +18,16 @@ if TYPE_CHECKING:
     from graft.base.errors import GraftError, UserError
     from graft.compiler import compile
     from graft.module import Module
+    from graft.runtime.loaded import load
 
 __version__ = "0.1.0"
-__all__ = ["GraftError", "Module", "UserError", "__version__", "compile"]
+
+__all__ = ["GraftError", "Module", "UserError", "__version__", "compile", "load"]
 
 _HOMES = {
     "compile": "graft.compiler",
     "Module": "graft.module",
+    "load": "graft.runtime.loaded",
     "GraftError": "graft.base.errors",
     "UserError": "graft.base.errors",
 }

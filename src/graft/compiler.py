@@ -16,7 +16,7 @@ from graft.ir.graph import Graph
 from graft.module import Module, Placement, Program
 from graft.passes.pipeline import optimize
 
-DEFAULT_TARGET = ("reference",)
+DEFAULT_TARGET = ("host",)
 
 
 class Executable(Program, Protocol):

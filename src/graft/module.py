@@ -6,6 +6,7 @@ The interface is the one that users of ONNX Runtime have in their fingers.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,6 +24,8 @@ class Program(Protocol):
     """Inputs in order in, outputs in order out."""
 
     def __call__(self, inputs: Sequence[Data]) -> list[Data]: ...
+
+    def save(self, path: str | os.PathLike[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,10 @@ class Module:
         wanted = self._wanted(output_names)
         results = self.program(self._ordered(feeds))
         return [results[position] for position in wanted]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the compiled model to a `.graft` file, which `graft.load` reads."""
+        self.program.save(path)
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         known = list(self.graph.output_names)

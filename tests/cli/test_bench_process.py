@@ -152,7 +152,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of the command in which a contender's process waits for an input that never comes."""
+    """A run of the command in which a contender takes forever to be imported."""
     package = (
         f"import pathlib, time\npathlib.Path({str(tmp_path / 'mark')!r}).touch()\ntime.sleep(600)"
     )

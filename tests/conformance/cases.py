@@ -15,11 +15,19 @@ import onnx
 from onnx.backend.test import BackendTest
 from onnx.backend.test.loader import load_model_tests
 
-from graft.onnx_backend import GraftBackend
+from graft.onnx_backend import GraftBackend, GraftRep
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 TRAINING = "ai.onnx.preview.training"
 LISTED = Path(__file__).with_name("not_passed.toml")
+
+
+class OnReference(GraftBackend):
+    """The reference backend behind ONNX's interface."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **options: Any) -> GraftRep:
+        return super().prepare(model, device, **{"target": ["reference"], **options})
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ def all_cases() -> tuple[Case, ...]:
             for kind in KINDS
             for test in load_model_tests(kind=kind)
         }
-        items = BackendTest(GraftBackend, __name__)._test_items
+        items = BackendTest(OnReference, __name__)._test_items
     found = {
         name.removesuffix("_cpu"): item.func
         for category in items.values()

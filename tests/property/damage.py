@@ -242,6 +242,17 @@ def damage_declarations(random: Random, model: onnx.ModelProto, _feeds: Feeds) -
         _damage_dims(random, tensor.shape.dim)
 
 
+def forget_shapes(random: Random, model: onnx.ModelProto, _feeds: Feeds) -> None:
+    """Inputs no longer tell their shapes, so that only running can tell what does not fit."""
+    for info in (*model.graph.input, *model.graph.output):
+        tensor = info.type.tensor_type
+        if info.type.HasField("tensor_type") and random.random() < 0.5:
+            tensor.ClearField("shape")
+        elif info.type.HasField("tensor_type"):
+            for dim in tensor.shape.dim:
+                dim.Clear()
+
+
 def _damage_dims(random: Random, dims: Any) -> None:
     action = random.randrange(4)
     if action == 0 or not dims:
@@ -411,6 +422,8 @@ DAMAGES: tuple[Damage, ...] = (
     insert_node,
     fix_input,
     fix_input,
+    forget_shapes,
+    forget_shapes,
     nest_in_branch,
     nest_in_loop,
     nest_in_function,
@@ -423,7 +436,7 @@ def data_for(graph: Graph, feeds: Feeds, random: Random) -> list[Data] | None:
     found: list[Data] = []
     for value in graph.inputs:
         given = feeds.get(value.name)
-        if given is not None and random.random() < 0.9:
+        if given is not None and random.random() < 0.8:
             found.append(given)
             continue
         made = list(_made(value.type, symbols, random))
@@ -436,9 +449,12 @@ def data_for(graph: Graph, feeds: Feeds, random: Random) -> list[Data] | None:
 def _made(type_: Type, symbols: dict[str, int], random: Random) -> Iterator[Data]:
     """One value of the type, or none where it would be too large."""
     if isinstance(type_, TensorType):
+        dims = type_.shape
+        if dims is None:
+            dims = tuple(random.randrange(4) for _ in range(random.randrange(5)))
         shape = tuple(
             dim if isinstance(dim, int) else symbols.setdefault(str(dim), random.randrange(4))
-            for dim in type_.shape or ()
+            for dim in dims
         )
         if math.prod(shape) <= MOST_FED:
             yield _array(random, type_.dtype.numpy, shape)

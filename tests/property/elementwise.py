@@ -245,8 +245,7 @@ def identity(s: Sketch) -> None:
         return
     operands = (x, s.number_like(x, number, rank))
     flip = name in ("multiply", "add") and s.chance(2)
-    level = EXACT if (name, number) == ("multiply", 0.0) else STRICT
-    s.add(name, *operands[:: -1 if flip else 1], level=level, bound=s.bound(x))
+    s.add(name, *operands[:: -1 if flip else 1], bound=s.bound(x))
 
 
 def twice(s: Sketch) -> None:

@@ -64,9 +64,9 @@ def fill(s: Sketch, count: int) -> None:
 
 
 def outputs_of(s: Sketch) -> list[Value]:
-    """Up to four values, late ones rather than early ones; at times an input, or one twice."""
+    """A few values, late ones rather than early ones; at times an input, or one twice."""
     values = [value for value in s.info if isinstance(value.type, TensorType)]
-    chosen = [values[-1 - s.number(0, min(len(values), 6) - 1)] for _ in range(s.number(1, 3))]
+    chosen = [values[-1 - s.number(0, min(len(values), 8) - 1)] for _ in range(s.number(1, 4))]
     if s.chance(5) and s.feeds:
         chosen.append(s.pick(s.feeds).value)
     if s.chance(5):

@@ -94,6 +94,8 @@ def transpose(s: Sketch) -> None:
         x = s.add("transpose", x, axes=None if s.chance(8) else axes)
         if is_float(x) and s.chance(3):
             x = s.add(s.pick(("negative", "nn.relu", "abs")), x, level=EXACT)
+        if rank >= 2 and s.chance(5):
+            x = s.add("trilu", x, upper=s.chance(2), k=s.number(-1, 1))
 
 
 def transposed_pair(s: Sketch) -> None:
@@ -103,9 +105,7 @@ def transposed_pair(s: Sketch) -> None:
     other = s.add("transpose", s.add("negative", x), axes=axes)
     if s.chance(3):
         other = s.number_like(x, 2, s.number(0, len(axes) + 1))
-    result = s.add("subtract", one, other, bound=2 * s.bound(x) + 2)
-    if s.chance(2):
-        s.add("trilu", result, upper=s.chance(2), k=s.number(-1, 1))
+    s.add("subtract", one, other, bound=2 * s.bound(x) + 2)
 
 
 def axes_of_one(s: Sketch) -> None:

@@ -17,8 +17,8 @@ _HEADER = ("contender", "version", "median", "best", "10 %", "90 %", "cores", "r
 _NUMBERS = (2, 3, 4, 5, 6, 7)
 _LEGEND = (
     "median, best and percentiles: of single runs; cores: how many were busy on average",
-    f"ratio: Graft's time over the contender's, with its {CONFIDENCE:.0%} confidence interval;"
-    " below 1 Graft is faster",
+    "ratio: Graft's time over the contender's, below 1 where Graft is faster, with its"
+    f" {100 * CONFIDENCE:.0f} % confidence interval",
 )
 
 
@@ -62,10 +62,12 @@ class Comparison:
     @property
     def best_peer(self) -> Standing | None:
         """The fastest of those that Graft has a ratio to."""
-        peers = [one for one in self.standings if one.timing and one.contender.name != GRAFT]
-        return min(
-            peers, key=lambda one: one.timing.summary.median if one.timing else 0.0, default=None
-        )
+        timed = {
+            one.timing.summary.median: one
+            for one in self.standings
+            if one.timing is not None and one.contender.name != GRAFT
+        }
+        return timed[min(timed)] if timed else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,12 +93,12 @@ def known_results(node: Node, known: Sequence[Array | None]) -> list[Array]:
             absent = op.absent(len(known))
             types = [v.type if v else None for v in node.inputs]
             results = op.symbolic(attrs, [*known, *absent], [*types, *absent])
+        found = results if isinstance(results, tuple) else (results,)
+        if any(not isinstance(result, (np.ndarray, np.generic)) for result in found):
+            return []
+        return [_settled(np.asarray(result)) for result in found]
     except _FAILURES:
         return []
-    found = results if isinstance(results, tuple) else (results,)
-    if any(not isinstance(result, (np.ndarray, np.generic)) for result in found):
-        return []
-    return [_settled(np.asarray(result)) for result in found]
 
 
 def _may_evaluate(node: Node, known: Sequence[Array | None]) -> bool:

@@ -8,11 +8,13 @@ at least 0). Two questions are answered: whether an index expression is surely n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from graft.loop.affine import (
+    Monomial,
     Polynomial,
     atom_key,
     constant_value,
@@ -33,10 +35,12 @@ from graft.loop.ir import (
     Select,
     Var,
 )
+from graft.loop.numeric import NumericBounds
 from graft.loop.traverse import variables, walk_expr
 
-MAX_STEPS = 24  # eliminations in one chain of reasoning
-MAX_WORK = 600  # eliminations in all for one question
+MAX_STEPS = 16  # eliminations in one chain of reasoning
+MAX_WORK = 150  # eliminations in all for one question
+MAX_TERMS = 20  # of a sum that is worth reasoning about
 ONE: Polynomial = {(): 1}
 
 
@@ -59,6 +63,9 @@ class Context:
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     facts: tuple[Polynomial, ...] = ()
+    _answers: dict[frozenset[tuple[Monomial, int]], bool] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def bind(self, name: str, low: Expr | None, high: Expr | None) -> Context:
         """With a variable and its bounds, which may mention those bound before."""
@@ -90,7 +97,10 @@ class Context:
 
     def proves(self, terms: Polynomial) -> bool:
         """Whether the polynomial is surely at least 0."""
-        return _Prover(self).holds(terms)
+        question = frozenset(terms.items())
+        if question not in self._answers:
+            self._answers[question] = _Prover(self).holds(terms)
+        return self._answers[question]
 
     def at_most(self, left: Expr, right: Expr) -> bool:
         """Whether left <= right for sure."""
@@ -135,10 +145,11 @@ class _Prover:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._order = {name: place for place, name in enumerate(context.ranges)}
+        self._numeric = NumericBounds(context.ranges)
         self._work = 0
 
     def holds(self, terms: Polynomial) -> bool:
-        if self._at_least_zero(terms, MAX_STEPS):
+        if self._numeric.of(expression(terms))[0] >= 0 or self._at_least_zero(terms, MAX_STEPS):
             return True
         facts = [fact for fact in self._context.facts if self._related(fact, terms)]
         return any(self._at_least_zero(plus(terms, fact, -1), MAX_STEPS) for fact in facts)
@@ -151,7 +162,7 @@ class _Prover:
         if value is not None:
             return value >= 0
         self._work += 1
-        if steps == 0 or self._work > MAX_WORK:
+        if steps == 0 or self._work > MAX_WORK or len(terms) > MAX_TERMS:
             return False
         atom = max({atom for monomial in terms for atom in monomial}, key=self._rank)
         factor, rest = _factored(terms, atom)
@@ -188,10 +199,8 @@ class _Prover:
                 bound = low if positive else high
                 return bound is not None and with_value(bound)
             case Binary(BinaryKind.FLOOR_DIVIDE, value, Const(value=int(divisor))) if divisor > 0:
-                ends = interval(value, self._context.ranges, self._context)
-                end = ends.low if positive else ends.high
-                known = None if end is None else constant_value(polynomial(end))
-                if known is not None and with_value(Const(known // divisor)):
+                end = self._numeric.of(atom)[0 if positive else 1]
+                if not math.isinf(end) and with_value(Const(int(end))):
                     return True
                 # Everything times the divisor: divisor * (x // divisor) is x - x % divisor.
                 remainder = Binary(BinaryKind.FLOOR_MODULO, value, Const(divisor))

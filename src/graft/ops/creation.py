@@ -19,7 +19,6 @@ from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import TensorType, Type
 from graft.ops.rules import require, symbolic_by, unknown_shape
 
-
 # More than NumPy can have; who has a shape of a million axes has made a mistake.
 _MOST_AXES = 1 << 10
 

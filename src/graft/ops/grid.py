@@ -212,6 +212,7 @@ def _affine_grid_type(
     extents: tuple[AnyDim, ...] | None = attrs.size
     if extents is None:
         assert size is not None
+        require(size.rank in (None, 1), f"the size is {size}, not a list")
         length = size.shape[0] if size.shape else UNKNOWN
         count = length if isinstance(length, int) else rows + 2
         if not isinstance(count, int):

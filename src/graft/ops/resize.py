@@ -163,7 +163,9 @@ def taps(attrs: ResizeAttrs, axis: AxisResize) -> tuple[Array, Array]:
 def _scaled(extent: AnyDim, scale: float) -> AnyDim:
     """floor(extent * scale), in float32 where both are numbers, as ONNX infers shapes."""
     if isinstance(extent, int):
-        return int(np.floor(np.float32(extent) * np.float32(scale)))
+        scaled = np.floor(np.float32(extent) * np.float32(scale))
+        require(bool(np.isfinite(scaled)), f"{extent} times {scale} is no extent")
+        return int(scaled)
     exact = Fraction(scale)
     if exact.denominator <= 1024 and exact.numerator <= 1024:  # float32 makes no error then
         return extent * exact.numerator // exact.denominator

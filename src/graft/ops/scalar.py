@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from graft.base.dtypes import DType
+from graft.ir.graph import Node
 from graft.loop.build import Term, call, cast, compare, equal, maximum, minimum, select
 from graft.loop.ir import CompareKind
 
@@ -90,6 +91,11 @@ SCALARS: dict[str, Scalar] = {
         )
     },
 }
+
+def has_scalar(node: Node) -> bool:
+    """Whether the table serves the node; bounds of `clip` have to be attributes."""
+    return node.op.name in SCALARS and (node.op.name != "clip" or len(node.inputs) == 1)
+
 
 # Dtypes for which the table's formulas are what the operators mean.
 SCALAR_DTYPES = frozenset({DType.FLOAT32, DType.FLOAT64})

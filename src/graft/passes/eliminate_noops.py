@@ -59,7 +59,7 @@ def transpose_in_order(site: Site) -> Replacement:
     axes = site.node.attrs.axes
     if axes is None or tuple(axes) != tuple(range(len(axes))):
         return Refusal("axes change places")
-    return data
+    return data if data.shape is not None else Refusal("the rank may not fit")
 
 
 @RULES.rule(is_op("cast"))

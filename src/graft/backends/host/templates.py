@@ -17,7 +17,9 @@ from graft.backends.host.kernels.pool import pool2d
 from graft.backends.host.kernels.rows import rows
 from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.winograd import winograd
+from graft.ir.op import Kind
 from graft.llvm.target import Target
+from graft.ops.scalar import has_scalar
 from graft.rewrite.rule import Refusal
 
 TEMPLATES: tuple[Template, ...] = (
@@ -39,6 +41,9 @@ TEMPLATES: tuple[Template, ...] = (
 
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """The first template's kernel that takes the group, or all refusals in one."""
+    for node in group.nodes:
+        if node.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST) and not has_scalar(node):
+            return Refusal(f"{node.op.name} has no native form yet")
     reasons: list[str] = []
     for template in TEMPLATES:
         made = template(group, stores, target)

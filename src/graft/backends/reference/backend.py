@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
+from graft.base.errors import UnsupportedError
 from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph
 
@@ -22,14 +24,21 @@ class ReferenceBackend:
 class ReferenceProgram:
     """A graph that runs on the reference evaluator; safe to call from several threads."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, reason: str = "the reference backend was asked for") -> None:
         self._graph = graph
+        self._reason = reason
 
     @property
     def reference_nodes(self) -> dict[str, str]:
-        """All nodes: this is the reference evaluator."""
-        asked = "the reference backend was asked for"
-        return {node.output.name: asked for node in self._graph.walk() if node.outputs}
+        """All nodes, with the reason why they are here."""
+        return {node.output.name: self._reason for node in self._graph.walk() if node.outputs}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Refused: a file holds native code."""
+        raise UnsupportedError(
+            f"'{path}' is not written: a file holds native code, and this model runs on the"
+            f" reference evaluator ({self._reason})"
+        )
 
     def __call__(self, inputs: Sequence[Data]) -> list[Data]:
         return evaluate(self._graph, inputs)

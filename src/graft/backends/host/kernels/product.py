@@ -35,6 +35,7 @@ from graft.loop.ir import (
 # Fewer rows than this are bound by memory: wide panels then stream better than tall tiles.
 FEW_ROWS = 4
 WIDEST_PANEL = 4
+MANY_REGISTERS = 32
 # Panels that the threads should at least have to share.
 ENOUGH_PANELS = 16
 
@@ -54,16 +55,22 @@ class ProductSchedule:
 
 
 def default_schedule(target: Target, dtype: DType, rows: int, columns: int) -> ProductSchedule:
-    """Tiles that fill the registers; for few rows, wide ones."""
+    """Tiles that fill the registers; for few rows, wide ones.
+
+    Many vectors and few rows are best: rows are read a long way apart, and more of them than a
+    cache has ways can push each other out of it.
+    """
     lanes = target.lanes(dtype)
-    most = WIDEST_PANEL if rows <= FEW_ROWS else 2
-    vectors = most
-    while vectors > 1 and (
-        (rows <= FEW_ROWS and (rows + 1) * vectors >= target.vector_registers)
-        or columns <= lanes * (vectors - 1)
-        or (rows <= FEW_ROWS and columns < ENOUGH_PANELS * lanes * vectors)
-    ):
-        vectors //= 2
+    if rows <= FEW_ROWS:
+        vectors = WIDEST_PANEL
+        while vectors > 1 and (
+            (rows + 1) * vectors >= target.vector_registers
+            or columns < ENOUGH_PANELS * lanes * vectors
+        ):
+            vectors //= 2
+    else:
+        widest = WIDEST_PANEL if target.vector_registers >= MANY_REGISTERS else 2
+        vectors = min(range(widest, 0, -1), key=lambda v: -(-columns // (v * lanes)) * v)
     return ProductSchedule(min(rows, most_pixels(target, vectors)), vectors, lanes)
 
 
