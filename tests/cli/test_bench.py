@@ -8,6 +8,7 @@ import pytest
 from tests.cli.fakes import SOURCES, fake, let_workers_import
 from tests.cli.tiny import TWO_INPUTS, saved
 
+from graft import __version__
 from graft.cli.bench_contenders import CONTENDERS, PEERS
 from graft.cli.bench_machine import Machine
 from graft.cli.bench_report import MARKDOWN, TEXT, Comparison, Standing, Timing, to_json
@@ -103,7 +104,7 @@ def test_graft_beside_onnxruntime(
     assert compared["inputs"][0] == {"name": "x", "type": "float32[3, 1]"}
     assert (compared["rounds"], compared["best_peer"]) == (2, "onnxruntime")
     graft, onnxruntime = compared["contenders"]
-    assert graft["version"].startswith("0.1.0 (reference: ")
+    assert graft["version"].startswith(f"{__version__} (")
     for one in (graft, onnxruntime):
         summary = one["timing"]["summary"]
         assert 0 < summary["best"] <= summary["median"] <= summary["ninetieth"] < 1

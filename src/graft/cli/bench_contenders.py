@@ -75,7 +75,7 @@ CONTENDERS = {GRAFT: _contender(GRAFT, "Graft"), **PEERS}
 
 def ready_graft(task: Task) -> Ready:
     """Graft with its default targets, which share the work as they see fit."""
-    module = graft.compile(task.model)
+    module = graft.compile(task.model, threads=task.threads)
     version = f"{graft.__version__} ({module.placement})"
     return Ready(version, lambda: module.run(None, task.feeds))
 

@@ -92,6 +92,7 @@ SCALARS: dict[str, Scalar] = {
     },
 }
 
+
 def has_scalar(node: Node) -> bool:
     """Whether the table serves the node; bounds of `clip` have to be attributes."""
     return node.op.name in SCALARS and (node.op.name != "clip" or len(node.inputs) == 1)

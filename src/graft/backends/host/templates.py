@@ -5,6 +5,7 @@ from __future__ import annotations
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores, Template
 from graft.backends.host.kernels.attention import attention
+from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
@@ -14,6 +15,7 @@ from graft.backends.host.kernels.image_pointwise import image_pointwise
 from graft.backends.host.kernels.layer_norm import layer_norm
 from graft.backends.host.kernels.movement import movement
 from graft.backends.host.kernels.pool import pool2d
+from graft.backends.host.kernels.reduce import reduce
 from graft.backends.host.kernels.rows import rows
 from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.winograd import winograd
@@ -31,10 +33,12 @@ TEMPLATES: tuple[Template, ...] = (
     image_pointwise,
     image_concat,
     dense,
+    batch_matmul,
     attention,
     softmax,
     layer_norm,
     rows,
+    reduce,
     movement,
 )
 

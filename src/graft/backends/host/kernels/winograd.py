@@ -4,13 +4,15 @@ Tiles of 6x6 input pixels become 36 numbers per channel, the weights 36 per pair
 matrix products over the channels replace the convolution, and a transform back gives 4x4 pixels.
 A job is a chunk of tiles and a share of the result's channel blocks: it transforms its tiles into
 scratch memory, multiplies, and transforms back through the epilogue. The price is rounding: the
-transforms' numbers grow, and the error is some ten times that of direct summation in float32.
+transforms' numbers grow, and the largest error is some ten times that of direct summation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -49,34 +51,37 @@ from graft.rewrite.rule import Refusal
 OUT, IN = 4, 6  # pixels of a tile along one side
 POINTS = IN * IN
 
-_INPUT = np.array(
-    [
-        [4, 0, -5, 0, 1, 0],
-        [0, -4, -4, 1, 1, 0],
-        [0, 4, -4, -1, 1, 0],
-        [0, -2, -1, 2, 1, 0],
-        [0, 2, -1, -2, 1, 0],
-        [0, 4, 0, -5, 0, 1],
-    ]
-)
-_OUTPUT = np.array(
-    [
-        [1, 1, 1, 1, 1, 0],
-        [0, 1, -1, 2, -2, 0],
-        [0, 1, 1, 4, 4, 0],
-        [0, 1, -1, 8, -8, 1],
-    ]
-)
-_WEIGHT = np.array(
-    [
-        [1 / 4, 0, 0],
-        [-1 / 6, -1 / 6, -1 / 6],
-        [-1 / 6, 1 / 6, -1 / 6],
-        [1 / 24, 1 / 12, 1 / 6],
-        [1 / 24, -1 / 12, 1 / 6],
-        [0, 0, 1],
-    ]
-)
+# Where the polynomials behind the algorithm are evaluated, beside infinity. The textbook's nodes
+# 0, 1, -1, 2, -2 make five times the error; these and the matrices for data are exact in binary.
+NODES = (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2))
+
+
+def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
+    """Coefficients, lowest first, of the product of x minus each root."""
+    found = [Fraction(1)]
+    for root in roots:
+        raised = [Fraction(0), *found]
+        found = [r - root * f for r, f in zip(raised, [*found, Fraction(0)], strict=True)]
+    return found
+
+
+def _matrices() -> tuple[Array, Array, Array]:
+    """Toom and Cook's construction: the transforms of data, of results and of weights."""
+    others = [[n for n in NODES if n != node] for node in NODES]
+    data = [[*_polynomial(rest), Fraction(0)] for rest in others]
+    data.append(_polynomial(NODES))
+    result = [[*(n**i for n in NODES), Fraction(i == OUT - 1)] for i in range(OUT)]
+    scale = [math.prod(n - o for o in rest) for n, rest in zip(NODES, others, strict=True)]
+    weight = [[n**i / s for i in range(3)] for n, s in zip(NODES, scale, strict=True)]
+    weight.append([Fraction(0), Fraction(0), Fraction(1)])
+    data_array, result_array, weight_array = (
+        np.array([[float(number) for number in row] for row in matrix])
+        for matrix in (data, result, weight)
+    )
+    return data_array, result_array, weight_array
+
+
+_INPUT, _OUTPUT, _WEIGHT = _matrices()
 
 # Fewer tiles than this do not pay: the transformed weights would be read for too little.
 LEAST_TILES = 12
@@ -170,7 +175,7 @@ class _Names:
 
 
 def _combined(names: _Names, row: Array, vectors: Sequence[Expr]) -> Expr:
-    """A linear combination with small integer coefficients."""
+    """A linear combination."""
     total: Expr | None = None
     for factor, vector in zip(row.tolist(), vectors, strict=True):
         if factor == 0:
