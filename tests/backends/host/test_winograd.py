@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import graft
+import graft.ops
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
