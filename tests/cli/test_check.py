@@ -15,6 +15,7 @@ from graft.cli import localize, peer
 from graft.cli.main import main
 from graft.ir.graph import Graph
 from graft.ir.op import OPS, get_op
+from graft.ops.scalar import SCALARS
 from graft.passes import pipeline
 
 CHAIN = """
@@ -107,12 +108,12 @@ def test_later_nodes_are_not_blamed_for_what_came_before(
     """Each of many nodes is off by less than the tolerance, all together by more."""
     break_operator(monkeypatch, "tanh", lambda right: right * np.float32(1.0008))
     nodes = " ".join(f"x{n + 1} = Tanh (x{n})" for n in range(6))
-    model = saved(tmp_path, f"g (float[9] x0) => (float[9] x6) {{ {nodes} }}")
-    facts = checked(capsys, model, code=1)
+    model = saved(tmp_path, f"g (float[n] x0) => (float[n] x6) {{ {nodes} }}")
+    facts = checked(capsys, model, "--dim", "n=9", code=1)
     assert facts["outputs"][0]["wrong"] > 0
     assert facts["nodes"]["agree"] is True
     assert facts["nodes"]["values_compared"] == 6
-    assert main(["check", model]) == 1
+    assert main(["check", model, "--dim", "n=9"]) == 1
     text = capsys.readouterr().out
     assert "6 values compared: no node differs on its own" in text
     assert "small errors that add up" in text
@@ -277,3 +278,13 @@ def test_without_onnxruntime(
 def test_what_onnxruntime_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = saved(tmp_path, "g (complex64[2] x) => (complex64[2] y) { y = Identity (x) }")
     assert "ONNX Runtime cannot run the model: " in refused(capsys, model)
+
+
+def test_native_code_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(SCALARS, "tanh", lambda _attrs, x: x * 0.5)
+    model = saved(tmp_path, "g (float[9] x) => (float[9] y) { y = Tanh (x) }")
+    assert checked(capsys, model, code=1)["blamed_pass"]["name"] == "native code"
+    assert main(["check", model]) == 1
+    assert "native code introduces the difference" in capsys.readouterr().out

@@ -456,7 +456,7 @@ def _made(type_: Type, symbols: dict[str, int], random: Random) -> Iterator[Data
             dim if isinstance(dim, int) else symbols.setdefault(str(dim), random.randrange(4))
             for dim in dims
         )
-        if math.prod(shape) <= MOST_FED:
+        if math.prod(max(extent, 1) for extent in shape) <= MOST_FED:
             yield _array(random, type_.dtype.numpy, shape)
     elif isinstance(type_, SequenceType):
         yield [

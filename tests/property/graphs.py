@@ -24,6 +24,7 @@ from graft.ir.printer import to_text
 from graft.ir.types import TensorType
 
 LARGEST_GRAPH = 16  # emitters, each of which adds one node or a few
+LARGEST_OUTPUTS = 12
 
 _PLACES = (
     None,
@@ -64,9 +65,12 @@ def fill(s: Sketch, count: int) -> None:
 
 
 def outputs_of(s: Sketch) -> list[Value]:
-    """A few values, late ones rather than early ones; at times an input, or one twice."""
+    """Most of what nobody reads; at times an inner value, an input, or a value twice."""
     values = [value for value in s.info if isinstance(value.type, TensorType)]
-    chosen = [values[-1 - s.number(0, min(len(values), 8) - 1)] for _ in range(s.number(1, 4))]
+    loose = [value for value in values if value not in s.read and not s.chance(4)]
+    chosen = loose[-LARGEST_OUTPUTS:] or values[-1:]
+    if s.chance(3):
+        chosen.append(s.pick(values))
     if s.chance(5) and s.feeds:
         chosen.append(s.pick(s.feeds).value)
     if s.chance(5):

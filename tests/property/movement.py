@@ -25,6 +25,7 @@ from graft.ir.graph import Value
 from graft.ir.types import Shape
 
 ANY = data.EVERY
+FAR = 2**31 - 1  # beyond every axis
 
 
 def tensor_of(s: Sketch, least: int, dtypes: Sequence[DType] = ANY, level: int = FUZZY) -> Value:
@@ -123,10 +124,12 @@ def strided_slice(s: Sketch) -> None:
     x = tensor_of(s, 1)
     rank = len(x.shape or ())
     axes = permutation(s, rank)[: s.number(1, rank)]
-    if s.chance(4):  # the whole of it
-        s.add("strided_slice", x, begin=[0] * len(axes), end=[2**31 - 1] * len(axes), axes=axes)
+    if s.chance(3):  # the whole of it, forwards or backwards
+        ways = [s.pick(((0, FAR, 1), (-1, -FAR, -1))) for _ in axes]
+        begin, end, strides = ([way[i] for way in ways] for i in range(3))
+        s.add("strided_slice", x, begin=begin, end=end, strides=strides, axes=axes)
         return
-    end = [s.pick((2**31 - 1, 2, -1, 0, -(2**31 - 1), 100)) for _ in axes]
+    end = [s.pick((FAR, 2, -1, 0, -FAR, 100)) for _ in axes]
     strides = [s.pick((1, 2, -1, 3, -2)) for _ in axes]
     begin = [s.number(-4 if stride > 0 else -1, 3) for stride in strides]
     listed = {} if axes == list(range(len(axes))) and s.chance(2) else {"axes": axes}
@@ -137,6 +140,7 @@ def concatenate(s: Sketch) -> None:
     x = tensor_of(s, 1)
     axis = axis_of(s, x)
     for _ in range(s.number(1, 2)):
+        axis = axis_of(s, x) if s.chance(3) else axis
         parts = [x, *([x] if s.chance(3) else [])]
         if x.tensor.is_static:
             shape = list(x.shape or ())
@@ -171,6 +175,9 @@ def pad(s: Sketch) -> None:
         number = None
     if s.chance(5):
         widths = [0] * len(widths)
+        if low < 0 and s.chance(2):  # as much is cut off as is added
+            axis = axis_of(s, x) % len(shape)
+            widths[axis], widths[axis + len(shape)] = 1, -1
     bound = max(s.bound(x), 1.0)
     s.add("nn.pad", x, pad_width=widths, value=number, mode=mode, bound=bound)
 

@@ -74,7 +74,7 @@ def composite(s: Sketch, fill: Fill) -> None:
     formals = nest.take(captures(s))
     fill(nest.sketch, s.number(1, 4))
     outputs = results(nest.sketch, formals, s.number(1, 2))
-    made = s.g.call("composite", *nest.operands, body=nest.build(*outputs), label="some.part")
+    made = s.call("composite", *nest.operands, body=nest.build(*outputs), label="some.part")
     for value, inner in zip(made, outputs, strict=True):
         s.know(value, nest.sketch.info[inner])
 
@@ -89,7 +89,7 @@ def branch(s: Sketch, fill: Fill) -> None:
     fill(no.sketch, s.number(0, 3))
     other = [_like(no.sketch, value) for value in one]
     bodies = {"then_branch": yes.build(*one), "else_branch": no.build(*other)}
-    made = s.g.call("if", condition(s), *operands, **bodies)
+    made = s.call("if", condition(s), *operands, **bodies)
     for value, a, b in zip(made, one, other, strict=True):
         s.know(value, _either(yes.sketch.info[a], no.sketch.info[b]))
 
@@ -127,7 +127,7 @@ def loop(s: Sketch, fill: Fill) -> None:
     stacked = [inner.find(can_stack) or turn for _ in range(s.number(0, 2))]
     body = nest.build(go, *states, *stacked)
     count = s.constant(np.array(s.number(0, 3))) if s.chance(2) else s.counts(None)
-    made = s.g.call("loop", count, condition(s), *nest.operands, body=body, carried=carried)
+    made = s.call("loop", count, condition(s), *nest.operands, body=body, carried=carried)
     for value, source in zip(made, (*states, *stacked), strict=True):
         s.know(value, inner.info[source])
 
@@ -160,7 +160,7 @@ def scan(s: Sketch, fill: Fill) -> None:
         return
     attrs: dict[str, Any] = {"carried": 0, "num_scan_inputs": 1, "output_axes": [0]}
     directions = {"input_directions": [s.number(0, 1)], "output_directions": [s.number(0, 1)]}
-    (made,) = s.g.call("scan", x, body=nest.build(out), input_axes=[axis], **attrs, **directions)
+    (made,) = s.call("scan", x, body=nest.build(out), input_axes=[axis], **attrs, **directions)
     s.know(made, inner.info[out])
 
 
@@ -168,7 +168,7 @@ def repeated(s: Sketch, _fill: Fill) -> None:
     """A node once more, for common-subexpression elimination to find."""
     if s.calls:
         op, inputs, level, bound, attrs = s.pick(s.calls[-6:])
-        flip = op in ("add", "multiply", "maximum", "equal") and s.chance(2)
+        flip = op in ("add", "multiply", "maximum", "subtract", "less") and s.chance(2)
         s.add(op, *inputs[:: -1 if flip else 1], level=level, bound=bound, **attrs)
 
 

@@ -99,6 +99,7 @@ class Sketch:
         self.g = builder
         self.depth = depth
         self.info: dict[Value, Info] = {}
+        self.read: set[Value] = set()
         self.inputs: list[Value] = []
         self.feeds: list[Feed] = []
         self.symbols: tuple[AnyDim, ...] = ()
@@ -127,17 +128,22 @@ class Sketch:
         **attrs: Any,
     ) -> Value:
         """A node; gives its first result. Without a bound it is the largest of the operands'."""
-        results = self.g.call(op, *inputs, **attrs)
+        results = self.call(op, *inputs, **attrs)
         given = [self.info[v] for v in inputs if v is not None]
         floats = [self.info[v] for v in inputs if v is not None and is_float(v)]
         found = min([level, *(info.level for info in floats)])
         limit = max((info.bound for info in given), default=math.inf) if bound is None else bound
         for value in results:
-            discrete = not is_float(value) and op not in ("shape_of", "composite", "if", "loop")
+            discrete = not is_float(value) and op != "shape_of"
             assert found > FUZZY or not discrete, f"{op} jumps"
             self.know(value, Info(found if is_float(value) else STRICT, limit))
         self.calls.append((op, inputs, level, bound, attrs))
         return results[0]
+
+    def call(self, op: str, *inputs: Value | None, **attrs: Any) -> tuple[Value, ...]:
+        """A node of whose results nothing is known yet."""
+        self.read.update(value for value in inputs if value is not None)
+        return self.g.call(op, *inputs, **attrs)
 
     def know(self, value: Value, info: Info) -> Value:
         self.info[value] = info

@@ -6,12 +6,15 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.ir.evaluate import Data
+
+if TYPE_CHECKING:
+    from graft.ir.evaluate import Data
 
 
 def arrays_in(path: Path) -> dict[str, Array]:

@@ -37,6 +37,7 @@ from graft.cli.compare import Tolerance
 from graft.cli.inputs import add_input_arguments
 from graft.cli.report import print_json, print_lines
 from graft.cli.status import status
+from graft.cli.usage import positive
 from graft.ir.evaluate import Data
 from graft.ir.types import TensorType
 
@@ -103,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, default, explanation in counts:
         parser.add_argument(
-            f"--{name}", metavar="N", type=_positive, default=default, help=explanation
+            f"--{name}", metavar="N", type=positive, default=default, help=explanation
         )
     parser.add_argument(
         "--seconds",
@@ -125,12 +126,6 @@ def _peers(names: str) -> list[str]:
             known = ", ".join(PEERS)
             raise argparse.ArgumentTypeError(f"there is no peer '{name}'; there are {known}")
     return chosen
-
-
-def _positive(given: str) -> int:
-    if not given.isdecimal() or int(given) == 0:
-        raise argparse.ArgumentTypeError(f"'{given}' is not a positive whole number")
-    return int(given)
 
 
 def _seconds(given: str) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.inputs import add_input_arguments, feed
 from graft.cli.localize import (
+    NATIVE,
     NodeComparison,
     NodeDifference,
     PassBlame,
@@ -176,7 +177,7 @@ def _text(verdict: Verdict) -> Iterator[str]:
     if verdict.moved_rows:
         yield f"  {counted(verdict.moved_rows, 'row')} in another order: near ties"
     if verdict.blame is not None:
-        title = "The graph as imported agrees, so one of the passes is to blame"
+        title = "The graph as imported agrees, so what comes after is to blame"
         yield from section(title, [_blame(verdict.blame)])
     if verdict.nodes is not None:
         yield from _node_text(verdict.nodes, verdict.outputs_agree)
@@ -199,6 +200,8 @@ def _figures(difference: Difference) -> tuple[str, str, str, str]:
 
 
 def _blame(blame: PassBlame) -> str:
+    if blame.name == NATIVE:
+        return "the graph after all passes agrees, too: native code introduces the difference"
     return f"{blame.name} (pass {blame.position} of {blame.total}) introduces the difference"
 
 

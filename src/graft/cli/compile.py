@@ -1,4 +1,4 @@
-"""`graft compile`: model file in, the text of one stage of the compiler out."""
+"""`graft compile`: model file in; a `.graft` file, or one stage of the compiler as text, out."""
 
 from __future__ import annotations
 
@@ -8,54 +8,111 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from graft.cli.report import pass_line, seconds_text
+from graft.cli.kernels import KERNEL_STAGES, kernel_text
+from graft.cli.report import pass_line, print_json, print_lines, seconds_text
+from graft.cli.save import Saved, save
 from graft.cli.status import status
-from graft.cli.usage import UsageError
+from graft.cli.usage import UsageError, positive
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
 from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import PassReport, optimize, run_passes
+from graft.runtime.artifact import SUFFIX
 
 DESCRIPTION = """\
-Compile a model up to a stage and print the graph that is there. The stages, in order:
+Compile a model for this machine and save it, or print what is there at a stage of
+the compiler. The stages, in order:
   graph        as imported, with the ONNX names
   optimized    after the frontend passes
-  fused        after grouping what one kernel should compute"""
+  fused        after grouping what one kernel should compute
+  loops        the loops of each kernel
+  llvm         each kernel as LLVM gets it
+  asm          each kernel as assembly for this machine"""
 EXAMPLES = """\
+  graft compile model.onnx -o model.graft                  for `graft run`, `graft.load`
+  graft compile model.onnx -o model.graft --json           sizes and times for programs
   graft compile model.onnx --emit graph                    the graph as imported
   graft compile model.onnx --emit optimized -v >after.txt  what each pass did, on stderr
-  graft compile model.onnx --emit fused --output fused.txt
+  graft compile model.onnx --emit loops --output loops.txt
 """
 
-STAGES = ("graph", "optimized", "fused")
+GRAPH_STAGES = ("graph", "optimized", "fused")
+STAGES = (*GRAPH_STAGES, *KERNEL_STAGES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
     parser.add_argument("--emit", choices=STAGES, help="the stage to stop at and print")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write there instead of standard output"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help=f"the {SUFFIX} file to save; with --emit, where to write the text",
+    )
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive,
+        help="for graft.compile; a file runs with any number, see `graft run --threads`",
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="say on standard error what each pass did"
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the file")
 
 
 def execute(options: argparse.Namespace) -> int:
-    if options.emit is None:
-        hint = f"choose one of {', '.join(f'--emit {name}' for name in STAGES)}"
-        raise UsageError("graft compile wants to know which stage to print", hint=hint)
+    _check(options)
     # What the passes report goes to the same terminal.
     progress = nullcontext() if options.verbose else status(f"compiling {options.model.name}")
+    if options.emit is None:
+        with progress:
+            saved = _saved(options)
+        if options.json:
+            print_json(saved.to_json())
+        else:
+            print_lines(saved.lines())
+        return 0
     with progress:
-        graph = stage(options.model, options.emit, options.verbose)
-        text = to_text(graph).text
+        text = _text(options)
     if options.output is None:
         print(text, end="")
     else:
         options.output.write_text(text, encoding="utf-8")
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse options that leave open what is wanted."""
+    if options.emit is not None:
+        if options.json or options.threads is not None:
+            raise UsageError(f"--json and --threads are for saving a {SUFFIX} file, not for --emit")
+        return
+    stages = ", ".join(f"--emit {name}" for name in STAGES)
+    if options.output is None:
+        hint = f"save it with -o FILE{SUFFIX}, or choose one of {stages}"
+        raise UsageError("graft compile wants to know what to make of the model", hint=hint)
+    if options.output.suffix != SUFFIX:
+        raise UsageError(
+            f"a compiled model goes to a file whose name ends in {SUFFIX},"
+            f" and '{options.output}' does not",
+            hint=f"for a file of text choose one of {stages}",
+        )
+
+
+def _saved(options: argparse.Namespace) -> Saved:
+    start = time.perf_counter()
+    # Only those who want to hear of the passes need them apart from the rest.
+    graph = stage(options.model, "optimized" if options.verbose else "graph", options.verbose)
+    return save(options.model, graph, options.output, options.threads, start)
+
+
+def _text(options: argparse.Namespace) -> str:
+    if options.emit in GRAPH_STAGES:
+        return to_text(stage(options.model, options.emit, options.verbose)).text
+    return kernel_text(stage(options.model, "fused", options.verbose), options.emit)
 
 
 def stage(model: Path, name: str, verbose: bool = False) -> Graph:

@@ -121,8 +121,8 @@ def _groups(graph: Graph) -> Iterator[str]:
 
 def _placement(graph: Graph) -> Iterator[str]:
     yield str(compile(graph).placement)
-    yield "`reference` evaluates node by node with NumPy. It says what is right, and"
-    yield "is slow on purpose: nothing in it is clever enough to be wrong."
+    yield "`host` is machine code for this processor, run as one native call. What has no"
+    yield "native code yet would run on `reference`, which evaluates with NumPy, and say so."
 
 
 def _check(walk: Walk) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _timing(walk: Walk) -> Iterator[str]:
             module.run(None, feeds)
             seconds.append(time.perf_counter() - start)
     middle = seconds_text(statistics.median(seconds))
-    yield f"{middle} per inference on the reference backend (median of {_RUNS})"
+    yield f"{middle} per inference in native code (median of {_RUNS})"
 
 
 def _next_steps(path: Path) -> Iterator[str]:

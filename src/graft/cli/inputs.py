@@ -1,8 +1,9 @@
 """What a model is run on: files that the user names, and generated data for all other inputs.
 
-In go a graph and the options `--input`, `--dim` and `--seed`; out comes one value per input of the
-graph. A dim has one value throughout: given by `--dim`, by the shape of a file's array, or 1. Each
-generated input depends on the seed and its position only, not on what the others are.
+In go a graph, or whatever else has inputs, and the options `--input`, `--dim` and `--seed`; out
+comes one value per input. A dim has one value throughout: given by `--dim`, by the shape of a
+file's array, or 1. Each generated input depends on the seed and its position only, not on what the
+others are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,9 +20,10 @@ from graft.base.dims import UNKNOWN, AnyDim, substitute
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import arrays_in
-from graft.ir.evaluate import Data
-from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type, bare_symbol
+
+if TYPE_CHECKING:
+    from graft.ir.evaluate import Data
 
 _WORDS = ("graft", "scion", "stock", "bud", "bark", "root", "leaf", "bough")
 _SEQUENCE_LENGTH = 2
@@ -36,11 +38,31 @@ class InputFile:
     path: Path
 
 
+class Input(Protocol):
+    """What is fed: a value of a graph, or an input of a compiled file."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> Type: ...
+
+
+class Fillable(Protocol):
+    """What has inputs: a graph, or a compiled file."""
+
+    @property
+    def inputs(self) -> Sequence[Input]: ...
+
+    @property
+    def input_symbols(self) -> frozenset[str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Fed:
     """The data for one input and where they come from."""
 
-    value: Value
+    value: Input
     data: Data
     origin: str
 
@@ -75,7 +97,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def feed(graph: Graph, options: argparse.Namespace) -> list[Fed]:
+def feed(graph: Fillable, options: argparse.Namespace) -> list[Fed]:
     """The data for each input, in order."""
     given = dict(_given(graph, options.inputs))
     bindings = _bindings(graph, options.dims)
@@ -110,7 +132,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _given(graph: Graph, files: Sequence[InputFile]) -> Iterator[tuple[str, Fed]]:
+def _given(graph: Fillable, files: Sequence[InputFile]) -> Iterator[tuple[str, Fed]]:
     values = {value.name: value for value in graph.inputs}
     seen: set[str] = set()
     for file in files:
@@ -133,7 +155,7 @@ def _by_input(file: InputFile) -> Iterator[tuple[str, Sequence[Array]]]:
         yield from ((name, [array]) for name, array in arrays.items())
 
 
-def _fitting(value: Value, arrays: Sequence[Array], path: Path) -> Data:
+def _fitting(value: Input, arrays: Sequence[Array], path: Path) -> Data:
     """A file's arrays as the data for an input, refused where its type does not allow them."""
     type_ = value.type.element if isinstance(value.type, OptionalType) else value.type
     if isinstance(type_, SequenceType) and isinstance(type_.element, TensorType):
@@ -147,7 +169,7 @@ def _fitting(value: Value, arrays: Sequence[Array], path: Path) -> Data:
     return _converted(value, type_, arrays[0], path)
 
 
-def _converted(value: Value, type_: TensorType, array: Array, path: Path) -> Array:
+def _converted(value: Input, type_: TensorType, array: Array, path: Path) -> Array:
     """The array with the same elements in Graft's form of the dtype."""
     wanted = type_.dtype.numpy
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize and wanted.kind == "V":
@@ -174,7 +196,7 @@ def _may_have_shape(wanted: Sequence[AnyDim], actual: Sequence[int]) -> bool:
     )
 
 
-def _bindings(graph: Graph, dims: Sequence[tuple[str, int]]) -> dict[str, int]:
+def _bindings(graph: Fillable, dims: Sequence[tuple[str, int]]) -> dict[str, int]:
     """The dims that the user has set."""
     known = sorted(graph.input_symbols)
     bindings: dict[str, int] = {}
@@ -187,7 +209,7 @@ def _bindings(graph: Graph, dims: Sequence[tuple[str, int]]) -> dict[str, int]:
     return bindings
 
 
-def _bind(value: Value, data: Data, bindings: dict[str, int]) -> None:
+def _bind(value: Input, data: Data, bindings: dict[str, int]) -> None:
     """Learn dims from the shape of given data."""
     type_ = value.type.element if isinstance(value.type, OptionalType) else value.type
     if not isinstance(type_, TensorType) or type_.shape is None:
@@ -201,7 +223,7 @@ def _bind(value: Value, data: Data, bindings: dict[str, int]) -> None:
             )
 
 
-def _generated(value: Value, position: int, seed: int, bindings: Mapping[str, int]) -> Fed:
+def _generated(value: Input, position: int, seed: int, bindings: Mapping[str, int]) -> Fed:
     generator = np.random.default_rng([seed, position])
     try:
         data = _drawn(value.type, generator, bindings)

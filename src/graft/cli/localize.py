@@ -56,6 +56,10 @@ class NodeComparison:
         return self.largest is None or self.largest.difference.agrees
 
 
+# Blamed where the optimised graph evaluates right and still the outputs differ.
+NATIVE = "native code"
+
+
 @dataclass(frozen=True, slots=True)
 class PassBlame:
     """The pass after which the outputs differ, though before it they did not."""
@@ -68,7 +72,7 @@ class PassBlame:
 def blame_pass(
     graph: Graph, feeds: Feeds, expected: Sequence[Data], tolerance: Tolerance
 ) -> PassBlame | None:
-    """The pass that introduces a difference, found by bisection; None if the import has it."""
+    """The pass that introduces a difference, or native code; None where the import has it."""
     inputs = [feeds[value.name] for value in graph.inputs]
 
     def differs(stage: Graph) -> bool:
@@ -80,6 +84,8 @@ def blame_pass(
         return None
     stages: list[tuple[str, Graph]] = []
     optimize(graph, lambda report, stage: stages.append((report.name, stage)))
+    if not differs(stages[-1][1]):
+        return PassBlame(NATIVE, len(stages), len(stages))
     right, wrong = -1, len(stages) - 1
     while wrong - right > 1:
         middle = (right + wrong) // 2

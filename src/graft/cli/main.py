@@ -23,10 +23,11 @@ from graft.cli.usage import UsageError
 # One line each; the command is the module of the same name in this package.
 COMMANDS = {
     "inspect": "say what is in a model and whether Graft can import it",
-    "compile": "stop at a stage of the compiler and print it",
-    "run": "run a model on given or generated inputs",
+    "compile": "compile a model into a file, or print a stage of the compiler",
+    "run": "run a model, or a compiled file, on given or generated inputs",
     "check": "compare a model's results with ONNX Runtime's",
     "bench": "time a model in Graft and in other runtimes, side by side",
+    "cache": "show or clear the cache of compiled kernels",
     "demo": "walk through the whole compiler on a small network",
 }
 
@@ -40,6 +41,8 @@ examples:
   graft run model.onnx --dim batch=4            run it on generated inputs
   graft check model.onnx                        compare with ONNX Runtime
   graft bench model.onnx                        time it beside other runtimes
+  graft compile model.onnx -o model.graft       compile it into a file
+  graft run model.graft --profile               run the file; where does the time go?
   graft compile model.onnx --emit optimized     the graph after the passes
 
 `graft COMMAND --help` explains a command and has more examples.

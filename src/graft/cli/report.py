@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graft.base.dims import AnyDim, Expr, symbols_of
-from graft.ir.graph import Graph
-from graft.passes.pipeline import PassReport
+
+if TYPE_CHECKING:  # what runs compiled files reports, too, and has no compiler
+    from graft.ir.graph import Graph
+    from graft.passes.pipeline import PassReport
 
 WIDTH = 80
 INDENT = "  "

@@ -1,35 +1,51 @@
-"""`graft run`: model and inputs in, a summary of the outputs (and their files) out."""
+"""`graft run`: a model or a compiled file, and inputs, in; a summary of the outputs (and their
+files) out, on request with a profile.
+
+The compiler is imported when a model needs it, not for a file that has been compiled before.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from graft.base.dtypes import DType, dtype_of
+from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
 from graft.cli.inputs import Fed, add_input_arguments, feed
+from graft.cli.profile import Measured, measured, profile_json, profile_lines, write_trace
 from graft.cli.report import figure, number, print_json, print_lines, seconds_text, section, table
+from graft.cli.runnable import Runnable, loaded
 from graft.cli.status import status
-from graft.compiler import compile
-from graft.ir.evaluate import Data
+from graft.cli.usage import UsageError, positive
 from graft.ir.types import TensorType
-from graft.module import Module
+from graft.runtime.artifact import SUFFIX
+
+if TYPE_CHECKING:
+    from graft.ir.evaluate import Data
 
 DESCRIPTION = """\
-Run a model once, on given or generated inputs, and summarise its outputs. A dim
-that two inputs share has one value; a dim that nothing sets is 1."""
+Run a model, or a .graft file that `graft compile` has saved, once, on given or
+generated inputs, and summarise its outputs. A dim that two inputs share has one
+value; a dim that nothing sets is 1. With --profile, say where the time goes."""
 EXAMPLES = """\
   graft run model.onnx                                generated inputs
   graft run model.onnx --dim batch=4 --seed 7         of another size, other numbers
   graft run model.onnx --input x=x.npy --output-dir out
   graft run model.onnx --input inputs.npz --json
+  graft run model.onnx --target reference             without native code
+  graft run model.graft --threads 2                   compiled before
+  graft run model.graft --profile --trace trace.json  time per kernel; open it in Perfetto
 """
+
+HOST, REFERENCE = TARGETS = ("host", "reference")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +63,44 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A run: what it was given, what it gave, and how long it took."""
+    """A run: what ran, what it was given, what it gave, and how long it took."""
 
-    module: Module
+    runnable: Runnable
     inputs: Sequence[Fed]
     outputs: Sequence[tuple[str, Data]]
-    compile_seconds: float
     run_seconds: float
+    profile: Measured | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX or .graft file")
     add_input_arguments(parser)
     parser.add_argument(
+        "--target", choices=TARGETS, help="what runs a model: native code (default), or NumPy"
+    )
+    parser.add_argument(
+        "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
+    )
+    parser.add_argument(
         "--output-dir", metavar="DIR", type=Path, help="save the outputs there as .npy files"
+    )
+    parser.add_argument("--profile", action="store_true", help="measure each kernel")
+    parser.add_argument(
+        "--trace", metavar="FILE", type=Path, help="with --profile: write trace events there"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def execute(options: argparse.Namespace) -> int:
+    _check(options)
     if options.output_dir is not None:
         options.output_dir.mkdir(parents=True, exist_ok=True)  # before the work, not after
     outcome = _run(options)
     files: dict[str, Path] = {}
     if options.output_dir is not None:
         files = save_outputs(options.output_dir, outcome.outputs)
+    if options.trace is not None and outcome.profile is not None:
+        write_trace(outcome.profile, options.trace)
     statistics = [one for name, data in outcome.outputs for one in described(name, data)]
     if options.json:
         print_json(_json(options.model, outcome, statistics, files))
@@ -80,19 +109,51 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Refuse options that contradict one another."""
+    if options.trace is not None and not options.profile:
+        raise UsageError("--trace writes what --profile measures", hint="add --profile")
+    if options.target is not None and _is_compiled(options.model):
+        raise UsageError(f"--target is for models, and a {SUFFIX} file is compiled already")
+    if options.target == REFERENCE:
+        hint = f"leave out --target {REFERENCE}"
+        if options.profile:
+            raise UsageError("profiling wants native code", hint=hint)
+        if options.threads is not None:
+            raise UsageError("--threads is for native code", hint=hint)
+
+
+def _is_compiled(path: Path) -> bool:
+    return path.suffix == SUFFIX
+
+
 def _run(options: argparse.Namespace) -> Outcome:
-    start = time.perf_counter()
-    with status(f"compiling {options.model.name}"):
-        module = compile(options.model)
-    compiled = time.perf_counter()
-    inputs = feed(module.graph, options)
+    runnable = _runnable(options)
+    session = runnable.session
+    if options.profile and session is None:
+        raise UserError(
+            "profiling wants native code, and this model runs on the reference evaluator",
+            hint=runnable.why_not_native,
+        )
+    inputs = feed(runnable, options)
     feeds = {fed.value.name: fed.data for fed in inputs}
     ready = time.perf_counter()
     with status(f"running {options.model.name}"):
-        results = module.run(None, feeds)
-    done = time.perf_counter()
-    outputs = list(zip(module.graph.output_names, results, strict=True))
-    return Outcome(module, inputs, outputs, compiled - start, done - ready)
+        results = runnable.run(feeds)
+    seconds = time.perf_counter() - ready
+    profile = None
+    if options.profile and session is not None:
+        with status(f"profiling {options.model.name}"):
+            profile = measured(session, feeds)
+    outputs = list(zip(runnable.output_names, results, strict=True))
+    return Outcome(runnable, inputs, outputs, seconds, profile)
+
+
+def _runnable(options: argparse.Namespace) -> Runnable:
+    if _is_compiled(options.model):
+        return loaded(options.model, options.threads)
+    models = importlib.import_module("graft.cli.run_model")
+    return cast(Runnable, models.compiled(options.model, options.target or HOST, options.threads))
 
 
 def described(name: str, data: Data) -> Iterator[Statistics]:
@@ -128,7 +189,7 @@ def _of_array(name: str, array: Any) -> Statistics:
 def _text(
     path: Path, outcome: Outcome, statistics: Sequence[Statistics], files: dict[str, Path]
 ) -> Iterator[str]:
-    yield f"{path} ({outcome.module.placement})"
+    yield f"{path} ({outcome.runnable.summary})"
     inputs = [(fed.value.name, _data_type(fed.data), fed.origin) for fed in outcome.inputs]
     yield from section("Inputs", table(inputs) or ["none"])
     header = ("name", "type", "min", "mean", "max", "NaN")
@@ -136,9 +197,10 @@ def _text(
     yield from section("Outputs", table(rows, header, right=(2, 3, 4, 5)) if rows else ["none"])
     if files:
         yield from section("Saved", [str(file) for file in files.values()])
+    if outcome.profile is not None:
+        yield from section("Profile", profile_lines(outcome.profile))
     yield ""
-    compiling, running = outcome.compile_seconds, outcome.run_seconds
-    yield f"compiled in {seconds_text(compiling)}, ran in {seconds_text(running)}"
+    yield f"{outcome.runnable.readied}, ran in {seconds_text(outcome.run_seconds)}"
 
 
 def _row(one: Statistics) -> tuple[str, ...]:
@@ -158,7 +220,7 @@ def _json(
 ) -> dict[str, Any]:
     return {
         "model": str(path),
-        "placement": dict(outcome.module.placement.nodes),
+        **outcome.runnable.facts,
         "inputs": [
             {"name": fed.value.name, "type": _data_type(fed.data), "origin": fed.origin}
             for fed in outcome.inputs
@@ -176,6 +238,6 @@ def _json(
             for one in statistics
         ],
         "files": {name: str(file) for name, file in files.items()},
-        "compile_seconds": outcome.compile_seconds,
         "run_seconds": outcome.run_seconds,
+        "profile": None if outcome.profile is None else profile_json(outcome.profile),
     }

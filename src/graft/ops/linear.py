@@ -190,7 +190,10 @@ def _extents(equation: Equation, shapes: Sequence[Shape]) -> dict[str, Shape]:
         front = term.find(".") if "." in term else letters
         back = len(shape) - (letters - front)
         pieces = [*((d,) for d in shape[:front]), *((d,) for d in shape[back:])]
+        own: dict[str, AnyDim] = {}
         for letter, piece in zip(term.replace(".", ""), pieces, strict=True):
+            # Operands may broadcast against each other, but not against themselves.
+            require_same_dim(own.setdefault(letter, piece[0]), piece[0], f"extents of '{letter}'")
             found[letter] = _joined(found.get(letter, ()), piece)
         if "." in term:
             found["."] = _joined(found.get(".", ()), shape[front:back])

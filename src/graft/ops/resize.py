@@ -305,6 +305,8 @@ def _resize(
     for axis in steps:
         extents[axis.axis] = axis.resized
     check_extents(extents, data.dtype, "resize")
+    if 0 in extents:
+        return np.zeros(extents, data.dtype)
     if attrs.method == "nearest_neighbor":
         result = data
         for axis in steps:

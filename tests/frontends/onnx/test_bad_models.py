@@ -133,7 +133,7 @@ ATTRIBUTES: dict[str, Mistake] = {
     "without a type": (
         lambda: changed_attribute(type=0),
         ModelError,
-        "attribute 'axis' is None, not an integer",
+        "attribute 'axis' does not say of which type it is",
         "it",
     ),
     "without a name": (

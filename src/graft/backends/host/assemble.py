@@ -18,7 +18,7 @@ from graft.backends.host.kernels.relayout import relayout
 from graft.backends.host.layout import choose_storage, input_storage, is_convolution, needed_halo
 from graft.backends.host.storage import Storage, row_major, static_shape
 from graft.backends.host.templates import kernel_for
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
@@ -243,29 +243,23 @@ class _Assembler:
             self.homes[value][users] = Output(number)
             self.relayout(value, source, users)
         else:
-            self.copy(value, storage, home, users, number)
+            self.copy(value, storage, home, number)
 
     def is_in_rows(self, value: Value) -> bool:
         if value in self.constants:
             return True
         return any(not storage.block for storage in self.homes[value])
 
-    def copy(
-        self, value: Value, storage: Storage, home: Home | None, users: Storage, number: int
-    ) -> None:
+    def copy(self, value: Value, storage: Storage, home: Home | None, number: int) -> None:
         """An output that is an input, a constant or another output as well."""
         assert home is not None
-        flat = replace(storage, shape=(1, 1, 1, max(1, _elements(storage))))
-        target = replace(users, shape=flat.shape)
-        symbol = self.symbol(relayout(flat, target))
+        # byte by byte, whatever the elements are
+        flat = Storage(DType.UINT8, (1, 1, 1, storage.nbytes), alignment=1)
+        symbol = self.symbol(relayout(flat, flat))
         work = Work(bytes=2 * storage.nbytes)
         self.made.steps.append(
             NativeStep(symbol, (home, Output(number)), f"copy {value.name}", work, None)
         )
-
-
-def _elements(storage: Storage) -> int:
-    return storage.nbytes // storage.dtype.numpy.itemsize
 
 
 def _users(storage: Storage) -> Storage:

@@ -56,6 +56,8 @@ class Call:
         """An attribute's value as Python data (strings decoded, tensors and graphs as protos)."""
         for attribute in self.node.attribute:
             if attribute.name == name:
+                if not attribute.type:
+                    self.fail(f"attribute '{name}' does not say of which type it is")
                 return _python_value(onnx.helper.get_attribute_value(attribute))
         if default is _REQUIRED:
             self.fail(f"{self.node.op_type} lacks the attribute '{name}'")

@@ -17,7 +17,7 @@ def _reshape(call: Call) -> Value:
     shape = call.input(1)
     allowzero = bool(call.int("allowzero", 0))
     known = call.known(shape)
-    if known is not None and known.dtype == object and 0 not in known.tolist():
+    if known is not None and known.dtype == object and 0 not in known.reshape(-1).tolist():
         allowzero = True  # a symbol that is bound to 0 means 0, not "copy"
     return call.op("reshape", call.input(0), shape, allowzero=allowzero)
 

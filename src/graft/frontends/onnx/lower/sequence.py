@@ -135,7 +135,7 @@ def _known_parts(call: Call, data: Value, sizes: Value | None, axis: int) -> lis
         return None
     extent = data.shape[axis]
     given = np.array(1) if sizes is None else call.concrete(sizes)
-    if given is None or not isinstance(extent, int):
+    if given is None or given.dtype.kind not in "iu" or not isinstance(extent, int):
         return None
     if given.ndim == 0:
         step = int(given)

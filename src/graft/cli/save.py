@@ -1,0 +1,80 @@
+"""Saving a compiled model: a graph and a path in; the file, and what to say about it, out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graft.backends.host.backend import HostBackend, HostExecutable
+from graft.cli.report import number, seconds_text, size_text, table
+from graft.compiler import compile
+from graft.ir.graph import Graph
+from graft.module import Placement
+from graft.runtime.program import KernelCall
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A compiled file in figures."""
+
+    model: Path
+    path: Path
+    placement: Placement
+    calls: int
+    kernels: int  # equal ones counted once
+    file_bytes: int
+    arena_bytes: int
+    arena_bound: int  # no plan for these steps can do with less
+    seconds: float
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield f"{self.model} -> {self.path}"
+        bound = f"at least {size_text(self.arena_bound)} needed"
+        rows = (
+            ("placement", str(self.placement)),
+            ("kernels", f"{number(self.kernels)}, called {number(self.calls)} times"),
+            ("file", size_text(self.file_bytes)),
+            ("arena", f"{size_text(self.arena_bytes)} ({bound})"),
+        )
+        yield from (f"  {line}" for line in table(rows))
+        yield f"compiled in {seconds_text(self.seconds)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "model": str(self.model),
+            "file": str(self.path),
+            "placement": dict(self.placement.nodes),
+            "kernels": self.kernels,
+            "kernel_calls": self.calls,
+            "file_bytes": self.file_bytes,
+            "arena_bytes": self.arena_bytes,
+            "arena_bound_bytes": self.arena_bound,
+            "compile_seconds": self.seconds,
+        }
+
+
+def save(model: Path, graph: Graph, path: Path, threads: int | None, start: float) -> Saved:
+    """Compile a graph for this machine and save it; `start` is when the work on it began."""
+    module = compile(graph, HostBackend.name, threads=threads)
+    module.save(path)
+    seconds = time.perf_counter() - start
+    executable = module.program
+    assert isinstance(executable, HostExecutable)  # nothing else can be saved
+    program = executable.built.program
+    symbols = [step.symbol for step in program.steps if isinstance(step, KernelCall)]
+    return Saved(
+        model,
+        path,
+        module.placement,
+        len(symbols),
+        len(set(symbols)),
+        path.stat().st_size,
+        program.arena_bytes,
+        executable.built.arena_bound,
+        seconds,
+    )
