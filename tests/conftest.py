@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import graft.ops  # noqa: F401  (graphs in tests are built by operators' names)
+
 ROOT = Path(__file__).resolve().parent.parent
 
 Golden = Callable[[str, str], None]
