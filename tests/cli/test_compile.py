@@ -61,4 +61,6 @@ def test_verbose_names_every_pass(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_no_stage_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", saved(tmp_path, TWO_INPUTS)]) == 2
-    assert "--emit graph, --emit optimized, --emit fused" in capsys.readouterr().err
+    text = capsys.readouterr().err
+    assert "hint: save it with -o FILE.graft, or choose one of --emit graph" in text
+    assert "--emit optimized, --emit fused, --emit loops, --emit llvm, --emit asm" in text

@@ -66,6 +66,17 @@ def test_each_command_explains_itself_with_examples(
         ["check", "a", "--atol", "much"],
         ["compile", "a", "--emit", "assembly"],
         ["compile", "a"],
+        ["compile", "a", "-o", "a.txt"],
+        ["compile", "a", "-o", "a.graft", "--threads", "0"],
+        ["compile", "a", "--emit", "graph", "--json"],
+        ["compile", "a", "--emit", "asm", "--threads", "1"],
+        ["run", "a", "--threads", "-1"],
+        ["run", "a", "--target", "moon"],
+        ["run", "a", "--trace", "t.json"],
+        ["run", "a.graft", "--target", "host"],
+        ["run", "a", "--target", "reference", "--profile"],
+        ["run", "a", "--target", "reference", "--threads", "2"],
+        ["cache", "here"],
     ],
 )
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

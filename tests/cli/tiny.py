@@ -16,6 +16,25 @@ TWO_INPUTS = """
     }
 """
 
+# Static, and all of it native: four kernels, of which no two are equal.
+NATIVE = """
+    rows (float[3, 7] x, float[1, 7] y) => (float[3, 7] z, float[7, 3] t) {
+        [first] a = Softmax (x)
+        [plus] b = Add (a, y)
+        [second] z = Softmax (b)
+        [turn] t = Transpose (b)
+    }
+"""
+
+# Static, with one product that no kernel takes because its weights are no constant.
+MIXED = """
+    product (float[2, 7] x, float[7, 5] w) => (float[2, 5] z) {
+        [times] a = MatMul (x, w)
+        [rectify] b = Relu (a)
+        [last] z = Softmax (b)
+    }
+"""
+
 # A node of each kind that keeps a model from being imported, in the main graph, in a branch and
 # in a function, and one that does not.
 OBSTACLES = """

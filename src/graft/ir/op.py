@@ -209,6 +209,10 @@ def _infer(op: Op, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, 
     results = result if isinstance(result, tuple) else (result,)
     if op.outputs is not None and len(results) != op.outputs:
         raise InternalError(f"the type rule of {op.name} gave {len(results)} results")
+    for type_ in results:
+        shape = type_.shape if isinstance(type_, TensorType) else None
+        if any(isinstance(dim, int) and dim < 0 for dim in shape or ()):
+            raise TypeRuleError(f"{op.name} would make {type_} of {_listed(types)}")
     return results
 
 

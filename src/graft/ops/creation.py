@@ -19,9 +19,6 @@ from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import TensorType, Type
 from graft.ops.rules import require, symbolic_by, unknown_shape
 
-# More than NumPy can have; who has a shape of a million axes has made a mistake.
-_MOST_AXES = 1 << 10
-
 
 @dataclass(frozen=True, slots=True)
 class ConstantAttrs(Attrs):
@@ -81,10 +78,7 @@ def shape_operand(shape: Dims | None, operand: TensorType | None) -> tuple[AnyDi
     require(operand.dtype is DType.INT64, f"the shape is {operand.dtype}, not int64")
     require(operand.rank in (None, 1), f"the shape is {operand}, not a list")
     length = operand.shape[0] if operand.shape else UNKNOWN
-    if not isinstance(length, int):
-        return None
-    require(length <= _MOST_AXES, f"a tensor cannot have {length} axes")
-    return unknown_shape(length)
+    return unknown_shape(length) if isinstance(length, int) else None
 
 
 def _full_type(attrs: FullAttrs, fill: TensorType, shape: TensorType | None) -> TensorType:

@@ -13,6 +13,9 @@ from graft.base.errors import TypeRuleError
 from graft.ir.op import SymbolicRule, TypeRule
 from graft.ir.types import Shape, TensorType, Type
 
+# More than NumPy can have: who makes a shape of a million axes has made a mistake.
+_MOST_AXES = 1 << 10
+
 
 def require(condition: bool, message: str) -> None:
     """Refuse operands with a reason."""
@@ -78,6 +81,7 @@ def normalize_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 def unknown_shape(rank: int) -> Shape:
     """A shape of which only the rank is known."""
+    require(0 <= rank <= _MOST_AXES, f"a tensor cannot have {rank} axes")
     return (UNKNOWN,) * rank
 
 

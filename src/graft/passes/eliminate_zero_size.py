@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -40,7 +41,10 @@ def _without_empty_work(node: Node) -> list[Node]:
 def is_empty(value: Value) -> bool:
     """Whether the tensor's shape is known and has no element."""
     type_ = value.type
-    return isinstance(type_, TensorType) and type_.is_static and type_.size == 0
+    if not isinstance(type_, TensorType) or not type_.is_static or type_.size != 0:
+        return False
+    # Beside a 0, NumPy wants the other extents to be of a size that it can count.
+    return math.prod(dim for dim in type_.shape or () if isinstance(dim, int) and dim) < 1 << 58
 
 
 def _is_vacant(value: Value, node: Node) -> bool:

@@ -77,7 +77,7 @@ def _without_flags(node: onnx.NodeProto) -> onnx.NodeProto:
 def _aligned(node: onnx.NodeProto, operands: Operands, builder: Builder) -> Operands:
     """The second operand stretched so that its first axis stands under `axis` of the first one."""
     axis = next((a.i for a in node.attribute if a.name == "axis"), None)
-    first, second = operands[0], operands[1] if len(operands) > 1 else None
+    first, second = (*operands, None, None)[:2]
     if axis is None or first is None or second is None:
         return operands
     if first.shape is None or second.shape is None:
@@ -87,7 +87,7 @@ def _aligned(node: onnx.NodeProto, operands: Operands, builder: Builder) -> Oper
 
 
 def _per_channel(operands: Operands, builder: Builder) -> Operands:
-    data, slope = operands
+    data, slope = (*operands, None, None)[:2]
     if data is None or slope is None or data.shape is None or slope.tensor.size == 1:
         return operands
     return data, _stretched(slope, len(data.shape) - 2, builder)
