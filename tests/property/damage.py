@@ -1,14 +1,14 @@
 """Damages ONNX models the way bad exporters, bad editors and bad luck do, and feeds what is left.
 
 In goes a valid model; out comes one with a few things wrong (or, now and then, merely different),
-and data for whatever inputs it still has. Every choice comes from the random source that is handed
-in, so that a damaged model can be made again.
+and data for whatever inputs it still has. Every choice follows from a seed, so that a damaged model
+can be made again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -41,12 +41,14 @@ ELEMENT_TYPES = tuple(code for code in TensorProto.DataType.values() if code) + 
 MOST_FED = 1 << 16
 
 
-def damaged(model: onnx.ModelProto, feeds: Feeds, random: Random) -> onnx.ModelProto:
-    """A copy of the model with a few damages."""
+def damaged(
+    model: onnx.ModelProto, feeds: Feeds, damages: Sequence[tuple[Damage, int]]
+) -> onnx.ModelProto:
+    """A copy of the model with damages, each with the seed of its choices."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for _ in range(random.choice((1, 1, 1, 2, 2, 3))):
-        random.choice(DAMAGES)(random, copy, feeds)
+    for damage, seed in damages:
+        damage(Random(seed), copy, feeds)
     return copy
 
 

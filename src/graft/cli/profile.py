@@ -23,7 +23,7 @@ _HEADER = ("kernel", "ONNX node", "µs", "share", "GFLOP/s", "GB/s")
 
 _CAVEATS = (
     "GFLOP/s: of the plain algorithm's operations; Winograd convolution does fewer",
-    "GB/s: of the traffic that steps declare, which leaves out weights inside fused groups",
+    "GB/s: of all memory that a step reads or writes, each byte once",
 )
 
 

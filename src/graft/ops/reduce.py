@@ -99,7 +99,7 @@ def _unknown_axes_shape(attrs: ReduceAttrs, data: TensorType, axes: TensorType) 
     require(not isinstance(count, int) or count < rank, f"{count} axes of a rank-{rank} tensor")
     if attrs.keepdims:
         return tuple(1 if dim == 1 else UNKNOWN for dim in data.shape)
-    return unknown_shape(rank - count) if isinstance(count, int) else None
+    return (UNKNOWN,) * (rank - count) if isinstance(count, int) else None
 
 
 def _chosen_axes(attrs: ReduceAttrs, axes: Array | None) -> Ints | None:

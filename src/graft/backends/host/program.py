@@ -47,7 +47,7 @@ def build_program(graph: Graph, assembly: Assembly, target: Target) -> HostProgr
     reasons: dict[str, str] = {}
     for number, step in enumerate(assembly.steps):
         if isinstance(step, NativeStep):
-            steps.append(_call(step, assembly, offsets))
+            steps.append(_call(step, assembly, offsets, graph))
         else:
             name = f"{step.node.op.name}_{number}"
             functions[name] = step.function()
@@ -95,7 +95,9 @@ def _reference(home: Home, offsets: Mapping[Slot, int]) -> rt.BufferRef:
     return rt.Arena(offsets[home], home.nbytes) if isinstance(home, Slot) else home
 
 
-def _call(step: NativeStep, assembly: Assembly, offsets: Mapping[Slot, int]) -> rt.KernelCall:
+def _call(
+    step: NativeStep, assembly: Assembly, offsets: Mapping[Slot, int], graph: Graph
+) -> rt.KernelCall:
     references = tuple(_reference(home, offsets) for home in step.homes)
     node = step.node
     where = node.place if node is not None and node.place is not None else Place()
@@ -105,10 +107,23 @@ def _call(step: NativeStep, assembly: Assembly, offsets: Mapping[Slot, int]) -> 
         (*references, rt.Scratch()),
         label=step.label,
         flops=flops,
-        bytes=_plain(step.work.bytes),
+        bytes=sum(_size(home, assembly, graph) for home in step.homes),
         place=where,
         serial=not _is_parallel(assembly.functions[step.symbol]),
     )
+
+
+def _size(home: Home, assembly: Assembly, graph: Graph) -> int:
+    """Bytes that a kernel reads or writes there, each once."""
+    match home:
+        case Slot():
+            return home.nbytes
+        case rt.Constant(index):
+            return int(assembly.constants[index].nbytes)
+        case rt.Input(index):
+            return _spec("", graph.inputs[index]).nbytes
+        case rt.Output(index):
+            return _spec("", graph.outputs[index]).nbytes
 
 
 def _is_parallel(function: Function) -> bool:
