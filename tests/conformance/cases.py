@@ -40,15 +40,20 @@ class Case:
 
 
 @functools.cache
-def all_cases() -> tuple[Case, ...]:
-    """Every case for the CPU, those of the training preview left out."""
+def described(kind: str) -> list[Any]:
+    """ONNX's description of its cases of a kind."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        operators = {
-            test.name: _operators(_model(test))
-            for kind in KINDS
-            for test in load_model_tests(kind=kind)
-        }
+        found: list[Any] = load_model_tests(kind=kind)
+    return found
+
+
+@functools.cache
+def all_cases() -> tuple[Case, ...]:
+    """Every case for the CPU, those of the training preview left out."""
+    operators = {test.name: _operators(_model(test)) for kind in KINDS for test in described(kind)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         items = BackendTest(OnReference, __name__)._test_items
     found = {
         name.removesuffix("_cpu"): item.func
@@ -85,5 +90,15 @@ def _operators(model: onnx.ModelProto) -> frozenset[tuple[str, str]]:
 @functools.cache
 def listed() -> dict[str, str]:
     """The cases that are known not to pass, with the reason for each."""
-    groups = tomllib.loads(LISTED.read_text(encoding="utf-8"))["group"]
-    return {name: group["reason"] for group in groups for name in group["cases"]}
+    return {name: group["reason"] for group in _groups() for name in group["cases"]}
+
+
+@functools.cache
+def passing_by_chance() -> frozenset[str]:
+    """Listed cases that may pass: they compare random numbers with others."""
+    return frozenset(n for group in _groups() if group.get("by_chance") for n in group["cases"])
+
+
+def _groups() -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = tomllib.loads(LISTED.read_text(encoding="utf-8"))["group"]
+    return groups

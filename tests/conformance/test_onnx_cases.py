@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tests.conformance.cases import Case, all_cases, listed
+from tests.conformance.cases import Case, all_cases, listed, passing_by_chance
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,8 @@ def test_case(case: Case) -> None:
             case.run()
         except Exception:  # noqa: BLE001  (whatever a listed case raises is its failure)
             return
+    if case.name in passing_by_chance():
+        return
     pytest.fail(f"passes, but not_passed.toml lists it: {listed()[case.name]}")
 
 

@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import helper
 from tests.frontends.onnx.small_models import (
+    FLOAT,
+    INT64,
     STRING,
     Mistake,
     it,
@@ -32,7 +34,20 @@ def weight_with(**fields: Any) -> onnx.ModelProto:
     return made
 
 
+def sparse_constant(index: int) -> onnx.ModelProto:
+    values = helper.make_tensor("v", FLOAT, [2], [1.0, 2.0])
+    indices = helper.make_tensor("i", INT64, [2], [0, index])
+    sparse = helper.make_sparse_tensor(values, indices, [4])
+    return model(it("Constant", [], sparse_value=sparse), [])
+
+
 WEIGHTS: dict[str, Mistake] = {
+    "sparse": (
+        lambda: sparse_constant(99),
+        ModelError,
+        "sparse constant 'v' has an index outside its shape [4]",
+        "",
+    ),
     "too short": (
         lambda: weight_with(dims=[5]),
         ModelError,

@@ -37,6 +37,7 @@ def shadowing_branch() -> onnx.ModelProto:
     return model(it("If", ["c"], then_branch=shadow, else_branch=other), inputs)
 
 
+WEIGHT = tensor("w", [1, 2, 3], np.float32)
 NAMES: dict[str, Mistake] = {
     "missing weight": (
         lambda: model(it("Add", ["x", "w"])),
@@ -115,6 +116,18 @@ NAMES: dict[str, Mistake] = {
         lambda: model(it("Add", ["x", "w"]), weights=[tensor("w", [1.0]), tensor("w", [2.0])]),
         ModelError,
         "initialiser 'w' is given twice",
+        "",
+    ),
+    "result named like an initialiser": (
+        lambda: model(it("Relu", outputs=["w"]), outputs=[untyped("w")], weights=[WEIGHT]),
+        ModelError,
+        "'w' is defined twice",
+        "it",
+    ),
+    "input with a default, twice": (
+        lambda: model(it("Relu"), [value("x"), *[value("w", shape=[3])] * 2], weights=[WEIGHT]),
+        ModelError,
+        "the input 'w' is declared twice",
         "",
     ),
     "input without a type": (

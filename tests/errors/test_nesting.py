@@ -10,6 +10,7 @@ import pytest
 from tests.frontends.onnx.small_models import (
     BOOL,
     FLOAT,
+    INT64,
     MINE,
     function,
     graph,
@@ -162,18 +163,56 @@ def test_calls_that_do_not_fit() -> None:
     message = "the function 'f' does not define its output 'b'"
     refused(lambda: with_functions(nothing), ModelError, message, "it")
 
+    message = "the function 'f' has no 'foo'"
+    refused(lambda: with_functions(negation, foo=1), ModelError, message, "it")
+
+    relu = function("f", [node("Relu", "a", "b")])
+    message = "there are two functions 'my.f'"
+    refused(lambda: with_functions(negation, relu), ModelError, message, "f")
+
     softmax = function("f", [referring("axis")], ["axis"])
     text = with_functions(softmax, axis="one")
     message = "attribute 'axis' of Softmax has a wrong type"
     refused(lambda: text, ModelError, message, "it/Softmax_0")
 
 
-def test_functions_that_double() -> None:
-    """Twelve functions, each of which calls the one before twice, are 2,048 nodes."""
+def doubling(count: int) -> onnx.ModelProto:
+    """Functions of which each calls the one before twice."""
     functions = [function("f0", [node("Neg", "a", "b")])]
     functions += [
         function(f"f{i}", [inner(f"f{i - 1}", "a", "t"), inner(f"f{i - 1}", "t", "b")])
-        for i in range(1, 12)
+        for i in range(1, count)
     ]
-    found = import_model(model(call("f11"), opsets=MINE, functions=functions))
-    assert len(found.nodes) == 2**11
+    return model(call(f"f{count - 1}"), opsets=MINE, functions=functions)
+
+
+def test_functions_that_double() -> None:
+    assert len(import_model(doubling(12)).nodes) == 2**11
+
+
+@pytest.mark.parametrize("count", [31, 5000])
+def test_functions_that_double_too_often(count: int) -> None:
+    """A file of a few kilobytes must not ask for any number of nodes."""
+    last = f"f{count - 1}"
+    message = f"with the function '{last}' inlined there are more than 1000000 nodes"
+    refused(lambda: doubling(count), ModelError, message, last)
+
+
+def loops(levels: int) -> onnx.ModelProto:
+    """A Loop in the body of a Loop ..., each of which changes the extent of what it carries."""
+    nodes = [node("Concat", "v v", "w", axis=0)]
+    for level in range(levels):
+        inputs = [value(f"i{level}", INT64, []), value(f"c{level}", BOOL, []), untyped("v")]
+        flag = node("Identity", f"c{level}", f"d{level}")
+        body = graph([*nodes, flag], f"d{level} w", inputs)
+        start = "x" if level == levels - 1 else "v"
+        nodes = [node("Loop", f"n c {start}", "w", body=body)]
+    inputs = [value("x"), value("n", INT64, []), value("c", BOOL, [])]
+    return model(nodes, inputs, [untyped("w")])
+
+
+def test_loops_in_loops() -> None:
+    """Each level is imported again until its types settle, so that the work multiplies."""
+    assert len(import_model(loops(3)).nodes) == 1
+    with pytest.raises(ModelError, match="importing has no end: are loops nested in loops"):
+        import_model(loops(20))

@@ -11,9 +11,19 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tests.frontends.onnx.small_models import FLOAT, INT64, it, model, node, refused, tensor, value
+from tests.frontends.onnx.small_models import (
+    FLOAT,
+    INT64,
+    STRING,
+    it,
+    model,
+    node,
+    refused,
+    tensor,
+    value,
+)
 
-from graft.base.errors import EvaluationError, ModelError, TypeRuleError, UserError
+from graft.base.errors import EvaluationError, ModelError, Place, TypeRuleError, UserError
 from graft.frontends.onnx.importer import import_model
 from graft.ir.evaluate import evaluate
 
@@ -34,8 +44,35 @@ def test_scales(scale: float) -> None:
 
 def test_infinite_scales() -> None:
     scales = np.array([1, 1, math.inf, 1], np.float32)
-    with pytest.raises(TypeRuleError) as caught:
-        import_model(model(it("Resize", ["x", "", "s"]), IMAGE, weights=[tensor("s", scales)]))
+    fixed = model(it("Resize", ["x", "", "s"]), IMAGE, weights=[tensor("s", scales)])
+    refused(lambda: fixed, TypeRuleError, "scales have to be finite: [1.0, 1.0, inf, 1.0]", "it")
+
+
+def test_scales_that_make_infinite_extents() -> None:
+    scales = np.array([1, 1, 3e38, 1], np.float32)
+    fixed = model(it("Resize", ["x", "", "s"]), IMAGE, weights=[tensor("s", scales)])
+    refused(lambda: fixed, TypeRuleError, "is no extent", "it")
+
+
+@pytest.mark.parametrize("limit", [math.nan, math.inf, -math.inf])
+def test_ranges_without_an_end(limit: float) -> None:
+    made = [tensor("a", 0, np.float32), tensor("c", 1, np.float32)]
+    fixed = model(it("Range", ["a", "b", "c"]), weights=[*made, tensor("b", np.float32(limit))])
+    message = f"from 0.0 to {limit} in steps of 1.0 is no finite range"
+    refused(lambda: fixed, ModelError, message, "it")
+    late = model(it("Range", ["a", "b", "c"]), [value("b", FLOAT, [])], weights=made)
+    with pytest.raises(EvaluationError, match=message) as caught:
+        evaluate(import_model(late), [np.array(limit, np.float32)])
+    assert caught.value.place is not None
+
+
+def test_negative_repetitions() -> None:
+    fixed = model(it("Tile", ["x", "r"]), weights=[tensor("r", [-2, -2])])
+    refused(lambda: fixed, TypeRuleError, "a negative number of repetitions in [-2, -2]", "it")
+    late = model(it("Tile", ["x", "r"]), [value("x"), value("r", INT64, [2])])
+    message = r"tile|\[-2, -2\] are no repetitions for 2 axes"
+    with pytest.raises(EvaluationError, match=message) as caught:
+        evaluate(import_model(late), [X, np.array([-2, -2])])
     assert caught.value.place is not None
 
 
@@ -204,6 +241,25 @@ def test_inputs_that_do_not_fit(feeds: list[Any], message: str) -> None:
     with pytest.raises(EvaluationError) as caught:
         evaluate(graph, feeds)
     assert message in caught.value.message
+    assert caught.value.place == Place("<ModelProto>", "bad", "graph")
+
+
+@pytest.mark.parametrize("words", [[1, 2], ["a", None], [b"a", "b"]])
+def test_words_that_are_none(words: list[Any]) -> None:
+    graph = import_model(model(it("StringNormalizer"), [value("x", STRING, [2])]))
+    with pytest.raises(EvaluationError, match="not a string") as caught:
+        evaluate(graph, [np.array(words, object)])
+    assert caught.value.place is not None
+
+
+def test_shapes_that_only_the_run_knows() -> None:
+    """The type rule is asked again, so that the message is the one that import would give."""
+    inputs = [value("x", FLOAT, ["a", "b"]), value("z", FLOAT, ["c", "d"])]
+    graph = import_model(model(it("MatMul", ["x", "z"]), inputs))
+    with pytest.raises(EvaluationError, match="extents to sum over differ: 3 and 2") as caught:
+        evaluate(graph, [X, X])
+    assert caught.value.place is not None
+    assert caught.value.place.node == "it"
 
 
 def test_one_symbol_is_one_extent() -> None:

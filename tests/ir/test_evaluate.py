@@ -87,7 +87,7 @@ FAILURES: dict[str, tuple[Graph, Sequence[Any], str]] = {
         "index 2 is out of range for axis 0 of extent 2",
     ),
     "elements": (RESHAPE, [zeros(5), np.array([2, 3])], "5 elements do not fill [2, 3]"),
-    "NumPy's own": (SUM, [zeros(2), zeros(3)], "add: operands could not be broadcast together"),
+    "extents": (SUM, [zeros(2), zeros(3)], "add: extents 2 and 3 do not broadcast"),
     "size": (LARGE, [zeros(9, 1, 1)], "broadcast_to would make %y"),
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import graft.ops  # noqa: F401  (registers the operators)
-from graft.base.dims import symbol
+from graft.base.dims import UNKNOWN, symbol
 from graft.base.dtypes import Array, DType
 from graft.base.errors import ParseError, Place
 from graft.ir.builder import Builder
@@ -18,7 +18,7 @@ from graft.ir.equal import difference
 from graft.ir.graph import Graph
 from graft.ir.parser import from_text
 from graft.ir.printer import INLINE_LIMIT, to_text
-from graft.ir.types import OptionalType, SequenceType, TensorType, tensor
+from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, tensor
 from graft.ir.verify import verify
 
 ERRORS = tomllib.loads((Path(__file__).parent / "errors" / "parse.toml").read_text("utf-8"))
@@ -184,13 +184,13 @@ def test_two_large_constants_of_one_name() -> None:
 
 def test_types_of_all_kinds() -> None:
     text = (
-        "graph @g(%a: sequence<float32[n, *]>) {\n  return %a\n}\n",
         "graph @g(%a: sequence<optional<int8[?, 2*n + 1]>>, %b: map<string, float32[*]>) {\n"
-        "  return %a, %b\n}\n",
-    )[1]
+        "  return %a, %b\n}\n"
+    )
     graph = from_text(text)
-    element = OptionalType(TensorType(DType.INT8, graph.inputs[0].type.element.element.shape))  # type: ignore[union-attr]
-    assert graph.inputs[0].type == SequenceType(element)
+    inner = tensor("int8", UNKNOWN, 2 * symbol("n") + 1)
+    assert graph.inputs[0].type == SequenceType(OptionalType(inner))
+    assert graph.inputs[1].type == MapType(DType.STRING, TensorType(DType.FLOAT32, None))
     assert to_text(graph).text == text
 
 

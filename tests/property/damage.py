@@ -35,7 +35,7 @@ WORDS = (
     "bij,bjk->bik", "...ii->...i", "ij->", "zeros", "border", "reflection", "not_larger", "LINEAR",
     "RBF", "SOFTMAX", "PROBIT", "BRANCH_LEQ", "LEAF", "UPPER", "LOWER", "TF", "TFIDF", "(a|b)*",
 )  # fmt: skip
-ELEMENT_TYPES = tuple(code for code in TensorProto.DataType.values() if code) + (0, 99)
+ELEMENT_TYPES = (*TensorProto.DataType.values(), 99)
 
 # How many elements an input may have, and still be fed.
 MOST_FED = 1 << 16

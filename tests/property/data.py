@@ -78,7 +78,7 @@ def _candidates(dtype: DType, wild: bool) -> Array:
         return _integers(dtype, wild)
     if dtype.is_complex:
         return np.array([0, 1, -1, 1j, 2 - 1j, 0.5 + 0.25j]).astype(dtype.numpy)
-    quarters = np.array([*np.arange(-TAME_BOUND, TAME_BOUND + 0.25, 0.25), -0.0, 0.0])
+    quarters = np.array([*np.arange(-TAME_BOUND, TAME_BOUND + 0.25, 0.25), -0.0, -0.0, -0.0])
     with np.errstate(all="ignore"):
         if dtype is DType.FLOAT8E8M0FNU:  # powers of two only
             return np.array([0.5, 1.0, 2.0]).astype(dtype.numpy)

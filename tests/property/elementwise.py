@@ -234,16 +234,26 @@ def strings(s: Sketch) -> None:
 
 def identity(s: Sketch) -> None:
     """Something that simplification removes, or, for all its looks, must not."""
-    x = any_value(s, (*data.WIDE_FLOATS, *data.SIGNED, *data.UNSIGNED), always)
+    dtypes = (*data.WIDE_FLOATS, *data.WIDE_FLOATS, *data.SIGNED, *data.UNSIGNED)
+    x = any_value(s, dtypes, lambda v: s.level(v) == STRICT or s.chance(4))
     rank = s.pick((0, 1, len(x.shape or ()), len(x.shape or ()) + 1))
     name, number = s.pick(
-        (("multiply", 1.0), ("divide", 1.0), ("subtract", 0.0), ("add", 0.0), ("multiply", 0.0))
+        (
+            ("multiply", 1.0),
+            ("divide", 1.0),
+            ("subtract", 0.0),
+            ("subtract", -0.0),
+            ("add", 0.0),
+            ("add", -0.0),
+            ("multiply", 0.0),
+        )
     )
-    if name in ("subtract", "add") and is_float(x) and s.chance(2):
-        number = -0.0
     if number == 0.0 and s.level(x) == FUZZY and name == "multiply":
         return
-    operands = (x, s.number_like(x, number, rank))
+    constant = s.number_like(x, number, rank)
+    if x.tensor.is_static and s.chance(3):
+        constant = s.constant(np.full(x.shape or (), number).astype(x.dtype.numpy))
+    operands = (x, constant)
     flip = name in ("multiply", "add") and s.chance(2)
     s.add(name, *operands[:: -1 if flip else 1], bound=s.bound(x))
 
@@ -283,6 +293,8 @@ EMITTERS = (
     cast,
     bitcast,
     strings,
+    identity,
+    identity,
     identity,
     identity,
     twice,

@@ -115,11 +115,17 @@ def follow(s: Sketch, y: Value, axis: int, channels: int) -> None:
         if s.chance(6) and s.bound(y) <= LARGEST_BOUND:
             s.add("negative", y)  # another reader
         kind = s.pick(("bias", "scale", "norm", "relu", "add"))
-        if kind == "bias" and rank:
-            vector = s.tame_constant(y.dtype, (channels,))
-            y = s.add("nn.bias_add", y, vector, axis=axis, bound=s.bound(y) + 2)
-        elif kind == "norm" and rank >= 2:
-            y = batch_norm_of(s, y, axis, channels)
+        along, extent = axis, channels
+        if s.chance(4):  # another axis than that of the channels
+            along = s.number(0, rank - 1)
+            extent = (y.shape or ())[along]  # type: ignore[assignment]
+        if not isinstance(extent, int):
+            continue
+        if kind == "bias":
+            vector = s.tame_constant(y.dtype, (extent,))
+            y = s.add("nn.bias_add", y, vector, axis=along, bound=s.bound(y) + 2)
+        elif kind == "norm":
+            y = batch_norm_of(s, y, along - rank if s.chance(3) else along, extent)
         elif kind == "relu":
             y = s.add("nn.relu", y, level=EXACT)
         else:

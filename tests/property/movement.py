@@ -139,7 +139,7 @@ def strided_slice(s: Sketch) -> None:
 def concatenate(s: Sketch) -> None:
     x = tensor_of(s, 1)
     axis = axis_of(s, x)
-    for _ in range(s.number(1, 2)):
+    for _ in range(s.number(1, 3)):
         axis = axis_of(s, x) if s.chance(3) else axis
         parts = [x, *([x] if s.chance(3) else [])]
         if x.tensor.is_static:

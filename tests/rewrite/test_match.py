@@ -9,6 +9,7 @@ import pytest
 
 import graft.ops  # noqa: F401  (registers the operators)
 from graft.base.dims import symbol
+from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.literal import Literal
@@ -232,5 +233,5 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("array", "number", "expected"), NUMBERS)
-def test_numbers(array: np.ndarray, number: float, expected: bool) -> None:  # type: ignore[type-arg]
+def test_numbers(array: Array, number: float, expected: bool) -> None:
     assert all_are(Literal(np.asarray(array)), number) is expected

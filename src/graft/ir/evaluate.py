@@ -90,9 +90,13 @@ def _check_operands(node: Node, attrs: Attrs, operands: Sequence[Data]) -> None:
     pairs = zip(operands, declared, strict=True)
     actual = tuple(_actual_type(data, t) if isinstance(t, TensorType) else t for data, t in pairs)
     try:
-        node.op.result_types(attrs, actual)
+        results = node.op.result_types(attrs, actual)
     except TypeRuleError as error:
         raise EvaluationError(error.message, node.place, error.hint) from error
+    if len(results) != len(node.outputs):
+        raise EvaluationError(
+            f"{node.op.name} gives {len(results)} results, not {len(node.outputs)}", node.place
+        )
 
 
 def _actual_type(array: Array, declared: TensorType) -> TensorType:

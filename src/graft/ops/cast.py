@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, define
 from graft.ir.types import TensorType, Type
@@ -110,7 +111,12 @@ def _from_strings(texts: Array, target: DType) -> Array:
     if target.is_integer:
         wide = np.uint64 if target.is_unsigned_integer else np.int64
     read = _integer if target.is_integer else complex if target.is_complex else float
-    numbers = [read(text) for text in texts.reshape(-1).tolist()]
+    numbers = []
+    for text in texts.reshape(-1).tolist():
+        try:
+            numbers.append(read(text))
+        except (ValueError, OverflowError):
+            raise EvaluationError(f"the text {text!r} is no {target}") from None
     return np.array(numbers, dtype=wide).reshape(texts.shape)
 
 

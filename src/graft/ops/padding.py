@@ -101,8 +101,12 @@ def _pad(
     chosen = normalize_axes(range(data.ndim) if listed is None else listed, data.ndim)
     require(len(widths) == 2 * len(chosen), f"{len(widths)} pads for {len(chosen)} axes")
     fill = _filler(attrs.value, value, data)
-    for position, axis in enumerate(chosen):
-        before, after = widths[position], widths[position + len(chosen)]
+    pairs = dict(zip(chosen, zip(widths, widths[len(chosen) :], strict=False), strict=True))
+    extents: list[Any] = list(data.shape)
+    for axis, (before, after) in pairs.items():
+        extents[axis] = _padded_extent(extents[axis], before, after, axis, attrs.mode)
+    check_extents(extents, data.dtype, "nn.pad")
+    for axis, (before, after) in pairs.items():
         data = _pad_axis(data, axis, before, after, attrs.mode, fill)
     return data
 
@@ -123,12 +127,11 @@ def _pad_axis(data: Array, axis: int, before: int, after: int, mode: str, fill: 
     data = data[(slice(None),) * axis + (kept,)]
     before, extent = min(max(before, 0), total), data.shape[axis]
     after = total - before - extent
-    shape = (*data.shape[:axis], total, *data.shape[axis + 1 :])
-    check_extents(shape, data.dtype, "nn.pad")
     if mode != "constant":
         _padded_extent(extent, before, after, axis, mode)
         positions = _SOURCES[mode](np.arange(-before, extent + after), extent)
         return np.take(data, positions, axis=axis)
+    shape = (*data.shape[:axis], total, *data.shape[axis + 1 :])
     result = np.full(shape, fill, dtype=data.dtype)
     result[(slice(None),) * axis + (slice(before, before + extent),)] = data
     return result

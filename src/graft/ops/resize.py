@@ -163,7 +163,8 @@ def taps(attrs: ResizeAttrs, axis: AxisResize) -> tuple[Array, Array]:
 def _scaled(extent: AnyDim, scale: float) -> AnyDim:
     """floor(extent * scale), in float32 where both are numbers, as ONNX infers shapes."""
     if isinstance(extent, int):
-        scaled = np.floor(np.float32(extent) * np.float32(scale))
+        with np.errstate(over="ignore"):
+            scaled = np.floor(np.float32(extent) * np.float32(scale))
         require(bool(np.isfinite(scaled)), f"{extent} times {scale} is no extent")
         return int(scaled)
     exact = Fraction(scale)

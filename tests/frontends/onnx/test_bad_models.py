@@ -5,14 +5,17 @@ One table row per mistake: the model, the kind of error, a piece of its message,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx.helper import make_function, make_opsetid, make_tensor_sequence_value_info
 from tests.frontends.onnx.small_models import (
     BOOL,
     FLOAT,
+    MINE,
     STRING,
     Mistake,
     it,
@@ -46,6 +49,18 @@ OPERANDS: dict[str, Mistake] = {
         "Conv takes 2 to 3 operands, has 1",
         "it",
     ),
+    "one left out": (
+        lambda: model(it("Add", ["x", ""])),
+        TypeRuleError,
+        "add lacks operand 1 ('rhs')",
+        "it",
+    ),
+    "one of many left out": (
+        lambda: model(it("Concat", ["x", "", "x"], axis=0)),
+        TypeRuleError,
+        "concatenate lacks operand 1 ('data')",
+        "it",
+    ),
     "nothing to join": (
         lambda: model(it("Concat", [], axis=0)),
         TypeRuleError,
@@ -62,6 +77,37 @@ OPERANDS: dict[str, Mistake] = {
         lambda: model(it("SequenceAt", ["x", "i"]), weights=[tensor("i", 0)]),
         TypeRuleError,
         "wants a sequence, not float32[2, 3]",
+        "it",
+    ),
+    "a sequence for a tensor": (
+        lambda: model(it("Relu"), [make_tensor_sequence_value_info("x", FLOAT, None)]),
+        TypeRuleError,
+        "nn.relu: wants tensors, not sequence<float32[*]>",
+        "it",
+    ),
+    "a sequence for scales": (
+        lambda: model(
+            it("Resize", ["x", "", "s"]),
+            [value("x"), make_tensor_sequence_value_info("s", FLOAT, None)],
+        ),
+        TypeRuleError,
+        "resize: wants tensors, not float32[2, 3], none, sequence<float32[*]>",
+        "it",
+    ),
+    "floats as a shape": (
+        lambda: model(it("Reshape", ["x", "s"]), weights=[tensor("s", [6.0], np.float32)]),
+        TypeRuleError,
+        "'shape' is float32, not integers",
+        "it",
+    ),
+    "words as axes": (
+        lambda: model(
+            it("Pad", ["x", "p", "", "a"]),
+            [value("x"), value("a", STRING, [1])],
+            weights=[tensor("p", [1, 1])],
+        ),
+        TypeRuleError,
+        "'axes' is string, not integers",
         "it",
     ),
     "strings": (
@@ -96,12 +142,21 @@ def test_operands(mistake: Mistake) -> None:
     refused(*mistake)
 
 
-def changed_attribute(**fields: Any) -> onnx.ModelProto:
-    """A Softmax whose attribute is not as it was made."""
+def changed_attributes(change: Callable[[Any], object]) -> onnx.ModelProto:
+    """A Softmax whose attributes are not as they were made."""
     made = model(it("Softmax", axis=1))
-    for name, content in fields.items():
-        setattr(made.graph.node[0].attribute[0], name, content)
+    change(made.graph.node[0].attribute)
     return made
+
+
+def changed_attribute(**fields: Any) -> onnx.ModelProto:
+    """A Softmax whose one attribute has other fields."""
+
+    def change(attributes: Any) -> None:
+        for name, content in fields.items():
+            setattr(attributes[0], name, content)
+
+    return changed_attributes(change)
 
 
 ATTRIBUTES: dict[str, Mistake] = {
@@ -140,6 +195,38 @@ ATTRIBUTES: dict[str, Mistake] = {
         lambda: changed_attribute(name=""),
         ModelError,
         "Softmax of opset 18 has no ''",
+        "it",
+    ),
+    "given twice": (
+        lambda: changed_attributes(lambda found: found.append(found[0])),
+        ModelError,
+        "attribute 'axis' of Softmax is given twice",
+        "it",
+    ),
+    "of a function that is not there": (
+        lambda: changed_attribute(ref_attr_name="foo"),
+        ModelError,
+        "attribute 'axis' of Softmax refers to 'foo' of a function, but is in none",
+        "it",
+    ),
+    "unknown, of an operator that is a function": (
+        lambda: model(it("MeanVarianceNormalization", size=1)),
+        ModelError,
+        "MeanVarianceNormalization of opset 18 has no 'size'",
+        "it",
+    ),
+    "more sizes than results": (
+        lambda: model(
+            it("Split", ["x", "s"], ["y", "z"], axis=1), weights=[tensor("s", [1, 1, 1])]
+        ),
+        ModelError,
+        "Split makes 3 parts, but names 2",
+        "it",
+    ),
+    "more results than named": (
+        lambda: model(it("Split", ["x"], ["y", "z"], axis=1, num_outputs=1 << 62)),
+        ModelError,
+        "Split makes 4611686018427387904 parts, but names 2",
         "it",
     ),
     "unknown dtype": (
@@ -185,9 +272,10 @@ def test_attributes(mistake: Mistake) -> None:
     refused(*mistake)
 
 
-def without_opset() -> onnx.ModelProto:
+def with_opsets(*opsets: tuple[str, int]) -> onnx.ModelProto:
     made = model(it("Relu"))
     del made.opset_import[:]
+    made.opset_import.extend(make_opsetid(*opset) for opset in opsets)
     return made
 
 
@@ -222,7 +310,19 @@ OPERATORS: dict[str, Mistake] = {
         "Gelu does not exist in opset 13",
         "it",
     ),
-    "no opset at all": (without_opset, ModelError, "does not say which opset it uses", ""),
+    "no opset at all": (with_opsets, ModelError, "does not say which opset it uses", ""),
+    "two opsets": (
+        lambda: with_opsets(("", 18), ("ai.onnx", 7)),
+        ModelError,
+        "opsets 18 and 7 are both imported",
+        "",
+    ),
+    "two opsets of another domain": (
+        lambda: with_opsets(("", 18), ("my", 1), ("my", 2)),
+        ModelError,
+        "opsets 1 and 2 of 'my' are both imported",
+        "",
+    ),
     "no main opset": (
         lambda: model(it("Relu"), opsets={"ai.onnx.ml": 3}),
         ModelError,
@@ -242,7 +342,27 @@ OPERATORS: dict[str, Mistake] = {
         "opset 999 is newer than onnx knows",
         "",
     ),
+    "opset of the future of another domain": (
+        lambda: model(it("Relu"), opsets={"": 18, "ai.onnx.ml": 99}),
+        UnsupportedError,
+        "opset 99 of 'ai.onnx.ml' is newer than onnx knows",
+        "",
+    ),
+    "opset of the future in a function": (
+        lambda: model(
+            it("f", domain="my"),
+            opsets=MINE,
+            functions=[make_function("my", "f", ["a"], ["a"], [], [make_opsetid("", 999)])],
+        ),
+        UnsupportedError,
+        "opset 999 is newer than onnx knows",
+        "it",
+    ),
 }
+
+
+def test_one_opset_twice_is_no_mistake() -> None:
+    assert import_model(with_opsets(("", 18), ("ai.onnx", 18))).nodes
 
 
 @pytest.mark.parametrize("mistake", OPERATORS.values(), ids=OPERATORS)

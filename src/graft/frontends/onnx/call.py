@@ -6,6 +6,7 @@ A lowering reads operands and attributes from the `Call` and emits Graft operato
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -103,6 +104,8 @@ class Call:
 
     def scalar(self, number: Any, like: Value) -> Value:
         """Emit a rank-0 constant of another value's dtype."""
+        if like.dtype.is_integer and not math.isfinite(number):
+            self.fail(f"{self.node.op_type} of {like.dtype} elements cannot use {number}")
         return self.constant(np.array(number).astype(like.dtype.numpy))
 
     def known(self, value: Value | None) -> Array | None:

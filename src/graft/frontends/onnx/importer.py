@@ -25,7 +25,7 @@ from graft.ir.types import TensorType, Type, compatible
 
 # How often a node may be lowered on average, since loops import their bodies again and again.
 _PATIENCE = 100
-_LEAST = 10_000
+_LEAST = 2_000
 
 
 def import_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:

@@ -21,6 +21,9 @@ from graft.ops.window import RANKS, reach
 
 _AUTO_PAD = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
+# Larger ones would overflow where padding is computed at run time.
+_LARGEST_SPAN = 1 << 48
+
 
 @dataclass(frozen=True)
 class Window:
@@ -76,6 +79,8 @@ def window_without_padding(call: Call, data: Value, weight: Value | None = None)
             call.fail(f"{name} has {len(given)} entries, not {rank}")
     if any(step < 1 for step in (*strides, *dilation)):
         call.fail(f"strides {list(strides)} or dilations {list(dilation)} are not positive")
+    if any(isinstance(extent, int) and extent < 1 for extent in kernel):
+        call.fail(f"the window {list(kernel)} is empty")
     return Window(rank, kernel, strides, dilation, auto_pad)
 
 
@@ -136,6 +141,8 @@ def padded_at_run_time(call: Call, data: Value, window: Window, fill: Any = 0) -
     spans = [span for span in reaches if isinstance(span, int)]
     if len(spans) < window.rank:
         call.unsupported(f"auto_pad of {call.node.op_type} wants to know the kernel's extents")
+    if max(spans) > _LARGEST_SPAN:
+        call.fail(f"no window spans {max(spans)} elements")
     strides = _int64(call, window.strides)
     shape = call.op("shape_of", data)
     extents = call.op("strided_slice", shape, begin=(2,), end=(2 + window.rank,), axes=(0,))
