@@ -171,7 +171,7 @@ def test_strings_become_numbers() -> None:
     assert cast(np.array(["0", "1", "2.5"], object), DType.BOOL).tolist() == [False, True, True]
     assert cast(np.array(["1000"], object), DType.FLOAT8E4M3FN)[0] == 448
     arrays = [np.array(["Hello World!"], object)]
-    with pytest.raises(EvaluationError, match="the text .Hello World!. is no float32"):
+    with pytest.raises(EvaluationError, match=r"the text .Hello World!. is no float32"):
         by_graft(one_node("Cast", arrays, 13, to=TensorProto.FLOAT), arrays)
 
 
