@@ -18,10 +18,14 @@ from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, TypeRuleError
 from graft.ir.attrs import Attrs, Dims
+from graft.ir.memory import check_bytes
 from graft.ir.op import Work, define, elementwise_work, movement_work
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type, join
 from graft.ops.bodies import sole_item
 from graft.ops.rules import normalize_axis, require
+
+# What an array takes at least, even one without elements.
+_BYTES_PER_PART = 100
 
 
 def _no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
@@ -208,6 +212,7 @@ def _part_sizes(
     step: Any = attrs.chunk if chunk is None else sole_item(chunk)
     if step <= 0:
         raise EvaluationError(f"parts of {step} cannot be cut")
+    check_bytes(extent // step * _BYTES_PER_PART, "sequence.split would make parts")
     return [min(step, extent - start) for start in range(0, extent, step)]
 
 

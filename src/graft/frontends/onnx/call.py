@@ -6,7 +6,6 @@ A lowering reads operands and attributes from the `Call` and emits Graft operato
 from __future__ import annotations
 
 import builtins
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +16,7 @@ import onnx
 from graft.base.dtypes import Array, DType
 from graft.base.errors import ModelError, Place, UnsupportedError
 from graft.ir.graph import Value
+from graft.ops.reduce import highest, lowest
 
 if TYPE_CHECKING:
     from graft.frontends.onnx.scope import Scope
@@ -104,9 +104,11 @@ class Call:
 
     def scalar(self, number: Any, like: Value) -> Value:
         """Emit a rank-0 constant of another value's dtype."""
-        if like.dtype.is_integer and not math.isfinite(number):
+        numpy = like.dtype.numpy
+        if like.dtype.is_integer and not lowest(numpy) <= number <= highest(numpy):
             self.fail(f"{self.node.op_type} of {like.dtype} elements cannot use {number}")
-        return self.constant(np.array(number).astype(like.dtype.numpy))
+        with np.errstate(over="ignore"):  # what a short float cannot hold is infinite in it
+            return self.constant(np.array(number).astype(numpy))
 
     def known(self, value: Value | None) -> Array | None:
         """A small operand's value where import can tell; may hold symbolic dims."""

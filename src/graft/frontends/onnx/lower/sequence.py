@@ -139,7 +139,9 @@ def _known_parts(call: Call, data: Value, sizes: Value | None, axis: int) -> lis
         return None
     if given.ndim == 0:
         step = int(given)
-        return [min(step, extent - at) for at in range(0, extent, step)] if step > 0 else None
+        if step <= 0 or extent > step * _MOST_PARTS:
+            return None
+        return [min(step, extent - at) for at in range(0, extent, step)]
     parts = [int(size) for size in given.reshape(-1)]
     return parts if all(size >= 0 for size in parts) and sum(parts) == extent else None
 
