@@ -1,4 +1,5 @@
-# Every target makes what it needs, beginning with the environment in .venv.
+# Every target makes what it needs, beginning with the environment in .venv; the peers that Graft is
+# timed against are large and have one of their own, .venv-bench.
 
 SHELL := bash
 .DEFAULT_GOAL := help
@@ -7,6 +8,9 @@ SHELL := bash
 ENVIRONMENT := .venv
 BIN := $(ENVIRONMENT)/bin
 STAMP := $(ENVIRONMENT)/.stamp
+BENCH := .venv-bench
+BENCH_STAMP := $(BENCH)/.stamp
+BENCH_OPTIONS := --runs 3
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -20,8 +24,11 @@ test: lint ## check style, types and layers, then run the tests
 test-full: lint ## the same with the long suites
 	GRAFT_FULL=1 $(BIN)/pytest -n auto -m ""
 
-bench: $(STAMP) ## time Graft beside its peers
-	@$(BIN)/python tools/scaling.py --write
+bench: $(BENCH_STAMP) ## time Graft beside its peers, and write what comes out into the pages
+	$(BENCH)/bin/python tools/bench.py $(BENCH_OPTIONS) --write
+	$(BENCH)/bin/python tools/footprint.py --write
+	$(BENCH)/bin/python tools/bench_profile.py --write
+	$(BENCH)/bin/python tools/scaling.py --write
 
 lint: $(STAMP) ## check style, types and layers
 	$(BIN)/ruff check .
@@ -30,19 +37,24 @@ lint: $(STAMP) ## check style, types and layers
 	$(BIN)/lint-imports --no-logo
 
 clean: ## remove the environment and everything generated
-	rm -rf $(ENVIRONMENT) build dist .coverage .hypothesis
+	rm -rf $(ENVIRONMENT) $(BENCH) build dist .coverage .hypothesis
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is written last and holds the directory the environment belongs to. Without it the
+# A stamp is written last and holds the directory the environment belongs to. Without it the
 # environment is unfinished; with another directory in it the checkout was moved or copied. Either
 # way the environment is made anew. A stamp older than pyproject.toml only asks for another
 # installation, before which it goes, so that an interrupted one counts as unfinished.
-ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
-.PHONY: $(STAMP)
+define belongs_here
+ifneq ($$(shell cat $(1) 2>/dev/null),$$(CURDIR))
+.PHONY: $(1)
 endif
+endef
+$(foreach stamp,$(STAMP) $(BENCH_STAMP),$(eval $(call belongs_here,$(stamp))))
 
-$(STAMP): pyproject.toml
+# Makes the environment of the stamp $@ with the extra $(1); $(2) are packages that are installed
+# without what they ask for.
+define environment
 	@set -e; \
 	if [ "$$(cat $@ 2>/dev/null)" != "$(CURDIR)" ]; then \
 	    python=; \
@@ -56,11 +68,22 @@ $(STAMP): pyproject.toml
 	        echo "Graft needs Python 3.11 or newer, and there is none on the PATH." >&2; \
 	        exit 1; \
 	    fi; \
-	    echo "Creating $(ENVIRONMENT) with $$($$python --version) ..."; \
-	    rm -rf $(ENVIRONMENT); \
-	    $$python -m venv $(ENVIRONMENT); \
+	    echo "Creating $(@D) with $$($$python --version) ..."; \
+	    rm -rf $(@D); \
+	    $$python -m venv $(@D); \
 	fi; \
 	rm -f $@; \
-	echo "Installing Graft and its tools into $(ENVIRONMENT) ..."; \
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'; \
+	echo "Installing Graft with its extra '$(1)' into $(@D) ..."; \
+	pip="$(@D)/bin/python -m pip install -qq --disable-pip-version-check"; \
+	$$pip --editable '.[$(1)]'; \
+	$(if $(2),$$pip --no-deps $(2);) \
 	echo "$(CURDIR)" > $@
+endef
+
+$(STAMP): pyproject.toml
+	$(call environment,test)
+
+# onnx2torch asks for torchvision, which it uses for two operators of detectors alone, and whose
+# builds do not go with every build of PyTorch.
+$(BENCH_STAMP): pyproject.toml
+	$(call environment,bench,onnx2torch==1.5.15)

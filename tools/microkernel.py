@@ -19,7 +19,7 @@ import numpy as np
 from graft.base.dtypes import DType
 from graft.llvm.compile import assembly, object_code
 from graft.llvm.load import Kernel, aligned, load
-from graft.llvm.target import Target, named_target, target_names
+from graft.llvm.target import Target, known_targets, named_target
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -115,7 +115,7 @@ def gigaflops(kernel: Kernel, arguments: dict[str, object], operations: float) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", default="host", choices=target_names())
+    parser.add_argument("--target", default="host", choices=known_targets())
     parser.add_argument("--assembly", action="store_true", help="print the code instead")
     options = parser.parse_args()
     target = named_target(options.target)

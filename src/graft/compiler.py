@@ -3,78 +3,303 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import onnx
 
-from graft.backends.host.backend import HostBackend
-from graft.backends.reference.backend import ReferenceBackend
+from graft.backends.host.backend import HostBackend, HostExecutable, why_not_native
+from graft.backends.host.grafted import GraftedProgram
+from graft.backends.host.options import Accuracy, HostOptions
+from graft.backends.reference.backend import ReferenceBackend, ReferenceProgram
 from graft.base.errors import UnsupportedError, UserError
+from graft.byoc.annotate import Pins
+from graft.byoc.candidates import placeable
+from graft.byoc.choose import TIME_LIMIT
+from graft.byoc.contract import HOME, Backend, Cost
+from graft.byoc.discover import backend_named, find_backends
+from graft.byoc.link import Linked, link
+from graft.byoc.measure import race, sample
+from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
+from graft.byoc.plan import Plan, parse_plan, regions_of
+from graft.byoc.price import Pricing, Report
+from graft.byoc.sizes import node_work
+from graft.byoc.store import PriceStore
+from graft.byoc.trust import Demotion
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
-from graft.module import Module, Placement, Program
+from graft.llvm.cache import default_folder
+from graft.llvm.target import HOST
+from graft.module import Module, PlacedRegion, Placement, Program, Signature
 from graft.passes.pipeline import optimize
+from graft.runtime.regions import Policy
 
-DEFAULT_TARGET = ("host",)
+DEFAULT_TARGET = (HOME,)
+REFERENCE = ReferenceBackend.name
 
-
-class Executable(Program, Protocol):
-    """A compiled graph: runs, and says which nodes are left to the reference evaluator."""
-
-    @property
-    def reference_nodes(self) -> dict[str, str]:
-        """Names of values computed there, each with the reason."""
-        ...
+Model = str | os.PathLike[str] | bytes | onnx.ModelProto | Graph
 
 
-class Backend(Protocol):
-    """What compiles graphs."""
-
-    name: str
-
-    def compile(self, graph: Graph) -> Executable:
-        """The graph, ready to run."""
-        ...
+def _quietly(_text: str) -> None:
+    """Tell nobody."""
 
 
-BACKENDS: dict[str, Callable[[int | None], Backend]] = {
-    "host": HostBackend,
-    "reference": lambda _threads: ReferenceBackend(),
-}
+@dataclass(frozen=True)
+class Grafting:
+    """What may be asked about other backends than the host, as `compile` says."""
+
+    pins: Sequence[str]
+    plan: Plan | str | os.PathLike[str] | None
+    measure: bool
+    policy: Policy
+    check: bool
+    time_limit: float
+    report: Report
 
 
 def compile(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto | Graph,
+    model: Model,
     target: str | Sequence[str] = DEFAULT_TARGET,
     strict: bool = False,
     threads: int | None = None,
+    machine: str = HOST,
+    accuracy: str = Accuracy.DEFAULT.value,
+    pins: Sequence[str] = (),
+    plan: Plan | str | os.PathLike[str] | None = None,
+    measure: bool = False,
+    check: bool = True,
+    fallback: str = "host",
+    deadline: float | None = None,
+    time_limit: float = TIME_LIMIT,
+    report: Report = _quietly,
 ) -> Module:
     """Compile a model: a path, bytes, a `ModelProto` or a graph.
 
-    `target` names the backends to use, best first. `strict` refuses to run any operator on the
-    reference evaluator. `threads` is how many threads native code uses, by default one per core.
+    `target` names the backends to use; the host is always one of them. `strict` refuses to run any
+    operator on the reference evaluator. `threads` is how many threads native code uses, by default
+    one per core. `machine` names the machine that native code is for, by default this one; a module
+    for another one can be saved, but not run here. `accuracy="strict"` rules out algorithms that
+    trade accuracy for speed, which by default are used within a stated bound (Winograd's, for
+    convolutions).
+
+    The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
+    or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
+    `time_limit` seconds. The chosen plan is run against the host alone, with `measure` against all
+    plans that were priced, and the fastest is kept. `check` compares every region with the host
+    before it is trusted, and `fallback` says what happens when one fails later: "host" or "error".
+    `deadline` is how many seconds a region may take. `report` is told what is being done.
     """
-    backend = _backend([target] if isinstance(target, str) else list(target), threads)
-    graph = model if isinstance(model, Graph) else import_model(model)
-    graph = optimize(graph)
-    executable = backend.compile(graph)
-    left = executable.reference_nodes
+    names = [target] if isinstance(target, str) else list(target)
+    options = HostOptions(threads, machine, Accuracy.named(accuracy))
+    asked = Grafting(pins, plan, measure, Policy(fallback, deadline), check, time_limit, report)
+    accelerators = _accelerators(names)
+    graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    if REFERENCE in names:
+        return _on_reference(graph, names, options)
+
+    host = HostBackend(options)
+    if not accelerators:
+        return _module(graph, host.build(graph), strict)
+    contenders = _contenders(graph, accelerators, host, asked)
+    winner = _fastest(graph, contenders, asked)
+    program: Program = winner.built
+    if isinstance(winner.built, HostExecutable) and winner.linked.compiled:
+        program = GraftedProgram(winner.built, winner.linked.compiled, host, asked.policy)
+    return _module(graph, program, strict, winner.linked, winner.plan)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Who would run what of a model, and what came of trying it out, where that was wanted."""
+
+    graph: Graph  # optimised
+    found: Partition
+    measured: Mapping[str, float]  # end to end, by scheme
+    demotions: tuple[Demotion, ...]
+
+
+def study(
+    model: Model,
+    target: str | Sequence[str],
+    pins: Sequence[str] = (),
+    measure: bool = False,
+    threads: int | None = None,
+    report: Report = _quietly,
+) -> Study:
+    """Partition a model as `compile` would, without making a module of it: `graft explain`.
+
+    Nothing is compiled for it and it is not run, but for what is timed to price it; with `measure`,
+    the plans are put to work and run end to end."""
+    accelerators = _accelerators([target] if isinstance(target, str) else target)
+    graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    host = HostBackend(HostOptions(threads))
+    asked = Grafting(pins, None, measure, Policy(), True, TIME_LIMIT, report)
+    found = partition_graph(graph, accelerators, host, asked)
+    if not measure:
+        return Study(graph, found, {}, ())
+    plans = _plans(found, accelerators, asked)
+    contenders = [_contender(graph, plan, accelerators, host, asked) for plan in plans]
+    measured = _fastest(graph, contenders, asked).plan.measured
+    return Study(graph, found, measured, contenders[0].linked.demotions)
+
+
+def _accelerators(names: Sequence[str]) -> list[Backend]:
+    found = find_backends()
+    others = [name for name in dict.fromkeys(names) if name not in (HOME, REFERENCE)]
+    return [backend_named(name, found) for name in others]
+
+
+def _on_reference(graph: Graph, names: Sequence[str], options: HostOptions) -> Module:
+    if options.machine != HOST:
+        raise UserError(
+            f"machine='{options.machine}' is for native code, and the reference evaluator has none",
+            hint=f"compile for the backend '{HOME}'",
+        )
+    if names[0] != REFERENCE:
+        raise UserError("the reference backend runs whole models", hint="target='reference'")
+    return _module(graph, ReferenceBackend().build(graph), strict=False)
+
+
+@dataclass(frozen=True)
+class _Contender:
+    """A plan put to work."""
+
+    plan: Plan
+    linked: Linked
+    built: HostExecutable | ReferenceProgram
+
+
+def _contenders(
+    graph: Graph, accelerators: Sequence[Backend], host: HostBackend, asked: Grafting
+) -> list[_Contender]:
+    """The plan to replay, or the chosen one and those that it is to be measured against."""
+    if asked.plan is not None:
+        plan = asked.plan if isinstance(asked.plan, Plan) else _read_plan(asked.plan)
+        return [_contender(graph, plan, accelerators, host, asked)]
+    found = partition_graph(graph, accelerators, host, asked)
+    plans = _plans(found, accelerators, asked)
+    return [_contender(graph, plan, accelerators, host, asked) for plan in plans]
+
+
+def _plans(found: Partition, accelerators: Sequence[Backend], asked: Grafting) -> list[Plan]:
+    """The chosen plan, and others to be measured beside it; equal ones once."""
+    plans = [found.plan]
+    if not any(backend.simulated for backend in accelerators):
+        others = found.alternatives if asked.measure else {"host-only"}
+        plans += [plan_of(found, name) for name in others if name in found.alternatives]
+    distinct = {plan.regions: plan for plan in reversed(plans)}
+    return [plan for plan in plans if distinct[plan.regions] is plan]
+
+
+def _contender(
+    graph: Graph, plan: Plan, accelerators: Sequence[Backend], host: HostBackend, asked: Grafting
+) -> _Contender:
+    linked = _linked(graph, plan, accelerators, host, asked)
+    return _Contender(plan, linked, host.build(linked.graph, linked.regions))
+
+
+def _fastest(graph: Graph, contenders: Sequence[_Contender], asked: Grafting) -> _Contender:
+    """The contender that is fastest end to end; the first wins by default."""
+    if len(contenders) == 1 or not all(v.tensor.is_static for v in graph.inputs):
+        return contenders[0]
+    asked.report(f"running {len(contenders)} plans end to end")
+    inputs = [sample(value, seed) for seed, value in enumerate(graph.inputs)]
+    runs = {str(n): partial(item.built, inputs) for n, item in enumerate(contenders)}
+    times = race(runs)
+    best = contenders[int(min(times, key=lambda name: times[name]))]
+    measured = {item.plan.method: times[str(n)] for n, item in enumerate(contenders)}
+    return replace(best, plan=replace(best.plan, measured=measured))
+
+
+def _read_plan(path: str | os.PathLike[str]) -> Plan:
+    try:
+        return parse_plan(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise UserError(f"the plan cannot be read: {error}") from None
+
+
+def partition_graph(
+    graph: Graph, accelerators: Sequence[Backend], host: HostBackend, asked: Grafting
+) -> Partition:
+    """Choose who runs what of an optimised graph."""
+    in_place: Mapping[str, Cost] = {}
+    if not why_not_native(graph):
+        asked.report("timing the model on the host")
+        inputs = [sample(value, seed) for seed, value in enumerate(graph.inputs)]
+        in_place = host.time_groups(graph, inputs)
+    store = PriceStore(default_folder() / "prices", host.machine_key)
+    pricing = Pricing(host, in_place, store, asked.report)
+    options = PartitionOptions(Pins.parse(asked.pins), asked.time_limit)
+    return partition(graph, accelerators, pricing, options)
+
+
+def _linked(
+    graph: Graph,
+    plan: Plan,
+    accelerators: Sequence[Backend],
+    host: HostBackend,
+    asked: Grafting,
+) -> Linked:
+    backends = {backend.name: backend for backend in accelerators}
+    versions = {name: backend.version for name, backend in backends.items()}
+    planned = [item for item in regions_of(plan, graph, versions) if item[0] != HOME]
+    missing = [name for name, _ in planned if name not in backends]
+    if missing:
+        raise UserError(f"the plan wants '{missing[0]}', which is not among the targets")
+    asked.report(f"compiling and checking {len(planned)} regions")
+    return link(graph, planned, backends, host, asked.policy, asked.check)
+
+
+def _module(
+    graph: Graph,
+    built: Program,
+    strict: bool,
+    linked: Linked | None = None,
+    plan: Plan | None = None,
+) -> Module:
+    left = built.reference_nodes
     if strict and left:
         name, reason = next(iter(left.items()))
         raise UnsupportedError(
             f"strict=True refuses the reference evaluator, which {len(left)} nodes need;"
             f" the first is %{name}: {reason}"
         )
+    placement = _placement(graph, left, linked, plan)
+    return Module(Signature.of(graph), placement, built, linked.regions if linked else {})
+
+
+def _placement(
+    graph: Graph,
+    left: Mapping[str, str],
+    linked: Linked | None,
+    plan: Plan | None,
+) -> Placement:
+    """The answer to what runs where."""
     total = sum(1 for _ in graph.walk())
-    counts = {backend.name: total - len(left), "reference": len(left)}
-    placement = Placement({name: count for name, count in counts.items() if count}, dict(left))
-    return Module(graph, placement, executable)
-
-
-def _backend(names: list[str], threads: int | None) -> Backend:
-    for name in names:
-        if name not in BACKENDS:
-            known = ", ".join(BACKENDS)
-            raise UserError(f"there is no backend '{name}'", hint=f"known backends: {known}")
-    return BACKENDS[names[0] if names else DEFAULT_TARGET[0]](threads)
+    if linked is None:
+        counts = {HOME: total - len(left), REFERENCE: len(left)}
+        return Placement({name: count for name, count in counts.items() if count}, dict(left))
+    macs = {node: node_work(node).macs for node in placeable(graph)}
+    placed = tuple(
+        PlacedRegion(
+            item.label,
+            item.backend.name,
+            tuple(node.output.name for node in placeable(item.body)),
+            sum(node_work(node).macs for node in placeable(item.body)),
+        )
+        for item in linked.compiled
+    )
+    counts = {HOME: len(macs) - len(left) - sum(len(region.nodes) for region in placed)}
+    for region in placed:
+        counts[region.backend] = counts.get(region.backend, 0) + len(region.nodes)
+    counts[REFERENCE] = len(left)
+    return Placement(
+        {name: count for name, count in counts.items() if count},
+        dict(left),
+        placed,
+        sum(macs.values()),
+        plan,
+        linked.demotions,
+    )

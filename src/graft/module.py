@@ -7,25 +7,40 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from graft.base.dtypes import DType, dtype_of
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
+from graft.byoc.plan import Plan
+from graft.byoc.trust import Demotion
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.runtime.regions import Incident, Region
+from graft.runtime.session import as_array, check_homes
 
 
 class Program(Protocol):
-    """Inputs in order in, outputs in order out."""
+    """Inputs in order in, outputs in order out.
 
-    def __call__(self, inputs: Sequence[Data]) -> list[Data]: ...
+    `homes` are arrays that the caller wants results in, by the outputs' names. A program that can
+    writes there and returns them; one that cannot leaves the copying to its caller.
+    """
+
+    def __call__(
+        self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
+    ) -> list[Data]: ...
 
     def save(self, path: str | os.PathLike[str]) -> None: ...
+
+    @property
+    def reference_nodes(self) -> dict[str, str]:
+        """Values that the reference evaluator computes, each with the reason."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,48 +53,148 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedRegion:
+    """What one backend runs in one piece: values that its nodes make, and multiply-accumulates."""
+
+    label: str
+    backend: str
+    nodes: tuple[str, ...]
+    macs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """Which backend runs how many nodes, and why some run on the reference evaluator."""
+    """Which backend runs how many nodes, in which regions, and why some run on the reference
+    evaluator. `plan` is what was chosen, `demotions` what did not hold."""
 
     nodes: Mapping[str, int]
     reasons: Mapping[str, str] = field(default_factory=dict)
+    regions: tuple[PlacedRegion, ...] = ()
+    macs: int = 0
+    plan: Plan | None = None
+    demotions: tuple[Demotion, ...] = ()
 
     def __str__(self) -> str:
-        return "; ".join(f"{backend}: {count} nodes" for backend, count in self.nodes.items())
+        total = sum(self.nodes.values())
+        parts = [self._of(backend, count, total) for backend, count in self.nodes.items()]
+        plan = self.plan
+        if plan is not None and plan.predicted:
+            parts.append(f"predicted {_seconds(plan.predicted)}")
+            alone = plan.alternatives.get("host-only")
+            if alone is not None and plan.method != "host-only":
+                parts[-1] += f", host-only {_seconds(alone)}"
+            if plan.method in plan.measured:
+                parts[-1] += f"; measured {_seconds(plan.measured[plan.method])}"
+        return "; ".join(parts)
+
+    def _of(self, backend: str, count: int, total: int) -> str:
+        own = [region for region in self.regions if region.backend == backend]
+        if not own:
+            return f"{backend}: {count} nodes"
+        share = sum(region.macs for region in own) / max(self.macs, 1)
+        regions = f"{len(own)} region{'s' if len(own) > 1 else ''}"
+        return f"{backend}: {count} of {total} nodes, {share:.1%} of MACs, {regions}"
 
     def to_json(self) -> str:
-        return json.dumps({"nodes": dict(self.nodes), "reference": dict(self.reasons)})
+        """All of it, for machines."""
+        plan = self.plan
+        return json.dumps(
+            {
+                "nodes": dict(self.nodes),
+                "reference": dict(self.reasons),
+                "regions": [asdict(region) for region in self.regions],
+                "demotions": [asdict(demotion) for demotion in self.demotions],
+                "predicted_seconds": plan.predicted if plan else None,
+                "alternatives": dict(plan.alternatives) if plan else {},
+            }
+        )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What callers know of a model. The graph itself holds all weights, which the program has in
+    a form of its own: a module that kept both would need twice the memory."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    output_names: tuple[str, ...]
+    input_symbols: frozenset[str]
+
+    @classmethod
+    def of(cls, graph: Graph) -> Signature:
+        return cls(graph.inputs, graph.outputs, graph.output_names, graph.input_symbols)
 
 
 @dataclass(frozen=True)
 class Module:
     """A compiled model."""
 
-    graph: Graph
+    signature: Signature
     placement: Placement
     program: Program
+    regions: Mapping[str, Region] = field(default_factory=dict)
+
+    @property
+    def incidents(self) -> list[Incident]:
+        """What failed on accelerators while the model ran, and was run on the host instead."""
+        return [incident for region in self.regions.values() for incident in region.incidents]
 
     def get_inputs(self) -> list[Argument]:
         """The inputs in order."""
-        return [_argument(value.name, value.type) for value in self.graph.inputs]
+        return [_argument(value.name, value.type) for value in self.signature.inputs]
 
     def get_outputs(self) -> list[Argument]:
         """The outputs in order."""
-        pairs = zip(self.graph.output_names, self.graph.outputs, strict=True)
+        pairs = zip(self.signature.output_names, self.signature.outputs, strict=True)
         return [_argument(name, value.type) for name, value in pairs]
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Data]:
-        """Run on named inputs; gives the named outputs, or all of them for None."""
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        outputs: Mapping[str, Array] | None = None,
+    ) -> list[Data]:
+        """Run on named inputs; gives the named outputs, or all of them for None.
+
+        Inputs are arrays, or whatever speaks the buffer protocol or DLPack. `outputs` may hold
+        arrays to write results into; other results are fresh arrays.
+        """
         wanted = self._wanted(output_names)
-        results = self.program(self._ordered(feeds))
+        inputs = self._ordered(feeds)
+        results = self._delivered(inputs, outputs) if outputs else self.program(inputs)
         return [results[position] for position in wanted]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to a `.graft` file, which `graft.load` reads."""
         self.program.save(path)
 
+    def _delivered(self, inputs: Sequence[Data], homes: Mapping[str, Array]) -> list[Data]:
+        """The results, those that have a home written into it."""
+        self._wanted(list(homes))
+        check_homes(homes)
+        names = self.signature.output_names
+        for name, value in zip(names, self.signature.outputs, strict=True):
+            if name in homes:
+                _check_type("output", name, value.type, homes[name])
+        results = self.program(inputs, homes)
+        given = [homes.get(name) for name in names]
+        # A result that lies where another one goes has to be saved before anything is written.
+        kept = [
+            result if result is home else _apart(result, homes.values())
+            for result, home in zip(results, given, strict=True)
+        ]
+        for position, home in enumerate(given):
+            if home is not None and kept[position] is not home:
+                _store(names[position], kept[position], home)
+                kept[position] = home
+        return kept
+
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
-        known = list(self.graph.output_names)
+        known = list(self.signature.output_names)
         if names is None:
             return list(range(len(known)))
         for name in names:
@@ -88,7 +203,7 @@ class Module:
         return [known.index(name) for name in names]
 
     def _ordered(self, feeds: Mapping[str, Any]) -> list[Data]:
-        known = [value.name for value in self.graph.inputs]
+        known = [value.name for value in self.signature.inputs]
         for name in feeds:
             if name not in known:
                 raise UserError(f"there is no input '{name}'", hint=f"inputs: {_listed(known)}")
@@ -97,7 +212,7 @@ class Module:
             raise UserError(
                 f"the input '{missing[0]}' is missing", hint=f"inputs: {_listed(known)}"
             )
-        return [_fed(value, feeds[value.name]) for value in self.graph.inputs]
+        return [_fed(value, feeds[value.name]) for value in self.signature.inputs]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -112,16 +227,40 @@ def _fed(value: Value, data: Any) -> Data:
     element = type_.element if isinstance(type_, OptionalType) else type_
     if not isinstance(element, TensorType):
         return data
-    array = np.asarray(data)
+    array = as_array(value.name, data)
     if array.dtype.kind in "US":
         array = array.astype(object)
-    actual = TensorType(dtype_of(array.dtype), tuple(array.shape))
-    if actual.dtype != element.dtype:
-        hint = f"convert it with .astype('{element.dtype}')"
-        raise UserError(f"the input '{value.name}' wants {element}, not {actual}", hint=hint)
-    if not _fits(element, actual):
-        raise UserError(f"the input '{value.name}' wants {element}, not {actual}")
+    _check_type("input", value.name, element, array)
     return array
+
+
+def _check_type(kind: str, name: str, wanted: Type, array: Array) -> None:
+    """Refuse an array that is not of the type, as far as that is known before a run."""
+    actual = TensorType(dtype_of(array.dtype), tuple(array.shape))
+    if not isinstance(wanted, TensorType):
+        raise UserError(f"the {kind} '{name}' is a {wanted}, not an array")
+    if actual.dtype != wanted.dtype:
+        hint = f"convert it with .astype('{wanted.dtype}')" if kind == "input" else ""
+        raise UserError(f"the {kind} '{name}' wants {wanted}, not {actual}", hint=hint)
+    if not _fits(wanted, actual):
+        raise UserError(f"the {kind} '{name}' wants {wanted}, not {actual}")
+
+
+def _apart(result: Data, homes: Iterable[Array]) -> Data:
+    """The result, copied if it shares memory with one of the arrays."""
+    if isinstance(result, np.ndarray) and any(np.may_share_memory(result, one) for one in homes):
+        return result.copy()
+    return result
+
+
+def _store(name: str, result: Data, home: Array) -> None:
+    array = np.asarray(result)
+    if array.shape != home.shape:
+        shapes = [f"[{', '.join(map(str, one.shape))}]" for one in (array, home)]
+        raise UserError(
+            f"the output '{name}' came out as {shapes[0]}, and its array is {shapes[1]}"
+        )
+    home[...] = array
 
 
 def _fits(wanted: TensorType, actual: TensorType) -> bool:

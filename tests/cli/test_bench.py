@@ -37,7 +37,7 @@ STANDINGS = [
     Standing(PEERS["torch"], reason="no importer | at all", hint="pip install onnx2torch"),
 ]
 COMPARISON = Comparison(Path("a/m.onnx"), [("x", "float32[1]")], STANDINGS, 12, 3.0)
-MACHINE = Machine("Abacus 9", 2, "Linux x86_64", "3.11.0", 0.4)
+MACHINE = Machine("Abacus 9", "AVX2", 2, "Linux x86_64", "3.11.0", 0.4)
 
 
 def test_text() -> None:
@@ -81,7 +81,7 @@ def test_json_of_a_comparison() -> None:
 
 def test_machine_warns_of_other_work_and_of_too_many_threads() -> None:
     assert MACHINE.warnings(2) == []
-    busy = Machine("Abacus 9", 2, "Linux x86_64", "3.11.0", 0.6)
+    busy = Machine("Abacus 9", "AVX2", 2, "Linux x86_64", "3.11.0", 0.6)
     assert "load average 0.6 on 2 cores" in busy.warnings(2)[0]
     assert MACHINE.warnings(3) == ["there are 3 threads, but only 2 cores"]
 

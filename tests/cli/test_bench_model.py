@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 from tests.cli.tiny import saved
 
 from graft.base.errors import UserError
@@ -98,6 +99,30 @@ def test_batch_changes_inputs_and_outputs(first: str, tmp_path: Path) -> None:
     output = onnx.load(subject.file).graph.output[0].type.tensor_type
     assert [dim.dim_value for dim in output.shape.dim] == [5, 3]
     assert output.elem_type == onnx.TensorProto.FLOAT
+
+
+def test_batch_written_into_targets_follows_too(tmp_path: Path) -> None:
+    """As a vision transformer has it: a token for each image, and heads taken apart."""
+    text = """
+        g (float[1, 3, 4] x) => (float[1, 4, 4] z) <float[1, 1, 4] token = {1, 2, 3, 4}> {
+            length = Constant <value_ints = [1, 1, 4]> ()
+            each = Expand (token, length)
+            all = Concat <axis = 1> (each, x)
+            heads = Constant <value_ints = [1, 4, 2, 2]> ()
+            split = Reshape (all, heads)
+            turned = Transpose <perm = [0, 2, 1, 3]> (split)
+            back = Transpose <perm = [0, 2, 1, 3]> (turned)
+            whole = Constant <value_ints = [1, 4, 4]> ()
+            z = Reshape (back, whole)
+        }
+    """
+    subject = prepared(Path(saved(tmp_path, text)), options(batch=3), tmp_path)
+    (fed,) = subject.inputs
+    (z,) = subject.graph.outputs
+    assert str(z.type) == "float32[3, 4, 4]"
+    (found,) = ReferenceEvaluator(onnx.load(subject.file)).run(None, {"x": fed.data})
+    token = np.tile(np.array([1, 2, 3, 4], np.float32), (3, 1, 1))
+    np.testing.assert_array_equal(found, np.concatenate([token, fed.data], axis=1))
 
 
 @pytest.mark.parametrize(

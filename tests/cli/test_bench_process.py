@@ -16,7 +16,7 @@ import pytest
 from tests.cli.fakes import SOURCES, fake, let_workers_import
 from tests.cli.tiny import TWO_INPUTS, saved
 
-from graft.cli import bench_contenders
+from graft.cli import bench_contenders, bench_torch
 from graft.cli.bench_contenders import PEERS, Contender, Task
 from graft.cli.bench_data import read_data, write_data
 from graft.cli.bench_process import THREAD_VARIABLES, Worker, started
@@ -31,7 +31,7 @@ COMMAND = [sys.executable, "-m", "graft.cli.main", "bench"]
         ("onnxruntime", "onnxruntime", "not installed", "pip install onnxruntime"),
         ("openvino", "openvino", "not installed", "pip install openvino"),
         ("torch", "torch", "not installed", "pip install torch"),
-        ("torch", "onnx2torch", "no importer installed", "pip install onnx2torch"),
+        ("torch", "onnx2torch", "no importer installed", "pip install --no-deps onnx2torch"),
         ("iree", "iree", "not installed", "pip install iree-base-compiler"),
         ("tvm", "tvm", "not installed", "pip install apache-tvm"),
     ],
@@ -54,13 +54,29 @@ def test_missing_packages_are_named(
     assert caught.value.hint.startswith(hint)
 
 
+def test_importers_do_without_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "onnx2torch.py").write_text(
+        "import torchvision\nfrom torchvision.ops import roi_align\nnms = torchvision.ops.nms\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "onnx2torch", raising=False)
+    with bench_torch._perhaps_without_torchvision():
+        importer = importlib.import_module("onnx2torch")
+    monkeypatch.delitem(sys.modules, "onnx2torch")
+    assert "torchvision" not in sys.modules
+    for function, name in ((importer.roi_align, "roi_align"), (importer.nms, "nms")):
+        with pytest.raises(ContenderError, match=f"torchvision.ops.{name} is not installed"):
+            function(1, two=2)
+
+
 def test_a_package_that_lacks_something_itself_is_not_called_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "half_there.py").write_text("import not_there_at_all\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
-        bench_contenders._package("half_there", "pip install half-there")
+        bench_contenders.package("half_there", "pip install half-there")
 
 
 def state(pid: int) -> str:

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 from tests.cli.tiny import TWO_INPUTS, saved
 
+from graft.backends.host.options import Accuracy
+from graft.backends.host.prepare import host_passes
 from graft.cli.main import main
 from graft.frontends.onnx.importer import import_model
 from graft.ir.equal import difference
 from graft.ir.graph import Graph
 from graft.ir.parser import from_text
+from graft.llvm.target import host_target
 from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import PASSES, optimize
 
@@ -53,7 +56,9 @@ def test_verbose_names_every_pass(tmp_path: Path, capsys: pytest.CaptureFixture[
     captured = capsys.readouterr()
     first, *lines = captured.err.splitlines()
     assert first.startswith("import: 3 nodes, ")
-    names = [transform.__name__ for transform in PASSES] + ["group_fusion"]
+    names = [transform.__name__ for transform in PASSES]
+    own = host_passes(host_target(), Accuracy.DEFAULT)
+    names += [getattr(transform, "__name__", "") for transform in own]
     assert [line.split()[0] for line in lines] == names
     assert lines[-1].split()[1:5] == ["3", "->", "2", "nodes"]
     assert "no change" in lines[0]

@@ -36,6 +36,7 @@ def test_saved_file_and_its_figures(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert facts == {
         "model": path,
         "file": str(file),
+        "machine": "host",
         "placement": {"host": 4},
         "kernels": 4,
         "kernel_calls": len(built.program.steps),
@@ -44,7 +45,11 @@ def test_saved_file_and_its_figures(tmp_path: Path, capsys: pytest.CaptureFixtur
         "arena_bound_bytes": built.arena_bound,
     }
     assert 0 < built.arena_bound <= built.program.arena_bytes
-    assert [one.name for one in graft.load(file).get_inputs()] == ["x", "y"]
+    session = graft.load(file)
+    assert [one.name for one in session.get_inputs()] == ["x", "y"]
+    assert session.threads == session.program.threads == 1
+    assert main(["compile", path, "-o", str(file)]) == 0
+    assert graft.load(file).program.threads is None
 
 
 def test_text_about_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,9 +58,10 @@ def test_text_about_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines[0] == f"{path} -> {file}"
-    assert lines[1:3] == ["  placement  host: 4 nodes", "  kernels    4, called 4 times"]
-    assert lines[4] == "  arena      256 B (at least 256 B needed)"
-    assert lines[5].startswith("compiled in ")
+    assert lines[1:3] == ["  machine    host", "  placement  host: 4 nodes"]
+    assert lines[3] == "  kernels    4, called 4 times"
+    assert lines[5] == "  arena      256 B (at least 256 B needed)"
+    assert lines[6].startswith("compiled in ")
     assert captured.err.startswith("import: 4 nodes, ")
     assert "fold_constants" in captured.err
 

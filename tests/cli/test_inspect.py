@@ -118,7 +118,23 @@ def test_long_expressions_are_shortened(
     assert code == 0
     assert max(map(len, text.splitlines())) <= 80
     assert " + terms in " in text
-    assert "only from data: d0, " in text
+    assert "  d0   found by NonZero '/m/NonZero'\n" in text
+    assert " more that only the data decide" in text
+
+
+def test_what_the_data_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """
+        positives (float[n, 123456] x) => (int64[2, k] places, float[n, 123456] y) {
+            [ask] p = Relu (x)
+            [look] places = NonZero (p)
+            y = Add (p, x)
+        }
+    """
+    code, text = inspected(capsys, saved(tmp_path, text))
+    assert code == 0
+    assert "  places  int64[2, d0]        dynamic: d0\n" in text
+    assert "  n   given by axis 0 of x\n  d0  found by NonZero 'look'\n" in text
+    assert "  other operations      370,368*n" in text
 
 
 def test_constants_and_nested_weights_count_as_parameters(

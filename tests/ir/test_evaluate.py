@@ -62,6 +62,16 @@ BAD_INPUTS: dict[str, tuple[Graph, Sequence[Any], str]] = {
         [zeros(2)],
         "%x is declared sequence<float32[2]> but is a ndarray",
     ),
+    "an element of another extent": (
+        graph("%y: int64[] = sequence.length(%x)", "%x: sequence<float32[2, ?]>"),
+        [[zeros(2, 5), zeros(2, 0), zeros(3, 5)]],
+        "%x is declared sequence<float32[2, ?]>, but its element 2 is float32[3, 5]",
+    ),
+    "an element of another dtype": (
+        graph("%y: int64[] = sequence.length(%x)", "%x: sequence<float32[*]>"),
+        [[zeros(), np.zeros(2)]],
+        "%x is declared sequence<float32[*]>, but its element 1 is float64[2]",
+    ),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.llvm.kernels import check, compiled, elementwise, numbers, run, runnable_targets
@@ -21,8 +23,11 @@ from graft.loop.ir import (
     Const,
     Expr,
     Load,
+    Ramp,
     Select,
+    Var,
 )
+from graft.loop.traverse import map_stmt
 
 FLOATS = [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64]
 SIGNED = [DType.INT8, DType.INT16, DType.INT32, DType.INT64]
@@ -234,6 +239,25 @@ def test_rounding_keeps_the_sign_of_zero(lanes: int) -> None:
 @pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
 def test_integer_calls(dtype: DType, lanes: int) -> None:
     check([numbers(dtype, 60, seed=10)], calls(["abs", "clz", "popcount"]), lanes)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
+def test_integer_powers_wrap_around(dtype: DType, lanes: int) -> None:
+    exponents = (np.arange(60) % 40).astype(dtype.numpy)
+    raised = [lambda a, b: Call("pow", (a, b), a.dtype)]
+    check([numbers(dtype, 60, seed=13), exponents], raised, lanes)
+
+
+def test_vectors_of_one_lane_are_scalars() -> None:
+    formulas = [lambda a: Broadcast(a, 1)]
+    function = elementwise([DType.FLOAT32], formulas, [DType.FLOAT32], 1)
+    ramp = map_stmt(function.body, lambda e: Ramp(e, 1, 1) if isinstance(e, Var) else e)
+    values = np.arange(5, dtype=np.float32)
+    given = {"in0": values, "out0": np.zeros(5, np.float32), "n": 5}
+    for body in (function.body, ramp):
+        result = run(compiled(replace(function, body=body)), given)
+        np.testing.assert_array_equal(result["out0"], values)
 
 
 @pytest.mark.parametrize("lanes", [1, 8])

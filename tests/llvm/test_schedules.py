@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.llvm.kernels import compiled, elementwise, run
 from tests.loop.blur import SIZES, blur, expected
 from tests.loop.kernels import Kernel
@@ -25,6 +26,7 @@ from graft.loop.schedule import parse_schedule
 sizes = st.sampled_from(SIZES)
 
 
+@settings(max_examples=examples(500))
 @given(st.data(), sizes, sizes, st.booleans(), st.sampled_from([1, 2, 3]))
 def test_every_legal_schedule_computes_the_same(
     data: st.DataObject, rows: int, columns: int, symbolic: bool, threads: int

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from tests.llvm.kernels import add, compiled, elementwise, interpreted, run, runnable_targets, times
 
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError, UnsupportedError
 from graft.llvm.cache import kernel_key
 from graft.llvm.compile import llvm_text
+from graft.llvm.load import Argument, Kernel, aligned
 from graft.llvm.target import Target, host_target
 from graft.loop.ir import (
     Allocate,
@@ -38,6 +39,7 @@ from graft.loop.ir import (
     Prefetch,
     Ramp,
     Scope,
+    Select,
     Stmt,
     Store,
     Var,
@@ -246,6 +248,35 @@ def test_values_of_a_masked_store_are_read_in_its_lanes_only() -> None:
     function = Function("far", (a, c, N), Store(c, (far,), Load(a, (far,)), first))
     result = run(compiled(function), {"a": counted((9,)), "c": np.zeros(9, np.float32), "n": 9})
     np.testing.assert_array_equal(result["c"], [0, 0, 0, 0, 0, 5, 0, 0, 0])
+
+
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_select_by_a_mask_reads_what_it_chooses_only(flipped: bool, target: Target) -> None:
+    """Rows of every length, at the very end of memory that may not be left."""
+    a = Buffer("a", F32, (N,), alignment=4)
+    c = Buffer("c", F32, (Const(8),))
+    lanes, nothing = Ramp(Const(0), 1, 8), Const(-1.0, F32, 8)
+    found = Var("found", F32, 8)
+    value: Expr = Select(less(lanes, Broadcast(N, 8)), Load(a, (lanes,)), nothing)
+    if flipped:
+        beyond = Compare(CompareKind.GREATER_EQUAL, lanes, Broadcast(N, 8))
+        value = Select(beyond, nothing, Load(a, (lanes,)))
+    body = Let(found, value, Store(c, (lanes,), found))
+    kernel = compiled(Function("row", (a, c, N), body), target)
+    page = edge_of_memory()[0]
+    for n in range(9):
+        row = page[len(page) - 4 * n :].view(np.float32)
+        row[:] = np.arange(n)
+        result = run_in_place(kernel, {"a": row, "n": n}, 8)
+        np.testing.assert_array_equal(result, [*range(n), *[-1] * (8 - n)])
+
+
+def run_in_place(kernel: Kernel, arguments: dict[str, Argument], size: int) -> Array:
+    """The result `c` of that size; arguments stay where they are."""
+    result = aligned(np.zeros(size, np.float32))
+    kernel({**arguments, "c": result})
+    return result
 
 
 def test_hundreds_of_lets() -> None:

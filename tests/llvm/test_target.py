@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from graft.base.dtypes import DType
-from graft.llvm.target import TargetError, host_target, named_target, target_names
+from graft.llvm.compile import assembly, llvm_text
+from graft.llvm.target import TargetError, host_target, known_targets, named_target
+from graft.loop.ir import Buffer, Const, Function, Load, Ramp, Store
 
 
 def test_host_is_this_machine() -> None:
@@ -25,8 +27,7 @@ def test_host_is_this_machine() -> None:
         ("x86-64-v2", 128, (6, 8)),
         ("x86-64-v3", 256, (6, 16)),
         ("x86-64-v4", 512, (14, 32)),
-        ("aarch64-neon", 128, (8, 12)),
-        ("aarch64-neon-v8.6", 128, (8, 12)),
+        ("aarch64", 128, (8, 12)),
     ],
 )
 def test_named_targets(name: str, bits: int, tile: tuple[int, int]) -> None:
@@ -38,7 +39,10 @@ def test_named_targets(name: str, bits: int, tile: tuple[int, int]) -> None:
 
 
 def test_every_named_target_is_tested() -> None:
-    assert len(target_names()) == 7
+    assert list(known_targets()) == [
+        "host", "plain", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64",
+    ]  # fmt: skip
+    assert all(known_targets().values())
 
 
 def test_features() -> None:
@@ -46,12 +50,36 @@ def test_features() -> None:
     assert not named_target("x86-64-v2").has_half_conversion
     assert named_target("x86-64-v3").has("avx2")
     assert not named_target("x86-64-v3").has("avx512f")
-    assert named_target("aarch64-neon").has_fma
+    assert named_target("aarch64").has_fma
+
+
+def test_plain_is_the_least_machine_of_this_architecture() -> None:
+    plain, host = named_target("plain"), host_target()
+    assert plain.architecture == host.architecture
+    assert set(plain.features) <= set(host.features)
+
+
+def test_code_relies_on_nothing_that_does_not_pay_in_kernels() -> None:
+    """A file for this machine shall run on others; nobody encrypts in a kernel."""
+    others = {"aes", "sha", "rdrnd", "gfni", "prfchw", "sse4a", "crc", "64bit"}
+    assert not others & set(host_target().features)
+
+
+def test_llvm_gets_features_and_tuning_apart() -> None:
+    host = dataclasses.replace(named_target("x86-64"), cpu="znver4")
+    rows = [Buffer(name, DType.FLOAT32, (Const(16),)) for name in ("x", "y")]
+    lanes = Ramp(Const(0), 1, 16)
+    copy = Function("kernel", tuple(rows), Store(rows[1], (lanes,), Load(rows[0], (lanes,))))
+    assert 'tune-cpu"="znver4"' in llvm_text(copy, host)
+    text = assembly(copy, host)
+    assert "movaps" in text
+    assert "ymm" not in text
+    assert "zmm" not in text
 
 
 def test_keys_tell_targets_apart() -> None:
-    keys = {named_target(name).key for name in target_names() if name != "host"}
-    assert len(keys) == 6
+    keys = {named_target(name).key for name in known_targets() if name not in ("host", "plain")}
+    assert len(keys) == 5
     other = dataclasses.replace(named_target("x86-64"), cpu="znver3")
     assert other.key != named_target("x86-64").key
     known = dataclasses.replace(named_target("x86-64"), cache_bytes=(1 << 15,))
@@ -59,6 +87,6 @@ def test_keys_tell_targets_apart() -> None:
 
 
 def test_unknown_target() -> None:
-    with pytest.raises(TargetError, match="there is no target 'z80'") as caught:
+    with pytest.raises(TargetError, match="there is no machine 'z80'") as caught:
         named_target("z80")
     assert "x86-64-v3" in caught.value.hint

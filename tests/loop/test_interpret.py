@@ -68,6 +68,48 @@ def test_gather_scatter_and_masks() -> None:
     assert y.tolist() == [3, -1, -1, -1, 7, -1, 5, -1]
 
 
+LANES = "ramp(0, 1, 4)"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (f"y[{LANES}] = select({LANES} < 3:int64x4, x[{LANES}], 9.0:float32x4)", [1, 2, 3, 9]),
+        (f"y[{LANES}] = select({LANES} >= 3:int64x4, 9.0:float32x4, x[{LANES}])", [1, 2, 3, 9]),
+        (f"y[{LANES}] = x[{LANES}] where {LANES} < 3:int64x4", [1, 2, 3, -1]),
+        (
+            f"y[{LANES}] = select({LANES} > 0:int64x4, x[ramp(-1, 1, 4)], x[ramp(2, 1, 4)])"
+            f" where {LANES} < 2:int64x4",
+            [3, 1, -1, -1],
+        ),
+        (f"y[{LANES}] = 1.0:float32x4 / x[{LANES}] where {LANES} < 2:int64x4", [1, 0.5, -1, -1]),
+        (
+            f"y[{LANES}] = float32(broadcast(6, 4) // int64(x[{LANES}])) where {LANES} < 3:int64x4",
+            [6, 3, 2, -1],
+        ),
+        (
+            f"y[0] = reduce_add(select({LANES} < 3:int64x4, x[{LANES}], 4.0:float32x4))",
+            [10, -1, -1, -1],
+        ),
+        ("y[0] = x[n + 7] where n < 0", [-1, -1, -1, -1]),
+    ],
+)
+def test_masks_keep_reads_inside(body: str, expected: list[float]) -> None:
+    function = from_text(f"kernel f(x: float32[3], y: float32[4], n: int64) {{ {body} }}")
+    y = np.full(4, -1, np.float32)
+    interpret(function, {"x": np.array([1, 2, 3], np.float32), "y": y, "n": 0})
+    assert y.tolist() == expected
+
+
+def test_a_choice_by_data_is_no_mask() -> None:
+    condition = f"y[{LANES}] < 0.0:float32x4"
+    text = f"y[{LANES}] = select({condition}, 1.0:float32x4, x[{LANES}])"
+    function = from_text(f"kernel f(x: float32[3], y: float32[4]) {{ {text} }}")
+    arrays = {"x": np.zeros(3, np.float32), "y": np.full(4, -1, np.float32)}
+    with pytest.raises(EvaluationError, match="out of bounds"):
+        interpret(function, arrays)
+
+
 def test_while_let_and_if() -> None:
     y = np.zeros(1, np.int64)
     text = """kernel collatz(y: int64[1], n: int64) {

@@ -195,17 +195,6 @@ def test_a_stage_read_elsewhere_stays_outside() -> None:
     assert failure.value.message == message
 
 
-def test_lanes_in_two_dimensions_are_refused() -> None:
-    x = placeholder("x", [4, 4])
-    diagonal = compute("diagonal", [4], lambda i: x[i, i])
-    with pytest.raises(ScheduleError) as failure:
-        lower("f", [x, diagonal], parse_schedule("diagonal: vectorize(i)"))
-    assert failure.value.message == (
-        "schedule of diagonal: cannot vectorise loop 'i': "
-        "an access would have lanes in more than one dimension"
-    )
-
-
 def test_an_initial_value_is_computed_before_the_reduction() -> None:
     x = placeholder("x", [4, 4])
     k = reduce_axis("k", 4)

@@ -193,6 +193,25 @@ def test_reads_through_an_index_tensor() -> None:
     np.testing.assert_array_equal(result, values[places])
 
 
+def test_lanes_may_run_along_a_diagonal() -> None:
+    x = placeholder("x", [7, 7])
+    diagonal = compute("diagonal", [7], lambda i: x[i, (i * 3) % 7])
+    function = lower("f", [x, diagonal], parse_schedule("diagonal: vectorize(i)"))
+    assert not [stmt for stmt in walk_stmt(function.body) if isinstance(stmt, For)]
+    numbers, found = np.arange(49, dtype=np.float32).reshape(7, 7), np.zeros(7, np.float32)
+    interpret(function, {"x": numbers, "diagonal": found})
+    np.testing.assert_array_equal(found, numbers[np.arange(7), np.arange(7) * 3 % 7])
+
+
+def test_negation_changes_the_sign_of_zero() -> None:
+    x = placeholder("x", [3])
+    minus = compute("minus", [3], lambda i: -x[i])
+    found = np.zeros(3, np.float32)
+    given = np.array([0.0, -0.0, 2.0], np.float32)
+    interpret(lower("f", [x, minus]), {"x": given, "minus": found})
+    np.testing.assert_array_equal(np.signbit(found), [True, False, True])
+
+
 def test_a_select_protects_a_read_in_lanes() -> None:
     """Natively both sides of a select are read, so no index may leave its buffer."""
     x = placeholder("x", [N])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.loop.blur import SIZES, blur, run
 from tests.loop.schedules import dense_schedules, schedules
 
@@ -23,6 +24,7 @@ from graft.loop.tensor import Tensor, compute, placeholder, reduce_axis, sum_
 sizes = st.sampled_from(SIZES)
 
 
+@settings(max_examples=examples(800))
 @given(st.data(), sizes, sizes, st.booleans(), st.sampled_from([1, 2, 3]))
 def test_every_legal_schedule_computes_the_same(
     data: st.DataObject, rows: int, columns: int, symbolic: bool, threads: int
@@ -40,6 +42,7 @@ def test_every_legal_schedule_computes_the_same(
     np.testing.assert_array_equal(result, expected)
 
 
+@settings(max_examples=examples(600))
 @given(st.data(), sizes, sizes, sizes, st.booleans())
 def test_copies_in_other_layouts_compute_the_same(
     data: st.DataObject, rows: int, columns: int, depth: int, symbolic: bool

@@ -175,6 +175,35 @@ def test_shapes_of_nothing_stacked() -> None:
     ]
 
 
+# What is stacked of captures whose extents are expressions, and the extents it has for n = 3.
+EXPRESSIONS = [
+    ("w = Concat<axis=0>(x, x)", "s = Neg(w)", (0, 6)),
+    ("w = Concat<axis=0>(x, x)", "s = Concat<axis=0>(w, x, w)", (0, 15)),
+    ("w = Einsum<equation=\"i,j->ij\">(x, x)", "s = Flatten<axis=0>(w)", (0, 1, 9)),
+    ("k = Constant<value_ints=[2]>() z = Constant<value_ints=[0]>() w = Slice(x, z, x_n, z, k)",
+     "s = Concat<axis=0>(w, w)", (0, 4)),
+    ("w = Concat<axis=0>(x, x)", "t = Shape(w) s = Expand(o, t)", (0, 6)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "inside", "shape"), EXPRESSIONS)
+@pytest.mark.parametrize("opset", [13, 18])
+def test_nothing_stacked_of_expression_extents(
+    before: str, inside: str, shape: tuple[int, ...], opset: int
+) -> None:
+    """An operand of `2*n` elements binds no `n`, and yet the type of the result speaks of it."""
+    text = f"""g (int64 m, bool go, float[n] x, float[1] o) => (float[] y) {{
+        x_n = Shape(x) {before}
+        y = Loop(m, go) <body = l (int64 i, bool c) => (bool co, float[] s) {{
+            co = Identity(c) {inside} }}> }}"""
+    inputs = [TRUE, ramp(3), np.ones(1, np.float32)]
+    assert "n" in result_types(imported(text, opset))[0]
+    (found,) = by_graft(text, [turns(0), *inputs], opset)
+    assert (found.dtype, found.shape) == (np.float32, shape)
+    (found,) = by_graft(text, [turns(2), *inputs], opset)
+    assert found.shape == (2, *shape[1:])
+
+
 def test_condition_alone_and_neither() -> None:
     """Without a trip count the condition ends the loop, whether there was one at first or not."""
     body = """<body = b (int64 i, bool ci, float[k] v) => (bool co, float[k] w) {

@@ -13,7 +13,13 @@ from tests.ops.every_form import agree, by_graft, one_node
 
 from graft.base.dims import symbol
 from graft.base.dtypes import DType
-from graft.base.errors import EvaluationError, GraftError, ModelError, UnsupportedError
+from graft.base.errors import (
+    EvaluationError,
+    GraftError,
+    ModelError,
+    TypeRuleError,
+    UnsupportedError,
+)
 from graft.frontends.onnx.importer import import_model
 from graft.ir.attrs import make_attrs
 from graft.ir.builder import Builder
@@ -339,6 +345,20 @@ def test_types_with_symbols_and_unknown_rank() -> None:
     assert made("nn.layer_norm", unranked, channels, axis=-9) == unranked
     assert made("nn.lrn", unranked, size=3) == unranked
     assert made("nn.batch_norm", unranked, *[tensor("float32", C)] * 4) == unranked
+
+
+def test_parameters_tell_how_many_channels_there_are() -> None:
+    """What follows then knows it, and a contradiction shows when the graph is made."""
+    data, known = tensor("float32", N, C, 7), tensor("float32", N, 6, 7)
+    six = tensor("float32", 6)
+    assert made("nn.batch_norm", data, *[six] * 4) == known
+    assert made("nn.batch_norm", data, six, *[tensor("float32", C)] * 3) == known
+    assert made("nn.instance_norm", data, six, six) == known
+    assert made("nn.group_norm", data, six, six, num_groups=3) == known
+    assert made("nn.bias_add", data, six) == known
+    assert made("nn.bias_add", data, tensor("float32", N), axis=0) == data
+    with pytest.raises(TypeRuleError, match="6 channels do not make 4 equal groups"):
+        made("nn.group_norm", data, six, six, num_groups=4)
 
 
 def test_work() -> None:

@@ -50,6 +50,17 @@ def test_scan_types_and_zero_length() -> None:
         evaluate(graph, [ramp(2), ramp(3, 2), ramp(3, 5, 4)])
 
 
+@pytest.mark.parametrize("length", [0, 2])
+def test_scan_of_pieces_whose_extents_are_expressions(length: int) -> None:
+    text = """g (float[t, n] x) => (float[] y) {
+        w = Concat<axis=1>(x, x)
+        y = Scan<num_scan_inputs=1, scan_output_axes=[-1], body = b (float[k] e) => (float[] f) {
+            f = Concat<axis=0>(e, e) }>(w) }"""
+    assert result_types(imported(text)) == ["float32[4*n, t]"]
+    (found,) = by_graft(text, [ramp(length, 3)])
+    assert found.shape == (12, length)
+
+
 def test_scan_of_strings() -> None:
     text = """g (string[n] x) => (string[] y) {
         y = Scan<num_scan_inputs=1, scan_output_directions=[1], body = b (string e) => (string f) {

@@ -1,4 +1,4 @@
-"""Slices: Python's rules as the oracle, at every extent that a symbol may stand for."""
+"""Slices: ONNX's rules as the oracle, at every extent that a symbol may stand for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.ops.every_form import agree, by_graft, one_node
 from graft.base.dims import Dim, evaluate_dim, symbol
 from graft.base.errors import EvaluationError, TypeRuleError
 from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
 from graft.ir.types import TensorType, tensor
 from graft.ops.slicing import slice_extent
 
@@ -35,6 +36,10 @@ CASES: list[tuple[tuple[int, ...], ...]] = [
     ((3,), (1,), (0,), (1,)),
     ((0, 0, 0), (3, 4, 5), (0, 1, 2), (2, 3, 4)),
     ((-9,), (2,), (1,), (1,)),
+    # backwards from before the front: one element
+    ((-9, -6), (-FAR, -9), (1, 2), (-1, -2)),
+    ((-FAR, -5), (-FAR, -9), (0, 1), (-2, -1)),
+    ((-9, -9), (0, -4), (1, 0), (-1, -1)),
 ]
 
 
@@ -72,7 +77,32 @@ def test_symbolic_extents_are_exact(
     found = slice_extent(begin, end, stride, extent)
     for n in range(8):
         first, last, size = (evaluate_dim(dim, {"n": n}) for dim in (begin, end, extent))
-        assert evaluate_dim(found, {"n": n}) == len(range(size)[first:last:stride])
+        assert evaluate_dim(found, {"n": n}) == len(by_rule(first, last, stride, size))
+
+
+def by_rule(begin: int, end: int, stride: int, extent: int) -> range:
+    """The places that a slice takes, clamped as ONNX's text says."""
+    if extent == 0:
+        return range(0)
+    begin, end = (bound + extent if bound < 0 else bound for bound in (begin, end))
+    if stride > 0:
+        return range(min(max(begin, 0), extent), min(max(end, 0), extent), stride)
+    return range(min(max(begin, 0), extent - 1), min(max(end, -1), extent - 1), stride)
+
+
+@given(bounds, bounds, strides_, st.integers(0, 5))
+def test_type_and_value_follow_the_rule(begin: int, end: int, stride: int, extent: int) -> None:
+    x = np.arange(extent, dtype=np.int32)
+    wanted = x[list(by_rule(begin, end, stride, extent))]
+    assert slice_extent(begin, end, stride, extent) == len(wanted)
+    given = [x, *(ints(number) for number in (begin, end, 0, stride))]
+    (found,) = by_graft(one_node("Slice", given, 13), given)
+    assert found.tolist() == wanted.tolist()
+    graph = Builder()
+    cut = graph("strided_slice", graph.input("x", tensor("int32", extent)), begin=[begin],
+                end=[end], strides=[stride])  # fmt: skip
+    (again,) = evaluate(graph.build(cut), [x])
+    assert again.tolist() == wanted.tolist()
 
 
 READABLE: list[tuple[dict[str, Any], str]] = [
@@ -85,6 +115,7 @@ READABLE: list[tuple[dict[str, Any], str]] = [
     ({"begin": [0], "end": [512]}, "min(n, 512)"),
     ({"begin": [M], "end": [FAR]}, "max(-m + n, 0)"),
     ({"begin": [-1], "end": [-FAR], "strides": [-1]}, "n"),
+    ({"begin": [-FAR], "end": [-FAR], "strides": [-1]}, "min(n, 1)"),
     ({"begin": [0], "end": [FAR], "strides": [2]}, "(n + 1)//2"),
 ]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from tests.property.damage_fields import damage_field
 from tests.property.data import counts, tame, wild
 
 from graft.base.dtypes import dtype_of
@@ -301,6 +302,8 @@ def replace_operator(random: Random, model: onnx.ModelProto, _feeds: Feeds) -> N
 
 
 def damage_opsets(random: Random, model: onnx.ModelProto, _feeds: Feeds) -> None:
+    if not model.opset_import:
+        return
     entry = random.choice(model.opset_import)
     if random.random() < 0.1:
         model.opset_import.append(helper.make_opsetid(entry.domain, random.randrange(1, 29)))
@@ -429,6 +432,9 @@ DAMAGES: tuple[Damage, ...] = (
     nest_in_branch,
     nest_in_loop,
     nest_in_function,
+    damage_field,
+    damage_field,
+    damage_field,
 )
 
 

@@ -123,7 +123,7 @@ def combine(s: Sketch, name: str, x: Value, y: Value) -> Value:
 
 def division(s: Sketch) -> None:
     """Quotients and remainders; a fuzzy value is divided by nothing near zero."""
-    x = any_value(s, (*data.WIDE_FLOATS, *data.SIGNED, *data.UNSIGNED), is_small)
+    x = any_value(s, REAL, is_small)
     if is_float(x) and s.level(x) == FUZZY:
         s.add("divide", x, s.number_like(x, s.pick((2.0, 4.0, 1.0, -2.0))))
         return
@@ -149,7 +149,7 @@ def comparison(s: Sketch) -> None:
     if s.level(y) == FUZZY:
         y = s.source(x.dtype, ())
     names = ["equal", "not_equal"]
-    if x.dtype in REAL and x.dtype not in data.TINY:
+    if x.dtype in REAL:
         names += ["greater", "greater_equal", "less", "less_equal"]
     s.add(s.pick(names), x, y, bound=1.0)
     if is_float(x):
@@ -163,13 +163,14 @@ def logic(s: Sketch) -> None:
 
 
 def bits(s: Sketch) -> None:
-    x = any_value(s, (*data.SIGNED, *data.UNSIGNED), is_small)
+    x = any_value(s, data.INTEGERS, is_small)
     options = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "left_shift")
     name = s.pick((*options, "right_shift"))
     if name == "bitwise_not":
         s.add(name, x, bound=math.inf)
     elif "shift" in name:
-        s.add(name, x, s.number_like(x, s.number(0, 7)), bound=math.inf)
+        most = 1 if x.dtype in data.TINY else 7
+        s.add(name, x, s.number_like(x, s.number(0, most)), bound=math.inf)
     else:
         s.add(name, x, partner(s, x), bound=math.inf)
 

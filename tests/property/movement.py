@@ -131,7 +131,7 @@ def strided_slice(s: Sketch) -> None:
         return
     end = [s.pick((FAR, 2, -1, 0, -FAR, 100)) for _ in axes]
     strides = [s.pick((1, 2, -1, 3, -2)) for _ in axes]
-    begin = [s.number(-4 if stride > 0 else -1, 3) for stride in strides]
+    begin = [s.pick((0, 1, -1, 3, -2, -4, -9, -FAR, FAR)) for _ in axes]
     listed = {} if axes == list(range(len(axes))) and s.chance(2) else {"axes": axes}
     s.add("strided_slice", x, begin=begin, end=end, strides=strides, **listed)
 

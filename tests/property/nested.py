@@ -11,7 +11,7 @@ from tests.property.sketch import STRICT, Info, Sketch, is_ranked, is_small
 from graft.base.dtypes import DType
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
-from graft.ir.types import TensorType, bare_symbol, tensor
+from graft.ir.types import TensorType, tensor
 
 Fill = Callable[[Sketch, int], None]
 
@@ -50,13 +50,6 @@ def results(s: Sketch, formals: Sequence[Value], count: int) -> list[Value]:
     """Outputs of a nested graph."""
     found = [s.find(is_ranked) or formals[0] for _ in range(count)]
     return [value for value in found if value is not None]
-
-
-def can_stack(value: Value) -> bool:
-    """Whether a loop without turns knows what one would have given."""
-    dims = value.shape if is_ranked(value) else None
-    plain = (isinstance(dim, int) or bare_symbol(dim) is not None for dim in dims or ())
-    return dims is not None and all(plain)
 
 
 def condition(s: Sketch) -> Value:
@@ -124,12 +117,17 @@ def loop(s: Sketch, fill: Fill) -> None:
     go = inner.constant(np.array(not s.chance(4)))
     if s.chance(2):
         go = inner.add("less", turn, inner.constant(np.array(1)), bound=1.0)
-    stacked = [inner.find(can_stack) or turn for _ in range(s.number(0, 2))]
+    stacked = [inner.find(is_ranked) or turn for _ in range(s.number(0, 2))]
     body = nest.build(go, *states, *stacked)
     count = s.constant(np.array(s.number(0, 3))) if s.chance(2) else s.counts(None)
     made = s.call("loop", count, condition(s), *nest.operands, body=body, carried=carried)
-    for value, source in zip(made, (*states, *stacked), strict=True):
-        s.know(value, inner.info[source])
+    # A carried value may end as it began, where no turn is made.
+    ends = [
+        _either(s.info[first], inner.info[last])
+        for first, last in zip(values, states, strict=False)
+    ]
+    for value, info in zip(made, (*ends, *(inner.info[one] for one in stacked)), strict=True):
+        s.know(value, info)
 
 
 def _next(s: Sketch, formal: Value) -> Value:
@@ -155,7 +153,7 @@ def scan(s: Sketch, fill: Fill) -> None:
     shape = [dim for i, dim in enumerate(x.shape or ()) if i != axis]
     inner.know(inner.take("piece", TensorType(x.dtype, tuple(shape))), s.info[x])
     fill(inner, s.number(1, 2))
-    out = inner.find(can_stack)
+    out = inner.find(is_ranked)
     if out is None:
         return
     attrs: dict[str, Any] = {"carried": 0, "num_scan_inputs": 1, "output_axes": [0]}

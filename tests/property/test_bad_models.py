@@ -23,6 +23,7 @@ from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 from onnx import helper
 from tests.conformance.cases import TRAINING, described
+from tests.examples import MANY, sharded, share
 from tests.property.damage import DAMAGES, Damage, Feeds, damaged, data_for
 
 from graft.base.errors import EvaluationError, UserError
@@ -149,7 +150,7 @@ def success_or_refusal(stage: str) -> Iterator[None]:
         assert not RIDDLES.search(refusal.message)
 
 
-def survives(model: onnx.ModelProto, feeds: Feeds, random: Random) -> None:
+def survives(model: onnx.ModelProto | bytes, feeds: Feeds, random: Random) -> None:
     """Import, optimise and run a model."""
     graphs: list[Graph] = []
     with success_or_refusal("import"):
@@ -167,10 +168,15 @@ def survives(model: onnx.ModelProto, feeds: Feeds, random: Random) -> None:
 DAMAGE = st.tuples(st.sampled_from(DAMAGES), st.integers(0, 1 << 30))
 
 
-@settings(max_examples=8 * settings().max_examples)
-@given(st.data(), st.lists(DAMAGE, min_size=1, max_size=3), st.integers(0, 1 << 30))
+@sharded
+@settings(max_examples=share(MANY, short=200))
+@given(
+    data=st.data(),
+    damages=st.lists(DAMAGE, min_size=1, max_size=3),
+    feeding=st.integers(0, 1 << 30),
+)
 def test_damaged_models(
-    data: st.DataObject, damages: list[tuple[Damage, int]], feeding: int
+    shard: int, data: st.DataObject, damages: list[tuple[Damage, int]], feeding: int
 ) -> None:
     seed = seeds()[data.draw(st.integers(0, len(seeds()) - 1))]
     model = damaged(seed.model, seed.feeds, damages)

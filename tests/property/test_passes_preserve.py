@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import event, given, note, settings
+from tests.examples import MANY, sharded, share
 from tests.property.compare import assert_preserved
 from tests.property.graphs import Sample, samples
 
@@ -54,8 +55,10 @@ def check(transform: Pass, sample: Sample, expected: list[Array] | None) -> Grap
     return after
 
 
-@given(samples())
-def test_every_pass_preserves_results(sample: Sample) -> None:
+@sharded
+@settings(max_examples=share(MANY))
+@given(sample=samples())
+def test_every_pass_preserves_results(shard: int, sample: Sample) -> None:
     """All passes on one graph, so that the examples of a full run are as many graphs."""
     expected = run(sample)
     for transform in TRANSFORMS:

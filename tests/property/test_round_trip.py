@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
+from tests.examples import MANY, sharded, share
 from tests.property.graphs import Sample, samples
 
 from graft.ir.equal import difference
@@ -11,8 +12,10 @@ from graft.ir.printer import to_text
 from graft.ir.verify import verify
 
 
-@given(samples())
-def test_text_reads_back_as_the_same_graph(sample: Sample) -> None:
+@sharded
+@settings(max_examples=share(MANY))
+@given(sample=samples())
+def test_text_reads_back_as_the_same_graph(shard: int, sample: Sample) -> None:
     graph = verify(sample.graph)
     printed = to_text(graph)
     parsed = verify(from_text(printed.text, printed.constants))

@@ -14,7 +14,7 @@ from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.literal import Literal
 from graft.ir.types import tensor
-from graft.rewrite.match import Match, Mismatch, all_are, match
+from graft.rewrite.match import Match, Mismatch, all_are, match, matches
 from graft.rewrite.pattern import (
     Pattern,
     is_constant,
@@ -79,6 +79,35 @@ MATCHES: dict[str, tuple[Pattern, Make]] = {
         is_tuple_get_item(is_op("topk")(X), 1),
         lambda g, a, b: g.call("topk", a, k=1)[1],
     ),
+    "type": (X.has_type(tensor("float32", 2, 3)), lambda g, a, b: a),
+    "each operand": (
+        is_op("concatenate").each(op.exp(X) | op.log(X)),
+        lambda g, a, b: g("concatenate", g("exp", a), g("log", b), g("exp", b)),
+    ),
+    "each of one operand": (
+        is_op("concatenate").each(op.exp(X)),
+        lambda g, a, b: g("concatenate", g("exp", a)),
+    ),
+    "each, with attributes": (
+        is_op("concatenate").each(X, axis=1),
+        lambda g, a, b: g("concatenate", a, b, axis=1),
+    ),
+    "dominated directly": (
+        is_op("abs").dominates(is_op("exp")),
+        lambda g, a, b: g("abs", g("exp", a)),
+    ),
+    "dominated by way of others": (
+        is_op("abs").dominates(is_op("exp"), is_op("negative", "tanh")),
+        lambda g, a, b: g("abs", g("negative", g("tanh", g("exp", a)))),
+    ),
+    "dominated by way of anything": (
+        is_op("abs").dominates(is_op("exp")),
+        lambda g, a, b: g("abs", g("negative", g("log", g("exp", a)))),
+    ),
+    "beside the way": (
+        is_op("add").dominates(is_op("exp"), is_op("multiply")),
+        lambda g, a, b: g("add", g("multiply", g("exp", a), g("log", b)), b),
+    ),
     "optional, there": (
         op.nn.relu(is_op("exp")(X).optional(lambda e: op.negative(e))),
         lambda g, a, b: g("nn.relu", g("negative", g("exp", a))),
@@ -140,6 +169,31 @@ MISMATCHES: dict[str, tuple[Pattern, Make, str]] = {
         "%a: is float32[2, 3], not of shape [2, 4]",
     ),
     "test": (X.where(lambda value: False, "is too slow"), lambda g, a, b: a, "%a: is too slow"),
+    "type": (
+        X.has_type(tensor("float32", 2, 4)),
+        lambda g, a, b: a,
+        "%a: is float32[2, 3], not float32[2, 4]",
+    ),
+    "one operand of each": (
+        is_op("concatenate").each(op.exp(X)),
+        lambda g, a, b: g("concatenate", g("exp", a), g("log", b)),
+        "%log: is log, not exp",
+    ),
+    "not dominated": (
+        is_op("abs").dominates(is_op("exp"), is_op("negative")),
+        lambda g, a, b: g("abs", g("negative", g("tanh", g("exp", a)))),
+        "%tanh: is tanh, not exp",
+    ),
+    "dominated by nothing": (
+        is_op("abs").dominates(is_op("exp"), is_op("negative")),
+        lambda g, a, b: g("abs", g("negative", b)),
+        "%b: is an input, not exp",
+    ),
+    "another way around": (
+        is_op("add").dominates(is_op("exp"), is_op("negative")),
+        lambda g, a, b: (e := g("exp", a)) and g("add", g("negative", e), g("tanh", e)),
+        "%tanh: is tanh, not negative",
+    ),
     "first result": (
         is_tuple_get_item(is_op("topk")(X), 0),
         lambda g, a, b: g.call("topk", a, k=1)[1],
@@ -180,6 +234,69 @@ def test_a_shared_node_is_covered_once() -> None:
     result = found(op.exp(X) * op.exp(X), lambda g, a, b: g("multiply", *[g("exp", a)] * 2))
     assert isinstance(result, Match)
     assert [node.op.name for node in result.nodes] == ["multiply", "exp"]
+
+
+def names_of(result: Match | Mismatch) -> list[str]:
+    assert isinstance(result, Match)
+    return [node.output.name for node in result.nodes]
+
+
+def test_all_ways_from_the_dominator_are_covered() -> None:
+    """A diamond: both ways from exp lead to the sum, and what is added beside them is not in."""
+
+    def make(g: Builder, a: Value, b: Value) -> Value:
+        top = g("exp", a)
+        return g("add", g("negative", g("tanh", top)), g("multiply", top, g("log", b)))
+
+    pattern = is_op("add").dominates(is_op("exp"), is_op("negative", "tanh", "multiply"))
+    found_nodes = names_of(found(pattern, make))
+    assert sorted(found_nodes) == ["add", "exp", "multiply", "negative", "tanh"]
+
+
+def test_the_nearest_dominator_comes_first_and_further_ones_follow() -> None:
+    g = Builder()
+    a = g.input("a", tensor("float32", 2, 3))
+    root = g("abs", g("exp", g("negative", g("exp", a))))
+    pattern = is_op("abs").dominates(is_op("exp"), is_op("exp", "negative"))
+    every = matches(pattern, root, g.build(root).producers.get)
+    assert [len(one.nodes) for one in every] == [2, 4]
+
+
+def test_a_dominator_matches_as_a_pattern_of_its_own() -> None:
+    """Parent, path and child may each be more than one node, and share wildcards with the rest."""
+    pattern = op.nn.relu(op.negative(Y)).dominates(op.exp(op.abs(X)), op.tanh(wildcard())) + X
+
+    def make(g: Builder, inner: Value, other: Value) -> Value:
+        top = g("exp", g("abs", inner))
+        return g("add", g("nn.relu", g("negative", g("tanh", g("tanh", top)))), other)
+
+    same = found(pattern, lambda g, a, b: make(g, a, a))
+    assert sorted(names_of(same)) == [
+        "abs",
+        "add",
+        "exp",
+        "negative",
+        "relu",
+        "tanh",
+        "tanh_1",
+    ]
+    assert isinstance(same, Match)
+    assert same[X].name == "a"
+    assert isinstance(found(pattern, lambda g, a, b: make(g, a, b)), Mismatch)
+
+
+def test_wildcards_stand_for_something_else_in_each_operand() -> None:
+    """But what was bound before stays bound."""
+    pattern = op.subtract(Y, is_op("concatenate").each(op.add(X, Y)))
+
+    def make(g: Builder, first: Value, second: Value) -> Value:
+        row = g.input("row", tensor("float32", 3))
+        summands = row if first is second else g("abs", row)
+        parts = g("add", g("exp", first), row), g("add", g("log", first), summands)
+        return g("subtract", row, g("concatenate", *parts))
+
+    assert isinstance(found(pattern, lambda g, a, b: make(g, a, a)), Match)
+    assert isinstance(found(pattern, lambda g, a, b: make(g, a, b)), Mismatch)
 
 
 def test_failed_alternatives_leave_nothing_behind() -> None:

@@ -127,6 +127,8 @@ ROOTS: list[tuple[Pattern, tuple[str, ...]]] = [
     (is_op("exp")(X) | is_op("abs"), ("exp", "abs")),
     (is_op("exp").has_dtype("float32"), ("exp",)),
     (is_tuple_get_item(is_op("split"), 1), ("split",)),
+    (is_op("abs").dominates(is_op("exp")), ("abs",)),
+    (is_op("concatenate").each(X), ("concatenate",)),
 ]
 
 

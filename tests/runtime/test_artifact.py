@@ -19,6 +19,8 @@ from graft.base.errors import Place, UserError
 from graft.runtime import artifact as artifact_module
 from graft.runtime.artifact import Origin, load, save
 from graft.runtime.container import ArtifactError, Section, write
+from graft.runtime.cores import available_cores
+from graft.runtime.loaded import load as load_session
 from graft.runtime.memory import address_of, aligned_copy
 from graft.runtime.native import host_architecture, host_features
 from graft.runtime.program import KernelCall, Output, Program, Scratch, Target
@@ -67,6 +69,14 @@ def test_programs_come_back(make: Callable[[], Program], path: Path) -> None:
     assert same(loaded.program, program)
     assert loaded.origin == ORIGIN
     assert {name: bytes(blob) for name, blob in loaded.blobs.items()} == BLOBS
+
+
+def test_the_number_of_threads_is_kept(path: Path) -> None:
+    for threads in (None, 1, 3):
+        save(replace(chain(9), threads=threads), path, ORIGIN)
+        assert load(path).program.threads == threads
+    assert load_session(path).threads == min(3, available_cores())
+    assert load_session(path, threads=4).threads == 4
 
 
 def test_steps_keep_everything(path: Path) -> None:
@@ -233,6 +243,8 @@ def header_of(image: bytes) -> dict[str, object]:
         {"constants": [["float32", [10**30]]]},
         {"arena_bytes": "many"},
         {"arena_bytes": 0},
+        {"threads": 0},
+        {"threads": "two"},
         {"backends": 3},
     ],
 )
@@ -240,14 +252,25 @@ def test_headers_that_contradict_themselves_are_refused(
     path: Path, image: bytes, changes: dict[str, object]
 ) -> None:
     """With right checksums, such as another program might write."""
-    header = header_of(image) | changes
+    write_with_header(path, header_of(image) | changes)
+    with pytest.raises(ArtifactError, match="this file contradicts itself"):
+        load(path)
+
+
+def write_with_header(path: Path, header: dict[str, object]) -> None:
+    """The file `image` with another header."""
     header.pop("sections")
     program = chain(9, rounds=2)
     constants = [array.view(np.uint8).data for array in program.constants]
     code = [Section(f"code:{i}", [memoryview(c)]) for i, c in enumerate(program.objects)]
     write(path, header, [*code, Section("constants", constants)])
-    with pytest.raises(ArtifactError, match="this file contradicts itself"):
-        load(path)
+
+
+def test_files_need_not_say_how_many_threads(path: Path, image: bytes) -> None:
+    header = header_of(image)
+    header.pop("threads")
+    write_with_header(path, header)
+    assert load(path).program.threads is None
 
 
 def test_missing_sections_are_refused(path: Path, image: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -26,11 +27,23 @@ from tests.runtime.kernels import (
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
-from graft.runtime import team
-from graft.runtime.program import Arena, Input, KernelCall, Operand, Output, PythonStep, TensorSpec
+from graft.llvm.barrier import YIELD_OFFSET
+from graft.runtime import executor, team
+from graft.runtime.agreement import GIVE_AWAY
+from graft.runtime.cores import available_cores
+from graft.runtime.program import (
+    Arena,
+    Input,
+    KernelCall,
+    Operand,
+    Output,
+    ProgramError,
+    PythonStep,
+    TensorSpec,
+)
 from graft.runtime.session import Session
-from graft.runtime.team import available_cores
 
+SHARED = 256  # where in a team's memory kernels have a barrier of their own
 THREADS = [1, 2, 3]
 every_number_of_threads = pytest.mark.parametrize("threads", THREADS)
 
@@ -171,7 +184,7 @@ def test_profile_is_plausible(threads: int) -> None:
 def test_python_steps_run_between_kernels(threads: int) -> None:
     seen = []
 
-    def negate(arguments: Any) -> list[Array]:
+    def negate(arguments: Any, _homes: Any) -> list[Array]:
         (x,) = arguments
         seen.append(x.flags.writeable)
         return [-x]
@@ -196,7 +209,9 @@ def test_python_steps_run_between_kernels(threads: int) -> None:
     ],
 )
 def test_wrong_results_of_python_steps_are_refused(result: list[Array], message: str) -> None:
-    session = Session(with_python(33), threads=2, functions={"negate": lambda arguments: result})
+    session = Session(
+        with_python(33), threads=2, functions={"negate": lambda arguments, homes: result}
+    )
     for _ in range(2):
         with pytest.raises(EvaluationError, match=message):
             session.run(None, {"x": numbers(33)})
@@ -214,7 +229,7 @@ def test_python_steps_see_every_kind_of_memory() -> None:
     )
     program = replace(chain(2), outputs=(float32("y"),), steps=(step,), constants=(), arena_bytes=0)
 
-    def function(arguments: Any) -> list[Array]:
+    def function(arguments: Any, _homes: Any) -> list[Array]:
         data, nothing = arguments
         return [np.asarray(data.view(np.float32).sum() + nothing.size, np.float32)]
 
@@ -345,9 +360,67 @@ def test_threads_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch)
     assert len(workers()) == before + 3
 
 
+def test_long_programs_stop_for_ctrl_c() -> None:
+    """A run of a minute ends soon after it is interrupted."""
+    outcome = subprocess.run(
+        [sys.executable, "-c", LONG],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "interrupted\n", "")
+
+
+LONG = """
+import os, signal, threading, time
+from dataclasses import replace
+import numpy as np
+from tests.runtime.kernels import chain
+from graft.runtime.session import Session
+n = 1 << 20
+short = chain(n, 2)
+long = replace(short, steps=tuple(replace(step, flops=10**10) for step in short.steps) * 20_000)
+session = Session(long, threads=2)
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+start = time.perf_counter()
+try:
+    session.run(None, {"x": np.ones(n, np.float32)})
+except KeyboardInterrupt:
+    print("interrupted" if time.perf_counter() - start < 10 else "late")
+"""
+
+
+@every_number_of_threads
+def test_a_program_in_pieces_gives_the_same(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the limit, steps run once and in order, and each is measured."""
+    x, expected = numbers(77), chain_meaning(numbers(77), 4)
+    for limit in (1, 200, 10**12):
+        monkeypatch.setattr(executor, "_LONG_FLOPS", limit)
+        session = Session(chain(77, 4), threads)
+        assert np.array_equal(session.run(None, {"x": x})[0], expected)
+        profile = session.profile({"x": x})
+        assert np.array_equal(profile.outputs[0], expected)
+        assert (profile.seconds > 0).all()
+
+
+def test_kernels_own_barriers_can_give_the_processor_away() -> None:
+    """Where the emitter's barrier looks for it, beyond the team's own barrier."""
+    memory = team._team_memory(2)
+    assert SHARED + YIELD_OFFSET == GIVE_AWAY
+    address = int(memory[GIVE_AWAY // 8])
+    assert ctypes.CFUNCTYPE(ctypes.c_int)(address)() == 0
+
+
 def test_default_is_one_thread_per_core() -> None:
     assert Session(chain(1)).threads == available_cores()
-    assert 1 <= available_cores() <= len(os.sched_getaffinity(0))
+    wish = available_cores() + 7
+    assert Session(replace(chain(1), threads=wish)).threads == available_cores()
+    assert Session(replace(chain(1), threads=1)).threads == 1
+    assert Session(replace(chain(1), threads=1), threads=wish).threads == wish
+    with pytest.raises(ProgramError, match="it wants 0 threads"):
+        Session(replace(chain(1), threads=0))
     with pytest.raises(UserError, match="threads=0: at least one thread"):
         Session(chain(1), threads=0)
 

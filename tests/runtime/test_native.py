@@ -9,7 +9,8 @@ import pytest
 from tests.runtime.kernels import TARGET, compiled, kernels
 
 from graft.base.errors import UnsupportedError, UserError
-from graft.runtime.driver import BARRIER, RUN, STOP, WORK, driver_object
+from graft.runtime.agreement import BARRIER, RUN, STOP, WORK
+from graft.runtime.driver import driver_object
 from graft.runtime.elf import read_object
 from graft.runtime.native import Library, host_architecture, host_features
 

@@ -92,7 +92,7 @@ def peeking(spec: TensorSpec) -> tuple[Session, list[int]]:
     """A session whose only step tells at which address the input lies."""
     seen: list[int] = []
 
-    def look(arguments: Any) -> list[Array]:
+    def look(arguments: Any, _homes: Any) -> list[Array]:
         seen.append(address_of(arguments[0]))
         return [arguments[0]]
 
@@ -255,6 +255,8 @@ def test_arguments_are_described_as_by_onnx_runtime() -> None:
         chain(5), outputs=(float32("y", 5), TensorSpec("n", DType.INT64, (0, 2))), constants=()
     )
     step = PythonStep("f", (), (Operand(Output(0), DType.FLOAT32, (5,)),))
-    session = Session(replace(program, steps=(step,)), functions={"f": lambda arguments: [X]})
+    session = Session(
+        replace(program, steps=(step,)), functions={"f": lambda arguments, homes: [X]}
+    )
     assert session.get_inputs() == [Argument("x", [5], "tensor(float)")]
     assert session.get_outputs()[1] == Argument("n", [0, 2], "tensor(int64)")

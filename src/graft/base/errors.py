@@ -37,7 +37,7 @@ class GraftError(Exception):
     def __str__(self) -> str:
         lines = [self.message]
         if self.place is not None and str(self.place):
-            lines.append(f"  at {self.place}")
+            lines.append(f"  at {self.place}" if self.place.node else f"  {self.place}")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 Every contender is set up as its own documentation advises for low latency on a CPU, with the given
 number of threads, and computes in the model's own precision. Only the process that belongs to a
-contender calls its function here, so only there is its package imported.
+contender calls its function, so only there is its package imported.
 
 Most of them let idle threads spin for a while, in the hope of more work. That makes them faster
 and is left on; processes whose turn it is not are stopped, so nobody's spinning costs anybody else.
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 import graft
@@ -49,15 +48,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A runtime, and the function in this file (`module:name`) that readies it."""
+    """A runtime, and the function (`module:name`) that readies it."""
 
     name: str
     title: str
     function: str
 
 
-def _contender(name: str, title: str) -> Contender:
-    return Contender(name, title, f"{__name__}:ready_{name}")
+def _contender(name: str, title: str, module: str = __name__) -> Contender:
+    return Contender(name, title, f"{module}:ready_{name}")
 
 
 PEERS = {
@@ -65,7 +64,7 @@ PEERS = {
     for one in (
         _contender("onnxruntime", "ONNX Runtime"),
         _contender("openvino", "OpenVINO"),
-        _contender("torch", "torch.compile"),
+        _contender("torch", "torch.compile", "graft.cli.bench_torch"),
         _contender("iree", "IREE"),
         _contender("tvm", "TVM"),
     )
@@ -82,7 +81,7 @@ def ready_graft(task: Task) -> Ready:
 
 def ready_onnxruntime(task: Task) -> Ready:
     """All graph optimisations; a run's threads spin while they wait for each other."""
-    onnxruntime = _package("onnxruntime", "pip install onnxruntime")
+    onnxruntime = package("onnxruntime", "pip install onnxruntime")
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = task.threads
@@ -97,7 +96,7 @@ def ready_onnxruntime(task: Task) -> Ready:
 
 def ready_openvino(task: Task) -> Ready:
     """One stream with all threads; left to itself, it computes in bfloat16 where it can."""
-    openvino = _package("openvino", "pip install openvino")
+    openvino = package("openvino", "pip install openvino")
     core = openvino.Core()
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
@@ -115,32 +114,12 @@ def ready_openvino(task: Task) -> Ready:
     return Ready(openvino.__version__.partition("-")[0], infer)
 
 
-def ready_torch(task: Task) -> Ready:
-    """torch.compile with weights frozen into the code, on what onnx2torch makes of the model."""
-    torch = _package("torch", "pip install torch")
-    importer = _package("onnx2torch", "pip install onnx2torch", "no importer installed")
-    torch.set_num_threads(task.threads)
-    inductor = _package("torch._inductor.config", "pip install torch")
-    inductor.freezing = True
-    inductor.compile_threads = 1  # in this process: no others to be stopped and ended
-    compiled = torch.compile(importer.convert(str(task.model)).eval(), dynamic=False)
-    inputs = [torch.from_numpy(np.array(data)) for data in task.feeds.values()]
-
-    def infer() -> Sequence[Data]:
-        with torch.inference_mode():
-            results = compiled(*inputs)
-        return [one.numpy() for one in _as_list(results)]
-
-    version = f"{torch.__version__} (onnx2torch {_version_of('onnx2torch')})"
-    return Ready(version, infer)
-
-
 def ready_iree(task: Task) -> Ready:
     """Code for this very processor, run by the driver that has threads of its own."""
     install = "pip install iree-base-compiler iree-base-runtime"
-    tools = _package("iree.compiler.tools", install)
-    runtime = _package("iree.runtime", install)
-    importer = _package("iree.compiler.tools.import_onnx.__main__", install)
+    tools = package("iree.compiler.tools", install)
+    runtime = package("iree.runtime", install)
+    importer = package("iree.compiler.tools.import_onnx.__main__", install)
     imported, program = str(task.folder / "model.mlir"), str(task.folder / "model.vmfb")
     importer.main(importer.parse_arguments([str(task.model), "-o", imported]))
     tools.compile_file(
@@ -158,17 +137,17 @@ def ready_iree(task: Task) -> Ready:
     main = module[next(name for name in names if not name.startswith("__") and "$" not in name)]
     inputs = list(task.feeds.values())
     return Ready(
-        _version_of("iree-base-compiler"),
-        lambda: [one.to_host() for one in _as_list(main(*inputs))],
+        version_of("iree-base-compiler"),
+        lambda: [one.to_host() for one in as_list(main(*inputs))],
     )
 
 
 def ready_tvm(task: Task) -> Ready:
     """Its default pipeline for this very processor. Tuning, which it relies on, takes hours."""
     install = "pip install apache-tvm"
-    tvm = _package("tvm", install)
-    relax = _package("tvm.relax", install)
-    frontend = _package("tvm.relax.frontend.onnx", install)
+    tvm = package("tvm", install)
+    relax = package("tvm.relax", install)
+    frontend = package("tvm.relax.frontend.onnx", install)
     module = frontend.from_onnx(
         onnx.load(task.model),
         shape_dict={name: list(data.shape) for name, data in task.feeds.items()},
@@ -180,11 +159,11 @@ def ready_tvm(task: Task) -> Ready:
     inputs = [tvm.runtime.tensor(data) for data in task.feeds.values()]
     return Ready(
         f"{tvm.__version__} (not tuned)",
-        lambda: [one.numpy() for one in _as_list(main(*inputs))],
+        lambda: [one.numpy() for one in as_list(main(*inputs))],
     )
 
 
-def _package(name: str, install: str, problem: str = "not installed") -> Any:
+def package(name: str, install: str, problem: str = "not installed") -> Any:
     """A package that may be missing; what it prints while it is imported is nobody's business."""
     try:
         with redirect_stdout(io.StringIO()):
@@ -195,11 +174,11 @@ def _package(name: str, install: str, problem: str = "not installed") -> Any:
         raise ContenderError(problem, hint=install) from error
 
 
-def _version_of(distribution: str) -> str:
+def version_of(distribution: str) -> str:
     return importlib.metadata.version(distribution)
 
 
-def _as_list(results: Any) -> list[Any]:
+def as_list(results: Any) -> list[Any]:
     """The outputs of a runtime that gives one as itself and several as a sequence."""
     is_one = hasattr(results, "shape") or not isinstance(results, Sequence)
     return [results] if is_one else list(results)

@@ -79,7 +79,7 @@ class Form:
 
 
 def _text_heading(machine: Machine, threads: int) -> Iterator[str]:
-    yield f"{machine.processor}, {counted(machine.cores, 'core')}, {machine.system}"
+    yield str(machine)
     yield f"{counted(threads, 'thread')} for every contender, each in a process of its own"
     yield from (f"warning: {one}" for one in machine.warnings(threads))
 

@@ -8,6 +8,8 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+from graft.backends.host.options import Accuracy
+from graft.backends.host.prepare import host_passes
 from graft.cli.kernels import KERNEL_STAGES, kernel_text
 from graft.cli.report import pass_line, print_json, print_lines, seconds_text
 from graft.cli.save import Saved, save
@@ -16,28 +18,32 @@ from graft.cli.usage import UsageError, positive
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
-from graft.passes.group_fusion import group_fusion
+from graft.llvm.target import HOST, known_targets, named_target
 from graft.passes.pipeline import PassReport, optimize, run_passes
 from graft.runtime.artifact import SUFFIX
 
 DESCRIPTION = """\
-Compile a model for this machine and save it, or print what is there at a stage of
-the compiler. The stages, in order:
+Compile a model for this machine, or another one, and save it, or print what is there
+at a stage of the compiler. The stages, in order:
   graph        as imported, with the ONNX names
   optimized    after the frontend passes
-  fused        after grouping what one kernel should compute
+  fused        after the passes for the machine and grouping what one kernel should compute
   loops        the loops of each kernel
   llvm         each kernel as LLVM gets it
-  asm          each kernel as assembly for this machine"""
+  asm          each kernel as assembly
+The machines, by what code for them relies on (all run Linux):
+""" + "\n".join(f"  {name:<12} {summary}" for name, summary in known_targets().items())
 EXAMPLES = """\
   graft compile model.onnx -o model.graft                  for `graft run`, `graft.load`
   graft compile model.onnx -o model.graft --json           sizes and times for programs
   graft compile model.onnx --emit graph                    the graph as imported
   graft compile model.onnx --emit optimized -v >after.txt  what each pass did, on stderr
   graft compile model.onnx --emit loops --output loops.txt
+  graft compile model.onnx -o model.graft --machine aarch64  to be run on a 64-bit Arm
 """
 
-GRAPH_STAGES = ("graph", "optimized", "fused")
+COMMON_STAGES = ("graph", "optimized")  # the same for every machine
+GRAPH_STAGES = (*COMMON_STAGES, "fused")
 STAGES = (*GRAPH_STAGES, *KERNEL_STAGES)
 
 
@@ -55,7 +61,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         metavar="N",
         type=positive,
-        help="for graft.compile; a file runs with any number, see `graft run --threads`",
+        help="how many run the file unless told otherwise (default: one per core)",
+    )
+    parser.add_argument(
+        "--machine",
+        metavar="NAME",
+        choices=known_targets(),
+        help="the machine to compile for, one of those above; by default this one",
+    )
+    parser.add_argument(
+        "--accuracy",
+        choices=[one.value for one in Accuracy],
+        help="strict rules out algorithms that trade accuracy for speed",
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="say on standard error what each pass did"
@@ -89,6 +106,9 @@ def _check(options: argparse.Namespace) -> None:
     if options.emit is not None:
         if options.json or options.threads is not None:
             raise UsageError(f"--json and --threads are for saving a {SUFFIX} file, not for --emit")
+        for name in ("machine", "accuracy"):
+            if getattr(options, name) is not None and options.emit in COMMON_STAGES:
+                raise UsageError(f"--emit {options.emit} prints the same for every --{name}")
         return
     stages = ", ".join(f"--emit {name}" for name in STAGES)
     if options.output is None:
@@ -105,28 +125,36 @@ def _check(options: argparse.Namespace) -> None:
 def _saved(options: argparse.Namespace) -> Saved:
     start = time.perf_counter()
     # Only those who want to hear of the passes need them apart from the rest.
-    graph = stage(options.model, "optimized" if options.verbose else "graph", options.verbose)
-    return save(options.model, graph, options.output, options.threads, start)
+    graph = _stage(options, "optimized" if options.verbose else "graph")
+    machine, accuracy = options.machine or HOST, _accuracy(options)
+    return save(options.model, graph, options.output, options.threads, machine, accuracy, start)
 
 
 def _text(options: argparse.Namespace) -> str:
     if options.emit in GRAPH_STAGES:
-        return to_text(stage(options.model, options.emit, options.verbose)).text
-    return kernel_text(stage(options.model, "fused", options.verbose), options.emit)
+        return to_text(_stage(options, options.emit)).text
+    return kernel_text(_stage(options, "fused"), options.emit, options.machine or HOST)
 
 
-def stage(model: Path, name: str, verbose: bool = False) -> Graph:
+def _accuracy(options: argparse.Namespace) -> Accuracy:
+    return Accuracy.named(options.accuracy or Accuracy.DEFAULT.value)
+
+
+def _stage(options: argparse.Namespace, name: str) -> Graph:
     """The graph as it is at one of the stages."""
     start = time.perf_counter()
-    graph = import_model(model)
-    if verbose:
+    graph = import_model(options.model)
+    if options.verbose:
         seconds = seconds_text(time.perf_counter() - start)
         print(f"import: {len(graph.nodes)} nodes, {seconds}", file=sys.stderr)
-    report = _print_report if verbose else None
+    report = _print_report if options.verbose else None
     if name == "graph":
         return graph
     graph = optimize(graph, report)
-    return graph if name == "optimized" else run_passes(graph, (group_fusion,), report)
+    if name == "optimized":
+        return graph
+    target = named_target(options.machine or HOST)
+    return run_passes(graph, host_passes(target, _accuracy(options)), report)
 
 
 def _print_report(report: PassReport, _graph: Graph) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
 from graft.frontends.onnx.registry import key
 from graft.frontends.onnx.types import type_from_onnx
-from graft.ir.graph import Graph, Value
+from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Work
 from graft.ir.printer import to_text
 from graft.ir.types import bare_symbol, dims_of, symbols_in
@@ -49,6 +50,9 @@ EXAMPLES = """\
   graft inspect model.onnx --text | less      the imported graph as text
   graft inspect model.onnx --json             the summary for programs
 """
+
+# How many of the dims that only the data decide are listed.
+_MOST_FOUND = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,15 @@ class Imported:
     fused: Graph
 
     @property
-    def from_data(self) -> list[str]:
-        """Dims that only the data decide."""
-        values = [value for node in self.graph.nodes for value in node.outputs]
-        found = frozenset[str]().union(*(symbols_in(value.type) for value in values))
-        return sorted(found - self.graph.input_symbols, key=lambda name: (len(name), name))
+    def from_data(self) -> dict[str, Node]:
+        """Dims that only the data decide, and the node that first gives each of them."""
+        found: dict[str, Node] = {}
+        given = self.graph.input_symbols
+        for node in self.graph.nodes:
+            for value in node.outputs:
+                for name in symbols_in(value.type) - given:
+                    found.setdefault(name, node)
+        return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +224,8 @@ def _outcome(imported: Imported) -> Iterator[str]:
     graph = imported.graph
     yield from section("Dynamic dims", _dim_table(imported))
     work = [
-        ("multiply-accumulates", dim_text(imported.work.macs)),
-        ("other operations", dim_text(imported.work.flops)),
+        ("multiply-accumulates", _separated(dim_text(imported.work.macs))),
+        ("other operations", _separated(dim_text(imported.work.flops))),
     ]
     yield from section("Arithmetic of one inference", table(work))
     counts = Counter(node.op.name for node in graph.walk())
@@ -233,12 +241,23 @@ def _outcome(imported: Imported) -> Iterator[str]:
 def _dim_table(imported: Imported) -> list[str]:
     places = _dim_places(imported.graph)
     rows = [(name, f"given by {', '.join(where)}") for name, where in places.items()]
+    made = imported.from_data
+    rows += [(name, f"found by {_told(node)}") for name, node in list(made.items())[:_MOST_FOUND]]
     lines = table(rows)
-    if imported.from_data:
-        shown = ", ".join(imported.from_data[:8])
-        others = len(imported.from_data) - 8
-        lines.append(f"only from data: {shown}{f' and {others} more' if others > 0 else ''}")
+    if len(made) > _MOST_FOUND:
+        lines.append(f"and {len(made) - _MOST_FOUND} more that only the data decide")
     return lines or ["none"]
+
+
+def _told(node: Node) -> str:
+    """A node by what it was in the model."""
+    place = node.place
+    return node.op.name if place is None else f"{place.kind} '{place.node}'"
+
+
+def _separated(text: str) -> str:
+    """The text with separators between the thousands of its numbers, but not in names."""
+    return re.sub(r"(?<![\w\",])\d{4,}(?!\w)", lambda found: number(int(found[0])), text)
 
 
 def _dim_places(graph: Graph) -> dict[str, list[str]]:
@@ -302,7 +321,7 @@ def _imported_json(imported: Imported) -> dict[str, Any]:
         "macs": dim_json(imported.work.macs),
         "flops": dim_json(imported.work.flops),
         "dims": _dim_places(graph),
-        "dims_from_data": imported.from_data,
+        "dims_from_data": list(imported.from_data),
         "nodes": len(graph.nodes),
         "nodes_after_passes": len(imported.optimized.nodes),
         "nodes_after_fusion": len(imported.fused.nodes),

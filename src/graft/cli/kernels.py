@@ -11,7 +11,7 @@ from graft.base.errors import UnsupportedError
 from graft.cli.report import counted
 from graft.ir.graph import Graph
 from graft.llvm.compile import assembly, llvm_text
-from graft.llvm.target import Target, host_target
+from graft.llvm.target import Target, named_target
 from graft.loop.ir import Function
 from graft.loop.print import to_text
 
@@ -35,12 +35,12 @@ KERNEL_STAGES: dict[str, Callable[[Function, Target], str]] = {
 }
 
 
-def kernel_text(graph: Graph, stage: str) -> str:
-    """The kernels of a graph, each once; nodes that have none are named on standard error."""
+def kernel_text(graph: Graph, stage: str, machine: str) -> str:
+    """A graph's kernels for a machine, each once; nodes without one are named on standard error."""
     reason = why_not_native(graph)
     if reason:
         raise UnsupportedError(f"this model has no native kernels: {reason}")
-    target = host_target()
+    target = named_target(machine)
     made = assemble(graph, target)
     _tell_of_reference(made)
     texts = [KERNEL_STAGES[stage](one, target) for one in made.functions.values()]

@@ -46,6 +46,7 @@ EXAMPLES = """\
 """
 
 HOST, REFERENCE = TARGETS = ("host", "reference")
+ACCURACIES = ("default", "strict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
     )
     parser.add_argument(
+        "--accuracy",
+        choices=ACCURACIES,
+        help="strict rules out algorithms that trade accuracy for speed",
+    )
+    parser.add_argument(
         "--output-dir", metavar="DIR", type=Path, help="save the outputs there as .npy files"
     )
     parser.add_argument("--profile", action="store_true", help="measure each kernel")
@@ -115,12 +121,16 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--trace writes what --profile measures", hint="add --profile")
     if options.target is not None and _is_compiled(options.model):
         raise UsageError(f"--target is for models, and a {SUFFIX} file is compiled already")
+    if options.accuracy is not None and _is_compiled(options.model):
+        raise UsageError(f"--accuracy is for models, and a {SUFFIX} file is compiled already")
     if options.target == REFERENCE:
         hint = f"leave out --target {REFERENCE}"
         if options.profile:
             raise UsageError("profiling wants native code", hint=hint)
         if options.threads is not None:
             raise UsageError("--threads is for native code", hint=hint)
+        if options.accuracy is not None:
+            raise UsageError("--accuracy is for native code", hint=hint)
 
 
 def _is_compiled(path: Path) -> bool:
@@ -153,7 +163,8 @@ def _runnable(options: argparse.Namespace) -> Runnable:
     if _is_compiled(options.model):
         return loaded(options.model, options.threads)
     models = importlib.import_module("graft.cli.run_model")
-    return cast(Runnable, models.compiled(options.model, options.target or HOST, options.threads))
+    target, accuracy = options.target or HOST, options.accuracy or ACCURACIES[0]
+    return cast(Runnable, models.compiled(options.model, target, options.threads, accuracy))
 
 
 def described(name: str, data: Data) -> Iterator[Statistics]:

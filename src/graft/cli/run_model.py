@@ -15,20 +15,20 @@ from graft.cli.status import status
 from graft.compiler import compile
 
 
-def compiled(path: Path, target: str, threads: int | None) -> Runnable:
+def compiled(path: Path, target: str, threads: int | None, accuracy: str) -> Runnable:
     """A model, compiled and ready to run."""
     start = time.perf_counter()
     with status(f"compiling {path.name}"):
-        module = compile(path, target, threads=threads)
+        module = compile(path, target, threads=threads, accuracy=accuracy)
         program = module.program
         session = program.session if isinstance(program, HostExecutable) else None
     seconds = time.perf_counter() - start
     placement = module.placement
     threads = None if session is None else session.threads
     return Runnable(
-        module.graph.inputs,
-        module.graph.input_symbols,
-        module.graph.output_names,
+        module.signature.inputs,
+        module.signature.input_symbols,
+        module.signature.output_names,
         lambda feeds: module.run(None, feeds),
         session,
         next(iter(placement.reasons.values()), "") if session is None else "",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.backends.host.backend import HostBackend, HostExecutable
+from graft.backends.host.options import Accuracy
 from graft.cli.report import number, seconds_text, size_text, table
 from graft.compiler import compile
 from graft.ir.graph import Graph
@@ -22,6 +23,7 @@ class Saved:
 
     model: Path
     path: Path
+    machine: str
     placement: Placement
     calls: int
     kernels: int  # equal ones counted once
@@ -35,6 +37,7 @@ class Saved:
         yield f"{self.model} -> {self.path}"
         bound = f"at least {size_text(self.arena_bound)} needed"
         rows = (
+            ("machine", self.machine),
             ("placement", str(self.placement)),
             ("kernels", f"{number(self.kernels)}, called {number(self.calls)} times"),
             ("file", size_text(self.file_bytes)),
@@ -48,6 +51,7 @@ class Saved:
         return {
             "model": str(self.model),
             "file": str(self.path),
+            "machine": self.machine,
             "placement": dict(self.placement.nodes),
             "kernels": self.kernels,
             "kernel_calls": self.calls,
@@ -58,9 +62,19 @@ class Saved:
         }
 
 
-def save(model: Path, graph: Graph, path: Path, threads: int | None, start: float) -> Saved:
-    """Compile a graph for this machine and save it; `start` is when the work on it began."""
-    module = compile(graph, HostBackend.name, threads=threads)
+def save(
+    model: Path,
+    graph: Graph,
+    path: Path,
+    threads: int | None,
+    machine: str,
+    accuracy: Accuracy,
+    start: float,
+) -> Saved:
+    """Compile a graph for a machine and save it; `start` is when the work on it began."""
+    module = compile(
+        graph, HostBackend.name, threads=threads, machine=machine, accuracy=accuracy.value
+    )
     module.save(path)
     seconds = time.perf_counter() - start
     executable = module.program
@@ -70,6 +84,7 @@ def save(model: Path, graph: Graph, path: Path, threads: int | None, start: floa
     return Saved(
         model,
         path,
+        machine,
         module.placement,
         len(symbols),
         len(set(symbols)),

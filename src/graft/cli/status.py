@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -20,27 +20,30 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 @contextmanager
-def status(label: str) -> Iterator[None]:
-    """Show the label and the seconds passed while the block runs."""
+def status(label: str) -> Iterator[Callable[[str], None]]:
+    """Show the label and the seconds passed while the block runs; the block may add to the label
+    what exactly it is at."""
     stream = sys.stderr
+    labels = [label]
+    tell = lambda text: labels.append(f"{label}: {text}")  # noqa: E731
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        yield
+        yield tell
         return
     done = threading.Event()
-    ticker = threading.Thread(target=_tick, args=(label, stream, done), daemon=True)
+    ticker = threading.Thread(target=_tick, args=(labels, stream, done), daemon=True)
     ticker.start()
     try:
-        yield
+        yield tell
     finally:
         done.set()
         ticker.join()
 
 
-def _tick(label: str, stream: TextIO, done: threading.Event) -> None:
+def _tick(labels: Sequence[str], stream: TextIO, done: threading.Event) -> None:
     start = time.monotonic()
     shown = False
     while not done.wait(SECONDS_BETWEEN):
-        text = f"{label} ... {time.monotonic() - start:.0f} s"
+        text = f"{labels[-1]} ... {time.monotonic() - start:.0f} s"
         width = shutil.get_terminal_size().columns - 1
         stream.write(_CLEAR_LINE + text[:width])
         stream.flush()

@@ -29,10 +29,29 @@ Observer = Callable[[Node, Sequence[Data]], None]
 def evaluate(graph: Graph, inputs: Sequence[Data], observe: Observer | None = None) -> list[Data]:
     """Run the graph on its inputs, in order; `observe` sees each node with its results."""
     try:
+        for value, data in zip(graph.inputs, inputs, strict=False):
+            _check_elements(value, value.type, data)
         return run_graph(graph, inputs, observe)
     except GraftError as error:
         sources = (node.place.source for node in graph.nodes if node.place is not None)
         raise error.at(Place(next(sources, ""), graph.name, "graph")) from error.__cause__
+
+
+def _check_elements(value: Value, type_: Type, data: Data) -> None:
+    """Refuse a sequence with an element that is not what the graph was typed for.
+
+    Only what comes from outside is looked at: going through sequences in each turn of a loop that
+    appends to them would take the square of its time.
+    """
+    if isinstance(type_, OptionalType):
+        _check_elements(value, type_.element, data)
+    elif isinstance(type_, SequenceType) and isinstance(data, list):
+        for position, item in enumerate(data):
+            problem, _ = _conform(type_.element, item, {})
+            if problem:
+                message = f"%{value.name} is declared {value.type}, but its element {position} is"
+                raise EvaluationError(f"{message} {problem}")
+            _check_elements(value, type_.element, item)
 
 
 def run_graph(graph: Graph, inputs: Sequence[Data], observe: Observer | None = None) -> list[Data]:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from graft.base.dims import UNKNOWN, Expr, symbols_of
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError
 from graft.ir.attrs import symbols_in_attrs
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Node, Value
 from graft.ir.literal import Literal
-from graft.ir.types import TensorType
+from graft.ir.types import TensorType, Type
 
 # Values with more elements are not followed.
 KNOWN_LIMIT = 1024
@@ -96,7 +96,8 @@ def known_results(node: Node, known: Sequence[Array | None]) -> list[Array]:
         found = results if isinstance(results, tuple) else (results,)
         if any(not isinstance(result, (np.ndarray, np.generic)) for result in found):
             return []
-        return [_settled(np.asarray(result)) for result in found]
+        pairs = zip(found, node.outputs, strict=False)
+        return [_settled(np.asarray(result), value.type) for result, value in pairs]
     except _FAILURES:
         return []
 
@@ -109,11 +110,10 @@ def _may_evaluate(node: Node, known: Sequence[Array | None]) -> bool:
     return not symbols_in_attrs(node.attrs) and not any(True for _ in node.graphs())
 
 
-def _settled(array: Array) -> Array:
-    """An array of dims without a symbol in it, as plain integers."""
-    if array.dtype != object or symbols_of_array(array):
-        return array
-    if any(isinstance(item, (str, bytes)) for item in array.flat):
+def _settled(array: Array, type_: Type) -> Array:
+    """An array of dims without a symbol in it, as plain integers; strings stay what they are."""
+    strings = isinstance(type_, TensorType) and type_.dtype is DType.STRING
+    if array.dtype != object or strings or symbols_of_array(array):
         return array
     return array.astype(np.int64)
 

@@ -52,9 +52,9 @@ SymbolicRule = Callable[[Any, Sequence["Array | None"], Sequence["Type | None"]]
 class Kind(Enum):
     """How an operator's results depend on its operands; decides what may be fused."""
 
-    ELEMENTWISE = 0  # one element from one element of each operand, shapes equal
+    ELEMENTWISE = 0  # one element from one of each operand, wherever it stands; shapes equal
     BROADCAST = 1  # the same with NumPy broadcasting
-    INJECTIVE = 2  # each result element is one operand element: movement
+    INJECTIVE = 2  # each result element is one operand element or a constant: movement
     REDUCTION = 3  # each result element combines many elements along axes
     ANCHOR = 4  # heavy: convolution, matrix product; later elementwise work may join it
     OPAQUE = 5  # everything else

@@ -12,16 +12,19 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, cast
 
 import llvmlite
 
 from graft.llvm.target import Target
-from graft.loop.ir import Buffer, Function
+from graft.loop.ir import Buffer, Const, Function, Var
 
 DEFAULT_LIMIT = 512 * 1024 * 1024
 _SUFFIX = ".o"
@@ -43,25 +46,45 @@ def _digest(root: object, buffers: dict[int, str]) -> str:
     """A hash of what is in a tree of loop IR; `buffers` holds those of buffers seen before.
 
     Each part says how many follow it, so that different trees never read alike. There is no
-    recursion but into buffers, since statements may be nested deeply.
+    recursion but into buffers, since statements may be nested deeply. Compiling with a full cache
+    spends much of its time here: hence short cuts for the commonest parts, and one hash at last.
     """
-    digest = hashlib.sha256()
+    written: list[str] = []
     waiting = [root]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, tuple):
-            digest.update(b"%d(" % len(part))
-            waiting.extend(reversed(part))
-        elif isinstance(part, Buffer) and part is not root:
+        kind: Any = type(part)
+        if kind is Const:
+            const = cast(Const, part)
+            written.append(f"{const.value!r} {const.dtype} {const.lanes}")
+        elif kind is Var:
+            var = cast(Var, part)
+            written.append(f"{var.name!r} {var.dtype} {var.lanes}")
+        elif kind is Buffer and part is not root:
             if id(part) not in buffers:
                 buffers[id(part)] = _digest(part, buffers)
-            digest.update(buffers[id(part)].encode())
-        elif is_dataclass(part):
-            digest.update(type(part).__name__.encode() + b"(")
-            waiting.extend(getattr(part, one.name) for one in reversed(fields(part)))
+            written.append(buffers[id(part)])
+        elif kind is tuple:
+            items = cast(tuple[object, ...], part)
+            written.append(f"({len(items)}")
+            waiting += items
+        elif children := _children(kind):
+            written.append(kind.__name__)
+            waiting += children(part)
         else:
-            digest.update(repr(part).encode() + b",")
-    return digest.hexdigest()
+            written.append(str(part) if isinstance(part, StrEnum) else repr(part))
+    return hashlib.sha256("\n".join(written).encode()).hexdigest()
+
+
+@cache
+def _children(kind: Any) -> Callable[[object], tuple[object, ...]] | None:
+    """What reads all fields of a dataclass; None for other types."""
+    if not is_dataclass(kind):
+        return None
+    names = [one.name for one in fields(kind)]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda part: tuple(getattr(part, name) for name in names)
 
 
 @cache
@@ -112,6 +135,14 @@ class KernelCache:
         except FileNotFoundError:
             return None
         return code
+
+    def remembered(self, key: str, make: Callable[[], bytes]) -> bytes:
+        """The object code under a key, made and kept if it is not there."""
+        known = self.get(key)
+        if known is None:
+            known = make()
+            self.put(key, known)
+        return known
 
     def put(self, key: str, code: bytes) -> None:
         """Keep object code under a key; whoever reads at the same time sees all of it or none."""

@@ -56,7 +56,7 @@ def _machine(target: Target) -> Any:
     kind = llvm.Target.from_triple(target.triple)
     # Object code is loaded anywhere, next to its own constants.
     return kind.create_target_machine(
-        target.cpu, target.feature_text, OPTIMISATION, reloc="pic", codemodel="small"
+        target.baseline, target.feature_text, OPTIMISATION, reloc="pic", codemodel="small"
     )
 
 

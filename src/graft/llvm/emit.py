@@ -41,7 +41,7 @@ def llvm_text(function: Function, target: Target) -> str:
     _bind_buffers(context, function)
     statement(context, function.body)
     builder.do("ret void")
-    attributes = 'nounwind "no-builtins"'
+    attributes = f'nounwind "no-builtins" "tune-cpu"="{target.cpu}"'
     if target.vector_bits >= 512:  # or LLVM splits vectors on some processors
         attributes += ' "min-legal-vector-width"="512" "prefer-vector-width"="512"'
     module.functions[function.name] = (

@@ -13,7 +13,7 @@ from graft.llvm.convert import narrow, widen
 from graft.llvm.math import KERNELS, math_call
 from graft.llvm.rounding import ceil, floor, round_even, truncate
 from graft.llvm.text import CONTRACT, Builder, Value, constant
-from graft.llvm.types import SMALL_FLOATS
+from graft.llvm.types import SMALL_FLOATS, register_bits
 from graft.loop.ir import BinaryKind
 
 Combine = Callable[[Builder, BinaryKind, DType, Value, Value], Value]
@@ -65,7 +65,7 @@ def call(
     if name in _REDUCTIONS:
         return _reduce(builder, _REDUCTIONS[name], dtype, arguments[0], combine)
     if not dtype.is_float:
-        return _integer(builder, name, dtype, arguments[0])
+        return _integer(builder, name, dtype, *arguments)
     wide = [widen(builder, argument, dtype) for argument in arguments]
     if name in _TESTS:
         return _TESTS[name](builder, wide[0])
@@ -78,7 +78,9 @@ def call(
     return narrow(builder, result, dtype)
 
 
-def _integer(builder: Builder, name: str, dtype: DType, value: Value) -> Value:
+def _integer(builder: Builder, name: str, dtype: DType, value: Value, *rest: Value) -> Value:
+    if name == "pow":
+        return _integer_power(builder, value, rest[0])
     if name == "abs":
         if not dtype.is_signed_integer:
             return value
@@ -88,6 +90,20 @@ def _integer(builder: Builder, name: str, dtype: DType, value: Value) -> Value:
     if name == "popcount":
         return builder.elementwise("ctpop", value)
     raise UnsupportedError(f"machine code knows no function '{name}' of {dtype}")
+
+
+def _integer_power(builder: Builder, base: Value, exponent: Value) -> Value:
+    """By squaring, wrapping around: a factor for each bit of the exponent that is set."""
+    element, lanes = base.element, base.lanes
+    zero, one = constant(0, element, lanes), constant(1, element, lanes)
+    power = one
+    for bit in range(register_bits(element)):
+        if bit:
+            base = builder.binary("mul", base, base)
+        factor = builder.binary("and", exponent, constant(1 << bit, element, lanes))
+        is_set = builder.compare("ne", factor, zero)
+        power = builder.binary("mul", power, builder.select(is_set, base, one))
+    return power
 
 
 def _with_flag(builder: Builder, name: str, value: Value) -> Value:

@@ -31,6 +31,7 @@ from graft.loop.ir import (
     Select,
     Var,
 )
+from graft.loop.vectors import is_mask
 
 _FLOAT = {
     BinaryKind.ADD: f"fadd {CONTRACT}",
@@ -87,14 +88,15 @@ def expression(context: Context, expr: Expr) -> Value:
         case Compare():
             return _compare(context, expr)
         case Select():
-            arms = (expression(context, arm) for arm in (expr.condition, expr.yes, expr.no))
-            return builder.select(*arms)
+            return _select(context, expr)
         case Cast():
             value = expression(context, expr.value)
             return cast(builder, value, expr.value.dtype, expr.dtype)
         case Call():
             arguments = [expression(context, argument) for argument in expr.arguments]
             return call(builder, expr.name, expr.arguments[0].dtype, arguments, binary)
+        case Ramp(base=single, lanes=1) | Broadcast(value=single, lanes=1):
+            return expression(context, single)
         case Ramp():
             base = builder.splat(expression(context, expr.base), expr.lanes)
             steps = [lane * expr.stride for lane in range(expr.lanes)]
@@ -103,6 +105,27 @@ def expression(context: Context, expr: Expr) -> Value:
             return builder.splat(expression(context, expr.value), expr.lanes)
         case Load():
             return emit_memory.load(context, expr.buffer, expr.indices, expression)
+
+
+def _select(context: Context, expr: Select) -> Value:
+    """One of two values; a mask also says which lanes of them may be read from memory."""
+    condition = expression(context, expr.condition)
+    if not is_mask(expr.condition):
+        yes, no = expression(context, expr.yes), expression(context, expr.no)
+    else:
+        every = constant(True, "i1", condition.lanes)
+        flipped = context.builder.binary("xor", condition, every)
+        yes = _under(context, condition, expr.yes)
+        no = _under(context, flipped, expr.no)
+    return context.builder.select(condition, yes, no)
+
+
+def _under(context: Context, mask: Value, expr: Expr) -> Value:
+    outer = context.mask_for(mask.lanes)
+    if outer is not None:
+        mask = context.builder.binary("and", outer, mask)
+    with context.under(mask):
+        return expression(context, expr)
 
 
 def _constant(const: Const) -> Value:

@@ -25,6 +25,7 @@ from graft.llvm.emit import llvm_text
 from graft.llvm.target import Target
 from graft.llvm.worker import DONE, LENGTH, request
 from graft.loop.ir import Function
+from graft.runtime.cores import available_processors
 
 Progress = Callable[[int, int, str], None]
 
@@ -78,7 +79,7 @@ def compile_all(
 
 def _processes(work: list[_Job], jobs: int | None) -> int:
     """How many processes pay: never more than jobs, and one per so much text."""
-    allowed = jobs if jobs is not None else len(os.sched_getaffinity(0))
+    allowed = jobs if jobs is not None else available_processors()
     total = sum(len(job.text) for job in work)
     return min(allowed, len(work), total // WORTH_A_PROCESS)
 

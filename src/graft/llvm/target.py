@@ -1,8 +1,12 @@
 """The machine that code is made for.
 
-In goes nothing (this machine) or a name such as `x86-64-v3`; out comes a `Target`: what LLVM needs
-to know (triple, processor, features) and what schedules need to know (vector width, registers,
-caches). Nothing else in Graft asks which machine it runs on.
+In goes a name such as `x86-64-v3`, or nothing for this machine; out comes a `Target`: what LLVM
+needs to know (triple, processor, features) and what schedules need to know (vector width,
+registers, caches). Nothing else in Graft asks which machine it runs on.
+
+Code relies on the features of its target and on nothing else: the processor's name only says how
+to order instructions. So a file that was compiled on one machine runs on every other one that has
+these features.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import llvmlite.binding as llvm
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
 
+HOST = "host"
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -30,8 +35,8 @@ class Target:
 
     name: str
     triple: str
-    cpu: str
-    features: tuple[str, ...]  # those it has, by LLVM's names, sorted
+    cpu: str  # whose timing the code is tuned for
+    features: tuple[str, ...]  # those the code relies on, by LLVM's names, sorted
     vector_bits: int
     vector_registers: int
     cache_bytes: tuple[int, ...] = ()  # data caches from the nearest on; empty if not known
@@ -46,10 +51,15 @@ class Target:
 
     @property
     def is_aarch64(self) -> bool:
-        return self.architecture in ("aarch64", "arm64")
+        return self.architecture == "aarch64"
+
+    @property
+    def baseline(self) -> str:
+        """LLVM's name for the least processor of the architecture."""
+        return "x86-64" if self.is_x86 else "generic"
 
     def has(self, feature: str) -> bool:
-        """Whether the processor has a feature, by LLVM's name for it."""
+        """Whether code may rely on a feature, by LLVM's name for it."""
         return feature in self.features
 
     @property
@@ -91,66 +101,90 @@ class Target:
         return rows, width * self.lanes(dtype)
 
 
-_V1 = ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
+_V1 = ("cmov", "cx8", "sse", "sse2")
 _V2 = (*_V1, "cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
-_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+_NEON = ("fp-armv8", "neon")
 _LINUX = "unknown-linux-gnu"
 
-# Name -> architecture, processor, features, bits and number of vector registers.
-_NAMED: dict[str, tuple[str, str, tuple[str, ...], int, int]] = {
-    "x86-64": ("x86_64", "x86-64", _V1, 128, 16),
-    "x86-64-v2": ("x86_64", "x86-64-v2", _V2, 128, 16),
-    "x86-64-v3": ("x86_64", "x86-64-v3", _V3, 256, 16),
-    "x86-64-v4": ("x86_64", "x86-64-v4", _V4, 512, 32),
-    "aarch64-neon": ("aarch64", "generic", ("fp-armv8", "neon"), 128, 32),
-    "aarch64-neon-v8.6": (
-        "aarch64",
-        "generic",
-        ("bf16", "dotprod", "fp-armv8", "fullfp16", "i8mm", "lse", "neon", "rcpc", "v8.6a"),
-        128,
-        32,
-    ),
+# What code for this machine may rely on where the machine has it: what pays in kernels. The rest
+# (encryption, random numbers, odd extensions of one maker) would only tie files to fewer machines.
+_WORTH_HAVING = {
+    "x86_64": frozenset({*_V4, "avx512vnni", "avxvnni"}),
+    "aarch64": frozenset({*_NEON, "lse"}),
 }
 
 
-def target_names() -> list[str]:
-    """The names that `named_target` knows."""
-    return ["host", *_NAMED]
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A machine that has a name of its own."""
+
+    summary: str
+    architecture: str
+    cpu: str
+    features: tuple[str, ...]
+    vector_bits: int
+    vector_registers: int
+
+
+_NAMED = {
+    "x86-64": _Named("any 64-bit x86", "x86_64", "x86-64", _V1, 128, 16),
+    "x86-64-v2": _Named("SSE4.2: since about 2009", "x86_64", "x86-64-v2", _V2, 128, 16),
+    "x86-64-v3": _Named("AVX2: since about 2013", "x86_64", "x86-64-v3", _V3, 256, 16),
+    "x86-64-v4": _Named("AVX-512: most servers", "x86_64", "x86-64-v4", _V4, 512, 32),
+    "aarch64": _Named("NEON: any 64-bit Arm", "aarch64", "generic", _NEON, 128, 32),
+}
+_PLAIN = {"x86_64": "x86-64", "aarch64": "aarch64"}
+
+
+def known_targets() -> dict[str, str]:
+    """The names that `named_target` knows, each with a few words about it."""
+    own = {HOST: "this machine", "plain": "any machine of this one's architecture"}
+    return own | {name: machine.summary for name, machine in _NAMED.items()}
 
 
 def named_target(name: str) -> Target:
-    """The target of that name; `host` is this machine."""
-    if name == "host":
+    """The target of that name."""
+    if name == HOST:
         return host_target()
+    if name == "plain":
+        return named_target(_PLAIN[host_target().architecture])
     if name not in _NAMED:
-        known = ", ".join(target_names())
-        raise TargetError(f"there is no target '{name}'", hint=f"known targets: {known}")
-    architecture, cpu, features, bits, registers = _NAMED[name]
-    triple = f"{architecture}-{_LINUX}"
-    return Target(name, triple, cpu, tuple(sorted(features)), bits, registers)
+        known = ", ".join(known_targets())
+        raise TargetError(f"there is no machine '{name}'", hint=f"known machines: {known}")
+    machine = _NAMED[name]
+    return Target(
+        name,
+        f"{machine.architecture}-{_LINUX}",
+        machine.cpu,
+        tuple(sorted(machine.features)),
+        machine.vector_bits,
+        machine.vector_registers,
+    )
 
 
 @cache
 def host_target() -> Target:
     """This machine, its features detected."""
     triple = llvm.get_process_triple()
+    architecture = triple.split("-")[0]
+    if architecture not in _WORTH_HAVING:
+        raise TargetError(f"Graft makes no code for {architecture}, the machine it runs on")
     detected = llvm.get_host_cpu_features()
-    features = tuple(sorted(name for name, present in detected.items() if present))
-    bits, registers = _vectors(triple.split("-")[0], features)
+    features = {name for name in _WORTH_HAVING[architecture] if detected.get(name)}
+    bits, registers = _vectors(architecture, features)
     cpu = llvm.get_host_cpu_name()
-    return Target("host", triple, cpu, features, bits, registers, _cache_sizes())
+    return Target(HOST, triple, cpu, tuple(sorted(features)), bits, registers, _cache_sizes())
 
 
-def _vectors(architecture: str, features: tuple[str, ...]) -> tuple[int, int]:
+def _vectors(architecture: str, features: set[str]) -> tuple[int, int]:
     """Bits and number of the vector registers."""
-    if architecture == "x86_64":
-        if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= set(features):
-            return 512, 32
-        return (256 if "avx2" in features else 128), 16
-    if architecture in ("aarch64", "arm64"):
+    if architecture == "aarch64":
         return 128, 32
-    raise TargetError(f"Graft makes no code for {architecture}, the machine it runs on")
+    if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features:
+        return 512, 32
+    return (256 if "avx2" in features else 128), 16
 
 
 def _cache_sizes() -> tuple[int, ...]:

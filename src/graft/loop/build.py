@@ -48,43 +48,47 @@ class Term:
         return self.expr.dtype
 
     def __add__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.ADD, self, other)
+        return binary(BinaryKind.ADD, self, other)
 
     def __radd__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.ADD, other, self)
+        return binary(BinaryKind.ADD, other, self)
 
     def __sub__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.SUBTRACT, self, other)
+        return binary(BinaryKind.SUBTRACT, self, other)
 
     def __rsub__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.SUBTRACT, other, self)
+        return binary(BinaryKind.SUBTRACT, other, self)
 
     def __mul__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.MULTIPLY, self, other)
+        return binary(BinaryKind.MULTIPLY, self, other)
 
     def __rmul__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.MULTIPLY, other, self)
+        return binary(BinaryKind.MULTIPLY, other, self)
 
     def __truediv__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.DIVIDE, self, other)
+        return binary(BinaryKind.DIVIDE, self, other)
 
     def __rtruediv__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.DIVIDE, other, self)
+        return binary(BinaryKind.DIVIDE, other, self)
 
     def __floordiv__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.FLOOR_DIVIDE, self, other)
+        return binary(BinaryKind.FLOOR_DIVIDE, self, other)
 
     def __mod__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.FLOOR_MODULO, self, other)
+        return binary(BinaryKind.FLOOR_MODULO, self, other)
 
     def __and__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.AND, self, other)
+        return binary(BinaryKind.AND, self, other)
 
     def __or__(self, other: Operand) -> Term:
-        return _binary(BinaryKind.OR, self, other)
+        return binary(BinaryKind.OR, self, other)
+
+    def __xor__(self, other: Operand) -> Term:
+        return binary(BinaryKind.XOR, self, other)
 
     def __neg__(self) -> Term:
-        return _binary(BinaryKind.SUBTRACT, 0, self)
+        # 0 - 0.0 would be 0.0, not -0.0
+        return binary(BinaryKind.SUBTRACT, -0.0 if self.dtype.is_float else 0, self)
 
     def __lt__(self, other: Operand) -> Term:
         return compare(CompareKind.LESS, self, other)
@@ -143,7 +147,8 @@ def _spread(value: Term, lanes: int) -> Term:
     return Term(Broadcast(value.expr, lanes), value.sources)
 
 
-def _binary(kind: BinaryKind, left: Operand, right: Operand) -> Term:
+def binary(kind: BinaryKind, left: Operand, right: Operand) -> Term:
+    """An operation of any kind; most can also be written as operators."""
     one, other = _together(left, right)
     return Term(Binary(kind, one.expr, other.expr), one.sources | other.sources)
 
@@ -161,12 +166,12 @@ def equal(left: Operand, right: Operand) -> Term:
 
 def minimum(left: Operand, right: Operand) -> Term:
     """The smaller of two; NaN wins."""
-    return _binary(BinaryKind.MINIMUM, left, right)
+    return binary(BinaryKind.MINIMUM, left, right)
 
 
 def maximum(left: Operand, right: Operand) -> Term:
     """The larger of two; NaN wins."""
-    return _binary(BinaryKind.MAXIMUM, left, right)
+    return binary(BinaryKind.MAXIMUM, left, right)
 
 
 def select(condition: Operand, yes: Operand, no: Operand) -> Term:

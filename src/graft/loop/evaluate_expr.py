@@ -2,13 +2,14 @@
 
 Part of the interpreter. Scalars of int64 and bool are Python's `int` and `bool`; all other scalars
 are NumPy scalars and vectors are NumPy arrays, both of the exact dtype. An index outside its
-buffer is an error, never a wrapped-around read.
+buffer is an error, never a wrapped-around read. Under a mask, which the environment then holds,
+only the lanes that it chooses are read; the others are zero.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,11 @@ from graft.loop.ir import (
     Expr,
     Load,
     Ramp,
+    Scope,
     Select,
     Var,
 )
+from graft.loop.vectors import is_mask
 
 Environment = dict[str, Any]
 Compiled = Callable[[Environment], Any]
@@ -64,41 +67,39 @@ _COMPARISONS: dict[CompareKind, Callable[[Any, Any], Any]] = {
 _PLAIN = (DType.INT64, DType.BOOL)
 _DIVISIONS = (BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO)
 _HALF = 1 << 63
+_MASK = ""  # where the environment holds the mask; no variable has this name
 
 
-def compile_expr(expr: Expr) -> Compiled:
-    """A closure that computes the expression."""
+def compile_expr(expr: Expr, masked: bool = False) -> Compiled:
+    """A closure that computes the expression, under the environment's mask if `masked`."""
     match expr:
         case Const():
             return _constant(expr)
         case Var():
             return operator.itemgetter(expr.name)
         case Binary():
-            return _binary(expr)
+            return _binary(expr, masked)
         case Compare():
             compute, plain = _COMPARISONS[expr.kind], expr.lanes == 1
-            left, right = compile_expr(expr.left), compile_expr(expr.right)
+            left, right = compile_expr(expr.left, masked), compile_expr(expr.right, masked)
             if plain:
                 return lambda e: bool(compute(left(e), right(e)))
             return lambda e: compute(left(e), right(e))
         case Select():
-            return _select(expr)
+            return _select(expr, masked)
         case Cast():
-            return _cast(expr)
+            return _cast(expr, masked)
         case Call():
-            return _call(expr)
+            return _call(expr, masked)
         case Ramp():
             steps = np.arange(expr.lanes, dtype=expr.dtype.numpy) * expr.stride
-            base = compile_expr(expr.base)
+            base = compile_expr(expr.base, masked)
             return lambda e: base(e) + steps
         case Broadcast():
-            value, lanes, dtype = compile_expr(expr.value), expr.lanes, expr.dtype.numpy
+            value, lanes, dtype = compile_expr(expr.value, masked), expr.lanes, expr.dtype.numpy
             return lambda e: np.full(lanes, value(e), dtype)
         case Load():
-            name, position = expr.buffer.name, indices_of(expr.buffer, expr.indices)
-            if expr.lanes == 1 and expr.dtype in _PLAIN:
-                return lambda e: e[name][position(e)].item()
-            return lambda e: e[name][position(e)]
+            return _load(expr, masked)
 
 
 def _constant(const: Const) -> Compiled:
@@ -115,10 +116,53 @@ def _wrapped(value: int) -> int:
     return value if -_HALF <= value < _HALF else (value + _HALF) % (2 * _HALF) - _HALF
 
 
-def _binary(expr: Binary) -> Compiled:
-    left, right, compute = compile_expr(expr.left), compile_expr(expr.right), _ARITHMETIC[expr.kind]
+def _load(load: Load, masked: bool) -> Compiled:
+    name, lanes = load.buffer.name, load.lanes
+    position = indices_of(load.buffer, load.indices, masked)
+    if lanes == 1 and load.dtype in _PLAIN:
+        return lambda e: e[name][position(e)].item()
+    if lanes == 1 or not masked or load.buffer.scope is Scope.REGISTER:
+        return lambda e: e[name][position(e)]
+    indices = [compile_expr(index, masked) for index in load.indices]
+
+    def read(environment: Environment) -> Any:
+        mask = environment[_MASK]
+        if len(mask) != lanes:
+            return environment[name][position(environment)]
+        found = np.zeros(lanes, load.dtype.numpy)
+        place = [index(environment) for index in indices]
+        found[mask] = environment[name][chosen(name, environment[name].shape, place, mask)]
+        return found
+
+    return read
+
+
+def chosen(name: str, shape: tuple[int, ...], indices: Sequence[Any], mask: Any) -> tuple[Any, ...]:
+    """The positions that a mask leaves of a vector access, checked against the extents."""
+    rows = tuple([np.broadcast_to(index, mask.shape)[mask] for index in indices])
+    for row, extent in zip(rows, shape, strict=True):
+        if ((row < 0) | (row >= extent)).any():
+            raise EvaluationError(f"an access to '{name}' is out of bounds: {row} of {extent}")
+    return rows
+
+
+def under(mask: Any, compiled: Compiled, environment: Environment) -> Any:
+    """The value under a mask, within the one that there is."""
+    outer = environment.get(_MASK)
+    environment[_MASK] = mask if outer is None or outer.shape != mask.shape else mask & outer
+    value = compiled(environment)
+    if outer is None:
+        del environment[_MASK]
+    else:
+        environment[_MASK] = outer
+    return value
+
+
+def _binary(expr: Binary, masked: bool) -> Compiled:
+    left, right = compile_expr(expr.left, masked), compile_expr(expr.right, masked)
+    compute = _ARITHMETIC[expr.kind]
     if expr.kind in _DIVISIONS and not expr.dtype.is_float:
-        right = _nonzero(right)
+        right = _nonzero(right, masked)
     if expr.lanes == 1 and expr.dtype is DType.INT64:
         if expr.kind is BinaryKind.MINIMUM:
             return lambda e: min(left(e), right(e))
@@ -130,18 +174,22 @@ def _binary(expr: Binary) -> Compiled:
     return lambda e: compute(left(e), right(e))
 
 
-def _nonzero(divisor: Compiled) -> Compiled:
+def _nonzero(divisor: Compiled, masked: bool) -> Compiled:
     def checked(environment: Environment) -> Any:
         value = divisor(environment)
-        if not np.all(value):
+        mask = environment[_MASK] if masked else None
+        counts = value[mask] if mask is not None and np.shape(value) == mask.shape else value
+        if not np.all(counts):
             raise EvaluationError("an integer is divided by zero")
         return value
 
     return checked
 
 
-def _select(expr: Select) -> Compiled:
-    condition, yes, no = map(compile_expr, (expr.condition, expr.yes, expr.no))
+def _select(expr: Select, masked: bool) -> Compiled:
+    if is_mask(expr.condition):
+        return _masked_select(expr, masked)
+    condition, yes, no = (compile_expr(e, masked) for e in (expr.condition, expr.yes, expr.no))
     if expr.lanes == 1:
 
         def choose(environment: Environment) -> Any:
@@ -152,18 +200,30 @@ def _select(expr: Select) -> Compiled:
     return lambda e: np.where(condition(e), yes(e), no(e))
 
 
-def _cast(expr: Cast) -> Compiled:
-    value, target, lanes = compile_expr(expr.value), expr.dtype, expr.lanes
+def _masked_select(expr: Select, masked: bool) -> Compiled:
+    condition = compile_expr(expr.condition, masked)
+    yes, no = compile_expr(expr.yes, masked=True), compile_expr(expr.no, masked=True)
+
+    def choose(environment: Environment) -> Any:
+        mask = condition(environment)
+        one, other = under(mask, yes, environment), under(~mask, no, environment)
+        return np.where(mask, one, other)
+
+    return choose
+
+
+def _cast(expr: Cast, masked: bool) -> Compiled:
+    value, target, lanes = compile_expr(expr.value, masked), expr.dtype, expr.lanes
     if lanes == 1 and target in _PLAIN:
         return lambda e: np.asarray(value(e)).astype(target.numpy).item()
     return lambda e: np.asarray(value(e)).astype(target.numpy)[()]
 
 
-def _call(expr: Call) -> Compiled:
+def _call(expr: Call, masked: bool) -> Compiled:
     if expr.name not in INTRINSICS:
         raise EvaluationError(f"no intrinsic is called '{expr.name}'")
     meaning = INTRINSICS[expr.name].meaning
-    arguments = [compile_expr(argument) for argument in expr.arguments]
+    arguments = [compile_expr(argument, masked) for argument in expr.arguments]
     dtype, plain = expr.dtype.numpy.type, expr.lanes == 1 and expr.dtype in _PLAIN
     if not plain and all(argument.dtype not in _PLAIN for argument in expr.arguments):
 
@@ -182,9 +242,9 @@ def _call(expr: Call) -> Compiled:
     return run
 
 
-def indices_of(buffer: Buffer, indices: tuple[Expr, ...]) -> Position:
+def indices_of(buffer: Buffer, indices: tuple[Expr, ...], masked: bool = False) -> Position:
     """A closure that gives the position of an access, checked against the buffer's extents."""
-    name, compiled = buffer.name, [compile_expr(index) for index in indices]
+    name, compiled = buffer.name, [compile_expr(index, masked) for index in indices]
     scalar = all(index.lanes == 1 for index in indices)
 
     def fail(position: tuple[Any, ...], shape: tuple[int, ...]) -> EvaluationError:

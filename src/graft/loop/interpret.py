@@ -19,14 +19,20 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
-from graft.loop.evaluate_expr import Compiled, Environment, compile_expr, indices_of
+from graft.loop.evaluate_expr import (
+    Compiled,
+    Environment,
+    chosen,
+    compile_expr,
+    indices_of,
+    under,
+)
 from graft.loop.ir import (
     Allocate,
     AtomicAdd,
     Barrier,
     Block,
     Buffer,
-    Expr,
     For,
     Function,
     If,
@@ -227,29 +233,34 @@ class _Statements:
 
 
 def _store(stmt: Store) -> Runner:
+    if stmt.condition is not None and stmt.condition.lanes > 1:
+        return _masked_store(stmt, compile_expr(stmt.condition))
     name, value = stmt.buffer.name, compile_expr(stmt.value)
-    if stmt.condition is not None:
-        return _masked_store(stmt, value, compile_expr(stmt.condition))
     position = indices_of(stmt.buffer, stmt.indices)
 
     def run(environment: Environment) -> None:
         environment[name][position(environment)] = value(environment)
 
-    return run
+    if stmt.condition is None:
+        return run
+    condition = compile_expr(stmt.condition)
+
+    def run_if(environment: Environment) -> None:
+        if condition(environment):
+            run(environment)
+
+    return run_if
 
 
-def _masked_store(stmt: Store, value: Compiled, condition: Compiled) -> Runner:
-    name, lanes = stmt.buffer.name, stmt.value.lanes
-    indices: list[tuple[Compiled, Expr]] = [(compile_expr(index), index) for index in stmt.indices]
+def _masked_store(stmt: Store, condition: Compiled) -> Runner:
+    """Lanes outside the mask are neither written nor read for."""
+    name, value = stmt.buffer.name, compile_expr(stmt.value, masked=True)
+    indices = [compile_expr(index, masked=True) for index in stmt.indices]
 
     def run(environment: Environment) -> None:
-        mask = np.broadcast_to(condition(environment), lanes)
-        array = environment[name]
-        values = np.broadcast_to(value(environment), lanes)
-        rows = [np.broadcast_to(compiled(environment), lanes)[mask] for compiled, _ in indices]
-        for row, extent in zip(rows, array.shape, strict=True):
-            if ((row < 0) | (row >= extent)).any():
-                raise EvaluationError(f"a store to '{name}' is out of bounds: {row} of {extent}")
-        array[tuple(rows)] = values[mask]
+        mask, array = condition(environment), environment[name]
+        values = np.broadcast_to(under(mask, value, environment), mask.shape)
+        places = [under(mask, index, environment) for index in indices]
+        array[chosen(name, array.shape, places, mask)] = values[mask]
 
     return run

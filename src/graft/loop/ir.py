@@ -2,7 +2,7 @@
 
 Everything is immutable. An expression has a dtype and a number of lanes (1 is a scalar). Extents,
 indices and conditions are expressions, so extents may be symbolic. Buffers are addressed with one
-index per dimension; a vector access has exactly one index with lanes, the others are scalars.
+index per dimension; in a vector access those that are vectors have equally many lanes.
 
 The grammar, one line per node:
 
@@ -105,7 +105,11 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """`yes` where the condition holds, `no` elsewhere; both are evaluated."""
+    """`yes` where the condition holds, `no` elsewhere; both are evaluated.
+
+    A condition with lanes that is made of indices alone is a mask: lanes are then read from memory
+    only where their side is chosen, as those of a store with such a condition are.
+    """
 
     condition: Expr
     yes: Expr
@@ -193,7 +197,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An element, or a vector of elements along the one index that has lanes."""
+    """An element, or a vector of elements where an index has lanes."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]

@@ -150,10 +150,7 @@ class Lanes:
         return Store(stmt.buffer, indices, self._spread(value, lanes), condition)
 
     def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        new = tuple(simplify(self.expression(index)) for index in indices)
-        if sum(index.lanes > 1 for index in new) > 1:
-            raise self._fail("an access would have lanes in more than one dimension")
-        return new
+        return tuple(simplify(self.expression(index)) for index in indices)
 
     def _spread(self, expr: Expr, lanes: int) -> Expr:
         return expr if expr.lanes == lanes else Broadcast(expr, lanes)

@@ -18,10 +18,12 @@ from graft.loop.ir import (
     Compare,
     Const,
     Expr,
+    Load,
     Ramp,
     Select,
+    Var,
 )
-from graft.loop.traverse import children, with_children
+from graft.loop.traverse import children, walk_expr, with_children
 
 Scalar = Callable[[Expr], Expr]  # simplifies a scalar node
 
@@ -44,6 +46,17 @@ def broadcast(value: Expr, lanes: int) -> Expr:
     if isinstance(value, Const):
         return Const(value.value, value.dtype, lanes)
     return Broadcast(value, lanes)
+
+
+def is_mask(condition: Expr) -> bool:
+    """Whether lanes are chosen by where they are alone, not by data.
+
+    A select by such a condition guards what it reads: no lane is read that it does not choose.
+    """
+    parts = walk_expr(condition)
+    return condition.lanes > 1 and not any(
+        isinstance(part, Load) or (isinstance(part, Var) and part.lanes > 1) for part in parts
+    )
 
 
 def simplify_vector(expr: Expr, scalar: Scalar) -> Expr:

@@ -1,8 +1,8 @@
 """What a well-formed function is: checks one and returns it, or says what is wrong with it.
 
 Names are unique and in scope, operands agree in dtype and lanes, accesses have one index per
-dimension of which at most one has lanes, and no access that surely happens is surely outside its
-buffer.
+dimension, those that are vectors with equal lanes, and no access that surely happens is surely
+outside its buffer.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class _Scope:
         _require(len(indices) == len(buffer.extents), f"{shown}: wrong number of indices")
         _require(all(i.dtype is INDEX for i in indices), f"{shown}: indices have to be {INDEX}")
         wide = [index.lanes for index in indices if index.lanes > 1]
-        _require(len(wide) <= 1, f"{shown}: more than one index has lanes")
+        _require(len(set(wide)) <= 1, f"{shown}: indices have different lanes")
         if not guarded and not self._may_not_run:
             for index, extent in zip(indices, buffer.extents, strict=True):
                 _require(not _outside(index, extent, context), f"{shown} is out of bounds")

@@ -21,6 +21,8 @@ from graft.base.dims import (
 )
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError, TypeRuleError
+from graft.ir.attrs import bind_attrs
+from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.op import Work
 from graft.ir.types import (
@@ -132,6 +134,43 @@ def turn_bindings(
     return bind_symbols(pairs)
 
 
+def untaken_turn(
+    body: Graph, actual: Sequence[Type], carried: int, first_in: int, first_out: int
+) -> list[Type]:
+    """What the body's outputs would have been, had there been a turn on operands of these types.
+
+    The symbols that the operands bind usually tell. Where they don't (an operand of `2*n` elements
+    binds no `n`), the operators' own rules do, asked anew.
+    """
+    bindings = turn_bindings(body, actual, carried, first_in, first_out)
+    seen = [seen_outside(value.type, bindings) for value in body.outputs]
+    if all(not isinstance(type_, TensorType) or type_.is_static for type_ in seen):
+        return seen
+    builder = Builder(body.name)
+    builder.symbols.reserve(name for value in body.inputs for name in symbols_in(value.type))
+    values: dict[Value | None, Value | None] = {None: None}
+    for position, (formal, type_) in enumerate(zip(body.inputs, actual, strict=True)):
+        if first_in <= position < first_in + carried:
+            type_ = _staying(type_, formal, body.outputs[position - first_in + first_out])
+        values[formal] = builder.input(formal.name, type_)
+    for node in body.nodes:
+        operands = [values[value] for value in node.inputs]
+        results = builder.add(node.op, operands, bind_attrs(node.attrs, bindings))
+        values.update(zip(node.outputs, results, strict=True))
+    return [found.type for value in body.outputs if (found := values[value]) is not None]
+
+
+def _staying(actual: Type, before: Value, after: Value) -> Type:
+    """A carried value's type as far as a turn leaves it alone."""
+    kept = join(before.type, after.type)
+    if not isinstance(actual, TensorType) or not isinstance(kept, TensorType):
+        return actual
+    if kept.shape is None or actual.shape is None:
+        return TensorType(actual.dtype, None)
+    pairs = zip(actual.shape, kept.shape, strict=True)
+    return TensorType(actual.dtype, tuple(UNKNOWN if k is UNKNOWN else a for a, k in pairs))
+
+
 def carried_type(initial: Type, given: Type, bindings: Bindings, name: str) -> Type:
     """The type of a carried value after any number of turns, none included.
 
@@ -166,13 +205,16 @@ def stacked_type(given: Type, bindings: Bindings, count: AnyDim, axis: int) -> T
     return TensorType(each.dtype, (*each.shape[:axis], count, *each.shape[axis:]))
 
 
-def stack_pieces(pieces: list[Array], axis: int, each: Type) -> Array:
-    """The pieces along a new axis; where there are none, `each` says what one would be."""
-    if pieces:
-        shapes = sorted({piece.shape for piece in pieces})
-        if len(shapes) > 1:
-            raise EvaluationError(f"the results to be stacked differ in shape: {shapes}")
-        return np.stack(pieces, axis=axis)
+def stack_pieces(pieces: list[Array], axis: int) -> Array:
+    """The pieces along a new axis."""
+    shapes = sorted({piece.shape for piece in pieces})
+    if len(shapes) > 1:
+        raise EvaluationError(f"the results to be stacked differ in shape: {shapes}")
+    return np.stack(pieces, axis=axis)
+
+
+def empty_stack(each: Type, axis: int) -> Array:
+    """No pieces along a new axis; where a piece's extent is not known, it counts as 0."""
     assert isinstance(each, TensorType)
     extents = [dim if isinstance(dim, int) else 0 for dim in each.shape or ()]
     extents.insert(axis if axis >= 0 else axis + len(extents) + 1, 0)

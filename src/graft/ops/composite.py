@@ -1,6 +1,6 @@
-"""`composite`: several nodes as one, with their meaning as its body.
+"""`composite` and `region`: several nodes as one, with their meaning as the body.
 
-Fusion groups are composites, and so is what a backend's pattern matches.
+Fusion groups are composites. A region is what a backend other than the host compiles and runs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from graft.ops.rules import require
 class CompositeAttrs(Attrs):
     body: Graph
     label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionAttrs(CompositeAttrs):
+    backend: str = ""
 
 
 def _type(attrs: CompositeAttrs, *types: Type) -> tuple[Type, ...]:
@@ -48,13 +53,14 @@ def arithmetic(graph: Graph) -> Work:
     return total
 
 
-define(
-    "composite",
-    "*operands",
-    _type,
-    _meaning,
-    attrs=CompositeAttrs,
-    work=_work,
-    outputs=None,
-    tensors_only=False,
-)
+for _name, _attrs in (("composite", CompositeAttrs), ("region", RegionAttrs)):
+    define(
+        _name,
+        "*operands",
+        _type,
+        _meaning,
+        attrs=_attrs,
+        work=_work,
+        outputs=None,
+        tensors_only=False,
+    )

@@ -33,12 +33,14 @@ from graft.ops.bodies import (
     check_present,
     check_single,
     common_type,
+    empty_stack,
     seen_outside,
     sliced_type,
     sole_item,
     stack_pieces,
     stacked_type,
     turn_bindings,
+    untaken_turn,
     work_times,
 )
 from graft.ops.rules import require, require_same_dim
@@ -169,12 +171,12 @@ def _loop(
             stacked += piece.nbytes
         check_bytes(stacked, f"after {turn} turns loop would stack results")
         turn += 1
-    bindings: Bindings = {}
-    if turn == 0:
-        check_present(state, body.outputs[1 : 1 + carried])
-        bindings = _loop_bindings(attrs, actual_types(values, body.inputs[2:]))
-    each = [seen_outside(value.type, bindings) for value in body.outputs[1 + carried :]]
-    return (*state, *(stack_pieces(s, 0, type_) for s, type_ in zip(stacks, each, strict=True)))
+    if turn:
+        return (*state, *(stack_pieces(pieces, 0) for pieces in stacks))
+    check_present(state, body.outputs[1 : 1 + carried])
+    own = (value.type for value in body.inputs[:2])
+    each = untaken_turn(body, [*own, *actual_types(values, body.inputs[2:])], carried, 2, 1)
+    return (*state, *(empty_stack(type_, 0) for type_ in each[1 + carried :]))
 
 
 def _loop_work(attrs: LoopAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
@@ -266,15 +268,14 @@ def _scan(attrs: ScanAttrs, *values: Any) -> tuple[Any, ...]:
         state = results[:carried]
         for stack, piece in zip(stacks, results[carried:], strict=True):
             stack.append(piece)
-    bindings: Bindings = {}
-    if counts[0] == 0:
-        check_present(state, body.outputs[:carried])
-        slices = [np.empty(data.shape[1:], dtype=data.dtype) for data in scanned]
-        actual = actual_types([*state, *slices, *captures], body.inputs)
-        bindings = turn_bindings(body, actual, carried, 0, 0)
-    each = [seen_outside(value.type, bindings) for value in body.outputs[carried:]]
-    out = zip(stacks, attrs.output_axes, each, attrs.output_directions, strict=True)
-    return (*state, *(stack_pieces(s[:: -1 if back else 1], axis, t) for s, axis, t, back in out))
+    if counts[0]:
+        out = zip(stacks, attrs.output_axes, attrs.output_directions, strict=True)
+        return (*state, *(stack_pieces(s[:: -1 if back else 1], axis) for s, axis, back in out))
+    check_present(state, body.outputs[:carried])
+    slices = [np.empty(data.shape[1:], dtype=data.dtype) for data in scanned]
+    actual = actual_types([*state, *slices, *captures], body.inputs)
+    each = untaken_turn(body, actual, carried, 0, 0)[carried:]
+    return (*state, *map(empty_stack, each, attrs.output_axes))
 
 
 def _scan_work(attrs: ScanAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:

@@ -21,7 +21,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, define, traffic
 from graft.ir.types import TensorType, Type
 from graft.ops.elementwise import wide
-from graft.ops.rules import normalize_axis, require, require_same_dim, same_dtype
+from graft.ops.rules import require, require_same_dim, same_dtype, with_extent
 from graft.ops.window import (
     RANKS,
     Index,
@@ -177,10 +177,7 @@ def _bias_add_type(attrs: BiasAddAttrs, data: TensorType, bias: TensorType) -> T
     dtype = same_dtype(data, bias)
     require(dtype.is_number, f"wants numeric operands, not {dtype}")
     (length,) = ranked_shape(bias, 1, "the bias")
-    if data.shape is not None:
-        axis = normalize_axis(attrs.axis, len(data.shape))
-        require_same_dim(data.shape[axis], length, "extents of the data's axis and the bias")
-    return data
+    return with_extent(data, attrs.axis, length, "extents of the data's axis and the bias")
 
 
 def _bias_add(attrs: BiasAddAttrs, data: Array, bias: Array) -> Array:

@@ -1,7 +1,8 @@
 """Elementwise arithmetic, comparison and logic, with NumPy broadcasting.
 
-Types in: one dtype for all operands. Types out: that dtype, or bool for predicates. Integer
-division truncates toward zero, as in C.
+Types in: one dtype for all operands. Types out: that dtype, or bool for predicates. Integers wrap
+around; their division truncates toward zero, as in C, and an integer divided by zero, quotient or
+remainder, is 0 whatever its width. Floats follow IEEE 754: an infinity or NaN.
 """
 
 from __future__ import annotations
@@ -70,15 +71,24 @@ _WHAT = {
 
 
 def wide(function: Callable[..., Any]) -> Meaning:
-    """A meaning that keeps the dtype and computes in at least float32 where that is a float."""
+    """A meaning that keeps the dtype and computes in at least float32, or in whole bytes."""
 
     def meaning(_attrs: Any, *operands: Array) -> Array:
         dtype = operands[0].dtype
-        narrow = dtype_of(dtype).is_float and dtype.itemsize < 4
-        given = [o.astype(np.float32) for o in operands] if narrow else operands
+        given = [o.astype(_computed_in(dtype), copy=False) for o in operands]
         return np.asarray(function(*given)).astype(dtype, copy=False)
 
     return meaning
+
+
+def _computed_in(dtype: np.dtype[Any]) -> Any:
+    """Where NumPy's own arithmetic begins; what is narrower it does in ways of its own."""
+    known = dtype_of(dtype)
+    if known.is_float and known.bits < 32:
+        return np.float32
+    if known.is_integer and known.bits < 8:
+        return np.uint8 if known.is_unsigned_integer else np.int8
+    return dtype
 
 
 def _sigmoid(x: Array) -> Array:

@@ -23,8 +23,8 @@ from graft.ops.rules import (
     only,
     require,
     require_broadcasts_to,
-    require_same_dim,
     same_dtype,
+    with_extent,
 )
 
 
@@ -57,17 +57,17 @@ def _along(parameter: Array, axis: int, rank: int) -> Array:
     return _wide(parameter).reshape(extents)
 
 
-def _require_per_channel(data: TensorType, axis: int, **parameters: TensorType) -> None:
-    """Refuse parameters that are not lists of one number per channel."""
+def _with_channels(data: TensorType, axis: int, **parameters: TensorType) -> TensorType:
+    """The data's type, with what the parameters tell: each is a list of one number per channel."""
     if data.rank is not None:
-        axis = normalize_axis(axis, data.rank)
+        normalize_axis(axis, data.rank)
     for name, parameter in parameters.items():
         if parameter.shape is None:
             continue
         require(len(parameter.shape) == 1, f"{name} has rank {parameter.rank}, not 1")
-        if data.shape is not None:
-            channels = f"extents of the channels and {name}"
-            require_same_dim(data.shape[axis], parameter.shape[0], channels)
+        what = f"extents of the channels and {name}"
+        data = with_extent(data, axis, parameter.shape[0], what)
+    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,7 @@ def _batch_norm_type(
     variance: TensorType,
 ) -> TensorType:
     given = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
-    _require_per_channel(data, attrs.axis, **given)
-    return data
+    return _with_channels(data, attrs.axis, **given)
 
 
 def _batch_norm(attrs: BatchNormAttrs, data: Array, *parameters: Array) -> Array:
@@ -194,7 +193,7 @@ def _instance_norm_type(
     beta: TensorType,
 ) -> TensorType:
     same_dtype(data, gamma, beta)
-    _require_per_channel(data, attrs.axis, gamma=gamma, beta=beta)
+    data = _with_channels(data, attrs.axis, gamma=gamma, beta=beta)
     if data.rank is not None:
         require(data.rank >= 2, f"the data has rank {data.rank}, less than 2")
         require(normalize_axis(attrs.axis, data.rank) > 0, "axis 0 is that of the instances")
@@ -206,7 +205,7 @@ def _group_norm_type(
 ) -> TensorType:
     groups = attrs.num_groups
     require(groups > 0, f"num_groups is {groups}")
-    _instance_norm_type(attrs, data, gamma, beta)
+    data = _instance_norm_type(attrs, data, gamma, beta)
     channels = data.shape[attrs.axis] if data.shape is not None else gamma.shape and gamma.shape[0]
     if isinstance(channels, int):
         require(channels % groups == 0, f"{channels} channels do not make {groups} equal groups")

@@ -251,7 +251,7 @@ define(
     _trilu_type,
     _trilu,
     attrs=TriluAttrs,
-    kind=Kind.ELEMENTWISE,
+    kind=Kind.INJECTIVE,
     work=movement_work,
 )
 

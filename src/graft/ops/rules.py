@@ -66,6 +66,17 @@ def require_same_dim(first: AnyDim, second: AnyDim, what: str) -> None:
     require(not provably_different(first, second), f"{what} differ: {first} and {second}")
 
 
+def with_extent(data: TensorType, axis: int, extent: AnyDim, what: str) -> TensorType:
+    """The type with this extent along an axis, where that says more; a contradiction is refused."""
+    if data.shape is None:
+        return data
+    axis = normalize_axis(axis, len(data.shape))
+    require_same_dim(data.shape[axis], extent, what)
+    if isinstance(data.shape[axis], int) or not isinstance(extent, int):
+        return data
+    return TensorType(data.dtype, (*data.shape[:axis], extent, *data.shape[axis + 1 :]))
+
+
 def normalize_axis(axis: int, rank: int) -> int:
     """An axis counted from the front."""
     require(-rank <= axis < rank, f"axis {axis} is out of range for rank {rank}")

@@ -1,29 +1,76 @@
 """Pointwise operators as loop expressions: what one element (or vector of them) is computed by.
 
 The table is what code generators build elementwise kernels and epilogues from. Each entry takes the
-operator's attributes and one term per operand and gives the term of the result.
+operator's attributes and one term per operand and gives the term of the result. It holds for
+float32, float64 and the integers and truth values that the operator takes; `formula` widens smaller
+floats to float32 and rounds what comes out, as the reference does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
-from graft.loop.build import Term, call, cast, compare, equal, maximum, minimum, select
-from graft.loop.ir import CompareKind
+from graft.loop.build import (
+    Term,
+    binary,
+    call,
+    cast,
+    compare,
+    constant,
+    equal,
+    maximum,
+    minimum,
+    select,
+)
+from graft.loop.ir import BinaryKind, CompareKind
+from graft.ops.scalar_functions import FUNCTIONS, floor_remainder, remainder
 
 Scalar = Callable[..., Term]
+
+
+def is_narrow(dtype: DType) -> bool:
+    """Whether numbers of the dtype are computed with in float32."""
+    return dtype.is_float and dtype.bits < 32
+
+
+def widened(value: Term) -> Term:
+    """The value in the dtype that it is computed with in."""
+    return cast(DType.FLOAT32, value) if is_narrow(value.dtype) else value
 
 
 def _intrinsic(name: str) -> Scalar:
     return lambda _attrs, x: call(name, x)
 
 
-def _clip(attrs: Any, x: Term) -> Term:
-    low, high = attrs.a_min, attrs.a_max
+def _not_equal(x: Term, y: Term | float) -> Term:
+    return compare(CompareKind.NOT_EQUAL, x, y)
+
+
+def _sign(_attrs: Any, x: Term) -> Term:
+    if x.dtype.is_unsigned_integer:
+        return minimum(x, 1)
+    zero = Term(constant(0, x.dtype))
+    still = zero if x.dtype.is_integer else select(equal(x, 0), zero, x)  # NaN stays NaN
+    return select(x > 0, 1, select(x < 0, -1, still))
+
+
+def _bound(value: Any, dtype: DType) -> Term:
+    """An attribute as a number of the dtype; what integers cannot hold of it is cut off."""
+    number = np.asarray(value).astype(dtype.numpy)
+    return Term(constant(float(number) if dtype.is_float else int(number), dtype))
+
+
+def _clip(attrs: Any, x: Term, low: Term | None = None, high: Term | None = None) -> Term:
+    if low is None and attrs.a_min is not None:
+        low = _bound(attrs.a_min, x.dtype)
+    if high is None and attrs.a_max is not None:
+        high = _bound(attrs.a_max, x.dtype)
     bounded = x if low is None else maximum(x, low)
     return bounded if high is None else minimum(bounded, high)
 
@@ -40,11 +87,50 @@ def _gelu(attrs: Any, x: Term) -> Term:
 
 
 def _power(_attrs: Any, x: Term, y: Term) -> Term:
-    return call("pow", x, y)
+    if x.dtype.is_integer and y.dtype.is_integer:
+        return cast(x.dtype, _integer_power(x, y))
+    single = all(side.dtype.is_float and side.dtype.bits <= 32 for side in (x, y))
+    wide = DType.FLOAT32 if single else DType.FLOAT64
+    return cast(x.dtype, call("pow", cast(wide, x), cast(wide, y)))
+
+
+def _integer_power(x: Term, y: Term) -> Term:
+    """Exact, wrapping around; a negative exponent gives the quotient truncated to an integer."""
+    base, exponent = (cast(DType.INT64, side) for side in (x, y))
+    power = call("pow", base, maximum(exponent, 0))
+    # a uint64 beyond int64 is not 1, and its powers wrap around alike
+    is_odd = equal(exponent & 1, 1)
+    inverse = select(equal(base, 1), 1, 0)
+    if x.dtype.is_signed_integer:
+        inverse = select(equal(base, -1), select(is_odd, -1, 1), inverse)
+    return power if y.dtype.is_unsigned_integer else select(exponent < 0, inverse, power)
+
+
+def _quotient(x: Term, y: Term) -> Term:
+    """Integers divided, rounded towards zero; by zero it is zero."""
+    floor = x // y
+    if x.dtype.is_unsigned_integer:
+        return floor
+    inexact = _not_equal(x % y, 0) & _not_equal(x < 0, y < 0)
+    return floor + cast(x.dtype, inexact)
 
 
 def _divide(_attrs: Any, x: Term, y: Term) -> Term:
-    return x / y
+    return x / y if x.dtype.is_float else _quotient(x, y)
+
+
+def _floor_mod(_attrs: Any, x: Term, y: Term) -> Term:
+    return floor_remainder(x, y) if x.dtype.is_float else x % y
+
+
+def _mod(_attrs: Any, x: Term, y: Term) -> Term:
+    if x.dtype.is_float:
+        return remainder(x, y)
+    return select(equal(y, 0), 0, x - _quotient(x, y) * y)
+
+
+def _bitwise_not(_attrs: Any, x: Term) -> Term:
+    return x ^ ((1 << x.dtype.bits) - 1 if x.dtype.is_unsigned_integer else -1)
 
 
 def _compared(kind: CompareKind) -> Scalar:
@@ -56,10 +142,13 @@ SCALARS: dict[str, Scalar] = {
     "subtract": lambda _attrs, x, y: x - y,
     "multiply": lambda _attrs, x, y: x * y,
     "divide": _divide,
+    "floor_mod": _floor_mod,
+    "mod": _mod,
     "maximum": lambda _attrs, x, y: maximum(x, y),
     "minimum": lambda _attrs, x, y: minimum(x, y),
     "power": _power,
     "negative": lambda _attrs, x: -x,
+    "sign": _sign,
     "nn.bias_add": lambda _attrs, x, bias: x + bias,
     "nn.relu": lambda _attrs, x: maximum(x, 0),
     "nn.leaky_relu": _leaky_relu,
@@ -69,12 +158,22 @@ SCALARS: dict[str, Scalar] = {
     "where": lambda _attrs, condition, x, y: select(condition, x, y),
     "cast": lambda attrs, x: cast(attrs.dtype, x),
     "equal": lambda _attrs, x, y: equal(x, y),
+    "not_equal": _compared(CompareKind.NOT_EQUAL),
     "greater": _compared(CompareKind.GREATER),
     "greater_equal": _compared(CompareKind.GREATER_EQUAL),
     "less": _compared(CompareKind.LESS),
     "less_equal": _compared(CompareKind.LESS_EQUAL),
     "logical_and": lambda _attrs, x, y: x & y,
     "logical_or": lambda _attrs, x, y: x | y,
+    "logical_xor": lambda _attrs, x, y: x ^ y,
+    "logical_not": lambda _attrs, x: x ^ True,
+    "bitwise_and": lambda _attrs, x, y: x & y,
+    "bitwise_or": lambda _attrs, x, y: x | y,
+    "bitwise_xor": lambda _attrs, x, y: x ^ y,
+    "bitwise_not": _bitwise_not,
+    "left_shift": lambda _attrs, x, y: binary(BinaryKind.SHIFT_LEFT, x, y),
+    "right_shift": lambda _attrs, x, y: binary(BinaryKind.SHIFT_RIGHT, x, y),
+    **{name: lambda _attrs, x, _f=function: _f(x) for name, function in FUNCTIONS.items()},
     **{
         name: _intrinsic(name)
         for name in (
@@ -84,17 +183,27 @@ SCALARS: dict[str, Scalar] = {
             "erf",
             "tanh",
             "sigmoid",
+            "sin",
+            "cos",
             "abs",
             "floor",
             "ceil",
             "round",
+            "isnan",
+            "isinf",
         )
     },
 }
 
 
+def formula(name: str, attrs: Any, operands: Sequence[Term | None], dtype: DType) -> Term:
+    """The operator's result in a dtype, its operands being of any dtype that has a formula."""
+    wide = [None if operand is None else widened(operand) for operand in operands]
+    return cast(dtype, SCALARS[name](attrs, *wide))
+
+
 def has_scalar(node: Node) -> bool:
-    """Whether the table serves the node; bounds of `clip` have to be attributes."""
+    """Whether the table serves the node, whose bounds, if it clips, have to be attributes."""
     return node.op.name in SCALARS and (node.op.name != "clip" or len(node.inputs) == 1)
 
 

@@ -1,8 +1,10 @@
 """`strided_slice`: every stride-th element between two bounds, per axis.
 
-Bounds follow Python's rules: negative ones count from the end, and what lies outside is brought to
-the nearest edge. Symbolic bounds and extents give exact symbolic results, since shape arithmetic
-(`x[:, :n - 1]`) must not end in an extent that is known only at run time.
+Negative bounds count from the end, and what lies outside is brought to the nearest edge, as in
+Python but for one case: a slice that runs backwards from before the first element begins with the
+first element, as ONNX has it, where Python's is empty. Symbolic bounds and extents give exact
+symbolic results, since shape arithmetic (`x[:, :n - 1]`) must not end in an extent that is known
+only at run time.
 """
 
 from __future__ import annotations
@@ -49,10 +51,17 @@ def _from_front(bound: AnyDim, extent: AnyDim) -> AnyDim:
     return bound - extent * dim_max(dim_min(bound, 0), -1)
 
 
+def slice_positions(begin: int, end: int, stride: int, extent: int) -> range:
+    """The places of the elements that `[begin:end:stride]` takes of an axis."""
+    if stride < 0 and begin < -extent:
+        begin = 0
+    return range(*slice(begin, end, stride).indices(extent))
+
+
 def slice_extent(begin: AnyDim, end: AnyDim, stride: int, extent: AnyDim) -> AnyDim:
     """How many elements `[begin:end:stride]` takes of an axis."""
     if isinstance(begin, int) and isinstance(end, int) and isinstance(extent, int):
-        return len(range(*slice(begin, end, stride).indices(extent)))
+        return len(slice_positions(begin, end, stride, extent))
     if stride > 0:
         return _forward_extent(begin, end, stride, extent)
     return _backward_extent(begin, end, -stride, extent)
@@ -71,13 +80,16 @@ def _forward_extent(begin: AnyDim, end: AnyDim, stride: int, extent: AnyDim) -> 
 
 
 def _backward_extent(begin: AnyDim, end: AnyDim, step: int, extent: AnyDim) -> AnyDim:
-    start = extent - 1
-    if not (isinstance(begin, int) and begin >= FAR):
-        start = dim_min(_from_front(begin, extent), start)
+    count = extent  # of the elements up to the first one that is taken
+    if isinstance(begin, int) and begin <= -FAR:
+        count = dim_min(extent, 1)
+    elif not (isinstance(begin, int) and begin >= FAR):
+        wanted = _from_front(begin, extent) + 1
+        count = extent if wanted == extent else dim_min(dim_max(wanted, 1), extent)
     if isinstance(end, int) and end <= -FAR:
-        return ceildiv(dim_max(start + 1, 0), step)
-    stop = _from_front(end, extent)
-    length = start - stop if _at_least(stop, -1) else dim_min(start + 1, start - stop)
+        return ceildiv(dim_max(count, 0), step)
+    left = _from_front(end, extent) + 1
+    length = count - left if _at_least(left, 0) else dim_min(count, count - left)
     return ceildiv(dim_max(length, 0), step)
 
 
@@ -129,13 +141,10 @@ def _strided_slice(
     for axis, first, last, step in zip(
         normalize_axes(chosen, data.ndim), begins, ends, steps, strict=True
     ):
-        cuts[axis] = slice(*_bounds(first, last, step, data.shape[axis]))
+        places = slice_positions(first, last, step, data.shape[axis])
+        # A stop of -1 would count from the end.
+        cuts[axis] = slice(places.start, None if places.stop < 0 else places.stop, places.step)
     return data[tuple(cuts)]
-
-
-def _bounds(begin: int, end: int, stride: int, extent: int) -> tuple[int, int | None, int]:
-    first, last, step = slice(begin, end, stride).indices(extent)
-    return first, None if last < 0 else last, step
 
 
 define(

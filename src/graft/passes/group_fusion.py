@@ -21,7 +21,7 @@ _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     root: Node
     nodes: list[Node] = field(default_factory=list)  # last first
@@ -41,6 +41,12 @@ def group_fusion(graph: Graph) -> Graph:
         elif node is group.root:
             nodes.append(_outlined(group))
     return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
+
+
+def fusion_groups(graph: Graph) -> list[tuple[Node, ...]]:
+    """The groups as lists of nodes, without outlining anything; lone nodes are groups, too."""
+    groups = dict.fromkeys(_groups(graph).values())
+    return [tuple(reversed(group.nodes)) for group in groups]
 
 
 def _groups(graph: Graph) -> dict[Node, _Group]:

@@ -18,8 +18,7 @@ def sink_transposes(graph: Graph) -> Graph:
 
 
 _KINDS = (Kind.ELEMENTWISE, Kind.BROADCAST)
-# `trilu` keeps elements by their place, which a transpose changes.
-_POINTWISE = tuple(name for name in OPS if OPS.get(name).kind in _KINDS and name != "trilu")
+_POINTWISE = tuple(name for name in OPS if OPS.get(name).kind in _KINDS)
 
 
 @RULES.rule(is_op(*_POINTWISE))

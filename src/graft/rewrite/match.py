@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
@@ -19,6 +21,8 @@ from graft.rewrite.pattern import (
     ConstantIs,
     Constrained,
     Constraint,
+    Dominated,
+    Dominated,
     DTypeIn,
     Either,
     OpIs,
@@ -26,6 +30,7 @@ from graft.rewrite.pattern import (
     Pattern,
     ResultOf,
     ShapeIs,
+    TypeIs,
     Wildcard,
 )
 
@@ -80,6 +85,12 @@ def match(pattern: Pattern, root: Value, producer: Producer) -> Match | Mismatch
     return matcher.failure or Mismatch("does not match", root)
 
 
+def matches(pattern: Pattern, root: Value, producer: Producer) -> Iterator[Match]:
+    """All matches at one value, those of earlier alternatives first."""
+    for state in _Matcher(producer).match(pattern, root, _State({})):
+        yield Match(root, state.bound, state.nodes)
+
+
 class _Matcher:
     """Depth-first matching with backtracking over alternatives and operand orders."""
 
@@ -113,6 +124,8 @@ class _Matcher:
             return self.either(pattern, value, state)
         if isinstance(pattern, Constrained):
             return self.constrained(pattern, value, state)
+        if isinstance(pattern, Dominated):
+            return self.dominated(pattern, value, state)
         raise InternalError(f"{type(pattern).__name__} is not a pattern of one value")
 
     def op(self, pattern: OpIs, value: Value, index: int, state: _State) -> Iterator[_State]:
@@ -127,6 +140,8 @@ class _Matcher:
         if reason:
             return self.fail(reason, value, state)
         covered = state.bind(pattern, value).cover(node)
+        if pattern.every is not None:
+            return self.every(pattern.every, node.args, covered)
         if pattern.args is None:
             return iter((covered,))
         if len(pattern.args) != len(node.inputs) or None in node.inputs:
@@ -150,6 +165,24 @@ class _Matcher:
         for next_state in self.match(args[0], values[0], state):
             yield from self.operands(args[1:], values[1:], next_state)
 
+    def every(self, pattern: Pattern, values: tuple[Value, ...], state: _State) -> Iterator[_State]:
+        """The same pattern anew on each operand: what it binds in one means nothing in the next."""
+        if not values:
+            yield state
+            return
+        for found in self.match(pattern, values[0], state):
+            yield from self.every(pattern, values[1:], _State(state.bound, found.nodes))
+
+    def every(
+        self, pattern: Pattern, values: tuple[Value, ...], state: _State
+    ) -> Iterator[_State]:
+        """The same pattern anew on each operand: what it binds in one means nothing in the next."""
+        if not values:
+            yield state
+            return
+        for found in self.match(pattern, values[0], state):
+            yield from self.every(pattern, values[1:], _State(state.bound, found.nodes))
+
     def constant(self, pattern: ConstantIs, value: Value, state: _State) -> Iterator[_State]:
         literal = literal_of(value, self.producer)
         if literal is None:
@@ -171,18 +204,162 @@ class _Matcher:
             else:
                 yield found.bind(pattern, value)
 
+    def dominated(self, pattern: Dominated, value: Value, state: _State) -> Iterator[_State]:
+        for child in self.match(pattern.child, value, state):
+            for reached, on_the_way in self.upwards(pattern.path, value, child):
+                for found in self.match(pattern.parent, reached, on_the_way):
+                    between = self.led(pattern.path, reached, value, child, found)
+                    if between is not None:
+                        yield between.bind(pattern, value)
+
+    def upwards(self, path: Pattern, root: Value, child: _State) -> Iterator[tuple[Value, _State]]:
+        """What the root is made of, by way of nodes that match the path; the nearest first."""
+        queue, seen = deque([(root, child)]), {root}
+        while queue:
+            value, state = queue.popleft()
+            node = self.producer(value)
+            if value is not root:
+                yield value, state
+                passed = self.passed(path, value, state, child)
+                if node is None or passed is None:
+                    continue
+                state = passed
+            for operand in node.args if node is not None else ():
+                if operand not in seen:
+                    seen.add(operand)
+                    queue.append((operand, state))
+
+    def passed(self, path: Pattern, value: Value, state: _State, child: _State) -> _State | None:
+        """The state after a value on the way; None where it does not match the path."""
+        if self.producer(value) in child.nodes:
+            return state
+        for found in self.match(path, value, _State(child.bound, state.nodes)):
+            covered = _State(state.bound, found.nodes)
+            node = self.producer(value)
+            return covered if node is None else covered.cover(node)
+        return None
+
+    def led(
+        self, path: Pattern, parent: Value, root: Value, child: _State, found: _State
+    ) -> _State | None:
+        """The state after all ways from the parent to the root; None where one does not match."""
+        for value in between(parent, root, self.producer):
+            passed = self.passed(path, value, found, child)
+            if passed is None:
+                return None
+            found = passed
+        return found
+
+    def dominated(self, pattern: Dominated, value: Value, state: _State) -> Iterator[_State]:
+        for child in self.match(pattern.child, value, state):
+            for reached, on_the_way in self.upwards(pattern.path, value, child):
+                for found in self.match(pattern.parent, reached, on_the_way):
+                    between = self.led(pattern.path, reached, value, child, found)
+                    if between is not None:
+                        yield between.bind(pattern, value)
+
+    def upwards(
+        self, path: Pattern, root: Value, child: _State
+    ) -> Iterator[tuple[Value, _State]]:
+        """What the root is made of, by way of nodes that match the path; the nearest first."""
+        queue, seen = deque([(root, child)]), {root}
+        while queue:
+            value, state = queue.popleft()
+            node = self.producer(value)
+            if value is not root:
+                yield value, state
+                passed = self.passed(path, value, state, child)
+                if node is None or passed is None:
+                    continue
+                state = passed
+            for operand in node.args if node is not None else ():
+                if operand not in seen:
+                    seen.add(operand)
+                    queue.append((operand, state))
+
+    def passed(self, path: Pattern, value: Value, state: _State, child: _State) -> _State | None:
+        """The state after a value on the way; None where it does not match the path."""
+        if self.producer(value) in child.nodes:
+            return state
+        for found in self.match(path, value, _State(child.bound, state.nodes)):
+            covered = _State(state.bound, found.nodes)
+            node = self.producer(value)
+            return covered if node is None else covered.cover(node)
+        return None
+
+    def led(
+        self, path: Pattern, parent: Value, root: Value, child: _State, found: _State
+    ) -> _State | None:
+        """The state after all ways from the parent to the root; None where one does not match."""
+        for value in between(parent, root, self.producer):
+            passed = self.passed(path, value, found, child)
+            if passed is None:
+                return None
+            found = passed
+        return found
+
     def violation(self, constraint: Constraint, value: Value) -> str:
         if isinstance(constraint, AttrsAre):
             node = self.producer(value)
             return attrs_differ(node.attrs, constraint.wanted) if node else "is an input"
         if isinstance(constraint, Passes):
             return "" if constraint.test(value) else constraint.reason
+        if isinstance(constraint, TypeIs):
+            fits = value.type == constraint.type
+            return "" if fits else f"is {value.type}, not {constraint.type}"
+        if isinstance(constraint, TypeIs):
+            fits = value.type == constraint.type
+            return "" if fits else f"is {value.type}, not {constraint.type}"
         if not isinstance(value.type, TensorType):
             return "is not a tensor"
         if isinstance(constraint, DTypeIn):
             wanted = " or ".join(constraint.dtypes)
             return "" if value.dtype in constraint.dtypes else f"is {value.dtype}, not {wanted}"
         return _shape_violation(constraint, value.type)
+
+
+def between(first: Value, last: Value, producer: Producer) -> list[Value]:
+    """The values by way of which one value is made of another, without the two."""
+    readers: dict[Value, list[Value]] = {}
+    seen, stack = {last}, [last]
+    while stack:
+        value = stack.pop()
+        node = producer(value)
+        for operand in node.args if node is not None else ():
+            readers.setdefault(operand, []).append(value)
+            if operand not in seen and operand is not first:
+                seen.add(operand)
+                stack.append(operand)
+    found: dict[Value, None] = {}
+    stack = [first]
+    while stack:
+        for reader in readers.get(stack.pop(), ()):
+            if reader is not last and reader not in found:
+                found[reader] = None
+                stack.append(reader)
+    return list(found)
+
+
+def between(first: Value, last: Value, producer: Producer) -> list[Value]:
+    """The values by way of which one value is made of another, without the two."""
+    readers: dict[Value, list[Value]] = {}
+    seen, stack = {last}, [last]
+    while stack:
+        value = stack.pop()
+        node = producer(value)
+        for operand in node.args if node is not None else ():
+            readers.setdefault(operand, []).append(value)
+            if operand not in seen and operand is not first:
+                seen.add(operand)
+                stack.append(operand)
+    found: dict[Value, None] = {}
+    stack = [first]
+    while stack:
+        for reader in readers.get(stack.pop(), ()):
+            if reader is not last and reader not in found:
+                found[reader] = None
+                stack.append(reader)
+    return list(found)
 
 
 def _shape_violation(constraint: ShapeIs, type_: TensorType) -> str:

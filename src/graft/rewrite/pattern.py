@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graft.base.dtypes import DType
+from graft.ir.types import Type
 
 Number = int | float
 
@@ -42,6 +43,15 @@ class Pattern:
     def has_shape(self, *shape: int | None) -> Pattern:
         """Only values of this shape; None stands for any extent."""
         return Constrained(self, ShapeIs(shape))
+
+    def has_type(self, type_: Type) -> Pattern:
+        """Only values of exactly this type."""
+        return Constrained(self, TypeIs(type_))
+
+    def dominates(self, parent: Pattern, path: Pattern | None = None) -> Pattern:
+        """This pattern, where a value that matches `parent` reaches it by way of nodes that all
+        match `path`, by however many; nodes beside the way are no part of the match."""
+        return Dominated(self, parent, path or Wildcard())
 
     def where(self, test: Callable[[Any], bool], reason: str) -> Pattern:
         """Only values for which the test holds; `reason` says what it wants."""
@@ -99,6 +109,12 @@ class OpIs(Pattern):
     names: tuple[str, ...]
     args: tuple[Pattern, ...] | None = None
     attrs: tuple[tuple[str, Any], ...] = ()
+    every: Pattern | None = None
+
+    def each(self, operand: Pattern, **attrs: Any) -> OpIs:
+        """The operator on any number of operands that all match; wildcards of `operand` stand for
+        something else in each of them."""
+        return OpIs(self.names, None, tuple(attrs.items()), operand)
 
     def __call__(self, *args: Pattern | Number, **attrs: Any) -> OpIs:
         """The operator on operands that match `args`; a tuple pattern stands for its fields."""
@@ -132,6 +148,15 @@ class Either(Pattern):
     alternatives: tuple[Pattern, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Dominated(Pattern):
+    """`child`, to which all ways from `parent` lead through nodes that match `path`."""
+
+    child: Pattern
+    parent: Pattern
+    path: Pattern
+
+
 @dataclass(frozen=True, slots=True)
 class AttrsAre:
     """Constraint on the attributes of the node that defines the value."""
@@ -154,6 +179,13 @@ class ShapeIs:
 
 
 @dataclass(frozen=True, slots=True)
+class TypeIs:
+    """Constraint on the whole type."""
+
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
 class Passes:
     """A test of the user's on the value."""
 
@@ -161,7 +193,7 @@ class Passes:
     reason: str
 
 
-Constraint = AttrsAre | DTypeIn | ShapeIs | Passes
+Constraint = AttrsAre | DTypeIn | ShapeIs | TypeIs | Passes
 
 
 @dataclass(frozen=True, eq=False)

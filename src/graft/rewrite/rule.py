@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
-from graft.rewrite.pattern import Constrained, Either, Formula, OpIs, Pattern, ResultOf, formula
+from graft.rewrite.pattern import (
+    Constrained,
+    Dominated,
+    Either,
+    Formula,
+    OpIs,
+    Pattern,
+    ResultOf,
+    formula,
+)
 
 if TYPE_CHECKING:
     from graft.rewrite.driver import Site
@@ -61,6 +70,10 @@ def root_operators(pattern: Pattern) -> tuple[str, ...]:
         return pattern.node.names
     if isinstance(pattern, Constrained):
         return root_operators(pattern.inner)
+    if isinstance(pattern, Dominated):
+        return root_operators(pattern.child)
+    if isinstance(pattern, Dominated):
+        return root_operators(pattern.child)
     if isinstance(pattern, Either):
         return tuple(n for a in pattern.alternatives for n in root_operators(a))
     raise InternalError(f"a rule cannot start at a {type(pattern).__name__}")

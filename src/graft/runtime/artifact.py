@@ -27,7 +27,7 @@ from graft.runtime.encoding import (
     encode_target,
 )
 from graft.runtime.memory import aligned_size
-from graft.runtime.native import host_architecture, host_features
+from graft.runtime.native import why_not_here
 from graft.runtime.program import Program, ProgramError, Target
 
 SUFFIX = ".graft"
@@ -70,6 +70,7 @@ def save(
         "constants": [[dtype_of(c.dtype), list(c.shape)] for c in program.constants],
         "arena_bytes": program.arena_bytes,
         "scratch_bytes": program.scratch_bytes,
+        "threads": program.threads,
         "steps": [encode_step(step) for step in program.steps],
     }
     sections = [
@@ -124,8 +125,14 @@ def _decode(container: Container) -> Artifact:
         objects=tuple(code[index] for index in range(len(code))),
         arena_bytes=arena_bytes,
         scratch_bytes=scratch_bytes,
+        threads=_threads(header.get("threads")),
     )
     return Artifact(program, Origin(header["graft"], dict(header["backends"])), blobs)
+
+
+def _threads(data: Any) -> int | None:
+    """Files of the first Graft do not say."""
+    return None if data is None else decode_integers([data])[0]
 
 
 def _mapped(described: list[Any], data: memoryview) -> tuple[Array, ...]:
@@ -143,17 +150,6 @@ def _mapped(described: list[Any], data: memoryview) -> tuple[Array, ...]:
 
 
 def _check_target(target: Target, place: Place) -> None:
-    hint = "compile the model for this machine"
-    if target.architecture != host_architecture():
-        raise ArtifactError(
-            f"this file is for {target.architecture}, and this machine is {host_architecture()}",
-            place,
-            hint,
-        )
-    missing = [name for name in target.features if name not in host_features()]
-    if missing:
-        raise ArtifactError(
-            f"this file needs a processor with {', '.join(missing)}, which this one lacks",
-            place,
-            hint,
-        )
+    reason = why_not_here(target)
+    if reason:
+        raise ArtifactError(f"this file {reason}", place, "compile the model for this machine")

@@ -2,31 +2,22 @@
 
 The driver walks an array of step records and calls each kernel with `(thread, threads, shared)`;
 the threads meet at a barrier after every step. It is written in LLVM IR, compiled when a model is
-compiled and stored in the artifact beside the kernels, so that loading compiles nothing. The
-constants below describe the memory that the driver and `team.py` share; whoever changes one changes
-`container.FORMAT` too. docs/runtime.md explains barriers and sleeping.
+compiled and stored in the artifact beside the kernels, so that loading compiles nothing. What the
+driver and the rest of the run time agree on is in `agreement.py`. docs/runtime.md explains barriers
+and sleeping.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cache
 from string import Template
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from graft.base.errors import UnsupportedError
-
-RUN, WORK, STOP, BARRIER = "graft_run", "graft_work", "graft_stop", "graft_barrier"
-
-# A step record is five 64-bit words: function, buffers, scalars, the distance in bytes between
-# the buffer tables of neighbouring threads, flags.
-RECORD_WORDS = 5
-SERIAL, RUNS_ON = 1, 2
-
-# A team's memory. Words that threads write while others poll lie on cache lines of their own.
-TEAM_BYTES = 768
-PATIENCES = (192, 448, 640)  # of its three gates: how often to look, how often to offer the core
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +41,15 @@ _ARCHITECTURES = {
 }
 
 
+_OPTIONS = {"opt": 2, "reloc": "pic", "codemodel": "small"}
+
+
+def driver_key(triple: str) -> str:
+    """A hash of all that the driver's object code depends on."""
+    parts = (driver_text(triple), str(_OPTIONS), llvmlite.__version__)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
 @cache
 def driver_object(triple: str) -> bytes:
     """The driver's object code for a Linux target; used when a model is compiled."""
@@ -59,10 +59,7 @@ def driver_object(triple: str) -> bytes:
     module = llvm.parse_assembly(text)
     module.verify()
     machine = llvm.Target.from_triple(triple).create_target_machine(
-        features=_ARCHITECTURES[triple.split("-")[0]].features,
-        opt=2,
-        reloc="pic",
-        codemodel="small",
+        features=_ARCHITECTURES[triple.split("-")[0]].features, **_OPTIONS
     )
     code: bytes = machine.emit_object(module)
     return code

@@ -1,12 +1,14 @@
-"""Object code in, what it is made for, defines and asks for out.
+"""Object code in, what is in it out: sections, symbols, relocations.
 
 LLVM links an object of another processor without a word and does not name the symbols it misses,
-so Graft looks before it links. Only as much of ELF is read as that takes.
+so Graft looks before it links; and what is as simple as its own kernels, it links itself. Only as
+much of ELF is read as that takes.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graft.base.errors import UserError
@@ -15,19 +17,70 @@ _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_RELOCATABLE, _SYMBOL_TABLE, _LOCAL = 1, 2, 0
+_RELOCATION = struct.Struct("<QQq")
+_RELOCATABLE, _SYMBOL_TABLE, _RELOCATIONS, _LOCAL = 1, 2, 4, 0
+
+EMPTY = 8  # a section that takes memory, and no room in the file
+WRITABLE, LOADED, EXECUTABLE, THREADS_OWN = 1, 2, 4, 1 << 10  # what sections are
+UNDEFINED = 0  # the section of symbols that are in none
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectSymbols:
-    """An object's architecture, the names it offers and the names it needs."""
+class Relocation:
+    """A place in a section that is to hold something about a symbol's address."""
+
+    offset: int
+    kind: int
+    symbol: int
+    addend: int
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A piece of an object; `relocations` are those within it."""
+
+    name: str
+    kind: int
+    flags: int
+    alignment: int
+    size: int
+    data: bytes
+    relocations: tuple[Relocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A name for a place in a section, or for one in another object."""
+
+    name: str
+    section: int
+    value: int
+    is_local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFile:
+    """An object's architecture, its sections and its symbols, as the object counts them."""
 
     architecture: str
-    defined: frozenset[str]
-    undefined: frozenset[str]
+    sections: tuple[Section, ...]
+    symbols: tuple[Symbol, ...]
+
+    @property
+    def defined(self) -> frozenset[str]:
+        """The names it offers to other objects."""
+        return frozenset(one.name for one in self._global() if one.section != UNDEFINED)
+
+    @property
+    def undefined(self) -> frozenset[str]:
+        """The names it needs."""
+        return frozenset(one.name for one in self._global() if one.section == UNDEFINED)
+
+    def _global(self) -> list[Symbol]:
+        return [one for one in self.symbols if one.name and not one.is_local]
 
 
-def read_object(code: bytes) -> ObjectSymbols:
+def read_object(code: bytes) -> ObjectFile:
     """Look into a relocatable ELF object."""
     if code[:4] != b"\x7fELF":
         raise UserError("this is not object code in the ELF format")
@@ -39,22 +92,63 @@ def read_object(code: bytes) -> ObjectSymbols:
         raise UserError("this object code is damaged") from error
 
 
-def _read(code: bytes) -> ObjectSymbols:
+_Header = tuple[int, ...]
+
+
+def _read(code: bytes) -> ObjectFile:
     header = _HEADER.unpack_from(code)
     kind, machine, start, size, count = header[1], header[2], header[6], header[11], header[12]
     if kind != _RELOCATABLE or size != _SECTION.size:
         raise ValueError("not a relocatable object")
-    sections = [_SECTION.unpack_from(code, start + index * size) for index in range(count)]
-    defined: set[str] = set()
-    undefined: set[str] = set()
-    for _, section_kind, _, _, offset, length, link, _, _, entry in sections:
-        if section_kind != _SYMBOL_TABLE or entry != _SYMBOL.size:
-            continue
-        names = code[sections[link][4] : sections[link][4] + sections[link][5]]
-        for position in range(offset, offset + length, entry):
-            name, info, _, home, _, _ = _SYMBOL.unpack_from(code, position)
-            if name and info >> 4 != _LOCAL:
-                text = names[name : names.index(b"\0", name)].decode("utf-8")
-                (defined if home else undefined).add(text)
-    architecture = _MACHINES.get(machine, f"machine {machine}")
-    return ObjectSymbols(architecture, frozenset(defined), frozenset(undefined))
+    headers = [_SECTION.unpack_from(code, start + index * size) for index in range(count)]
+    symbols: tuple[Symbol, ...] = ()
+    relocations: dict[int, tuple[Relocation, ...]] = {}
+    for one in headers:
+        if one[1] == _SYMBOL_TABLE:
+            names = _content(code, headers[one[6]])
+            symbols = tuple(_symbol(entry, names) for entry in _entries(code, one, _SYMBOL))
+        elif one[1] == _RELOCATIONS:
+            entries = _entries(code, one, _RELOCATION)
+            relocations[one[7]] = tuple(_relocation(entry) for entry in entries)
+    if any(one.symbol >= len(symbols) for group in relocations.values() for one in group):
+        raise ValueError("a relocation names no symbol")
+    names = _content(code, headers[header[13]]) if headers else b""
+    sections = (
+        _section(code, one, names, relocations.get(index, ())) for index, one in enumerate(headers)
+    )
+    return ObjectFile(_MACHINES.get(machine, f"machine {machine}"), tuple(sections), symbols)
+
+
+def _content(code: bytes, header: _Header) -> bytes:
+    offset, size = header[4], header[5]
+    if offset + size > len(code):
+        raise ValueError("a section ends outside of the object")
+    return code[offset : offset + size]
+
+
+def _entries(code: bytes, header: _Header, form: struct.Struct) -> list[tuple[int, ...]]:
+    if header[9] != form.size:
+        raise ValueError("a table has entries of an odd size")
+    return list(form.iter_unpack(_content(code, header)))
+
+
+def _section(
+    code: bytes, header: _Header, names: bytes, relocations: tuple[Relocation, ...]
+) -> Section:
+    name, kind, flags, _, _, size, _, _, alignment, _ = header
+    data = b"" if kind == EMPTY else _content(code, header)
+    return Section(_text(names, name), kind, flags, max(alignment, 1), size, data, relocations)
+
+
+def _symbol(entry: Sequence[int], names: bytes) -> Symbol:
+    name, info, _, section, value, _ = entry
+    return Symbol(_text(names, name), section, value, info >> 4 == _LOCAL)
+
+
+def _relocation(entry: Sequence[int]) -> Relocation:
+    offset, info, addend = entry
+    return Relocation(offset, info & 0xFFFFFFFF, info >> 32, addend)
+
+
+def _text(names: bytes, start: int) -> str:
+    return names[start : names.index(b"\0", start)].decode("utf-8")

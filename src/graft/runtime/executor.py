@@ -2,21 +2,21 @@
 
 What can be prepared is prepared once: step records, tables of addresses, the places in them where
 the addresses of inputs and outputs go. A run fills these in and makes one native call per stretch
-of kernels; a program without Python steps is one stretch. Each run in progress has a context, that
-is an arena and tables, of its own.
+of kernels; a program without Python steps is one stretch, unless it takes so long that somebody may
+want to interrupt it. Each run in progress has a context, that is an arena and tables, of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from graft.base.dtypes import Array, dtype_of
-from graft.base.errors import EvaluationError, GraftError, UserError
-from graft.runtime.driver import RECORD_WORDS, RUN, RUNS_ON, SERIAL, STOP, WORK
+from graft.base.dtypes import Array
+from graft.base.errors import GraftError, UserError
+from graft.runtime.agreement import RECORD_WORDS, RUN, RUNS_ON, SERIAL, STOP, WORK
 from graft.runtime.memory import address_of, aligned_empty, aligned_size
 from graft.runtime.native import Library
 from graft.runtime.program import (
@@ -31,9 +31,11 @@ from graft.runtime.program import (
     PythonStep,
     Scratch,
 )
+from graft.runtime.regions import Runner, deliver
 from graft.runtime.team import Team
 
-PythonFunction = Callable[[Sequence[Array]], Sequence[Array]]
+# Work after which a native call ends, so that Python can see to Ctrl-C: some seconds' worth.
+_LONG_FLOPS, _LONG_BYTES = 100_000_000_000, 20_000_000_000
 
 _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
 
@@ -139,9 +141,7 @@ _Memory = tuple[Context, Sequence[Array], Sequence[Array]]
 class Executor:
     """A program, linked and ready to run. Safe to call from several threads."""
 
-    def __init__(
-        self, program: Program, threads: int, functions: Mapping[str, PythonFunction]
-    ) -> None:
+    def __init__(self, program: Program, threads: int, functions: Mapping[str, Runner]) -> None:
         self._program = program
         self._functions = dict(functions)
         for step in program.python_steps:
@@ -209,11 +209,11 @@ class Executor:
         assert isinstance(step, PythonStep)
         before = time.perf_counter()
         arguments = [self._view(operand, memory) for operand in step.inputs]
+        homes = [self._view(operand, memory) for operand in step.outputs]
         for argument in arguments:
             argument.flags.writeable = False
         try:
-            results = self._functions[step.function](arguments)
-            _store(step, results, [self._view(operand, memory) for operand in step.outputs])
+            deliver(self._functions[step.function](arguments, homes), homes, step.function)
         except GraftError as error:
             raise error.at(step.place) from None
         if times is not None:
@@ -235,36 +235,21 @@ class Executor:
         return flat.view(operand.dtype.numpy).reshape(operand.shape)
 
 
-def _store(step: PythonStep, results: Sequence[Array], homes: Sequence[Array]) -> None:
-    if len(results) != len(homes):
-        raise EvaluationError(
-            f"'{step.function}' gave {len(results)} results instead of {len(homes)}"
-        )
-    for index, (result, home) in enumerate(zip(results, homes, strict=True)):
-        array = np.asarray(result)
-        if array.dtype != home.dtype or array.shape != home.shape:
-            raise EvaluationError(
-                f"result {index} of '{step.function}' is {_shown(array)} instead of {_shown(home)}"
-            )
-        home[...] = array
-
-
-def _shown(array: Array) -> str:
-    return f"{dtype_of(array.dtype)}[{', '.join(map(str, array.shape))}]"
-
-
 def _plan(program: Program) -> list[Stretch | int]:
     """Stretches of kernel calls, and the positions of Python steps, in order."""
     plan: list[Stretch | int] = []
-    record = 0
+    record = flops = moved = 0
     for index, step in enumerate(program.steps):
         if isinstance(step, PythonStep):
             plan.append(index)
             continue
         last = plan[-1] if plan else None
-        if isinstance(last, Stretch):
+        if isinstance(last, Stretch) and flops < _LONG_FLOPS and moved < _LONG_BYTES:
             plan[-1] = Stretch(last.record, last.step, last.count + 1)
         else:
             plan.append(Stretch(record, index, 1))
+            flops = moved = 0
+        flops += step.flops
+        moved += step.bytes
         record += 1
     return plan

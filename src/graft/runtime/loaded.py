@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 from graft.runtime.artifact import load as load_artifact
@@ -13,7 +14,15 @@ def load(
 ) -> Session:
     """Load a compiled model from a `.graft` file.
 
-    `threads` is how many threads run it, by default one per core; `verify` says whether large
-    constants are compared with their checksum, too.
+    `threads` is how many threads run it, by default as many as it was compiled for, at most one per
+    core; `verify` says whether large constants are compared with their checksum, too. Regions of
+    other backends are loaded by their own run times; where one is missing, the host stands in, with
+    a warning, unless the model was compiled with `fallback="error"`.
     """
-    return Session(load_artifact(path, verify).program, threads)
+    artifact = load_artifact(path, verify)
+    # Most files have no regions, and looking for run times of other backends is slow to import.
+    regions = {}
+    if artifact.blobs:
+        grafted = importlib.import_module("graft.runtime.grafted")
+        regions = grafted.load_regions(artifact.blobs, threads)
+    return Session(artifact.program, threads, regions)

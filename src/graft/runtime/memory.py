@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
@@ -21,6 +22,14 @@ def address_of(array: Array) -> int:
     """Where an array's first element is."""
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def give_back() -> None:
+    """Return memory that is free to the system, where the C library can: it keeps what large
+    weights lay in, for later, which after compiling is as much as the program itself takes."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def aligned_empty(

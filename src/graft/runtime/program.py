@@ -150,6 +150,7 @@ class Program:
     objects: tuple[bytes, ...] = field(default=(), repr=False)
     arena_bytes: int = 0
     scratch_bytes: int = 0  # per thread
+    threads: int | None = None  # to run with, at most one per core; None: one per core
 
     @property
     def python_steps(self) -> tuple[PythonStep, ...]:
@@ -165,6 +166,8 @@ class Program:
         for name in ("arena_bytes", "scratch_bytes"):
             if getattr(self, name) < 0:
                 raise ProgramError(f"{name} is negative")
+        if self.threads is not None and self.threads < 1:
+            raise ProgramError(f"it wants {self.threads} threads")
         for step in self.steps:
             try:
                 _check_step(self, step)

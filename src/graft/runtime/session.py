@@ -15,10 +15,11 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
-from graft.runtime.executor import Executor, PythonFunction
+from graft.runtime.cores import available_cores
+from graft.runtime.executor import Executor
 from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_empty
 from graft.runtime.program import Program, Step, TensorSpec
-from graft.runtime.team import available_cores
+from graft.runtime.regions import Runner
 
 _ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
@@ -46,18 +47,19 @@ class Profile:
 class Session:
     """A compiled program, ready to run; safe to call from several threads.
 
-    `threads` is how many threads share the work, by default one per physical core that the process
-    may use. `functions` are the Python functions that the program's Python steps name.
+    `threads` is how many threads share the work, by default as many as the program was compiled
+    for, and at most one per physical core that the process may use. `functions` are the Python
+    functions that the program's Python steps name.
     """
 
     def __init__(
         self,
         program: Program,
         threads: int | None = None,
-        functions: Mapping[str, PythonFunction] | None = None,
+        functions: Mapping[str, Runner] | None = None,
     ) -> None:
         program.validate()
-        count = available_cores() if threads is None else threads
+        count = _default_threads(program) if threads is None else threads
         if count < 1:
             raise UserError(f"threads={count}: at least one thread has to run the program")
         self.program = program
@@ -134,14 +136,11 @@ class Session:
     ) -> tuple[list[Array], list[Array]]:
         """Where kernels write, and where the results are to go: mostly the same arrays."""
         self._wanted(list(outputs))
+        check_homes(outputs)
         results = [
             slot.check_home(outputs[slot.spec.name]) if slot.spec.name in outputs else slot.fresh()
             for slot in self._outputs
         ]
-        for index, result in enumerate(results):
-            if any(np.may_share_memory(result, other) for other in results[:index]):
-                name = self._output_names[index]
-                raise UserError(f"the array for the output '{name}' overlaps another output's")
         homes = [
             result
             if slot.usable(result) and not any(np.may_share_memory(result, x) for x in inputs)
@@ -149,6 +148,12 @@ class Session:
             for slot, result in zip(self._outputs, results, strict=True)
         ]
         return homes, results
+
+
+def _default_threads(program: Program) -> int:
+    """A program's wish is of the machine it was compiled on, which may have had more cores."""
+    cores = available_cores()
+    return cores if program.threads is None else min(program.threads, cores)
 
 
 class _Slot:
@@ -171,22 +176,15 @@ class _Slot:
 
     def accept(self, data: Any) -> Array:
         """The input as an array that kernels can read."""
-        array = data if type(data) is np.ndarray else _as_array(self.spec.name, data)
+        array = data if type(data) is np.ndarray else as_array(self.spec.name, data)
         if array.dtype != self._dtype or array.shape != self.spec.shape:
             self._refuse("input", array)
         return array if self.usable(array) else aligned_copy(array, self._alignment)
 
     def check_home(self, array: Array) -> Array:
         """The array that a user wants the output in."""
-        if not isinstance(array, np.ndarray):
-            raise UserError(
-                f"the array for the output '{self.spec.name}' is a {type(array).__name__}",
-                hint="outputs= takes NumPy arrays; np.from_dlpack makes one of most tensors",
-            )
         if array.dtype != self._dtype or array.shape != self.spec.shape:
             self._refuse("output", array)
-        if not array.flags.writeable:
-            raise UserError(f"the array for the output '{self.spec.name}' is read-only")
         return array
 
     def _refuse(self, kind: str, array: Array) -> None:
@@ -198,7 +196,7 @@ class _Slot:
         raise UserError(f"the {kind} '{name}' wants {self.spec}, not {actual}", hint=hint)
 
 
-def _as_array(name: str, data: Any) -> Array:
+def as_array(name: str, data: Any) -> Array:
     """Anything that holds a tensor as an array, without copying where that is possible."""
     from_numpy = isinstance(data, np.ndarray | np.generic)
     try:
@@ -210,6 +208,22 @@ def _as_array(name: str, data: Any) -> Array:
             f"the input '{name}' cannot be read: {error}",
             hint="tensors have to lie in the memory of the host and be of a type NumPy knows",
         ) from error
+
+
+def check_homes(homes: Mapping[str, Array]) -> None:
+    """Refuse, by the outputs' names, what no results can be written into."""
+    seen: list[Array] = []
+    for name, array in homes.items():
+        if not isinstance(array, np.ndarray):
+            raise UserError(
+                f"the array for the output '{name}' is a {type(array).__name__}",
+                hint="outputs= takes NumPy arrays; np.from_dlpack makes one of most tensors",
+            )
+        if not array.flags.writeable:
+            raise UserError(f"the array for the output '{name}' is read-only")
+        if any(np.may_share_memory(array, other) for other in seen):
+            raise UserError(f"the array for the output '{name}' overlaps another output's")
+        seen.append(array)
 
 
 def _dtype_name(array: Array) -> str:

@@ -13,15 +13,15 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.runtime.driver import PATIENCES, RUN, STOP, TEAM_BYTES, WORK
+from graft.runtime.agreement import GIVE_AWAY, PATIENCES, RUN, STOP, TEAM_BYTES, WORK
+from graft.runtime.cores import available_processors
 from graft.runtime.memory import address_of, aligned_empty
-from graft.runtime.native import Library
+from graft.runtime.native import Library, system_address
 
 # How often a waiting thread looks, and how often it looks and offers its core to others, before it
 # sleeps. Looking takes some ten nanoseconds, offering some hundred, sleeping and being woken some
@@ -35,21 +35,6 @@ _RUN = ctypes.CFUNCTYPE(
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Native = Callable[..., object]
-
-
-def available_cores() -> int:
-    """The physical cores that this process may use."""
-    processors = os.sched_getaffinity(0)
-    return len({_siblings(processor) for processor in processors})
-
-
-def _siblings(processor: int) -> str:
-    """Which processors share a core with this one; where Linux does not tell, none."""
-    path = Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list")
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return str(processor)
 
 
 class Team:
@@ -123,7 +108,8 @@ class Team:
 def _team_memory(threads: int) -> Array:
     memory = aligned_empty((TEAM_BYTES // 8,), np.dtype(np.int64))
     memory[:] = 0
-    crowded = threads > len(os.sched_getaffinity(0))
+    memory[GIVE_AWAY // 8] = system_address("sched_yield")
+    crowded = threads > available_processors()
     for offset in PATIENCES:
         memory[offset // 8] = _LOOKS_WHEN_CROWDED if crowded else _LOOKS
         memory[offset // 8 + 1] = _OFFERS

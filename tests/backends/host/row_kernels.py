@@ -97,7 +97,7 @@ def results(
             assert isinstance(parameter, Buffer)
             extents = shape_of(parameter, function, {})
             if isinstance(argument, Value) and argument not in given:
-                empty = np.full(extents, -77, parameter.dtype.numpy)
+                empty = np.full(extents, np.array(-77).astype(parameter.dtype.numpy))
                 buffers[parameter.name] = outputs[argument] = aligned(empty)
             else:
                 array = given[argument] if isinstance(argument, Value) else argument

@@ -59,7 +59,7 @@ def test_float64() -> None:
 
 def test_refusals() -> None:
     case = Case()
-    assert "tan has no formula" in refusal(rows, case, case("tan", case.input(3)))
+    assert "trilu has no formula" in refusal(rows, case, case("trilu", case.input(3, 3)))
     case = Case()
     y = case("divide", case.input(3, dtype="int32"), case.given(np.ones(3, np.int32)))
     assert "divide on int32" in refusal(rows, case, y)
@@ -73,6 +73,8 @@ def test_refusals() -> None:
         ((2, 3, 4), [(3, 1)], 0, (2, 3, 4)),
         ((2, 1, 4), [(2, 1, 1)], 0, (2, 4)),
         ((1, 3, 4), [(3, 1)], 0, (3, 4)),
+        ((2, 3, 1, 4), [(2, 1, 1, 4)], 0, (2, 3, 4)),
+        ((2, 3, 1, 1, 4), [(2, 1, 1, 1, 1)], 0, (2, 12)),
         ((2, 3, 4), [(2, 3, 4)], 1, (6, 4)),
         ((1, 1), [], 0, (1,)),
         ((), [], 0, (1,)),

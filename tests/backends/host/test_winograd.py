@@ -2,57 +2,126 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from tests.backends.host.images import case, check
 
 import graft
 import graft.ops
+from graft.backends.host.kernels.winograd import winograd
+from graft.backends.host.kernels.winograd_matrices import KERNEL, transforms
 from graft.base.dtypes import Array
+from graft.base.errors import TypeRuleError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
-from graft.ir.graph import Graph
+from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
 
 GENERATOR = np.random.default_rng(3)
 
+# The largest error by the side of the tiles, as a share of the results' standard deviation:
+# what docs/decisions/0009-winograd-nodes.md promises for up to 512 channels.
+BOUND = {2: 1.5e-5, 4: 5e-5}
 
-def _layer(batch: int, inputs: int, outputs: int, rows: int, columns: int, pad: int) -> Graph:
+
+def _layer(shape: tuple[int, int, int, int], outputs: int, pad: int, tile: int) -> Graph:
     g = Builder()
-    x = g.input("x", tensor("float32", batch, inputs, rows, columns))
-    weight = GENERATOR.standard_normal((outputs, inputs, 3, 3), dtype=np.float32)
+    x = g.input("x", tensor("float32", *shape))
+    weight = GENERATOR.standard_normal((outputs, shape[1], 3, 3), dtype=np.float32)
     bias = GENERATOR.standard_normal(outputs, dtype=np.float32)
-    y = g("nn.conv2d", x, g.constant(weight), padding=(pad,) * 4)
+    y = g("nn.conv2d_winograd", x, g.constant(weight), padding=(pad,) * 4, tile=tile)
     return g.build(g("nn.leaky_relu", g("nn.bias_add", y, g.constant(bias)), alpha=0.1))
 
 
 def _direct_in_float64(graph: Graph, x: Array) -> Array:
     weight, bias = (node.attrs.value.array for node in graph.nodes if node.op.name == "constant")
+    conv = next(node for node in graph.nodes if node.op.name == "nn.conv2d_winograd")
     g = Builder()
     data = g.input("x", tensor("float64", *x.shape))
-    conv = next(node for node in graph.nodes if node.op.name == "nn.conv2d")
     y = g("nn.conv2d", data, g.constant(weight.astype(np.float64)), padding=conv.attrs.padding)
     y = g("nn.bias_add", y, g.constant(bias.astype(np.float64)))
     result: Array = evaluate(g.build(g("nn.leaky_relu", y, alpha=0.1)), [x.astype(np.float64)])[0]
     return result
 
 
+@pytest.mark.parametrize("tile", BOUND)
 @pytest.mark.parametrize(
-    ("batch", "inputs", "outputs", "rows", "columns", "pad", "threads"),
+    ("shape", "outputs", "pad", "threads"),
     [
-        (1, 32, 32, 16, 16, 1, 1),
-        (1, 32, 48, 13, 17, 1, 2),
-        (2, 64, 32, 15, 14, 1, 2),
-        (1, 48, 64, 30, 19, 0, 3),
-        (3, 32, 32, 9, 11, 2, 2),
-        (1, 192, 64, 28, 28, 1, 2),
+        ((1, 32, 16, 16), 32, 1, 1),
+        ((1, 32, 13, 17), 48, 1, 2),
+        ((2, 64, 15, 14), 32, 1, 2),
+        ((1, 48, 30, 19), 64, 0, 3),
+        ((3, 32, 9, 11), 32, 2, 2),
+        ((1, 24, 5, 7), 40, 1, 2),  # blocks of eight channels
+        ((1, 192, 28, 28), 64, 1, 2),
+        ((1, 512, 7, 7), 64, 1, 2),
+        ((2, 512, 14, 14), 32, 1, 3),
     ],
 )
-def test_error_is_small(
-    batch: int, inputs: int, outputs: int, rows: int, columns: int, pad: int, threads: int
+def test_error_is_within_the_stated_bound(
+    shape: tuple[int, int, int, int], outputs: int, pad: int, threads: int, tile: int
 ) -> None:
-    graph = _layer(batch, inputs, outputs, rows, columns, pad)
-    module = graft.compile(graph, target=["host"], strict=True, threads=threads)
-    x = GENERATOR.standard_normal((batch, inputs, rows, columns), dtype=np.float32)
+    graph = _layer(shape, outputs, pad, tile)
+    module = graft.compile(graph, strict=True, threads=threads)
+    x = GENERATOR.standard_normal(shape, dtype=np.float32)
     (found,) = module.run(None, {"x": x})
     expected = _direct_in_float64(graph, x)
-    assert np.abs(found - expected).max() < 5e-5 * expected.std()
+    assert np.abs(found - expected).max() < BOUND[tile] * expected.std()
+
+
+@pytest.mark.parametrize("tile", BOUND)
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_halo_residual_and_uneven_blocks(tile: int, threads: int) -> None:
+    weight = GENERATOR.standard_normal((24, 16, 3, 3), dtype=np.float32) / np.float32(64)
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", 2, 16, 9, 10))
+        y = g("nn.conv2d_winograd", x, g.constant(weight), padding=(0, 1, 2, 1), tile=tile)
+        return g("nn.relu", g("add", y, g.input("r", y.type)))
+
+    image = (8, (1, 0, 2, 1))
+    layout = {"x": (16, (2, 1, 6, 7)), "r": image, "result": image}
+    check(case(write, layout), winograd, threads)
+
+
+@pytest.mark.parametrize("tile", BOUND)
+def test_matrices_are_exact_and_compute_convolutions(tile: int) -> None:
+    matrices = transforms(tile)
+    for matrix in (matrices.data, matrices.result):
+        np.testing.assert_array_equal(matrix, matrix.astype(np.float32))
+    kernel = GENERATOR.standard_normal(KERNEL)
+    data = GENERATOR.standard_normal(matrices.side)
+    found = matrices.result @ ((matrices.weight @ kernel) * (matrices.data @ data))
+    np.testing.assert_allclose(found, np.correlate(data, kernel), rtol=1e-9, atol=1e-9)
+
+
+def test_too_narrow_a_halo_is_refused() -> None:
+    weight = np.zeros((16, 16, 3, 3), np.float32)
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", 1, 16, 6, 6))
+        return g("nn.conv2d_winograd", x, g.constant(weight), padding=(1, 1, 1, 1))
+
+    made = case(write, {"x": (16, (1, 1, 1, 1)), "result": 16})
+    assert "halo" in made.refusal(winograd)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attrs", "message"),
+    [
+        (3, {"strides": (2, 1)}, "wants strides, dilation and groups of 1"),
+        (5, {}, "wants a kernel of 3x3"),
+        (3, {"tile": 3}, r"has tiles of \[2, 4\] pixels a side, not 3"),
+    ],
+)
+def test_operator_is_for_plain_3x3_convolutions(
+    kernel: int, attrs: dict[str, Any], message: str
+) -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 16, 8, 8))
+    weight = g.constant(np.zeros((16, 16, kernel, kernel), np.float32))
+    with pytest.raises(TypeRuleError, match=message):
+        g("nn.conv2d_winograd", x, weight, **attrs)

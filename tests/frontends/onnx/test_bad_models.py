@@ -34,19 +34,25 @@ OPERANDS: dict[str, Mistake] = {
     "too many": (
         lambda: model(it("Relu", ["x", "x"])),
         ModelError,
-        "Relu takes 1 to 1 operands, has 2",
+        "Relu takes 1 operand, has 2",
         "it",
     ),
     "too few": (
         lambda: model(it("Add", ["x"])),
         ModelError,
-        "Add takes 2 to 2 operands, has 1",
+        "Add takes 2 operands, has 1",
         "it",
     ),
     "no weight": (
         lambda: model(it("Conv", ["x"])),
         ModelError,
         "Conv takes 2 to 3 operands, has 1",
+        "it",
+    ),
+    "too few of any number": (
+        lambda: model(it("Loop", ["x"])),
+        ModelError,
+        "Loop takes at least 2 operands, has 1",
         "it",
     ),
     "one left out": (
@@ -323,6 +329,12 @@ OPERATORS: dict[str, Mistake] = {
         "opsets 1 and 2 of 'my' are both imported",
         "",
     ),
+    "an absurd opset of another domain": (
+        lambda: with_opsets(("", 18), ("my", 1 << 40)),
+        ModelError,
+        "there is no opset 1099511627776 of 'my'",
+        "",
+    ),
     "no main opset": (
         lambda: model(it("Relu"), opsets={"ai.onnx.ml": 3}),
         ModelError,
@@ -376,5 +388,5 @@ def test_foreign_operators_say_what_to_do() -> None:
     assert str(caught.value) == (
         "operator FusedGemm belongs to the foreign domain 'com.microsoft'\n"
         "  at node 'it' (FusedGemm) in <ModelProto>\n"
-        "  hint: export the model without it, or give it a body as a local function of the model"
+        "  hint: register a lowering, add a local function that defines it, or export without it"
     )

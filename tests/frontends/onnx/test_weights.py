@@ -150,6 +150,8 @@ def test_string_that_is_not_utf8_is_an_error() -> None:
 def test_odd_truth_values_become_true() -> None:
     tensor = TensorProto(name="w", data_type=TensorProto.BOOL, dims=[3], raw_data=b"\0\2\1")
     assert Weights("m").array(tensor).view(np.uint8).tolist() == [0, 1, 1]
+    single = TensorProto(name="w", data_type=TensorProto.BOOL, raw_data=b"\2")
+    assert Weights("m").array(single).view(np.uint8).tolist() == 1
 
 
 def test_array_views_the_bytes_or_the_mapped_file(tmp_path: Path) -> None:

@@ -9,13 +9,15 @@ becomes a step on the reference evaluator, which the program shows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graft.backends.host.group import Group, group_of
+from graft.backends.host.homes import Home, Part, Slot, within
+from graft.backends.host.joined import Joins, cuts, located
 from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.relayout import relayout
-from graft.backends.host.layout import choose_storage, input_storage, is_convolution, needed_halo
+from graft.backends.host.layout import choose_layout
 from graft.backends.host.storage import Storage, row_major, static_shape
 from graft.backends.host.templates import kernel_for
 from graft.base.dtypes import Array, DType
@@ -28,19 +30,7 @@ from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.passes.plan_memory import is_view
 from graft.runtime.program import Constant, Input, Output
-
-PythonFunction = Callable[["Sequence[Array]"], "Sequence[Array]"]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Memory of the arena whose offset is not decided yet."""
-
-    number: int
-    nbytes: int
-
-
-Home = Input | Output | Constant | Slot
+from graft.runtime.regions import Runner
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +53,21 @@ class ReferenceStep:
     outputs: tuple[tuple[Home, Storage], ...]
     reason: str
 
-    def function(self) -> PythonFunction:
+    def function(self) -> Runner:
         """What the step calls."""
         node = self.node
 
-        def run(operands: Sequence[Array]) -> Sequence[Array]:
+        def run(operands: Sequence[Array], _homes: Sequence[Array]) -> Sequence[Array]:
             given = iter(operands)
             arrays = [None if value is None else next(given) for value in node.inputs]
             return list(run_op(node.op, node.attrs, arrays))
 
         return run
+
+
+@dataclass(frozen=True, eq=False)
+class RegionStep(ReferenceStep):
+    """A region, which another backend runs."""
 
 
 @dataclass
@@ -98,7 +93,11 @@ class _Assembler:
         self.constants: dict[Value, Literal] = {
             node.output: node.attrs.value for node in graph.nodes if node.op.name == "constant"
         }
-        self.chosen = choose_storage(graph, self.constants)
+        self.layout = choose_layout(graph, self.constants, target)
+        self.chosen = dict(self.layout.storages)
+        self.joins = Joins(graph)
+        self.joints = self.joins.joints(self.chosen)
+        self.chosen.update((value, joint.storage) for value, joint in self.joints.items())
         self.homes: dict[Value, dict[Storage, Home]] = {}
         self.outputs = _output_roots(graph)
         for number, value in enumerate(graph.inputs):
@@ -110,7 +109,9 @@ class _Assembler:
                 continue
             if is_view(node):
                 self.view(node)
-            else:
+            elif node.op.name == "region":
+                self.in_python(node, RegionStep, "")
+            elif not self.is_joined(node) and not self.is_cut(node):
                 self.compute(node)
         for number, value in enumerate(self.graph.outputs):
             self.deliver(number, value)
@@ -130,30 +131,50 @@ class _Assembler:
         if isinstance(made, Kernel):
             self.native(group, made, stores)
         else:
-            self.on_reference(group, made.reason)
+            self.in_python(node, ReferenceStep, made.reason)
+
+    def is_joined(self, node: Node) -> bool:
+        """Whether a concatenation's operands have all been made where they belong."""
+        if node.op.name != "concatenate" or node.output not in self.homes:
+            return False
+        roots = [self.joins.root(value) for value in node.args]
+        if all(root in self.joints for root in roots):
+            return True
+        self.homes[node.output] = {}  # some are elsewhere, so the whole is copied together
+        return False
+
+    def is_cut(self, node: Node) -> bool:
+        """Whether the results are ranges of the operand's memory; then they get their homes."""
+        found = cuts(node)
+        source = node.args[0] if node.args else None
+        if found is None or source not in self.homes:
+            return False
+        axis, ranges = found
+        for storage, home in self.homes[source].items():
+            places = [located(storage, axis, part.first, part.count) for part in ranges]
+            if isinstance(home, Slot | Part) and storage.block == self.chosen[node.output].block:
+                if None in places:
+                    continue
+                for part, place in zip(ranges, filter(None, places), strict=True):
+                    inner, offset = place
+                    self.homes[part.value] = {inner: within(home, offset, inner.nbytes)}
+                return True
+        return False
 
     def operand_stores(self, group: Group) -> dict[Value, Storage]:
-        """The storage in which the group reads each of its operands."""
+        """The storage in which the group reads each of its operands: as it is, if that will do."""
+        way = self.layout.ways[group.node]
+        wanted = {want.value: want.blocks for want in way.wants}
         found: dict[Value, Storage] = {}
-        blocked = any(self.chosen[value].block for value in group.node.outputs)
         for value in group.reads():
-            if value not in group.constants:
-                outer = group.outer(value)
-                found[outer] = self.wanted(group, value, outer, blocked)
+            if value in group.constants:
+                continue
+            outer = group.outer(value)
+            blocks = wanted.get(outer, (0,))
+            there = {storage.block: storage for storage in self.homes[outer]}
+            at_hand = (there[block] for block in blocks if block in there)
+            found[outer] = next(at_hand, None) or self.layout.stored(outer, blocks[0])
         return found
-
-    def wanted(self, group: Group, value: Value, outer: Value, blocked: bool) -> Storage:
-        """How the group wants an operand: as it is, where that will do."""
-        current = self.current(outer)
-        if is_convolution(group) and group.anchor is not None and value is group.anchor.args[0]:
-            halo = needed_halo(group)
-            return current if _covers(current, halo) else input_storage(outer, halo)
-        same = static_shape(outer) == static_shape(group.output)
-        if blocked and same:
-            return current if current.block else input_storage(outer, (0, 0, 0, 0))
-        anchor = group.anchor
-        keeps = blocked or (anchor is not None and anchor.op.name == "mean")
-        return current if keeps or not current.block else row_major(outer)
 
     def current(self, value: Value) -> Storage:
         """The storage that a value has now; of several, a blocked one."""
@@ -166,8 +187,17 @@ class _Assembler:
         storage = _users(storage) if direct else storage
         known = self.homes.setdefault(value, {})
         if storage not in known:
-            known[storage] = Output(self.outputs[value]) if direct else self.slot(storage)
+            known[storage] = Output(self.outputs[value]) if direct else self.memory(value, storage)
         return storage, known[storage]
+
+    def memory(self, value: Value, storage: Storage) -> Slot | Part:
+        """A slot, or the value's part of what it will be joined to."""
+        joint = self.joints.get(value)
+        if joint is None:
+            return self.slot(storage)
+        whole = self.destination(joint.whole)[1]
+        assert isinstance(whole, Slot)
+        return within(whole, joint.offset, storage.nbytes)
 
     def slot(self, storage: Storage) -> Slot:
         made = Slot(len(self.made.slots), storage.nbytes)
@@ -220,17 +250,18 @@ class _Assembler:
                 return storage, home
         return row_major(value), self.read(value, row_major(value))
 
-    def on_reference(self, group: Group, reason: str) -> None:
-        node = group.node
+    def in_python(self, node: Node, kind: type[ReferenceStep], reason: str) -> None:
+        """A step outside of native code, on row-major tensors."""
         rows = [self.in_rows(value) for value in node.args]
         inputs = tuple((home, storage) for storage, home in rows)
         outputs = []
         for value in node.outputs:
             self.chosen[value] = row_major(value)
+            self.joints.pop(value, None)
             self.homes[value] = {}  # not where a kernel would have put it
             storage, home = self.destination(value)
             outputs.append((home, storage))
-        self.made.steps.append(ReferenceStep(node, inputs, tuple(outputs), reason))
+        self.made.steps.append(kind(node, inputs, tuple(outputs), reason))
 
     def deliver(self, number: int, value: Value) -> None:
         """See to it that an output is in the user's memory."""
@@ -265,12 +296,6 @@ class _Assembler:
 def _users(storage: Storage) -> Storage:
     """The same in memory of the user's, which has the alignment of its elements only."""
     return replace(storage, alignment=storage.dtype.numpy.itemsize)
-
-
-def _covers(storage: Storage, padding: tuple[int, int, int, int]) -> bool:
-    """Whether the storage is blocked with a halo at least as wide as the padding."""
-    pairs = zip(storage.halo, padding, strict=True)
-    return storage.block > 0 and all(halo >= wanted for halo, wanted in pairs)
 
 
 def _output_roots(graph: Graph) -> dict[Value, int]:

@@ -1,124 +1,285 @@
 """Chooses how each tensor of a fused graph lies in memory.
 
-Images that convolutions make or read are kept in blocks of channels from the first convolution to
-the last, so that nothing is repacked between layers; what only moves or combines such images
-follows them. An image gets the halo that the widest padding among its readers needs. Everything
-else is row-major, and so are the graph's inputs and outputs, which are the user's memory.
+Vectors of channels are what convolutions and pooling are fast on, so they work on images in blocks
+of channels; most else works on row-major tensors, and so does the user. Every group has its ways:
+the storage of its result and of its operands for which there is a kernel, and an estimate of what
+that kernel costs. `layout_cost` finds the cheapest combination, copies between storages included.
+An image in blocks gets the halo that the widest padding among its readers needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from graft.backends.host.group import Group, group_of
-from graft.backends.host.kernels import winograd
-from graft.backends.host.storage import NO_HALO, Halo, Storage, blocks_of, static_shape
+from graft.backends.host.joined import Joins, cuts, located
+from graft.backends.host.kernels.conv_plan import (
+    CONVOLUTIONS,
+    fits_blocks,
+    is_depthwise,
+    read_halo,
+)
+from graft.backends.host.kernels.image_mean import over_pixels
+from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
+from graft.backends.host.storage import NO_HALO, Halo, Storage, static_shape
 from graft.base.dtypes import DType
-from graft.ir.graph import Graph, Value
+from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.op import Kind
+from graft.llvm.target import Target
+from graft.passes.plan_memory import is_view
 
-# Channels of a block, best first. An image with fewer or odd channels is one block.
+# Channels of a block, best first. An image whose channels none divides can be one single block.
 BLOCKS = (16, 8)
-WIDEST_SINGLE_BLOCK = 4
 
 _POOLS = ("nn.max_pool2d", "nn.avg_pool2d")
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 
+# What one thread does in a nanosecond, roughly: only the order of sums of these matters.
+FLOPS = 100.0  # of a convolution on blocks as wide as a vector
+FLOPS_IN_ROWS = 8.0  # of one on row-major images, which has no kernel of its own
+BYTES = 16.0  # that a kernel reads or writes one after the other
+BYTES_COPIED = 8.0  # from blocks to rows or back
+BYTES_POOLED_IN_ROWS = 2.0
+STEP = 1000.0  # nanoseconds that the threads need to get to work together
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The storage of every value that a kernel makes, and how each group takes its operands."""
+
+    storages: Mapping[Value, Storage]
+    ways: Mapping[Node, Way]
+    halos: Mapping[Value, Halo]
+    plan: Plan
+
+    def stored(self, value: Value, block: int) -> Storage:
+        """A value in blocks of some size."""
+        return _stored(value, block, self.halos)
+
+
+def choose_layout(
+    graph: Graph,
+    constants: Mapping[Value, Literal],
+    target: Target,
+    pinned: Mapping[Value, int] | None = None,
+) -> Layout:
+    """The cheapest storage of everything; `pinned` values have to be in given blocks."""
+    nodes = [node for node in graph.nodes if node.op.name != "constant"]
+    groups = [group_of(node, constants) for node in nodes]
+    halos = _halos(groups)
+    known = _Known(target, Joins(graph), _sizes(nodes), halos)
+    steps = [
+        Step(tuple(filter(is_image, node.outputs)), tuple(_ways(group, known)))
+        for node, group in zip(nodes, groups, strict=True)
+    ]
+    given = [value for value in graph.inputs if is_image(value)]
+    delivered = Way(0, 0.0, tuple(_want(v, (0,)) for v in graph.outputs if _is_made(v, graph)))
+    plan = cheapest(given, [*steps, Step((), (delivered,))], pinned)
+    ways = dict(zip(nodes, plan.ways, strict=False))
+    found = Layout({}, ways, halos, plan)
+    storages = {
+        value: found.stored(value, way.block if is_image(value) else 0)
+        for node, way in ways.items()
+        for value in node.outputs
+    }
+    return Layout(storages, ways, halos, plan)
+
+
+def _stored(value: Value, block: int, halos: Mapping[Value, Halo]) -> Storage:
+    halo = halos.get(value, NO_HALO) if block else NO_HALO
+    return Storage(value.dtype, static_shape(value), block, halo)
+
 
 def is_image(value: Value) -> bool:
     """Whether blocks of channels are possible at all."""
-    return value.dtype is DType.FLOAT32 and len(static_shape(value)) == 4
-
-
-def block_of(value: Value) -> int:
-    """The block size of an image; 0 where it has none that vectors could use."""
-    return blocks_of(static_shape(value)[1], BLOCKS) if is_image(value) else 0
-
-
-def is_convolution(group: Group) -> bool:
-    """Whether the group is a convolution that runs on blocked images."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name != "nn.conv2d" or anchor.args[1] not in group.constants:
-        return False
-    return block_of(group.output) > 0
-
-
-def choose_storage(graph: Graph, constants: Mapping[Value, Literal]) -> dict[Value, Storage]:
-    """The storage of every value that a kernel makes."""
-    halos = _halos(graph, constants)
-    chosen: dict[Value, Storage] = {}
-    for node in graph.nodes:
-        if node.op.name == "constant":
-            continue
-        blocked = _stays_blocked(group_of(node, constants), chosen)
-        for value in node.outputs:
-            block = block_of(value) if blocked else 0
-            halo = halos.get(value, NO_HALO) if block else NO_HALO
-            chosen[value] = Storage(value.dtype, static_shape(value), block, halo)
-    return chosen
-
-
-def _stays_blocked(group: Group, chosen: Mapping[Value, Storage]) -> bool:
-    """Whether a group makes blocked images: convolutions do, and what follows such images."""
-    if is_convolution(group):
-        return True
-    if not all(is_image(value) and block_of(value) for value in group.node.outputs):
-        return False
-    if not _may_follow(group):
-        return False
-    images = [group.outer(value) for value in group.reads() if _is_full(group, value)]
-    return bool(images) and all(v in chosen and chosen[v].block for v in images)
-
-
-def _is_full(group: Group, value: Value) -> bool:
-    """Whether an operand is an image, not a parameter that is broadcast."""
-    if value in group.constants or not is_image(value):
-        return False
     shape = static_shape(value)
-    return shape[2] * shape[3] > 1 or shape == static_shape(group.output)
+    return value.dtype is DType.FLOAT32 and len(shape) == 4 and 0 not in shape
 
 
-def _may_follow(group: Group) -> bool:
+def blocks_for(value: Value) -> tuple[int, ...]:
+    """The block sizes that kernels may make an image in, best first."""
+    return tuple(block for block in BLOCKS if static_shape(value)[1] % block == 0)
+
+
+def _sizes(nodes: Sequence[Node]) -> tuple[int, ...]:
+    """The block sizes worth a thought: where the best fits every image, nobody needs another."""
+    images = [value for node in nodes for value in node.outputs if is_image(value)]
+    fitting = [blocks for blocks in map(blocks_for, images) if blocks]
+    return BLOCKS[:1] if all(blocks[0] == BLOCKS[0] for blocks in fitting) else BLOCKS
+
+
+def _is_made(value: Value, graph: Graph) -> bool:
+    node = graph.producers.get(value)
+    return is_image(value) and (node is None or node.op.name != "constant")
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What the ways of a group depend on beside the group."""
+
+    target: Target
+    joins: Joins
+    sizes: tuple[int, ...]
+    halos: Mapping[Value, Halo]
+
+    def stored(self, value: Value, block: int) -> Storage:
+        return _stored(value, block, self.halos)
+
+
+def _ways(group: Group, known: _Known) -> Iterator[Way]:
+    """All the ways to do a group."""
+    outputs = group.node.outputs
+    if all(is_image(value) for value in outputs) and not is_view(group.node):
+        common = set(known.sizes).intersection(*map(blocks_for, outputs))
+        for block in sorted(common, reverse=True):
+            yield from _blocked_ways(group, block, known)
+    if group.node.op.name == "concatenate" and known.joins.joins(group.node):
+        yield from _in_place(group, 0, known)
+    yield Way(0, _cost_in_rows(group), tuple(_wants_in_rows(group)))
+
+
+def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
+    """The ways to make images in blocks."""
     anchor = group.anchor
-    if anchor is None:
-        return all(node.op.kind in _POINTWISE for node in group.nodes)
-    if anchor.op.name == "concatenate":
-        return bool(anchor.attrs.axis == 1)
-    return anchor.op.name in _POOLS
+    name = "" if anchor is None else anchor.op.name
+    if name in CONVOLUTIONS and anchor is not None:
+        data = _data_blocks(group, anchor, block)
+        lanes = known.target.lanes(DType.FLOAT32)
+        cost = STEP + _flops(group) / (FLOPS * min(block, lanes) / lanes)
+        for size in data:
+            takes = {anchor.args[0]: (size, *data)}
+            yield Way(block, cost, tuple(_wants(group, block, takes)))
+    elif name == "concatenate" and anchor is not None and anchor.attrs.axis % 4 == 1:
+        if known.joins.joins(group.node):
+            yield from _in_place(group, block, known)
+        takes = dict.fromkeys(anchor.args, (block, *BLOCKS, 0))
+        yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, takes)))
+    elif anchor is None or name in _POOLS:
+        pointwise = (node for node in group.nodes if node is not anchor)
+        if all(node.op.kind in _POINTWISE for node in pointwise):
+            yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
+    elif _is_cut(group, block, known):
+        yield Way(block, 0.0, tuple(_wants(group, block, {group.node.args[0]: (block,)})))
 
 
-def _halos(graph: Graph, constants: Mapping[Value, Literal]) -> dict[Value, Halo]:
+def _data_blocks(group: Group, conv: Node, block: int) -> tuple[int, ...]:
+    """The blocks in which a convolution that makes such blocks can take its data."""
+    data, literal = conv.args[0], group.constants.get(conv.args[1])
+    if literal is None or not is_image(group.outer(data)):
+        return ()
+    weight = literal.array.shape
+    possible = blocks_for(data) or (static_shape(data)[1],)
+    if is_depthwise(conv, weight) and conv.attrs.groups > 1:
+        return (block,) if block in possible else ()
+    return tuple(one for one in possible if fits_blocks(conv, weight, one, block))
+
+
+def _in_place(group: Group, block: int, known: _Known) -> Iterator[Way]:
+    """A concatenation whose operands are made where they belong."""
+    node = group.node
+    whole = known.stored(node.output, block)
+    axis = node.attrs.axis % len(whole.shape)
+    extents = [static_shape(value)[axis] for value in node.args]
+    firsts = (sum(extents[:number]) for number in range(len(extents)))
+    if all(located(whole, axis, *pair) for pair in zip(firsts, extents, strict=True)):
+        # a copy would not be where the operand belongs
+        images = (value for value in node.args if is_image(value))
+        yield Way(block, 0.0, tuple(Want(value, (block,), math.inf) for value in images))
+
+
+def _is_cut(group: Group, block: int, known: _Known) -> bool:
+    """Whether the results are ranges of an operand in blocks."""
+    found = cuts(group.node)
+    if found is None or not is_image(group.node.args[0]):
+        return False
+    axis, ranges = found
+    value = group.node.args[0]
+    whole = known.stored(value, block)
+    return block in blocks_for(value) and all(
+        located(whole, axis, part.first, part.count) for part in ranges
+    )
+
+
+def _wants(group: Group, block: int, takes: Mapping[Value, tuple[int, ...]]) -> Iterator[Want]:
+    """How a group that makes blocks takes its images; `takes` are those that it takes otherwise."""
+    channels = static_shape(group.node.output)[1]
+    for value in _images(group):
+        outer = group.outer(value)
+        if value in takes:
+            yield _want(outer, takes[value])
+        elif static_shape(outer)[1] != channels:
+            yield _want(outer, (0,))
+        else:
+            # the sole pixel of a channel is where it is in either storage
+            single = static_shape(outer)[2:] == (1, 1)
+            yield _want(outer, (block, 0) if single else (block,))
+
+
+def _wants_in_rows(group: Group) -> Iterator[Want]:
+    images = _images(group)
+    averaged = _averaged(group, images)
+    for value in images:
+        yield _want(group.outer(value), (0, *BLOCKS) if value is averaged else (0,))
+
+
+def _averaged(group: Group, images: Sequence[Value]) -> Value | None:
+    """The image whose pixels are averaged, if that is what the group does: blocks will do too."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name != "mean" or not over_pixels(anchor):
+        return None
+    shape = static_shape(anchor.args[0])
+    found = [value for value in images if static_shape(group.outer(value)) == shape]
+    return found[0] if len(found) == 1 else None
+
+
+def _want(value: Value, blocks: tuple[int, ...]) -> Want:
+    copied = 2 * math.prod(static_shape(value)) * value.dtype.numpy.itemsize
+    return Want(value, blocks, STEP + copied / BYTES_COPIED)
+
+
+def _images(group: Group) -> list[Value]:
+    return [v for v in group.reads() if v not in group.constants and is_image(group.outer(v))]
+
+
+def _cost_in_rows(group: Group) -> float:
+    """What the row-major form of a group costs."""
+    if is_view(group.node):
+        return 0.0
+    anchor = group.anchor
+    name = "" if anchor is None else anchor.op.name
+    if name in CONVOLUTIONS:
+        return STEP + _flops(group) / FLOPS_IN_ROWS
+    rate = BYTES_POOLED_IN_ROWS if name in _POOLS else BYTES
+    return STEP + _bytes(group) / rate
+
+
+def _flops(group: Group) -> float:
+    node = group.node
+    work = node.op.work(node.attrs, [v.type for v in node.args], [v.type for v in node.outputs])
+    return 2.0 * work.macs if isinstance(work.macs, int) else 0.0
+
+
+def _bytes(group: Group) -> float:
+    values = (*(v for v in group.node.args), *group.node.outputs)
+    return float(sum(math.prod(static_shape(v)) * v.dtype.numpy.itemsize for v in values))
+
+
+def _halos(groups: Sequence[Group]) -> dict[Value, Halo]:
     """Per image, the widest padding on each side among the convolutions that read it."""
     found: dict[Value, Halo] = {}
-    for node in graph.nodes:
-        if node.op.name == "constant":
+    for group in groups:
+        conv = group.anchor
+        if conv is None or conv.op.name not in CONVOLUTIONS or conv.args[1] not in group.constants:
             continue
-        group = group_of(node, constants)
-        if is_convolution(group):
-            assert group.anchor is not None
-            value = group.outer(group.anchor.args[0])
-            found[value] = _wider(found.get(value, NO_HALO), needed_halo(group))
+        value = group.outer(conv.args[0])
+        needed = read_halo(conv, group.constants[conv.args[1]].array.shape)
+        found[value] = _wider(found.get(value, NO_HALO), needed)
     return found
-
-
-def needed_halo(group: Group) -> Halo:
-    """The halo that a convolution's kernel needs around the image it reads."""
-    conv = group.anchor
-    assert conv is not None
-    top, left, bottom, right = (int(width) for width in conv.attrs.padding)
-    if winograd.eligible(conv, group.constants[conv.args[1]].array):
-        return winograd.halo(conv)
-    return top, left, bottom, right
 
 
 def _wider(one: Halo, other: Halo) -> Halo:
     top, left, bottom, right = (max(a, b) for a, b in zip(one, other, strict=True))
     return top, left, bottom, right
-
-
-def input_storage(value: Value, padding: Halo) -> Storage:
-    """How a convolution wants an image that is not blocked yet."""
-    channels = static_shape(value)[1]
-    block = block_of(value) or channels
-    return Storage(value.dtype, static_shape(value), block, padding)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from graft.backends.host.assemble import (
     Assembly,
-    Home,
     NativeStep,
-    PythonFunction,
     ReferenceStep,
-    Slot,
+    RegionStep,
 )
+from graft.backends.host.homes import Home, Part, Slot
 from graft.backends.host.storage import Storage, static_shape
 from graft.base.dims import AnyDim
 from graft.base.errors import Place
@@ -25,7 +24,8 @@ from graft.loop.ir import For, Function, LoopKind
 from graft.loop.traverse import walk_stmt
 from graft.passes.plan_memory import ALIGNMENT, Interval, lower_bound, place
 from graft.runtime import program as rt
-from graft.runtime.driver import driver_object
+from graft.runtime.driver import driver_key, driver_object
+from graft.runtime.regions import Runner
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,21 +33,31 @@ class HostProgram:
     """A program and what goes with it in this process."""
 
     program: rt.Program
-    functions: Mapping[str, PythonFunction]  # of the steps on the reference evaluator
+    functions: Mapping[str, Runner]  # of the steps outside of native code
     reasons: Mapping[str, str]  # node -> why it runs there
     arena_bound: int  # no plan can do with a smaller arena
+    makes: tuple[str, ...] = ()  # per step the value that it makes; empty for mere relayouts
 
 
-def build_program(graph: Graph, assembly: Assembly, target: Target) -> HostProgram:
-    """The finished program."""
+def build_program(
+    graph: Graph,
+    assembly: Assembly,
+    target: Target,
+    regions: Mapping[str, Runner] | None = None,
+) -> HostProgram:
+    """The finished program; `regions` are what runs the regions of other backends, by label."""
     offsets, bound = _offsets(assembly)
-    codes = compile_all(list(assembly.functions.values()), target, default_cache())
+    cache, triple = default_cache(), target.triple
+    codes = compile_all(list(assembly.functions.values()), target, cache)
+    driver = cache.remembered(driver_key(triple), lambda: driver_object(triple))
     steps: list[rt.Step] = []
-    functions: dict[str, PythonFunction] = {}
+    functions: dict[str, Runner] = dict(regions or {})
     reasons: dict[str, str] = {}
     for number, step in enumerate(assembly.steps):
         if isinstance(step, NativeStep):
             steps.append(_call(step, assembly, offsets, graph))
+        elif isinstance(step, RegionStep):
+            steps.append(_python(step.node.attrs.label, step, offsets))
         else:
             name = f"{step.node.op.name}_{number}"
             functions[name] = step.function()
@@ -61,11 +71,12 @@ def build_program(graph: Graph, assembly: Assembly, target: Target) -> HostProgr
         tuple(_spec(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
         tuple(steps),
         tuple(assembly.constants),
-        (*codes, driver_object(target.triple)),
+        (*codes, driver),
         arena,
         scratch,
     )
-    return HostProgram(program, functions, reasons, bound)
+    makes = tuple(step.node.output.name if step.node else "" for step in assembly.steps)
+    return HostProgram(program, functions, reasons, bound, makes)
 
 
 def _offsets(assembly: Assembly) -> tuple[dict[Slot, int], int]:
@@ -73,9 +84,10 @@ def _offsets(assembly: Assembly) -> tuple[dict[Slot, int], int]:
     last: dict[Slot, int] = {}
     for number, step in enumerate(assembly.steps):
         for home in _homes(step):
-            if isinstance(home, Slot):
-                first.setdefault(home, number)
-                last[home] = number
+            slot = home.slot if isinstance(home, Part) else home
+            if isinstance(slot, Slot):
+                first.setdefault(slot, number)
+                last[slot] = number
     intervals = {s: Interval(_rounded(s.nbytes), first[s], last[s]) for s in first}
     offsets = place(list(intervals.values()))
     return dict(zip(intervals, offsets, strict=True)), lower_bound(intervals.values())
@@ -92,7 +104,12 @@ def _rounded(size: int) -> int:
 
 
 def _reference(home: Home, offsets: Mapping[Slot, int]) -> rt.BufferRef:
-    return rt.Arena(offsets[home], home.nbytes) if isinstance(home, Slot) else home
+    match home:
+        case Slot():
+            return rt.Arena(offsets[home], home.nbytes)
+        case Part(slot, offset, nbytes):
+            return rt.Arena(offsets[slot] + offset, nbytes)
+    return home
 
 
 def _call(
@@ -116,7 +133,7 @@ def _call(
 def _size(home: Home, assembly: Assembly, graph: Graph) -> int:
     """Bytes that a kernel reads or writes there, each once."""
     match home:
-        case Slot():
+        case Slot() | Part():
             return home.nbytes
         case rt.Constant(index):
             return int(assembly.constants[index].nbytes)
@@ -140,9 +157,17 @@ def _python(name: str, step: ReferenceStep, offsets: Mapping[Slot, int]) -> rt.P
         name,
         tuple(operand(*pair) for pair in step.inputs),
         tuple(operand(*pair) for pair in step.outputs),
-        label=f"{step.node.op.name} (reference)",
+        label=_label(step),
         place=step.node.place or Place(),
     )
+
+
+def _label(step: ReferenceStep) -> str:
+    """What the profile calls a step outside of native code."""
+    attrs = step.node.attrs
+    if isinstance(step, RegionStep):
+        return f"{attrs.backend}: {len(attrs.body.nodes)} nodes"
+    return f"{getattr(attrs, 'label', '') or step.node.op.name} (reference)"
 
 
 def _plain(amount: AnyDim) -> int:

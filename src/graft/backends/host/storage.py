@@ -16,7 +16,7 @@ import numpy as np
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Value
 from graft.loop.ir import Buffer, Const, Expr
-from graft.runtime.memory import aligned_empty
+from graft.runtime.memory import ALIGNMENT, address_of, aligned_empty
 
 Halo = tuple[int, int, int, int]  # top, left, bottom, right
 NO_HALO: Halo = (0, 0, 0, 0)
@@ -52,7 +52,10 @@ class Storage:
         return Buffer(name, self.dtype, extents, alignment=self.alignment)
 
     def pack(self, array: Array) -> Array:
-        """A constant as memory has it."""
+        """A constant as memory has it: the same memory, where it is like that already."""
+        ordered = not self.block and array.dtype == self.dtype.numpy and array.flags.c_contiguous
+        if ordered and array.size and address_of(array) % ALIGNMENT == 0:
+            return array.reshape(self.shape)
         packed = aligned_empty(self.extents, self.dtype.numpy)
         if not self.block:
             packed[...] = array.reshape(self.shape)
@@ -78,7 +81,7 @@ def row_major(value: Value) -> Storage:
 
 def index(*items: Expr | int) -> tuple[Expr, ...]:
     """Indices of an access; plain integers become constants."""
-    return tuple(Const(item) if isinstance(item, int) else item for item in items)
+    return tuple([Const(item) if isinstance(item, int) else item for item in items])
 
 
 def blocks_of(channels: int, wanted: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
+from graft.backends.host.kernels.expression import expression
 from graft.backends.host.kernels.image_concat import image_concat
 from graft.backends.host.kernels.image_mean import image_mean
 from graft.backends.host.kernels.image_pointwise import image_pointwise
@@ -45,11 +46,11 @@ TEMPLATES: tuple[Template, ...] = (
 
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """The first template's kernel that takes the group, or all refusals in one."""
-    for node in group.nodes:
-        if node.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST) and not has_scalar(node):
-            return Refusal(f"{node.op.name} has no native form yet")
+    pointwise = [n for n in group.nodes if n.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST)]
+    # Templates that compute element by element know nothing but the table of formulas.
+    hand_written = TEMPLATES if all(map(has_scalar, pointwise)) else ()
     reasons: list[str] = []
-    for template in TEMPLATES:
+    for template in (*hand_written, expression):
         made = template(group, stores, target)
         if isinstance(made, Kernel):
             return made

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
+from graft.byoc.contract import Backend, Runner
 from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph
 
 
-class ReferenceBackend:
+class ReferenceBackend(Backend):
     """Evaluates graphs with NumPy."""
 
     name = "reference"
     version = "1"
 
-    def compile(self, graph: Graph) -> ReferenceProgram:
+    def compile(self, region: Graph) -> bytes:
+        raise UnsupportedError("the reference evaluator runs graphs as they are, without code")
+
+    def runner(self, region: Graph) -> Runner:
+        return lambda inputs, _outputs: [np.asarray(item) for item in evaluate(region, inputs)]
+
+    def build(self, graph: Graph) -> ReferenceProgram:
         """The graph, ready to run."""
         return ReferenceProgram(graph)
 
@@ -40,5 +50,8 @@ class ReferenceProgram:
             f" reference evaluator ({self._reason})"
         )
 
-    def __call__(self, inputs: Sequence[Data]) -> list[Data]:
+    def __call__(
+        self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
+    ) -> list[Data]:
+        """Run; the caller copies results to where they are wanted."""
         return evaluate(self._graph, inputs)

@@ -27,6 +27,12 @@ _CALLERS = "__callers__"
 _MOST_NODES = 1_000_000
 _MOST_GROWTH = 10
 
+# ONNX counts versions in 32 bits when it looks for a schema.
+_LARGEST_VERSION = 2**31 - 1
+
+# What a schema gives as the largest number of operands where there is none.
+_ANY_NUMBER = 2**31 - 1
+
 # Local functions by domain, name and overload.
 FunctionKey = tuple[str, str, str]
 Functions = Mapping[FunctionKey, onnx.FunctionProto]
@@ -68,7 +74,7 @@ def opset_versions(imports: Iterable[onnx.OperatorSetIdProto], place: Place) -> 
         if found.setdefault(domain, version) != version:
             raise ModelError(f"opsets {found[domain]} and {version}{of} are both imported", place)
         newest = onnx.defs.C.schema_version_map().get(domain, (1, version))[1]
-        if version < 1:
+        if not 1 <= version <= _LARGEST_VERSION:
             raise ModelError(f"there is no opset {version}{of}", place)
         if version > newest:
             message = f"opset {version}{of} is newer than onnx knows ({newest})"
@@ -148,7 +154,7 @@ def unknown_operator(node: onnx.NodeProto, opset: int, place: Place) -> UserErro
     return UnsupportedError(
         f"operator {node.op_type} belongs to the foreign domain '{node.domain}'",
         place,
-        "export the model without it, or give it a body as a local function of the model",
+        "register a lowering, add a local function that defines it, or export without it",
     )
 
 
@@ -175,14 +181,19 @@ def check_call(function: onnx.FunctionProto, node: onnx.NodeProto) -> None:
 
 
 def check_against_schema(node: onnx.NodeProto, domain: str, opset: int) -> None:
-    """Refuse wrong operand counts and attributes that the operator does not have."""
+    """Refuse wrong operand counts and attributes that the operator does not have.
+
+    An operator that no schema speaks of, at any version, is what its lowering takes it for.
+    """
     check_attributes(node)
     schema = _schema(node.op_type, domain, opset)
     if schema is None:
-        raise ModelError(f"{node.op_type} does not exist in opset {opset}")
+        if onnx.defs.has(node.op_type, domain):
+            raise ModelError(f"{node.op_type} does not exist in opset {opset}")
+        return
     if not schema.min_input <= len(node.input) <= schema.max_input and node.input:
-        wanted = f"{schema.min_input} to {schema.max_input}"
-        raise ModelError(f"{node.op_type} takes {wanted} operands, has {len(node.input)}")
+        wanted = _operand_count(schema.min_input, schema.max_input)
+        raise ModelError(f"{node.op_type} takes {wanted}, has {len(node.input)}")
     for attribute in node.attribute:
         known = schema.attributes.get(attribute.name)
         if known is None:
@@ -190,6 +201,13 @@ def check_against_schema(node: onnx.NodeProto, domain: str, opset: int) -> None:
         kind: Any = known.type
         if attribute.type and int(kind.value) != attribute.type:
             raise ModelError(f"attribute '{attribute.name}' of {node.op_type} has a wrong type")
+
+
+def _operand_count(least: int, most: int) -> str:
+    if least == most:
+        return f"{least} operand{'' if least == 1 else 's'}"
+    bound = f"at least {least}" if most == _ANY_NUMBER else f"{least} to {most}"
+    return f"{bound} operands"
 
 
 @lru_cache(maxsize=4096)

@@ -320,5 +320,5 @@ def _aligned_copy(span: _Span, dtype: DType) -> Array:
 def _sane(array: Array, dtype: DType) -> Array:
     """The array, with truth values other than 0 and 1 made 1: NumPy's arithmetic relies on it."""
     if dtype is DType.BOOL and array.size and array.view(np.uint8).max() > 1:
-        array = array.view(np.uint8) != 0
+        array = np.asarray(array.view(np.uint8) != 0)
     return array

@@ -1,43 +1,65 @@
 """Direct convolution on blocked images, with its epilogue in registers.
 
 Reads [batch, channels / block, rows, columns, block] with a halo of zeros at least as wide as the
-padding; weights are packed to [out / block, in / block, kernel rows, kernel columns, in, out]. The
-threads share the (block, row) pairs of the result; along a row, tiles of pixels are accumulated in
-registers over the whole reduction and then pass through the epilogue to memory.
+padding; weights are packed to [slab, unit, kernel rows, kernel columns, in, out], see
+`conv_plan.py`. The threads share the (block, row) pairs of the result; along a row, tiles of pixels
+are accumulated in registers over the whole reduction and then pass through the epilogue to memory.
+A transposed convolution does so for each of its phases, whose pixels are some columns apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import product
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.border import zero_border
+from graft.backends.host.kernels.conv_plan import (
+    CONVOLUTIONS,
+    Channels,
+    Phase,
+    channels_of,
+    halo,
+    ordinary_weights,
+    pack_weights,
+    phases,
+    takes,
+)
+from graft.backends.host.kernels.image import (
+    ImageWriter,
+    modulo,
+    over,
+    shared,
+    unfit_epilogue,
+    vector_lanes,
+)
 from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
-from graft.backends.host.point import BlockedPoint, computed, plus, times
-from graft.backends.host.storage import Storage
+from graft.backends.host.point import BlockedPoint, plus, times
 from graft.base.dtypes import Array, DType
-from graft.ir.graph import Value
+from graft.ir.graph import Node
 from graft.llvm.target import Target
 from graft.loop.ir import (
     Allocate,
     Binary,
     BinaryKind,
     Block,
+    Compare,
+    CompareKind,
     Const,
     Expr,
     For,
+    If,
     Let,
     Load,
-    LoopKind,
     Ramp,
     Stmt,
-    Store,
     Var,
 )
 from graft.rewrite.rule import Refusal
+
+# Jobs that there should at least be for the threads to share evenly.
+ENOUGH_JOBS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,143 +70,181 @@ class ConvSchedule:
     pixels: int
 
 
-def default_schedule(target: Target, block: int) -> ConvSchedule:
+def default_schedule(target: Target, slab: int) -> ConvSchedule:
     """The schedule without a search: tiles that fill the registers."""
-    lanes = min(target.lanes(DType.FLOAT32), block, 8 if block % 16 else 16)
-    return ConvSchedule(lanes, most_pixels(target, block // lanes))
+    lanes = vector_lanes(target, DType.FLOAT32, slab)
+    return ConvSchedule(lanes, most_pixels(target, slab // lanes))
 
 
 def conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
-    """A convolution over all input channels with whatever follows it."""
+    """A convolution, transposed or not, with whatever follows it."""
     anchor = group.anchor
-    if anchor is None or anchor.op.name != "nn.conv2d":
+    if anchor is None or anchor.op.name not in CONVOLUTIONS:
         return Refusal("there is no convolution")
     literal = group.constants.get(anchor.args[1])
+    if literal is None:
+        return Refusal("the weights are not constant")
     data = stores[group.outer(anchor.args[0])]
     result = stores[group.output]
-    if literal is None or anchor.attrs.groups != 1:
-        return Refusal("the weights are not constant, or the convolution has groups")
     if not data.block or not result.block or result.dtype is not DType.FLOAT32:
         return Refusal("the images are not blocked")
+    shape = literal.array.shape
+    reason = takes(anchor, shape, data.block, result.block)
+    reason = reason or unfit_epilogue(group, stores, anchor)
+    if reason is not None:
+        return Refusal(reason)
+    if any(have < need for have, need in zip(data.halo, halo(anchor, shape[2:]), strict=True)):
+        return Refusal("the halo of the data is narrower than the padding")
     parameters = Parameters(group, stores)
-    writer = _Writer(parameters, default_schedule(target, result.block), literal.array)
-    return parameters.kernel(writer.body())
+    return parameters.kernel(_Writer(parameters, anchor, literal.array, target).body())
 
 
-class _Writer:
+class _Writer(ImageWriter):
     """Writes the loop nest of one convolution."""
 
-    def __init__(self, parameters: Parameters, schedule: ConvSchedule, weight: Array) -> None:
-        group = parameters.group
-        anchor = group.anchor
-        assert anchor is not None
-        self.parameters = parameters
-        self.schedule = schedule
-        self.group = group
-        self.attrs = anchor.attrs
-        self.sums = anchor.output
+    def __init__(self, parameters: Parameters, anchor: Node, weight: Array, target: Target) -> None:
         self.data, self.source = parameters.value(anchor.args[0], "data")
-        self.result: Storage = parameters.stores[group.output]
-        packed = pack_weights(weight, self.data.block, self.result.block)
-        self.weights = parameters.packed(packed, "weights")
-        self.epilogue = {v: parameters.value(v) for v in self._read_later(anchor.args)}
-        self.target = parameters.value(group.output, "result")[1]
-        self.kernel = weight.shape[2:]
-        self.batch, self.block, self.row = Var("batch"), Var("block"), Var("row")
-
-    def _read_later(self, direct: tuple[Value, ...]) -> list[Value]:
-        """What the epilogue reads beside the sums."""
-        inside = {value for node in self.group.nodes for value in node.outputs}
-        reads = (v for node in self.group.epilogue for v in node.args if v not in inside)
-        return [value for value in dict.fromkeys(reads) if value not in direct[1:]]
+        plain = ordinary_weights(anchor, weight)
+        block = parameters.stores[parameters.group.output].block
+        channels = channels_of(plain.shape, anchor.attrs.groups, self.data.block, block)
+        assert channels is not None
+        schedule = default_schedule(target, channels.slab)
+        super().__init__(parameters, schedule.lanes)
+        self.channels: Channels = channels
+        self.pixels = schedule.pixels
+        self.anchor = anchor
+        self.weights = parameters.packed(pack_weights(plain, channels), "weights")
+        kernel = weight.shape[2:]
+        self.down, self.columns = phases(anchor, kernel, 0), phases(anchor, kernel, 1)
+        self.line, self.segment = Var("line"), Var("segment")
 
     def body(self) -> Stmt:
-        batch, channels, height, width = self.result.shape
-        blocks = channels // self.result.block
-        line: list[Stmt] = []
-        start = 0
-        for size, count in balanced(width, self.schedule.pixels):
-            line.append(self.tiles(size, count, start))
-            start += size * count
-        line += zero_border(self.result, self.target, self.batch, self.block, self.row)
-        # one loop over (batch, block, row), so that any number of threads shares it evenly
-        job = Var("job")
-        parts = ((self.row, job, height), (self.block, _over(job, height), blocks))
-        body: Stmt = Block(tuple(line))
-        body = Let(self.batch, _over(job, height * blocks), body)
-        for var, value, extent in reversed(parts):
-            body = Let(var, _modulo(value, extent), body)
-        return For(job, Const(0), Const(batch * blocks * height), body, LoopKind.PARALLEL)
-
-    def tiles(self, size: int, count: int, start: int) -> Stmt:
-        """`count` tiles of `size` pixels from column `start` on."""
-        tag = f"_{start}"
-        vectors = self.result.block // self.schedule.lanes
-        tile = Tile(size, vectors, self.schedule.lanes, tag)
-        number = Var(f"tile{tag}")
-        column = plus(times(number, size), start)
-        body = Allocate(
-            tile.accumulators,
-            Block((tile.clear(), self.reduction(tile, column), self.finish(tile, column))),
+        """All results; a job is a row of each phase of one block, or a segment of it."""
+        lines = tuple(self.one_row(phase) for phase in self.down)
+        parts = (
+            (self.batch, self.result.shape[0]),
+            (self.block, self.result.shape[1] // self.result.block),
+            (self.line, max(phase.count for phase in self.down)),
+            (self.segment, self.segments),
         )
-        return For(number, Const(0), Const(count), body)
+        return shared(parts, Block(lines))
 
-    def reduction(self, tile: Tile, column: Expr) -> Stmt:
+    @property
+    def segments(self) -> int:
+        """Into how many parts rows are cut: more than one where there are few, but long ones."""
+        batch, channels, _, _ = self.result.shape
+        blocks = channels // self.result.block
+        jobs = batch * blocks * max(phase.count for phase in self.down)
+        tiles = max(phase.count for phase in self.columns) // self.pixels
+        return max(1, min(-(-ENOUGH_JOBS // jobs), tiles))
+
+    def one_row(self, down: Phase) -> Stmt:
+        """One row of the result."""
+        row = plus(times(self.line, down.step), down.first)
+        vectors = self.channels.slab // self.lanes
+        found: list[Stmt] = []
+        for part, across in product(range(self.result.block // self.channels.slab), self.columns):
+            start = 0
+            for size, count in balanced(across.count, self.pixels):
+                tile = Tile(size, vectors, self.lanes, self.fresh(""))
+                found.append(_Tiles(self, down, across, part, tile).loop(start, count))
+                start += size * count
+        buffer = self.parameters.value(self.group.output, "result")[1]
+        tag = f"_{down.first}"
+        border = zero_border(self.result, buffer, self.batch, self.block, row, tag)
+        if self.segments == 1:
+            found += border
+        elif border:
+            found.append(
+                If(Compare(CompareKind.EQUAL, self.segment, Const(0)), Block(tuple(border)))
+            )
+        body = Block(tuple(found))
+        if down.count == max(phase.count for phase in self.down):
+            return body
+        return If(Compare(CompareKind.LESS, self.line, Const(down.count)), body)
+
+    def start(self, slab: Expr) -> Expr:
+        """The first input channel of a slab, as a multiple of a unit."""
+        channels = self.channels
+        scale = channels.inputs // channels.unit
+        if channels.groups == 1:
+            return Const(0)
+        if channels.slab % channels.outputs == 0:
+            return times(slab, channels.slab // channels.outputs * channels.inputs // channels.unit)
+        if channels.outputs % channels.slab == 0:
+            return times(over(slab, channels.outputs // channels.slab), scale)
+        wanted = times(over(times(slab, channels.slab), channels.outputs), scale)
+        last = (channels.groups * channels.inputs - channels.count) // channels.unit
+        return Binary(BinaryKind.MINIMUM, wanted, Const(last))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """Writes the tiles of one pair of phases for one slab of a block."""
+
+    writer: _Writer
+    down: Phase
+    across: Phase
+    part: int
+    tile: Tile
+
+    def loop(self, start: int, count: int) -> Stmt:
+        """So many tiles from a pixel of the phase on."""
+        tile = self.tile
+        number = Var(f"tile{tile.tag}")
+        pixel = plus(times(number, tile.pixels), start)
+        body = Allocate(
+            tile.accumulators, Block((tile.clear(), self.reduction(pixel), self.finish(pixel)))
+        )
+        segment, segments = self.writer.segment, self.writer.segments
+        if segments == 1:
+            return For(number, Const(0), Const(count), body)
+        first, last = (over(times(at, count), segments) for at in (segment, plus(segment, 1)))
+        return For(number, first, Binary(BinaryKind.SUBTRACT, last, first), body)
+
+    def reduction(self, pixel: Expr) -> Stmt:
         """The sums over kernel positions and input channels."""
-        names = [f"{name}{tile.tag}" for name in ("ib", "ky", "kx", "ic")]
-        blocks, ky, kx, channel = (Var(name) for name in names)
-        (stride_y, stride_x), (dilation_y, dilation_x) = self.attrs.strides, self.attrs.dilation
-        top, left = self.data.halo[0], self.data.halo[1]
-        pad_y, pad_x = self.attrs.padding[0], self.attrs.padding[1]
-        row = plus(plus(times(self.row, stride_y), times(ky, dilation_y)), top - pad_y)
-        first = plus(plus(times(column, stride_x), times(kx, dilation_x)), left - pad_x)
+        writer, tile, down, across = self.writer, self.tile, self.down, self.across
+        names = [f"{name}{tile.tag}" for name in ("unit", "ky", "kx", "ic")]
+        unit, ky, kx, channel = (Var(name) for name in names)
+        block, lane = Var(f"ib{tile.tag}"), Var(f"first{tile.tag}")
+        top, left, _, _ = writer.data.halo
+        row = plus(times(writer.line, down.stride), plus(times(ky, down.spacing), top + down.start))
+        first = plus(times(pixel, across.stride), times(kx, across.spacing))
+        first = plus(first, left + across.start)
+        channels = writer.channels
+        slab = plus(times(writer.block, writer.result.block // channels.slab), self.part)
 
-        def element(pixel: int) -> Expr:
-            at = (self.batch, blocks, row, plus(first, pixel * stride_x), channel)
-            return Load(self.source, at)
+        def element(number: int) -> Expr:
+            column = plus(first, number * across.stride)
+            return Load(writer.source, (writer.batch, block, row, column, plus(lane, channel)))
 
         def weights(vector: int) -> Expr:
             lanes = Ramp(Const(vector * tile.lanes), 1, tile.lanes)
-            return Load(self.weights, (self.block, blocks, ky, kx, channel, lanes))
+            line = plus(times(ky, down.element_step), down.element)
+            place = plus(times(kx, across.element_step), across.element)
+            return Load(writer.weights, (slab, unit, line, place, channel, lanes))
 
         body: Stmt = tile.step(element, weights)
-        extents = (self.data.shape[1] // self.data.block, *self.kernel, self.data.block)
-        for var, extent in reversed(list(zip((blocks, ky, kx, channel), extents, strict=True))):
+        loops = ((ky, down.taps), (kx, across.taps), (channel, channels.unit))
+        for var, extent in reversed(loops):
             body = For(var, Const(0), Const(extent), body)
-        return body
+        per_block = writer.data.block // channels.unit
+        position = plus(writer.start(slab), unit)
+        body = Let(lane, times(modulo(position, per_block), channels.unit), body)
+        body = Let(block, over(position, per_block), body)
+        return For(unit, Const(0), Const(channels.count // channels.unit), body)
 
-    def finish(self, tile: Tile, column: Expr) -> Stmt:
+    def finish(self, pixel: Expr) -> Stmt:
         """The epilogue on each accumulator, and its result to memory."""
-        top, left = self.result.halo[0], self.result.halo[1]
+        writer, tile = self.writer, self.tile
+        row = plus(times(writer.line, self.down.step), self.down.first)
 
-        def store(pixel: int, vector: int) -> Stmt:
-            first, place = vector * tile.lanes, plus(column, pixel)
-            size = self.result.block
-            point = BlockedPoint(self.batch, self.block, self.row, place, first, tile.lanes, size)
-            values = computed(
-                self.group.epilogue,
-                {self.sums: tile.value(pixel, vector)},
-                lambda value, axis: point.load(*self.epilogue[value], axis),
-            )
-            at = (self.batch, self.block, plus(self.row, top), plus(place, left))
-            lanes = Ramp(Const(first), 1, tile.lanes)
-            return Store(self.target, (*at, lanes), values[self.group.nodes[-1].output])
+        def store(number: int, vector: int) -> Stmt:
+            first = self.part * writer.channels.slab + vector * tile.lanes
+            column = plus(times(plus(pixel, number), self.across.step), self.across.first)
+            size = writer.result.block
+            point = BlockedPoint(writer.batch, writer.block, row, column, first, tile.lanes, size)
+            return writer.store(point, {writer.anchor.output: tile.value(number, vector)})
 
         return tile.each(store)
-
-
-def _over(left: Expr, right: int) -> Expr:
-    return left if right == 1 else Binary(BinaryKind.FLOOR_DIVIDE, left, Const(right))
-
-
-def _modulo(left: Expr, right: int) -> Expr:
-    return Const(0) if right == 1 else Binary(BinaryKind.FLOOR_MODULO, left, Const(right))
-
-
-def pack_weights(weight: Array, block_in: int, block_out: int) -> Array:
-    """[out, in, rows, columns] as [out / block, in / block, rows, columns, in, out]."""
-    out, channels, rows, columns = weight.shape
-    split = weight.reshape(
-        out // block_out, block_out, channels // block_in, block_in, rows, columns
-    )
-    return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))

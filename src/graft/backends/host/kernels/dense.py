@@ -2,30 +2,39 @@
 
 The weights are packed to [units / width, inputs, width], padded with zeros, so that a tile's
 vectors of units are contiguous at each step. With few rows the layer is bound by memory and each
-thread streams its share of the weights once.
+thread streams its share of the weights once. With many, the graph may ask for Strassen's algorithm.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
-from graft.backends.host.kernels.product import Product, Spot, default_schedule
+from graft.backends.host.kernels.product import (
+    Product,
+    ProductSchedule,
+    Spot,
+    default_schedule,
+)
+from graft.backends.host.kernels.strassen import Strassen, pack_products
 from graft.backends.host.kernels.views import not_in_rows, unflattened
 from graft.base.dtypes import Array, DType
 from graft.llvm.target import Target
 from graft.loop.ir import Const, Expr, Load, Ramp, Stmt
 from graft.rewrite.rule import Refusal
 
+STRASSEN = "nn.dense_strassen"
 _DTYPES = (DType.FLOAT32, DType.FLOAT64)
 
 
 def dense(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """A dense layer with constant weights and whatever follows it."""
     anchor = group.anchor
-    if anchor is None or anchor.op.name != "nn.dense":
+    if anchor is None or anchor.op.name not in ("nn.dense", STRASSEN):
         return Refusal("there is no dense layer")
     literal = group.constants.get(anchor.args[1])
     if literal is None or anchor.output.dtype not in _DTYPES:
@@ -39,29 +48,66 @@ def dense(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
 
 
 def _kernel(epilogue: Epilogue, weight: Array, target: Target) -> Kernel:
-    anchor = epilogue.anchor
-    units, inputs = weight.shape
-    leading = epilogue.extents[:-1]
-    rows = int(np.prod(leading))
-    dtype = anchor.output.dtype
+    units = weight.shape[0]
+    rows = math.prod(epilogue.extents[:-1])
+    dtype = epilogue.anchor.output.dtype
     schedule = default_schedule(target, dtype, rows, units)
-    parameters = epilogue.parameters
-    _, source = parameters.value(anchor.args[0], "data")
-    packed = parameters.packed(pack_units(weight, schedule.width), "weights")
+    writer = _Writer(epilogue, schedule)
+    halves = units % (2 * schedule.width) == 0
+    if epilogue.anchor.op.name == STRASSEN and halves:
+        return writer.in_quarters(weight, rows, epilogue.anchor.attrs.chunk)
+    return writer.plain(weight, rows)
 
-    def element(_batch: Expr, row: Expr, step: Expr) -> Expr:
-        return Load(source, (*unflattened(row, leading), step))
 
-    def weights(_batch: Expr, block: Expr, step: Expr, vector: int) -> Expr:
-        lanes = Ramp(Const(vector * schedule.lanes), 1, schedule.lanes)
-        return Load(packed, (block, step, lanes))
+class _Writer:
+    """Writes one dense layer, in one way or another."""
 
-    def finish(spot: Spot, sums: Expr) -> Stmt:
-        at = (*unflattened(spot.row, leading), spot.columns)
-        return epilogue.store(at, sums, spot.condition)
+    def __init__(self, epilogue: Epilogue, schedule: ProductSchedule) -> None:
+        self.epilogue, self.schedule = epilogue, schedule
+        self.parameters = epilogue.parameters
+        self.leading = epilogue.extents[:-1]
+        self.dtype = epilogue.anchor.output.dtype
+        _, self.source = self.parameters.value(epilogue.anchor.args[0], "data")
 
-    product = Product(1, rows, units, inputs, dtype, schedule, element, weights, finish)
-    return parameters.kernel(product.body())
+    def plain(self, weight: Array, rows: int) -> Kernel:
+        units, inputs = weight.shape
+        schedule = self.schedule
+        packed = self.parameters.packed(pack_units(weight, schedule.width), "weights")
+
+        def weights(_batch: Expr, block: Expr, step: Expr, vector: int) -> Expr:
+            lanes = Ramp(Const(vector * schedule.lanes), 1, schedule.lanes)
+            return Load(packed, (block, step, lanes))
+
+        def element(_batch: Expr, row: Expr, step: Expr) -> Expr:
+            return self.element(row, step)
+
+        shape = (1, rows, units, inputs)
+        product = Product(*shape, self.dtype, schedule, element, weights, self.finish)
+        return self.parameters.kernel(product.body())
+
+    def in_quarters(self, weight: Array, rows: int, chunk: int) -> Kernel:
+        """By Strassen's algorithm."""
+        units, inputs = weight.shape
+        packed = pack_products(weight, self.schedule.width, chunk)
+        product = Strassen(
+            *(rows, units, inputs, chunk),
+            self.dtype,
+            self.schedule,
+            self.element,
+            self.parameters.packed(packed, "weights"),
+            lambda row, columns: (self.epilogue.target, self.at(row, columns)),
+            self.finish,
+        )
+        return self.parameters.kernel(product.body())
+
+    def at(self, row: Expr, last: Expr) -> tuple[Expr, ...]:
+        return (*unflattened(row, self.leading), last)
+
+    def element(self, row: Expr, step: Expr) -> Expr:
+        return Load(self.source, self.at(row, step))
+
+    def finish(self, spot: Spot, sums: Expr) -> Stmt:
+        return self.epilogue.store(self.at(spot.row, spot.columns), sums, spot.condition)
 
 
 def pack_units(weight: Array, width: int) -> Array:

@@ -17,11 +17,8 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.image import (
     ImageWriter,
-    needed,
     no_image,
-    not_pointwise,
-    not_readable,
-    operands,
+    unfit_epilogue,
     vector_lanes,
 )
 from graft.backends.host.kernels.tile import Tile
@@ -74,7 +71,7 @@ def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Kernel | R
     reason = (
         no_image(result)
         or _unfit(anchor, literal.array, data, result)
-        or _unfit_epilogue(group, stores, anchor)
+        or unfit_epilogue(group, stores, anchor)
     )
     if reason:
         return Refusal(reason)
@@ -98,13 +95,6 @@ def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str |
         if attrs.padding[axis] > before or last >= data.shape[2 + axis] + behind:
             return "the halo of the data is narrower than the padding"
     return None
-
-
-def _unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
-    after = needed(group, group.nodes[-1].output, {anchor.output})
-    shape, block = stores[group.output].shape, stores[group.output].block
-    values = operands(after, {anchor.output})
-    return not_pointwise(after) or not_readable(group, stores, values, shape, block)
 
 
 class _Writer(ImageWriter):

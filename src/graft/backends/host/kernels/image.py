@@ -137,6 +137,14 @@ def not_readable(
     return None
 
 
+def unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
+    """Why what follows the anchor cannot be computed on its vectors, if it cannot."""
+    after = needed(group, group.nodes[-1].output, {anchor.output})
+    shape, block = stores[group.output].shape, stores[group.output].block
+    values = operands(after, {anchor.output})
+    return not_pointwise(after) or not_readable(group, stores, values, shape, block)
+
+
 def reader(parameters: Parameters, point: Point) -> Reader:
     """Reads operands at a point; a blocked one with a single row, say, is broadcast along it."""
 

@@ -65,7 +65,7 @@ def image_mean(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
         return Refusal("there is no mean")
     source = anchor.args[0]
     shape = static_shape(source)
-    if len(anchor.args) > 1 or len(shape) != 4 or 0 in shape or not _over_pixels(anchor):
+    if len(anchor.args) > 1 or len(shape) != 4 or 0 in shape or not over_pixels(anchor):
         return Refusal("the mean is not over the rows and columns of an image")
     before = needed(group, source, ())
     read = operands(before, ()) if before else [source]
@@ -88,7 +88,7 @@ def image_mean(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     return parameters.kernel(_Writer(parameters, schedule, anchor, block).body())
 
 
-def _over_pixels(anchor: Node) -> bool:
+def over_pixels(anchor: Node) -> bool:
     axes = anchor.attrs.axes
     return axes is not None and {axis % 4 for axis in axes} == {2, 3}
 

@@ -20,6 +20,7 @@ from graft.ir.graph import Node, Value
 from graft.loop.build import Term
 from graft.loop.ir import INDEX, Broadcast, Const, Expr, Load
 from graft.ops.scalar import SCALARS
+from graft.ops.slicing import slice_positions
 
 At = tuple[Index, ...]
 # More loads than this for one element, and making the tensors in between is better.
@@ -146,8 +147,8 @@ def _strided_slice(pull: Pull, node: Node, value: Value, at: At) -> Expr:
     found = list(at)
     for axis, begin, end, stride in zip(axes, attrs.begin, attrs.end, strides, strict=True):
         axis %= len(shape)
-        first, _, step = slice(begin, end, stride).indices(shape[axis])
-        found[axis] = at[axis].scaled(step).moved(first)
+        places = slice_positions(begin, end, stride, shape[axis])
+        found[axis] = at[axis].scaled(places.step).moved(places.start)
     return pull.value(node.args[0], tuple(found))
 
 

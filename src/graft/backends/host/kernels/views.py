@@ -73,7 +73,7 @@ def merged(shape: Extents, operands: Iterable[Extents], apart: int = 0) -> Axes:
             runs[-1] = (runs[-1][0], axis + 1)
         else:
             runs.append((axis, axis + 1))
-        had = has if has is not None or len(runs) > 1 else had
+        had = had if has is None else has
     runs += [(axis, axis + 1) for axis in range(rank - apart, rank)]
     return Axes(shape, tuple(runs) or ((0, 0),))
 

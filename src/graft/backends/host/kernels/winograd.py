@@ -1,29 +1,40 @@
-"""Winograd's algorithm F(4x4, 3x3): 3x3 convolutions with a quarter of the multiplications.
+"""Winograd's algorithm for 3x3 convolutions: fewer multiplications for more additions.
 
-Tiles of 6x6 input pixels become 36 numbers per channel, the weights 36 per pair of channels; 36
-matrix products over the channels replace the convolution, and a transform back gives 4x4 pixels.
+Tiles of pixels become a few dozen numbers ("points") per channel, and so do the weights per pair of
+channels; a matrix product over the channels at each point replaces the convolution, and a transform
+back gives the pixels. F(4x4, 3x3) needs a quarter of the multiplications, F(2x2, 3x3) four ninths.
 A job is a chunk of tiles and a share of the result's channel blocks: it transforms its tiles into
-scratch memory, multiplies, and transforms back through the epilogue. The price is rounding: the
-transforms' numbers grow, and the largest error is some ten times that of direct summation.
+scratch memory, multiplies, and transforms back through the epilogue. The price is rounding, see
+`docs/decisions/0009-winograd-nodes.md`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
-
-import numpy as np
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.border import zero_border
+from graft.backends.host.kernels.conv_plan import WINOGRAD
+from graft.backends.host.kernels.image import (
+    ImageWriter,
+    modulo,
+    over,
+    unfit_epilogue,
+    vector_lanes,
+)
 from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
-from graft.backends.host.point import BlockedPoint, computed, plus, times
-from graft.backends.host.storage import Halo, Storage
+from graft.backends.host.kernels.winograd_matrices import (
+    halo,
+    pack_weights,
+    tiles_along,
+    transforms,
+)
+from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
+from graft.backends.host.point import BlockedPoint, plus, times
 from graft.base.dtypes import Array, DType
-from graft.ir.graph import Node, Value
+from graft.ir.graph import Node
 from graft.llvm.target import Target
 from graft.loop.ir import (
     Allocate,
@@ -40,6 +51,7 @@ from graft.loop.ir import (
     Let,
     Load,
     LoopKind,
+    Prefetch,
     Ramp,
     Scope,
     Stmt,
@@ -48,44 +60,16 @@ from graft.loop.ir import (
 )
 from graft.rewrite.rule import Refusal
 
-OUT, IN = 4, 6  # pixels of a tile along one side
-POINTS = IN * IN
+# Floats between transformed tiles in memory: a power of two apart, they would all want the same
+# few places of the first cache.
+PITCH = 16
 
-# Where the polynomials behind the algorithm are evaluated, beside infinity. The textbook's nodes
-# 0, 1, -1, 2, -2 make five times the error; these and the matrices for data are exact in binary.
-NODES = (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2))
+# How many vectors of weights are asked for ahead of their use: memory takes its time, and what the
+# processor fetches on its own ends at each page.
+PREFETCHED = 32
 
-
-def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
-    """Coefficients, lowest first, of the product of x minus each root."""
-    found = [Fraction(1)]
-    for root in roots:
-        raised = [Fraction(0), *found]
-        found = [r - root * f for r, f in zip(raised, [*found, Fraction(0)], strict=True)]
-    return found
-
-
-def _matrices() -> tuple[Array, Array, Array]:
-    """Toom and Cook's construction: the transforms of data, of results and of weights."""
-    others = [[n for n in NODES if n != node] for node in NODES]
-    data = [[*_polynomial(rest), Fraction(0)] for rest in others]
-    data.append(_polynomial(NODES))
-    result = [[*(n**i for n in NODES), Fraction(i == OUT - 1)] for i in range(OUT)]
-    scale = [math.prod(n - o for o in rest) for n, rest in zip(NODES, others, strict=True)]
-    weight = [[n**i / s for i in range(3)] for n, s in zip(NODES, scale, strict=True)]
-    weight.append([Fraction(0), Fraction(0), Fraction(1)])
-    data_array, result_array, weight_array = (
-        np.array([[float(number) for number in row] for row in matrix])
-        for matrix in (data, result, weight)
-    )
-    return data_array, result_array, weight_array
-
-
-_INPUT, _OUTPUT, _WEIGHT = _matrices()
-
-# Fewer tiles than this do not pay: the transformed weights would be read for too little.
-LEAST_TILES = 12
-LEAST_CHANNELS = 32
+# Fewer tiles than this would read the transformed weights for too little work.
+LEAST_CHUNK = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,249 +81,169 @@ class WinogradSchedule:
     shares: int
 
 
-def eligible(conv: Node, weight: Array) -> bool:
-    """Whether the algorithm is possible and pays."""
-    attrs = conv.attrs
-    shape = [dim for dim in conv.output.shape or () if isinstance(dim, int)]
-    plain = weight.shape[2:] == (3, 3) and tuple(attrs.strides) == (1, 1)
-    plain = plain and tuple(attrs.dilation) == (1, 1) and attrs.groups == 1
-    if not plain or len(shape) != 4 or min(weight.shape[:2]) < LEAST_CHANNELS:
-        return False
-    return shape[0] * -(-shape[2] // OUT) * -(-shape[3] // OUT) >= LEAST_TILES
-
-
-def halo(conv: Node) -> Halo:
-    """The halo that whole tiles need around the image that the convolution reads."""
-    _, _, height, width = (dim for dim in conv.args[0].shape or () if isinstance(dim, int))
-    _, _, rows, columns = (dim for dim in conv.output.shape or () if isinstance(dim, int))
-    top, left = int(conv.attrs.padding[0]), int(conv.attrs.padding[1])
-    bottom = -(-rows // OUT) * OUT + IN - OUT - height - top
-    right = -(-columns // OUT) * OUT + IN - OUT - width - left
-    return top, left, max(0, bottom), max(0, right)
-
-
-def default_schedule(target: Target, tiles: int, channels: int, blocks: int) -> WinogradSchedule:
-    """Chunks whose transformed tiles take half of the second cache; shares to fill the threads."""
-    lanes = min(target.lanes(DType.FLOAT32), 16)
+def chunk_of(target: Target, tiles: int, tile_bytes: int) -> int:
+    """Tiles of a chunk: transformed, they take half of the second cache."""
     cache = target.cache_bytes[1] if len(target.cache_bytes) > 1 else 1 << 19
-    most = max(LEAST_TILES, cache // 2 // (POINTS * channels * 4))
-    wanted = 1 if tiles < 2 * LEAST_TILES else max(2, -(-tiles // most))
-    chunk = -(-tiles // wanted)
-    shares = next((s for s in (4, 2) if blocks % s == 0 and wanted < s), 1)
+    most = max(LEAST_CHUNK, cache // 2 // tile_bytes)
+    wanted = 1 if tiles < LEAST_CHUNK else max(2, -(-tiles // most))
+    return -(-tiles // wanted)
+
+
+def default_schedule(
+    target: Target, lanes: int, tiles: int, tile_bytes: int, blocks: int
+) -> WinogradSchedule:
+    """The schedule without a search: enough shares to occupy the threads."""
+    chunk = chunk_of(target, tiles, tile_bytes)
+    chunks = -(-tiles // chunk)
+    shares = next((s for s in (8, 4, 2) if blocks % s == 0 and chunks < s), 1)
     return WinogradSchedule(lanes, chunk, shares)
 
 
 def winograd(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
-    """A 3x3 convolution with whatever follows it."""
+    """A convolution for which the algorithm was chosen, with whatever follows it."""
     anchor = group.anchor
-    if anchor is None or anchor.op.name != "nn.conv2d":
-        return Refusal("there is no convolution")
+    if anchor is None or anchor.op.name != WINOGRAD:
+        return Refusal("Winograd's algorithm was not chosen")
     literal = group.constants.get(anchor.args[1])
-    if literal is None or not eligible(anchor, literal.array):
-        return Refusal("not a 3x3 convolution that is large enough")
     data, result = stores[group.outer(anchor.args[0])], stores[group.output]
-    lanes = min(target.lanes(DType.FLOAT32), 16)
-    if not data.block or data.block % lanes or not result.block or result.block % lanes:
-        return Refusal("the images are not in blocks of whole vectors")
+    if literal is None or not data.block or not result.block:
+        return Refusal("the weights are not constant, or the images not blocked")
     if any(have < need for have, need in zip(data.halo, halo(anchor), strict=True)):
         return Refusal("the halo is too narrow for whole tiles")
+    reason = unfit_epilogue(group, stores, anchor)
+    if reason is not None:
+        return Refusal(reason)
     parameters = Parameters(group, stores)
-    return parameters.kernel(_Writer(parameters, target, literal.array).body())
+    return parameters.kernel(_Writer(parameters, target, anchor, literal.array).body())
 
 
-def pack_weights(weight: Array, block: int) -> Array:
-    """Transformed weights as [out / block, point, in, block]."""
-    transformed = _WEIGHT @ weight.astype(np.float64) @ _WEIGHT.T
-    out, channels = weight.shape[:2]
-    points = transformed.reshape(out // block, block, channels, POINTS)
-    return np.ascontiguousarray(points.transpose(0, 3, 2, 1)).astype(weight.dtype)
-
-
-class _Names:
-    """Let-bound vectors, collected in order and then wrapped around a statement."""
-
-    def __init__(self, tag: str, lanes: int) -> None:
-        self.tag = tag
-        self.lanes = lanes
-        self.bound: list[tuple[Var, Expr]] = []
-
-    def name(self, value: Expr) -> Var:
-        var = Var(f"{self.tag}{len(self.bound)}", DType.FLOAT32, self.lanes)
-        self.bound.append((var, value))
-        return var
-
-    def around(self, body: Stmt) -> Stmt:
-        for var, value in reversed(self.bound):
-            body = Let(var, value, body)
-        return body
-
-
-def _combined(names: _Names, row: Array, vectors: Sequence[Expr]) -> Expr:
-    """A linear combination."""
-    total: Expr | None = None
-    for factor, vector in zip(row.tolist(), vectors, strict=True):
-        if factor == 0:
-            continue
-        scaled = vector
-        if abs(factor) != 1:
-            number = Const(float(abs(factor)), DType.FLOAT32, names.lanes)
-            scaled = Binary(BinaryKind.MULTIPLY, number, vector)
-        if total is None:
-            zero = Const(0.0, DType.FLOAT32, names.lanes)
-            total = scaled if factor > 0 else Binary(BinaryKind.SUBTRACT, zero, scaled)
-        else:
-            kind = BinaryKind.ADD if factor > 0 else BinaryKind.SUBTRACT
-            total = Binary(kind, total, scaled)
-    assert total is not None
-    return names.name(total)
-
-
-def _transformed(names: _Names, matrix: Array, grid: list[list[Expr]]) -> list[list[Expr]]:
-    """matrix @ grid @ matrix.T, of vectors."""
-    columns = [
-        [_combined(names, row, [line[c] for line in grid]) for row in matrix]
-        for c in range(len(grid[0]))
-    ]
-    size = len(matrix)
-    return [
-        [_combined(names, row, [column[r] for column in columns]) for row in matrix]
-        for r in range(size)
-    ]
-
-
-class _Writer:
+class _Writer(ImageWriter):
     """Writes the loop nest."""
 
-    def __init__(self, parameters: Parameters, target: Target, weight: Array) -> None:
-        group = parameters.group
-        anchor = group.anchor
-        assert anchor is not None
-        self.group = group
+    def __init__(self, parameters: Parameters, target: Target, anchor: Node, weight: Array) -> None:
         self.anchor = anchor
+        self.matrices = transforms(anchor.attrs.tile)
         self.data, self.source = parameters.value(anchor.args[0], "data")
-        self.result: Storage = parameters.stores[group.output]
-        self.weights = parameters.packed(pack_weights(weight, self.result.block), "weights")
-        self.epilogue = {v: parameters.value(v) for v in self._read_later()}
-        self.target = parameters.value(group.output, "result")[1]
+        block = parameters.stores[parameters.group.output].block
+        super().__init__(parameters, vector_lanes(target, DType.FLOAT32, block))
+        self.weights = parameters.packed(pack_weights(self.matrices, weight, block), "weights")
         self.channels = weight.shape[1]
-        batch, outputs, rows, columns = self.result.shape
-        self.blocks = outputs // self.result.block
-        self.across, self.down = -(-columns // OUT), -(-rows // OUT)
-        self.tiles = batch * self.down * self.across
-        self.schedule = default_schedule(target, self.tiles, self.channels, self.blocks)
-        self.most = most_pixels(target, self.result.block // self.schedule.lanes)
-        chunk = Const(self.schedule.chunk)
-        points, channels = Const(POINTS), Const(self.channels)
-        block = Const(self.result.block)
-        self.inputs = Buffer("inputs", DType.FLOAT32, (points, chunk, channels), Scope.HEAP)
-        self.sums = Buffer("products", DType.FLOAT32, (points, chunk, block), Scope.HEAP)
-        self.block, self.first = Var("block"), Var("first")
-
-    def _read_later(self) -> list[Value]:
-        inside = {value for node in self.group.nodes for value in node.outputs}
-        reads = (v for node in self.group.epilogue for v in node.args if v not in inside)
-        return list(dict.fromkeys(reads))
+        self.blocks = self.result.shape[1] // block
+        batch, _, rows, columns = self.result.shape
+        out, points = self.matrices.out, self.matrices.points
+        self.tiles_across, self.tiles_down = tiles_along(columns, out), tiles_along(rows, out)
+        self.tiles = batch * self.tiles_down * self.tiles_across
+        size = points * self.channels * DType.FLOAT32.numpy.itemsize
+        self.schedule = default_schedule(target, self.lanes, self.tiles, size, self.blocks)
+        self.most = most_pixels(target, block // self.lanes)
+        extents = Const(points), Const(self.schedule.chunk)
+        self.data_lanes = vector_lanes(target, DType.FLOAT32, self.data.block)
+        inputs = (*extents, Const(self.channels + PITCH))
+        self.inputs = Buffer("inputs", DType.FLOAT32, inputs, Scope.HEAP)
+        self.sums = Buffer("products", DType.FLOAT32, (*extents, Const(block)), Scope.HEAP)
+        self.held = Buffer("held", DType.INT64, (Const(1),), Scope.HEAP)
+        self.first = Var("first")
 
     def body(self) -> Stmt:
         chunks = -(-self.tiles // self.schedule.chunk)
         shares = self.schedule.shares
-        share = self.blocks // shares
-        job, local, count = Var("job"), Var("local"), Var("count")
-        start = times(_over(job, shares), self.schedule.chunk)
-        left = Binary(BinaryKind.SUBTRACT, Const(self.tiles), self.first)
+        job, chunk, local, count = Var("job"), Var("chunk"), Var("local"), Var("count")
+        # a thread keeps its transformed tiles while its jobs are shares of one chunk
+        here = (Const(0),)
+        forward = Block((self.forward(count), Store(self.held, here, chunk)))
+        is_new = Compare(CompareKind.NOT_EQUAL, Load(self.held, here), chunk)
         per_block = Let(
             self.block,
-            plus(times(_modulo(job, shares), share), local),
+            plus(times(modulo(job, shares), self.blocks // shares), local),
             Block((self.products(), self.back(count), self.border())),
         )
-        work: Stmt = Block((self.forward(count), For(local, Const(0), Const(share), per_block)))
-        work = Allocate(self.inputs, Allocate(self.sums, work))
+        each = For(local, Const(0), Const(self.blocks // shares), per_block)
+        left = Binary(BinaryKind.SUBTRACT, Const(self.tiles), self.first)
         fewer = Binary(BinaryKind.MINIMUM, Const(self.schedule.chunk), left)
-        work = Let(self.first, start, Let(count, fewer, work))
-        return For(job, Const(0), Const(chunks * shares), work, LoopKind.PARALLEL)
+        work: Stmt = Let(count, fewer, Block((If(is_new, forward), each)))
+        work = Let(self.first, times(chunk, self.schedule.chunk), work)
+        work = Let(chunk, over(job, shares), work)
+        loop = For(job, Const(0), Const(chunks * shares), work, LoopKind.PARALLEL)
+        whole: Stmt = Block((Store(self.held, here, Const(-1)), loop))
+        for buffer in (self.held, self.sums, self.inputs):
+            whole = Allocate(buffer, whole)
+        return whole
 
     def located(self, tile: Expr, tag: str, body: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
         """The body with the batch and the first row and column of a tile's result."""
         number, batch = Var(f"number{tag}"), Var(f"batch{tag}")
         row, column = Var(f"row{tag}"), Var(f"column{tag}")
+        out = self.matrices.out
         inner = body(batch, row, column)
-        inner = Let(column, times(_modulo(number, self.across), OUT), inner)
-        line = _modulo(_over(number, self.across), self.down)
-        inner = Let(row, times(line, OUT), inner)
-        inner = Let(batch, _over(number, self.across * self.down), inner)
+        inner = Let(column, times(modulo(number, self.tiles_across), out), inner)
+        line = modulo(over(number, self.tiles_across), self.tiles_down)
+        inner = Let(row, times(line, out), inner)
+        inner = Let(batch, over(number, self.tiles_across * self.tiles_down), inner)
         return Let(number, plus(self.first, tile), inner)
 
     def forward(self, count: Expr) -> Stmt:
         """The chunk's tiles, transformed into scratch memory."""
         tile, block = Var("tile_in"), Var("block_in")
-        lanes, size = self.schedule.lanes, self.data.block
-        padding = self.anchor.attrs.padding
-        top, left = self.data.halo[0] - int(padding[0]), self.data.halo[1] - int(padding[1])
+        size = self.data.block
 
         def transform(batch: Expr, row: Expr, column: Expr) -> Stmt:
-            statements = []
-            for vector in range(size // lanes):
-                names = _Names(f"in{vector}_", lanes)
-                ramp = Ramp(Const(vector * lanes), 1, lanes)
-                grid: list[list[Expr]] = [
-                    [
-                        names.name(
-                            Load(
-                                self.source,
-                                (batch, block, plus(row, top + i), plus(column, left + j), ramp),
-                            )
-                        )
-                        for j in range(IN)
-                    ]
-                    for i in range(IN)
-                ]
-                found = _transformed(names, _INPUT, grid)
-                channel = Ramp(plus(times(block, size), vector * lanes), 1, lanes)
-                stores = tuple(
-                    Store(self.inputs, (Const(i * IN + j), tile, channel), found[i][j])
-                    for i in range(IN)
-                    for j in range(IN)
-                )
-                statements.append(names.around(Block(stores)))
-            blocks = Const(self.channels // size)
-            return For(block, Const(0), blocks, Block(tuple(statements)))
+            vectors = range(0, size, self.data_lanes)
+            at = (batch, block, row, column)
+            body = Block(tuple(self.transformed_tile(tile, at, first) for first in vectors))
+            return For(block, Const(0), Const(self.channels // size), body)
 
         return For(tile, Const(0), count, self.located(tile, "_in", transform))
 
+    def transformed_tile(self, tile: Expr, at: tuple[Expr, Expr, Expr, Expr], first: int) -> Stmt:
+        """One vector of channels of one tile."""
+        batch, block, row, column = at
+        lanes, side, padding = self.data_lanes, self.matrices.side, self.anchor.attrs.padding
+        top, left = self.data.halo[0] - int(padding[0]), self.data.halo[1] - int(padding[1])
+        names = Names(f"in{first}_", lanes)
+        ramp = Ramp(Const(first), 1, lanes)
+
+        def pixel(i: int, j: int) -> Expr:
+            place = (plus(row, top + i), plus(column, left + j))
+            return names.name(Load(self.source, (batch, block, *place, ramp)))
+
+        grid: Grid = [[pixel(i, j) for j in range(side)] for i in range(side)]
+        found = transformed(names, self.matrices.data, grid)
+        channel = Ramp(plus(times(block, self.data.block), first), 1, lanes)
+        stores = tuple(
+            Store(self.inputs, (Const(point), tile, channel), found[point // side][point % side])
+            for point in range(self.matrices.points)
+        )
+        return names.around(Block(stores))
+
     def products(self) -> Stmt:
-        """For one block of the result, the 36 matrix products over the channels."""
-        point, channel = Var("point"), Var("channel")
-        lanes = self.schedule.lanes
-        vectors = self.result.block // lanes
+        """For one block of the result, the matrix products over the channels."""
+        point = Var("point")
         parts: list[Stmt] = []
         start = 0
         for size, count in balanced(self.schedule.chunk, self.most):
-            tile = Tile(size, vectors, lanes, f"_{start}")
+            tile = Tile(size, self.result.block // self.lanes, self.lanes, f"_{start}")
             number = Var(f"part{tile.tag}")
             first = plus(times(number, size), start)
-            parts.append(
-                For(number, Const(0), Const(count), self.product(tile, point, channel, first))
-            )
+            parts.append(For(number, Const(0), Const(count), self.product(tile, point, first)))
             start += size * count
-        return For(point, Const(0), Const(POINTS), Block(tuple(parts)))
+        return For(point, Const(0), Const(self.matrices.points), Block(tuple(parts)))
 
-    def product(self, tile: Tile, point: Var, channel: Var, first: Expr) -> Stmt:
-        own = Var(f"{channel.name}{tile.tag}")
+    def product(self, tile: Tile, point: Var, first: Expr) -> Stmt:
+        """Some tiles at one point times the weights there."""
+        channel = Var(f"channel{tile.tag}")
+        ramps = [Ramp(Const(v * tile.lanes), 1, tile.lanes) for v in range(tile.vectors)]
         step = tile.step(
-            lambda pixel: Load(self.inputs, (point, plus(first, pixel), own)),
-            lambda v: Load(
-                self.weights,
-                (self.block, point, own, Ramp(Const(v * tile.lanes), 1, tile.lanes)),
-            ),
+            lambda pixel: Load(self.inputs, (point, plus(first, pixel), channel)),
+            lambda v: Load(self.weights, (self.block, point, channel, ramps[v])),
         )
         store = tile.each(
             lambda pixel, v: Store(
-                self.sums,
-                (point, plus(first, pixel), Ramp(Const(v * tile.lanes), 1, tile.lanes)),
-                tile.value(pixel, v),
+                self.sums, (point, plus(first, pixel), ramps[v]), tile.value(pixel, v)
             )
         )
-        reduction = For(own, Const(0), Const(self.channels), step)
+        ahead = (self.block, point, plus(channel, PREFETCHED), Const(0))
+        step = Block((Prefetch(self.weights, ahead), step))
+        reduction = For(channel, Const(0), Const(self.channels), step)
         return Allocate(tile.accumulators, Block((tile.clear(), reduction, store)))
 
     def back(self, count: Expr) -> Stmt:
@@ -347,69 +251,47 @@ class _Writer:
         tile = Var("tile_out")
 
         def transform(batch: Expr, row: Expr, column: Expr) -> Stmt:
-            vectors = self.result.block // self.schedule.lanes
-            parts = tuple(self.pixels(tile, batch, row, column, v) for v in range(vectors))
-            return Block(parts)
+            return Block(
+                tuple(self.tile_of_pixels(tile, batch, row, column, v) for v in self.vectors)
+            )
 
         return For(tile, Const(0), count, self.located(tile, "_out", transform))
 
-    def pixels(self, tile: Var, batch: Expr, row: Expr, column: Expr, vector: int) -> Stmt:
-        lanes = self.schedule.lanes
-        names = _Names(f"out{vector}_", lanes)
-        ramp = Ramp(Const(vector * lanes), 1, lanes)
-        grid: list[list[Expr]] = [
-            [names.name(Load(self.sums, (Const(i * IN + j), tile, ramp))) for j in range(IN)]
-            for i in range(IN)
+    def tile_of_pixels(self, tile: Var, batch: Expr, row: Expr, column: Expr, first: int) -> Stmt:
+        """One vector of channels of one tile's pixels."""
+        lanes, out, side = self.lanes, self.matrices.out, self.matrices.side
+        names = Names(f"out{first}_", lanes)
+        ramp = Ramp(Const(first), 1, lanes)
+        grid: Grid = [
+            [names.name(Load(self.sums, (Const(i * side + j), tile, ramp))) for j in range(side)]
+            for i in range(side)
         ]
-        found = _transformed(names, _OUTPUT, grid)
+        found = transformed(names, self.matrices.result, grid)
         rows: list[Stmt] = []
-        for i in range(OUT):
-            line = tuple(
-                self.guarded(
-                    self.store(batch, row, column, i, j, vector, found[i][j]), column, j, 3
-                )
-                for j in range(OUT)
-            )
-            rows.append(self.guarded(Block(line), row, i, 2))
+        for i in range(out):
+            line: list[Stmt] = []
+            for j in range(out):
+                place = plus(row, i), plus(column, j)
+                point = BlockedPoint(batch, self.block, *place, first, lanes, self.result.block)
+                store = self.store(point, {self.anchor.output: found[i][j]})
+                line.append(self.guarded(store, column, j, 3))
+            rows.append(self.guarded(Block(tuple(line)), row, i, 2))
         return names.around(Block(tuple(rows)))
 
     def guarded(self, body: Stmt, start: Expr, offset: int, axis: int) -> Stmt:
         """The body where a tile's row or column is within the image."""
         extent = self.result.shape[axis]
-        if offset == 0 or extent % OUT == 0:
+        if offset == 0 or extent % self.matrices.out == 0:
             return body
         return If(Compare(CompareKind.LESS, plus(start, offset), Const(extent)), body)
-
-    def store(
-        self, batch: Expr, row: Expr, column: Expr, i: int, j: int, vector: int, value: Expr
-    ) -> Stmt:
-        lanes, size = self.schedule.lanes, self.result.block
-        here, there = plus(row, i), plus(column, j)
-        point = BlockedPoint(batch, self.block, here, there, vector * lanes, lanes, size)
-        values = computed(
-            self.group.epilogue,
-            {self.anchor.output: value},
-            lambda operand, axis: point.load(*self.epilogue[operand], axis),
-        )
-        top, left = self.result.halo[0], self.result.halo[1]
-        ramp = Ramp(Const(vector * lanes), 1, lanes)
-        at = (batch, self.block, plus(here, top), plus(there, left), ramp)
-        return Store(self.target, at, values[self.group.nodes[-1].output])
 
     def border(self) -> Stmt:
         """The result's halo; the job with a block's first chunk sees to it."""
         batch, row = Var("batch_border"), Var("row_border")
-        zeros = zero_border(self.result, self.target, batch, self.block, row)
+        buffer = self.parameters.value(self.group.output, "result")[1]
+        zeros = zero_border(self.result, buffer, batch, self.block, row)
         if not zeros:
             return Block(())
         body: Stmt = For(row, Const(0), Const(self.result.shape[2]), Block(tuple(zeros)))
         body = For(batch, Const(0), Const(self.result.shape[0]), body)
         return If(Compare(CompareKind.EQUAL, self.first, Const(0)), body)
-
-
-def _over(left: Expr, right: int) -> Expr:
-    return left if right == 1 else Binary(BinaryKind.FLOOR_DIVIDE, left, Const(right))
-
-
-def _modulo(left: Expr, right: int) -> Expr:
-    return Const(0) if right == 1 else Binary(BinaryKind.FLOOR_MODULO, left, Const(right))

@@ -1,0 +1,1 @@
+"""Regions as plain C, compiled by the C compiler of the machine."""

@@ -1,0 +1,73 @@
+"""Chooses the algorithm of each 3x3 convolution: direct summation, or Winograd's with some tile.
+
+A graph enters; where Winograd's algorithm is possible, pays and is allowed, `nn.conv2d` leaves as
+`nn.conv2d_winograd`, whose attribute says how large its tiles are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from graft.backends.host.convolution_cost import Layer, cost
+from graft.backends.host.options import Accuracy
+from graft.backends.host.storage import static_shape
+from graft.base.dtypes import DType
+from graft.ir.graph import Graph, Node
+from graft.llvm.target import Target
+from graft.ops.winograd import TILES
+from graft.rewrite.driver import Site, apply_rules
+from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal, Replacement, RuleSet
+
+# Channels come in blocks of this many at least.
+_BLOCK = 8
+_LEAST_CHANNELS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionOptions:
+    """The machine, and how exact the results have to be."""
+
+    target: Target
+    accuracy: Accuracy = Accuracy.DEFAULT
+
+
+def choose_convolutions(graph: Graph, options: ConvolutionOptions) -> Graph:
+    """Decide for every convolution; with strict accuracy all of them stay direct."""
+    if options.accuracy is Accuracy.STRICT:
+        return graph
+    rules = RuleSet("choose_convolutions")
+
+    @rules.rule(is_op("nn.conv2d"))
+    def winograd(site: Site) -> Replacement:
+        layer = _layer(site)
+        if isinstance(layer, Refusal):
+            return layer
+        tile = min((0, *TILES), key=lambda tile: cost(layer, tile, options.target))
+        if tile == 0:
+            return Refusal("direct summation is cheaper")
+        attrs = {one.name: getattr(site.node.attrs, one.name) for one in fields(site.node.attrs)}
+        return site.emit("nn.conv2d_winograd", *site.node.inputs, tile=tile, **attrs)
+
+    return apply_rules(graph, rules)
+
+
+def _layer(site: Site) -> Layer | Refusal:
+    """The convolution's extents, if the algorithm is possible."""
+    conv = site.node
+    weight = site.array(conv.args[1])
+    if weight is None or conv.output.dtype is not DType.FLOAT32:
+        return Refusal("the weights are not constant float32")
+    if weight.shape[2:] != (3, 3) or not _is_plain(conv):
+        return Refusal("it is no 3x3 convolution with steps of 1")
+    outputs, inputs = weight.shape[:2]
+    if outputs % _BLOCK or inputs % _BLOCK or min(outputs, inputs) < _LEAST_CHANNELS:
+        return Refusal("there are too few channels, or no whole blocks of them")
+    batch, _, rows, columns = static_shape(conv.output)
+    return Layer(batch, inputs, outputs, rows, columns)
+
+
+def _is_plain(conv: Node) -> bool:
+    attrs = conv.attrs
+    static = conv.output.tensor.is_static and conv.args[0].tensor.is_static
+    return static and {*attrs.strides, *attrs.dilation, attrs.groups} == {1}

@@ -1,0 +1,140 @@
+"""Which tensors are ranges of others: concatenations, splits and slices that need no copy.
+
+A range along an axis is contiguous where all axes outside of it have an extent of 1; of a blocked
+image, ranges of whole blocks of channels are. Producers then write straight into their part of a
+concatenation, and readers read straight from their part of what is split. Ranges begin where a
+vector may: at multiples of the arena's alignment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from graft.backends.host.storage import Storage, static_shape
+from graft.ir.graph import Graph, Node, Value
+from graft.passes.plan_memory import ALIGNMENT, is_view
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Indices of one tensor that are another tensor."""
+
+    value: Value
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Where a tensor lies within a concatenation."""
+
+    whole: Value
+    storage: Storage
+    offset: int
+
+
+def located(whole: Storage, axis: int, first: int, count: int) -> tuple[Storage, int] | None:
+    """The storage of a range along an axis and the byte at which it begins; None if scattered."""
+    shape = list(whole.shape)
+    if any(extent != 1 for extent in shape[:axis]) or not count or 0 in shape:
+        return None
+    if whole.block and axis == 1:
+        if first % whole.block or count % whole.block:
+            return None
+        inner = math.prod(whole.extents[2:])
+        offset = first // whole.block * inner
+    elif whole.block and axis != 0:
+        return None
+    else:
+        offset = first * math.prod(whole.extents[axis + 1 :])
+    offset *= whole.dtype.numpy.itemsize
+    shape[axis] = count
+    return None if offset % ALIGNMENT else (replace(whole, shape=tuple(shape)), offset)
+
+
+def ranges_of(values: Iterator[Value] | tuple[Value, ...], axis: int) -> Iterator[Range]:
+    """Tensors one behind the other along an axis."""
+    first = 0
+    for value in values:
+        count = static_shape(value)[axis]
+        yield Range(value, first, count)
+        first += count
+
+
+class Joins:
+    """The concatenations of a graph whose operands are computed for nothing else."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.fixed = {*graph.inputs, *graph.outputs}
+        self.views = {node.output: node.args[0] for node in graph.nodes if is_view(node)}
+
+    def joins(self, node: Node) -> bool:
+        """Whether the operands may be computed in their place."""
+        if node.op.name != "concatenate" or node.output in self.fixed:
+            return False
+        roots = [self.root(value) for value in node.args]
+        return len(set(roots)) == len(roots) and all(self.is_free(value) for value in roots)
+
+    def root(self, value: Value) -> Value:
+        """The tensor whose memory the value is, as far as nobody else reads it on the way."""
+        while value in self.views and value not in self.fixed and self.read_once(value):
+            value = self.views[value]
+        return value
+
+    def read_once(self, value: Value) -> bool:
+        return len(self.graph.users.get(value, ())) == 1
+
+    def is_free(self, value: Value) -> bool:
+        """Whether a kernel makes the value, and makes it for one reader."""
+        node = self.graph.producers.get(value)
+        if node is None or value in self.fixed or not self.read_once(value):
+            return False
+        return not is_view(node) and node.op.name not in ("constant", "concatenate", *CUTS)
+
+    def joints(self, storages: Mapping[Value, Storage]) -> dict[Value, Joint]:
+        """Where operands of concatenations go, under the storage chosen for each tensor."""
+        found: dict[Value, Joint] = {}
+        for node in self.graph.nodes:
+            if self.joins(node):
+                found.update(self._of(node, storages) or {})
+        return found
+
+    def _of(self, node: Node, storages: Mapping[Value, Storage]) -> dict[Value, Joint] | None:
+        whole = storages[node.output]
+        axis = node.attrs.axis % len(whole.shape)
+        found: dict[Value, Joint] = {}
+        for part in ranges_of(node.args, axis):
+            root = self.root(part.value)
+            place = located(whole, axis, part.first, part.count)
+            if place is None or storages[root].block != whole.block:
+                return None
+            storage = replace(place[0], shape=static_shape(root))
+            found[root] = Joint(node.output, storage, place[1])
+        return found
+
+
+CUTS = ("split", "strided_slice")
+
+
+def cuts(node: Node) -> tuple[int, list[Range]] | None:
+    """The axis and the ranges that a split or slice takes of its operand, if it is that simple."""
+    if node.op.name not in CUTS:
+        return None
+    shape = static_shape(node.args[0])
+    if node.op.name == "split":
+        axis = node.attrs.axis % len(shape)
+        return axis, list(ranges_of(node.outputs, axis))
+    attrs, taken = node.attrs, static_shape(node.output)
+    if len(node.args) > 1 or attrs.begin is None or {1} < {1, *(attrs.strides or ())}:
+        return None
+    axes = attrs.axes if attrs.axes is not None else range(len(attrs.begin))
+    begins = dict(zip((axis % len(shape) for axis in axes), attrs.begin, strict=True))
+    cut = [axis for axis, (a, b) in enumerate(zip(shape, taken, strict=True)) if a != b]
+    if len(cut) != 1 or not isinstance(begins[cut[0]], int):
+        return None
+    begin = int(begins[cut[0]])
+    first = begin + shape[cut[0]] if begin < 0 else begin
+    return cut[0], [Range(node.output, max(0, first), taken[cut[0]])]

@@ -1,0 +1,192 @@
+"""Direct convolution in numbers: which inputs each result needs, before any loop is written.
+
+Attributes and extents enter; phases, channels and halos leave. A transposed convolution with
+stride s is s ordinary ones per axis, each of which makes every s-th position of the result from its
+own share of the kernel: one description serves both, and no product with a zero is computed.
+Groups narrower than a vector are computed together, with zeros between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.backends.host.kernels import winograd_matrices
+from graft.backends.host.storage import Halo, static_shape
+from graft.base.dtypes import Array
+from graft.ir.graph import Node
+
+TRANSPOSED = "nn.conv2d_transpose"
+WINOGRAD = "nn.conv2d_winograd"
+CONVOLUTIONS = ("nn.conv2d", WINOGRAD, TRANSPOSED)
+
+# Zeros between narrow groups may multiply the work by this much, not more.
+MOST_WASTE = 4
+NARROWEST_SLAB = 8
+# Phases of a transposed convolution are code of their own each.
+MOST_PHASES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Positions of the result along one axis that read their inputs alike.
+
+    Number n of them is `first` + n * `step`, for `count` numbers; it reads the data at
+    n * `stride` + `start` + t * `spacing` for each tap t, whose weight is the kernel's element
+    `element` + t * `element_step`.
+    """
+
+    first: int
+    step: int
+    count: int
+    stride: int
+    start: int
+    spacing: int
+    taps: int
+    element: int = 0
+    element_step: int = 1
+
+    @property
+    def reads(self) -> tuple[int, int]:
+        """The first and last position of the data that is read."""
+        last = (self.taps - 1) * self.spacing
+        start = self.start + min(0, last)
+        return start, self.start + (self.count - 1) * self.stride + max(0, last)
+
+
+def phases(conv: Node, kernel: Sequence[int], axis: int) -> tuple[Phase, ...]:
+    """The phases along a spatial axis: one, or one per step of a transposed convolution."""
+    attrs, size = conv.attrs, kernel[axis]
+    count = static_shape(conv.output)[2 + axis]
+    stride, dilation = attrs.strides[axis], attrs.dilation[axis]
+    padding = int(attrs.padding[axis])
+    if conv.op.name != TRANSPOSED:
+        return (Phase(0, 1, count, stride, -padding, dilation, size),)
+    found: list[Phase] = []
+    common = math.gcd(stride, dilation)
+    for first in range(min(stride, count)):
+        # position p of the result takes element k where a position of the data fits it
+        place = first + padding
+        elements = [k for k in range(size) if (place - k * dilation) % stride == 0]
+        element = elements[0] if elements else 0
+        start = (place - element * dilation) // stride
+        number = -(-(count - first) // stride)
+        spacing, step = -(dilation // common), stride // common
+        found.append(Phase(first, stride, number, 1, start, spacing, len(elements), element, step))
+    return tuple(found)
+
+
+def read_halo(conv: Node, weight: Sequence[int]) -> Halo:
+    """The halo that the kernel of a convolution needs around the image it reads."""
+    return winograd_matrices.halo(conv) if conv.op.name == WINOGRAD else halo(conv, weight[2:])
+
+
+def halo(conv: Node, kernel: Sequence[int]) -> Halo:
+    """The halo that direct summation needs around the image it reads."""
+    extents = static_shape(conv.args[0])[2:]
+    before, behind = [], []
+    for axis in (0, 1):
+        reads = [phase.reads for phase in phases(conv, kernel, axis) if phase.taps]
+        before.append(max((-low for low, _ in reads), default=0))
+        behind.append(max((high + 1 - extents[axis] for _, high in reads), default=0))
+    top, left, bottom, right = (max(0, width) for width in (*before, *behind))
+    return top, left, bottom, right
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Output channels that are computed together (a slab), and the inputs that they read.
+
+    `count` neighbouring input channels are read for a slab; `unit` of them at a time lie within
+    one block of the data.
+    """
+
+    inputs: int  # of a group
+    outputs: int  # of a group
+    groups: int
+    slab: int
+    count: int
+    unit: int
+
+    def start(self, slab: int) -> int:
+        """The first input channel that a slab reads."""
+        wanted = slab * self.slab // self.outputs * self.inputs
+        return min(wanted, self.groups * self.inputs - self.count)
+
+
+def channels_of(
+    weight: Sequence[int], groups: int, block_in: int, block_out: int
+) -> Channels | None:
+    """How to go through the channels; None where zeros would be most of the work.
+
+    The weight is [outputs, inputs of a group, ...]. A narrower slab is taken where it reads less.
+    """
+    inputs, outputs = weight[1], weight[0] // groups
+    if groups == 1:
+        return Channels(inputs, outputs, 1, block_out, inputs, block_in)
+    slabs = [block_out, NARROWEST_SLAB] if block_out % NARROWEST_SLAB == 0 else [block_out]
+    found = [_slabs(inputs, outputs, groups, slab, block_in) for slab in slabs]
+    best = min(found, key=lambda channels: (channels.count, -channels.slab))
+    return best if best.count <= MOST_WASTE * inputs else None
+
+
+def _slabs(inputs: int, outputs: int, groups: int, slab: int, block_in: int) -> Channels:
+    whole = slab % outputs == 0
+    firsts = range(0, outputs * groups, slab)
+    touched = max((first + slab - 1) // outputs - first // outputs + 1 for first in firsts)
+    count = touched * inputs
+    unit = math.gcd(count if whole else inputs, block_in)
+    return Channels(inputs, outputs, groups, slab, count, unit)
+
+
+def ordinary_weights(conv: Node, weight: Array) -> Array:
+    """Weights as [outputs, inputs of a group, rows, columns], a transposed convolution's too."""
+    if conv.op.name != TRANSPOSED:
+        return weight
+    groups: int = conv.attrs.groups
+    inputs, outputs, rows, columns = weight.shape
+    split = weight.reshape(groups, inputs // groups, outputs, rows, columns)
+    return split.swapaxes(1, 2).reshape(groups * outputs, inputs // groups, rows, columns)
+
+
+def pack_weights(weight: Array, channels: Channels) -> Array:
+    """[outputs, inputs of a group, rows, columns] as [slab, unit, rows, columns, in, out]."""
+    outputs, _, rows, columns = weight.shape
+    slabs = outputs // channels.slab
+    spread = np.zeros((slabs, channels.slab, channels.count, rows, columns), weight.dtype)
+    for output in range(outputs):
+        slab, place = divmod(output, channels.slab)
+        first = output // channels.outputs * channels.inputs - channels.start(slab)
+        spread[slab, place, first : first + channels.inputs] = weight[output]
+    split = spread.reshape(
+        slabs, channels.slab, channels.count // channels.unit, channels.unit, rows, columns
+    )
+    return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
+
+
+def is_depthwise(conv: Node, weight: Sequence[int]) -> bool:
+    """Whether each channel has a kernel of its own and makes one channel."""
+    own = conv.attrs.groups == weight[0] == static_shape(conv.args[0])[1] and weight[1] == 1
+    return own and conv.op.name != TRANSPOSED
+
+
+def takes(conv: Node, weight: Sequence[int], block_in: int, block_out: int) -> str | None:
+    """Why a convolution with constant weights is not for the direct template, if it is not."""
+    attrs = conv.attrs
+    if conv.op.name == TRANSPOSED:
+        if math.prod(attrs.strides) > MOST_PHASES:
+            return "the transposed convolution has too many phases"
+        weight = (weight[1] * attrs.groups, weight[0] // attrs.groups, *weight[2:])
+    elif is_depthwise(conv, weight) and attrs.groups > 1:
+        return "the convolution is depthwise"
+    if channels_of(weight, attrs.groups, block_in, block_out) is None:
+        return "the groups are too narrow for vectors"
+    return None
+
+
+def fits_blocks(conv: Node, weight: Sequence[int], block_in: int, block_out: int) -> bool:
+    """Whether a convolution with constant weights has a template for blocked images."""
+    return is_depthwise(conv, weight) or takes(conv, weight, block_in, block_out) is None

@@ -1,0 +1,176 @@
+"""Whatever has tensor expressions: a group's nodes as tensors, scheduled by default and lowered.
+
+The last template: it takes what no other does, on row-major tensors of any dtype that machine code
+holds. Hand-written kernels are faster where they exist; this one is there for everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernels.expression_schedule import CannotScheduleError, default_schedule
+from graft.backends.host.storage import Storage, static_shape
+from graft.base.dtypes import Array, DType
+from graft.base.errors import InternalError
+from graft.ir.graph import Node, Value
+from graft.ir.types import TensorType
+from graft.llvm.target import Target
+from graft.llvm.types import SMALL_FLOATS
+from graft.loop.errors import ScheduleError
+from graft.loop.ir import Block, Buffer, Function
+from graft.loop.lower import lower
+from graft.loop.tensor import Tensor, in_order
+from graft.ops.expression.registry import Table, Unexpressed, express
+from graft.ops.expression.shapes import by_index, read
+from graft.ops.scalar import SCALARS
+from graft.rewrite.rule import Refusal
+
+# What LLVM code computes with, be it by way of another dtype.
+HELD = frozenset(
+    {
+        *(DType.BOOL, DType.FLOAT32, DType.FLOAT64, *SMALL_FLOATS),
+        *(DType.INT8, DType.INT16, DType.INT32, DType.INT64),
+        *(DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64),
+    }
+)
+
+
+def expression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """Any group whose nodes all have expressions."""
+    refused = _not_held(group, stores)
+    if refused is not None:
+        return refused
+    tensors = _Tensors(group, stores)
+    for number, node in enumerate(group.nodes):
+        refused = tensors.add(node, f"t{number}")
+        if refused is not None:
+            return refused
+    results = [tensors.result(value) for value in group.node.outputs]
+    wanted = [tensor for tensor in results if 0 not in _extents(tensor)]
+    arguments = [one for one in in_order(wanted) if one.body is None] + wanted
+    label = (f"{group.label} {_place(group.node)}",)
+    try:
+        function = _lowered(arguments, wanted, target, label)
+    except (CannotScheduleError, ScheduleError) as error:
+        return Refusal(f"no schedule: {error}")
+    passed = [tensors.argument(tensor) for tensor in arguments]
+    node = group.node
+    types = [value.type for value in node.args]
+    work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
+    return Kernel(function, tuple(passed), work)
+
+
+def _lowered(
+    arguments: Sequence[Tensor], results: Sequence[Tensor], target: Target, notes: tuple[str, ...]
+) -> Function:
+    if not results:  # nothing to compute
+        return Function("kernel", (), Block(()), notes)
+    return lower("kernel", arguments, default_schedule(results, target), notes)
+
+
+def _place(node: Node) -> str:
+    return (node.place.node if node.place else "") or node.output.name
+
+
+def _extents(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(int(getattr(extent, "value", 1)) for extent in tensor.shape)
+
+
+def _not_held(group: Group, stores: Stores) -> Refusal | None:
+    """Why machine code cannot have the group's tensors, if it cannot."""
+    for node in group.nodes:
+        for value in (*node.args, *node.outputs):
+            type_ = value.type
+            if not isinstance(type_, TensorType) or not type_.is_static:
+                return Refusal(f"%{value.name} has no static shape")
+            if type_.dtype not in HELD:
+                return Refusal(f"machine code does not hold {type_.dtype}")
+    outer = [group.outer(value) for value in group.reads() if value not in group.constants]
+    for value in (*outer, *group.node.outputs):
+        if stores[value].block:
+            return Refusal(f"%{value.name} is not row-major")
+    return None
+
+
+def _is_flat(group: Group) -> bool:
+    """Whether all is element by element, so that any shape will do."""
+    shape = static_shape(group.output)
+    simple = SCALARS.keys() - {"nn.bias_add"}
+    values = {value for node in group.nodes for value in (*node.args, *node.outputs)}
+    shapes = (static_shape(value) for value in values)
+    same = all(one == shape or math.prod(one) == 1 for one in shapes)
+    outputs = all(static_shape(node.output) == shape for node in group.nodes)
+    return same and outputs and all(node.op.name in simple for node in group.nodes)
+
+
+class _Tensors:
+    """The tensors of a group's values, and what stands for them when the kernel is called."""
+
+    def __init__(self, group: Group, stores: Stores) -> None:
+        self._group, self._stores = group, stores
+        self._is_flat = _is_flat(group)
+        self._tensors: dict[Value, Tensor] = {}
+        self._arguments: dict[str, Value | Array] = {}
+        for number, value in enumerate(group.reads()):
+            self._tensors[value] = self._input(value, f"a{number}")
+
+    def _input(self, value: Value, name: str, dtype: DType | None = None) -> Tensor:
+        literal = self._group.constants.get(value)
+        if literal is None:
+            outer = self._group.outer(value)
+            storage, self._arguments[name] = self._stores[outer], outer
+        else:
+            storage = Storage(literal.type.dtype, literal.array.shape)
+            self._arguments[name] = storage.pack(literal.array)
+        return Tensor(replace(self._viewed(storage), dtype=dtype or storage.dtype).buffer(name))
+
+    def _viewed(self, storage: Storage) -> Storage:
+        if not self._is_flat:
+            return storage
+        whole = storage.shape == static_shape(self._group.output)
+        return replace(storage, shape=(math.prod(storage.shape),) if whole else ())
+
+    def add(self, node: Node, name: str) -> Refusal | None:
+        """Make a node's results known."""
+        if node.op.name == "bitcast":
+            return self._add_bitcast(node, name)
+        inputs = [None if value is None else self._tensors[value] for value in node.inputs]
+        types = [value.type for value in node.outputs if isinstance(value.type, TensorType)]
+        if self._is_flat:
+            types = [
+                TensorType(one.dtype, (math.prod(static_shape(node.output)),)) for one in types
+            ]
+        made = express(node, inputs, name, types)
+        if isinstance(made, Unexpressed):
+            return Refusal(made.reason, node)
+        for value, tensor in zip(node.outputs, made, strict=True):
+            if tensor.dtype is not value.dtype:
+                raise InternalError(f"{node.op.name} is expressed as {tensor.dtype}", node.place)
+            self._tensors[value] = tensor
+        return None
+
+    def _add_bitcast(self, node: Node, name: str) -> Refusal | None:
+        """What is read from memory can be read as another dtype."""
+        value = node.args[0]
+        if value not in self._group.reads():
+            return Refusal("the bits are of something that is not in memory", node)
+        bits = self._input(value, f"{name}_bits", node.output.dtype)
+        self._tensors[node.output] = by_index(name, bits.shape, lambda *at: read(bits, at))
+        return None
+
+    def result(self, value: Value) -> Tensor:
+        """A result's tensor, in the memory that it has."""
+        tensor, storage = self._tensors[value], self._stores[value]
+        self._arguments[tensor.name] = value
+        buffer: Buffer = replace(tensor.buffer, alignment=storage.alignment)
+        return replace(tensor, buffer=buffer)
+
+    def argument(self, tensor: Tensor) -> Value | Array:
+        """What to pass for a tensor."""
+        if isinstance(tensor, Table):
+            return Storage(tensor.dtype, tensor.array.shape).pack(tensor.array)
+        return self._arguments[tensor.name]

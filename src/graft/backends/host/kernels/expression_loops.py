@@ -1,0 +1,210 @@
+"""Loop nests in the making, and the nests of stages inside others: pieces of default schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graft.backends.host.kernels.expression_stages import (
+    axis_names,
+    extent,
+    is_near,
+    reduction_names,
+)
+from graft.llvm.target import Target
+from graft.loop.schedule import (
+    ComputeAt,
+    Directive,
+    Factor,
+    Fuse,
+    Parallel,
+    Reorder,
+    Split,
+    StoreIn,
+    Unroll,
+    Vectorize,
+)
+from graft.loop.tensor import Reduce, Tensor
+
+# Fewer neighbours than this are a vector as they are; of more, a power of two is.
+SHORT = 4
+# More copies of a statement than this are more code than they save time.
+MOST_COPIES = 64
+
+Directives = list[Directive]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionSchedule:
+    """What a search may vary."""
+
+    vectors: int = 2  # of a tile of sums, along the contiguous axis
+    rows: int = 8  # of such a tile, at most
+    dot_rows: tuple[int, int] = (2, 4)  # of a tile of sums whose lanes run along what is summed
+    piece: int = 32  # vectors of a contiguous axis that one turn of the shared loop does
+    row_piece: int = 4  # the same for reductions along another axis
+    enough_jobs: int = 16  # turns of the shared loop that will do for any number of threads
+
+    @staticmethod
+    def of(target: Target) -> ExpressionSchedule:
+        """The default for a target: a tile leaves a few registers for what it reads."""
+        return ExpressionSchedule(rows=max(1, min(8, (target.vector_registers - 4) // 2)))
+
+
+@dataclass
+class Loops:
+    """A result's nest: the loops that become one, those inside it, and those of a tile."""
+
+    outer: list[str] = field(default_factory=list)
+    serial: list[str] = field(default_factory=list)
+    inner: list[str] = field(default_factory=list)
+    splits: Directives = field(default_factory=list)
+    marks: Directives = field(default_factory=list)
+
+    def split(self, loop: str, factor: int, whole: int) -> tuple[str, str]:
+        """The loop in tiles, the last of which is moved back where it would reach too far."""
+        outer, inner = f"{loop}_o", f"{loop}_i"
+        shifts = whole % factor and whole > factor
+        self.splits.append(
+            Split(loop, outer, inner, factor, "shift_inwards" if shifts else "guard")
+        )
+        return outer, inner
+
+    def vectors(self, loop: str, lanes: int, whole: int, unrolled: bool = False) -> list[str]:
+        """The loop in vectors: the loops that it becomes."""
+        if lanes >= whole:
+            self.marks.append(Vectorize(loop))
+            return [loop]
+        outer, inner = self.split(loop, lanes, whole)
+        self.marks += [Vectorize(inner), *([Unroll(outer)] if unrolled else [])]
+        return [outer, inner]
+
+    def unroll(self, loop: str) -> str:
+        self.marks.append(Unroll(loop))
+        return loop
+
+    def shared(self) -> str | None:
+        """The name of the loop that the outer ones become."""
+        return fused(self.outer)[0]
+
+    def around_tile(self) -> str | None:
+        """The innermost loop that is not part of a tile."""
+        return self.serial[-1] if self.serial else self.shared()
+
+    def directives(self) -> Directives:
+        """Everything in order: splits, the order of loops, the shared loop, lanes and copies."""
+        name, fusions = fused(self.outer)
+        parallel = [] if name is None else [Parallel(name)]
+        order = Reorder((*self.outer, *self.serial, *self.inner))
+        return [*self.splits, order, *fusions, *parallel, *self.marks]
+
+
+def fused(loops: Sequence[str]) -> tuple[str | None, Directives]:
+    """One loop of several neighbours."""
+    if not loops:
+        return None, []
+    name, directives = loops[0], Directives()
+    for position, loop in enumerate(loops[1:], start=2):
+        new = "shared" if position == len(loops) else f"{name}_{loop}"
+        directives.append(Fuse(name, loop, new))
+        name = new
+    return name, directives
+
+
+def vectors_of(count: int, lanes: int, most: int) -> tuple[int, int]:
+    """Lanes and vectors of a tile along an axis."""
+    if count <= min(lanes, SHORT):
+        return count, 1
+    while lanes > count:
+        lanes //= 2
+    return lanes, min(most, count // lanes)
+
+
+def even_part(count: int, most: int) -> int:
+    """A part of an axis, at most so large, that makes for the least work.
+
+    A tile reads what its rows share, which costs about as much as one or two rows more.
+    """
+    sizes = range(max(1, min(count, most) // 2), min(count, most) + 1)
+    return min(sizes, key=lambda size: -(-count // size) * (size + 1.5))
+
+
+def summed_axis(stage: Tensor, lanes: int) -> str | None:
+    """An axis summed over along which all operands are contiguous, and long enough."""
+    if isinstance(stage.body, Reduce):
+        for axis, count in reversed(stage.body.axes):
+            if extent(count) >= min(lanes, 8) and is_near(stage, axis.name, 1):
+                return axis.name
+    return None
+
+
+def plain_stage(
+    stage: Tensor, site: Sequence[ComputeAt], box: Sequence[int], lanes: int
+) -> Directives:
+    """A stage without a reduction, or one whose totals are neighbours: vectors of them.
+
+    The box is what is computed of it at a time.
+    """
+    wide = [dimension for dimension, count in enumerate(box) if count > 1]
+    if not wide:
+        return [*site]
+    names = axis_names(stage)
+    name = names[wide[-1]]
+    outer, inner = f"{name}_o", f"{name}_i"
+    plain = [one for one in names if one != name]
+    return [
+        *site,
+        Split(name, outer, inner, min(lanes, box[wide[-1]]), "remainder"),
+        Reorder((*plain, outer, *reduction_names(stage), inner)),
+        Vectorize(inner),
+    ]
+
+
+def tile_stage(
+    stage: Tensor, site: Sequence[ComputeAt], lane: str | None, sizes: Mapping[str, int], lanes: int
+) -> Directives:
+    """A reduction into a tile of registers, which has these extents along some of its axes."""
+    loops = Loops()
+    for name, size in sizes.items():
+        if name == lane:
+            loops.inner += loops.vectors(name, lanes, size, unrolled=True)
+        else:
+            loops.inner.append(loops.unroll(name))
+    copies = 1
+    for size in sizes.values():
+        copies *= size
+    reduced = reduction_names(stage)
+    assert isinstance(stage.body, Reduce)
+    last = extent(stage.body.axes[-1][1])
+    if last <= SHORT and copies // max(lanes, 1) * last <= MOST_COPIES:
+        loops.unroll(reduced[-1])
+    plain = [name for name in axis_names(stage) if name not in sizes]
+    place = [StoreIn("register")] if site else []
+    order = Reorder((*plain, *reduced, *loops.inner))
+    return [*site, *place, *loops.splits, order, *loops.marks]
+
+
+def dot_stages(
+    stage: Tensor,
+    site: Sequence[ComputeAt],
+    summed: str,
+    lanes: int,
+    unrolled: Iterable[str] = (),
+    in_registers: bool = True,
+) -> dict[str, Directives]:
+    """A reduction in as many totals as a vector has lanes, which are then combined."""
+    axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
+    place = [StoreIn("register")] if in_registers and site else []
+    marks: Directives = [Unroll(name) for name in unrolled]
+    plain = [name for name in axis_names(stage) if name not in set(unrolled)]
+    order = Reorder((*plain, *reduction_names(stage), *unrolled, "lane"))
+    combined: Directives = [Factor(axis, totals, lanes), *site, *place, *marks]
+    found: dict[str, Directives] = {
+        stage.name: [*combined, *([Unroll("lane")] if place else [])],
+        totals: [*site, *place, order, *marks, Vectorize("lane")],
+    }
+    assert isinstance(stage.body, Reduce)
+    count = next(extent(n) for variable, n in stage.body.axes if variable.name == summed)
+    if count % lanes:
+        found[f"{totals}.tail"] = [*site, *place, *marks]
+    return found

@@ -1,0 +1,290 @@
+"""The default schedule of tensor expressions: as data, from the expressions and the target alone.
+
+What only moves elements or computes them one by one is written out where it is read. What is left
+of a result is its last loop nest and the stages inside it. One reduction becomes a tile of sums in
+registers, with vector lanes along the result's contiguous axis, or, where that is not how its
+operands lie in memory, along the axis it sums over. Several reductions are computed row by row, in
+scratch memory. Outer loops are one loop that the threads share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from graft.backends.host.kernels.expression_loops import (
+    Directives,
+    ExpressionSchedule,
+    Loops,
+    dot_stages,
+    even_part,
+    plain_stage,
+    summed_axis,
+    tile_stage,
+    vectors_of,
+)
+from graft.backends.host.kernels.expression_stages import (
+    Places,
+    axis_names,
+    depends_on,
+    extent,
+    is_near,
+    kept_stages,
+    places,
+    row_factors,
+    shares,
+)
+from graft.llvm.target import Target
+from graft.loop.schedule import CacheWrite, ComputeAt, Inline, Schedule
+from graft.loop.stages import loads, rewrite_stages
+from graft.loop.tensor import Reduce, Tensor, in_order
+
+# More lanes than this are more code than they save time.
+MOST_LANES = 32
+
+
+class CannotScheduleError(Exception):
+    """Why there is no default schedule."""
+
+
+def default_schedule(results: Sequence[Tensor], target: Target) -> Schedule:
+    """How to compute the results, which share no stage but what is written out."""
+    found: dict[str, Directives] = {}
+    tensors = in_order(results)
+    kept = kept_stages(tensors, results)
+    for tensor in tensors:
+        if tensor.body is not None and tensor.name not in kept:
+            found[tensor.name] = [Inline()]
+    for result in results:
+        if isinstance(result.body, Reduce):
+            found[result.name] = [CacheWrite(f"{result.name}_acc")]
+    names = {result.name for result in results}
+    stages = rewrite_stages(tensors, names, Schedule.of(found))
+    claimed: set[str] = set()
+    for result in results:
+        inner = _inner_stages(stages, result.name, names)
+        shared = claimed & {stage.name for stage in inner}
+        if shared:
+            raise CannotScheduleError(f"several results need '{min(shared)}'")
+        claimed |= {stage.name for stage in inner}
+        made = _Root(stages[result.name], inner, target).schedule()
+        for name, directives in made.items():
+            found[name] = [*found.get(name, []), *directives]
+    return Schedule.of({name: directives for name, directives in found.items() if directives})
+
+
+def _inner_stages(stages: dict[str, Tensor], result: str, results: set[str]) -> list[Tensor]:
+    """The stages that a result needs, other results apart, each after what it reads."""
+    wanted = {result}
+    for name in reversed(stages):
+        if name in wanted:
+            wanted |= {load.buffer.name for load in loads(stages[name])} - results
+    return [
+        tensor
+        for name, tensor in stages.items()
+        if name in wanted - {result} and tensor.body is not None
+    ]
+
+
+class _Root:
+    """Schedules one result and the stages inside it."""
+
+    def __init__(self, result: Tensor, inner: list[Tensor], target: Target) -> None:
+        self.result, self.inner, self.target = result, inner, target
+        self.options = ExpressionSchedule.of(target)
+        self.axes = axis_names(result)
+        self.extents = [extent(one) for one in result.shape]
+        self.where: Places = places(result, inner)
+        self.wide = [axis for axis, count in enumerate(self.extents) if count > 1]
+        self.lane_axis = self.wide[-1] if self.wide else None
+        self.loops = Loops()
+
+    def schedule(self) -> dict[str, Directives]:
+        """Directives for the result and each stage."""
+        reductions = [stage for stage in self.inner if isinstance(stage.body, Reduce)]
+        if not reductions:
+            return self.pointwise()
+        if len(reductions) == 1 and self.is_tiled(reductions[0]):
+            return self.tiled(reductions[0])
+        return self.by_rows()
+
+    def lanes(self, *tensors: Tensor) -> int:
+        """Lanes that vectors of everything the stages touch can have."""
+        dtypes = {tensor.dtype for tensor in tensors}
+        dtypes |= {load.dtype for tensor in tensors for load in loads(tensor)}
+        return min(MOST_LANES, *(self.target.lanes(dtype) for dtype in dtypes))
+
+    def is_tiled(self, stage: Tensor) -> bool:
+        """Whether a reduction has an element for each of the result's, at the same place."""
+        followed = [one.axis for one in self.where[stage.name] if one and one.factor == 1]
+        return bool(self.axes) and all(axis in followed for axis in self.wide)
+
+    def site(self, loop: str | None) -> list[ComputeAt]:
+        return [] if loop is None else [ComputeAt(self.result.name, loop)]
+
+    def dimension(self, stage: Tensor, axis: int) -> int | None:
+        """A stage's dimension that follows an axis of the result."""
+        pairs = enumerate(self.where[stage.name])
+        return next((d for d, one in pairs if one is not None and one.axis == axis), None)
+
+    def variable(self, stage: Tensor, axis: int | None) -> str:
+        """What that dimension is called in the stage's expressions; nothing if there is none."""
+        found = None if axis is None else self.dimension(stage, axis)
+        return "" if found is None else stage.axes[found].name
+
+    def pointwise(self) -> dict[str, Directives]:
+        """No reduction: vectors along the contiguous axis, several in a turn."""
+        loops, lane = self.loops, self.lane_axis
+        loops.outer = [name for axis, name in enumerate(self.axes) if axis != lane]
+        lanes = self.lanes(self.result, *self.inner)
+        if lane is not None:
+            name, count = self.axes[lane], self.extents[lane]
+            piece = lanes * self.options.piece
+            if count >= 2 * piece:
+                outer, name = loops.split(name, piece, count)
+                loops.outer.append(outer)
+                count = piece
+            lanes, _ = vectors_of(count, lanes, 1)
+            *loops.serial, vector = loops.vectors(name, lanes, count)
+            loops.inner = [vector]
+        found = {self.result.name: loops.directives()}
+        site = self.site(loops.around_tile())
+        for stage in self.inner:
+            box = [
+                1 if follows is not None and follows.axis != lane else min(extent(whole), lanes)
+                for follows, whole in zip(self.where[stage.name], stage.shape, strict=True)
+            ]
+            found[stage.name] = plain_stage(stage, site, box, lanes)
+        return found
+
+    def tiled(self, stage: Tensor) -> dict[str, Directives]:
+        """One reduction with as many elements as the result."""
+        lanes = self.lanes(stage, self.result)
+        along = self.variable(stage, self.lane_axis)
+        summed = summed_axis(stage, lanes)
+        if summed is not None and not (along and is_near(stage, along)):
+            return self.tile_of_dots(stage, summed, lanes)
+        return self.tile_of_vectors(stage, lanes)
+
+    def tile_of_vectors(self, stage: Tensor, lanes: int) -> dict[str, Directives]:
+        """Lanes along the contiguous axis, rows along one that shares what is read."""
+        lane, tile = self.lane_axis, dict[int, int]()
+        if lane is not None:
+            lanes, vectors = vectors_of(self.extents[lane], lanes, self.options.vectors)
+            tile[lane] = lanes * vectors
+            rows = self.row_axis(stage, lane)
+            if rows is not None:
+                most = self.options.rows * self.options.vectors // vectors
+                tile[rows] = even_part(self.extents[rows], min(most, 12))
+        sizes: dict[str, int] = {}
+        for axis, size in sorted(tile.items()):
+            outer, inside = self.loops.split(self.axes[axis], size, self.extents[axis])
+            self.axes[axis] = outer
+            if axis == lane:
+                self.loops.inner += self.loops.vectors(inside, lanes, size, unrolled=True)
+            else:
+                self.loops.inner.append(self.loops.unroll(inside))
+            dimension = self.dimension(stage, axis)
+            if dimension is not None:
+                sizes[axis_names(stage)[dimension]] = size
+        name = self.variable(stage, lane).rpartition("@")[2]
+        found = self.around_tiles(stage, tile, lanes)
+        site = self.site(self.loops.around_tile())
+        return {**found, stage.name: tile_stage(stage, site, name, sizes, lanes)}
+
+    def row_axis(self, stage: Tensor, lane: int) -> int | None:
+        """The axis whose neighbours share most of what they read, if any do."""
+        along = self.variable(stage, lane)
+        scores = {
+            axis: shares(stage, self.variable(stage, axis), along)
+            for axis in self.wide
+            if axis != lane and self.variable(stage, axis)
+        }
+        best = max(scores, key=lambda axis: scores[axis], default=None)
+        return best if best is not None and scores[best] else None
+
+    def around_tiles(
+        self, stage: Tensor, tile: dict[int, int], lanes: int
+    ) -> dict[str, Directives]:
+        """Loops over tiles. Those that need the same copies of operands are inside the shared one,
+        where enough is left to share without them."""
+        copies = [one for one in self.inner if one is not stage]
+        every = range(len(self.axes))
+        needed = depends_on(copies, stage, self.where) if copies else set(every)
+        jobs = math.prod(-(-self.extents[axis] // tile.get(axis, 1)) for axis in needed)
+        if jobs < self.options.enough_jobs:
+            needed = set(every)
+        # Rows of tiles last: the vectors that they share are then still in the nearest cache.
+        order = sorted(every, key=lambda axis: axis in tile and axis != self.lane_axis)
+        self.loops.outer = [self.axes[axis] for axis in order if axis in needed]
+        self.loops.serial = [self.axes[axis] for axis in order if axis not in needed]
+        site = self.site(self.loops.shared())
+        found = {self.result.name: self.loops.directives()}
+        for copy in copies:
+            box = [extent(one) for one in copy.shape]
+            found[copy.name] = plain_stage(copy, site, box, lanes)
+        return found
+
+    def tile_of_dots(self, stage: Tensor, summed: str, lanes: int) -> dict[str, Directives]:
+        """Lanes along what is summed, rows and columns along the last two axes."""
+        unrolled: list[str] = []
+        tile: dict[int, int] = {}
+        for axis, most in zip(reversed(self.wide), reversed(self.options.dot_rows), strict=False):
+            tile[axis] = even_part(self.extents[axis], most)
+            outer, inside = self.loops.split(self.axes[axis], tile[axis], self.extents[axis])
+            self.axes[axis] = outer
+            self.loops.inner.insert(0, self.loops.unroll(inside))
+            unrolled.append(axis_names(stage)[self.dimension(stage, axis) or 0])
+        found = self.around_tiles(stage, tile, lanes)
+        site = self.site(self.loops.around_tile())
+        return {**found, **dot_stages(stage, site, summed, lanes, unrolled)}
+
+    def by_rows(self) -> dict[str, Directives]:
+        """Several reductions: all of them for a part of the result that needs no other part's."""
+        loops, lanes = self.loops, self.lanes(self.result, *self.inner)
+        factors = row_factors(self.result, self.inner, self.where)
+        size: dict[int, int] = {}  # what one turn does of each axis
+        for axis, (name, factor) in enumerate(zip(self.axes, factors, strict=True)):
+            size[axis] = self.row_size(axis, factor, lanes)
+            inside = name
+            if size[axis] == 1:
+                loops.outer.append(name)
+                continue
+            if size[axis] < self.extents[axis]:
+                outer, inside = loops.split(name, size[axis], self.extents[axis])
+                loops.outer.append(outer)
+            if axis == self.lane_axis:
+                width, _ = vectors_of(size[axis], lanes, 1)
+                loops.inner += loops.vectors(inside, width, size[axis])
+            else:
+                loops.inner.append(inside)
+        found = {self.result.name: loops.directives()}
+        site = self.site(loops.shared())
+        for stage in self.inner:
+            found |= self.row_stage(stage, site, self.box(stage, size), lanes)
+        return found
+
+    def row_size(self, axis: int, factor: int, lanes: int) -> int:
+        """How much of an axis one turn does; all of it, where it cannot be cut."""
+        whole = self.extents[axis]
+        if not factor:
+            return whole
+        wanted = lanes * self.options.row_piece if axis == self.lane_axis else 1
+        return min(whole, max(factor, wanted // factor * factor))
+
+    def box(self, stage: Tensor, size: dict[int, int]) -> list[int]:
+        """What one turn of the shared loop needs of a stage."""
+        pairs = zip(self.where[stage.name], stage.shape, strict=True)
+        return [
+            extent(whole) if follows is None else max(1, size[follows.axis] // follows.factor)
+            for follows, whole in pairs
+        ]
+
+    def row_stage(
+        self, stage: Tensor, site: list[ComputeAt], box: list[int], lanes: int
+    ) -> dict[str, Directives]:
+        wide = [dimension for dimension, count in enumerate(box) if count > 1]
+        summed = summed_axis(stage, lanes)
+        if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
+            return dot_stages(stage, site, summed, lanes, in_registers=not wide)
+        return {stage.name: plain_stage(stage, site, box, lanes)}

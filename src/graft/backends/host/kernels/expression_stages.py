@@ -1,0 +1,214 @@
+"""What a default schedule has to know of tensor expressions: what to inline, who reads what where.
+
+Tensors enter. Out come the stages that are worth their own loops, the axes of a result that each
+stage follows, and the strides of reads: everything that decides which loops are split, shared and
+vectorised, and nothing that depends on a machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from graft.loop.affine import polynomial
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+)
+from graft.loop.nest import short
+from graft.loop.regions import axis_extents
+from graft.loop.stages import body_expressions, loads
+from graft.loop.tensor import Reduce, Tensor
+from graft.loop.traverse import variables, walk_expr
+
+# Functions that cost many times a multiplication.
+_COSTLY = frozenset(("exp", "log", "pow", "erf", "tanh", "sigmoid", "sin", "cos", "sqrt", "rsqrt"))
+# An expression that would become larger than this by being written out at every use is not.
+MOST_INLINED = 160
+# How far apart neighbouring lanes may be read without gathering them one by one.
+NEAR = 4
+
+
+def extent(expr: Expr, unknown: int = 1 << 20) -> int:
+    """An extent as a number to decide by; one that is not known counts as large."""
+    return int(expr.value) if isinstance(expr, Const) else unknown
+
+
+def size(shape: Iterable[Expr]) -> int:
+    """How many elements there are."""
+    return math.prod(extent(one) for one in shape)
+
+
+def domain(tensor: Tensor) -> int:
+    """How often a stage's innermost statement runs."""
+    return size(axis_extents(tensor).values())
+
+
+def kept_stages(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> set[str]:
+    """The computed tensors that are not written out where they are read."""
+    computed = [tensor for tensor in tensors if tensor.body is not None]
+    kept = {result.name for result in results}
+    kept |= {tensor.name for tensor in computed if isinstance(tensor.body, Reduce)}
+    weights: dict[str, int] = {}
+    for tensor in computed:
+        reads = [load for reader in computed for load in _reads_of(reader, tensor)]
+        own = sum(1 for expr in body_expressions(tensor) for _ in walk_expr(expr))
+        inner = (weights.get(load.buffer.name, 0) for load in loads(tensor))
+        weights[tensor.name] = own + sum(inner)
+        if tensor.name in kept:
+            weights[tensor.name] = 1
+        elif _is_worth_keeping(tensor, computed, len(reads), weights[tensor.name]):
+            kept.add(tensor.name)
+            weights[tensor.name] = 1
+    return kept
+
+
+def _reads_of(reader: Tensor, tensor: Tensor) -> list[Load]:
+    return [load for load in loads(reader) if load.buffer.name == tensor.name]
+
+
+def _is_worth_keeping(tensor: Tensor, computed: list[Tensor], reads: int, weight: int) -> bool:
+    if reads > 1 and reads * weight > MOST_INLINED:
+        return True
+    readers = [reader for reader in computed if _reads_of(reader, tensor)]
+    overlaps = any(domain(reader) > 2 * size(tensor.shape) for reader in readers)
+    if _is_costly(tensor) and (len(readers) > 1 or overlaps):
+        return True
+    return (
+        overlaps and any(isinstance(reader.body, Reduce) for reader in readers) and _picks(tensor)
+    )
+
+
+def _is_costly(tensor: Tensor) -> bool:
+    parts = (part for expr in body_expressions(tensor) for part in walk_expr(expr))
+    return any(isinstance(part, Call) and part.name in _COSTLY for part in parts)
+
+
+def _picks(tensor: Tensor) -> bool:
+    """Whether elements are read only under a condition, such as a border around an image."""
+    parts = (part for expr in body_expressions(tensor) for part in walk_expr(expr))
+    return any(isinstance(part, Select) for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """That a stage's index is an axis of the result, or that axis divided by a constant."""
+
+    axis: int
+    factor: int = 1
+
+
+Places = dict[str, tuple[Follows | None, ...]]  # of stages, per dimension
+
+
+def places(result: Tensor, stages: Sequence[Tensor]) -> Places:
+    """Which axis of the result each dimension of the stages follows, if it follows one."""
+    found: Places = {result.name: tuple(Follows(axis) for axis in range(len(result.axes)))}
+    readers = [result]
+    for stage in reversed(stages):
+        own: list[tuple[Follows | None, ...]] = []
+        for reader in readers:
+            axes = dict(zip((axis.name for axis in reader.axes), found[reader.name], strict=True))
+            own += [
+                tuple(_followed(index, axes) for index in load.indices)
+                for load in _reads_of(reader, stage)
+            ]
+        columns = zip(*own, strict=True) if own else ()
+        found[stage.name] = tuple(
+            column[0] if all(one == column[0] for one in column) else None for column in columns
+        )
+        readers.append(stage)
+    return found
+
+
+def _followed(index: Expr, axes: Mapping[str, Follows | None]) -> Follows | None:
+    match index:
+        case Var(name):
+            return axes.get(name)
+        case Binary(BinaryKind.FLOOR_DIVIDE, Var(name), Const(value=int(factor))):
+            found = axes.get(name)
+            return Follows(found.axis, factor) if found and found.factor == 1 else None
+        case _:
+            return None
+
+
+def row_factors(result: Tensor, stages: Sequence[Tensor], where: Places) -> list[int]:
+    """Per axis of the result, into what parts it falls that share no element of any stage.
+
+    1: single indices; more: runs of so many; 0: the axis has to stay whole.
+    """
+    factors: list[int] = []
+    for axis, whole in enumerate(result.shape):
+        found = [_factor_along(where[stage.name], axis) for stage in stages]
+        factor = max(found, default=1)
+        even = factor > 0 and extent(whole) % factor == 0
+        factors.append(factor if even and all(one in (1, factor) for one in found) else 0)
+    return factors
+
+
+def _factor_along(place: tuple[Follows | None, ...], axis: int) -> int:
+    own = [one.factor for one in place if one is not None and one.axis == axis]
+    return own[0] if len(own) == 1 else 0
+
+
+def stride(load: Load, name: str) -> int | None:
+    """How far apart in memory a read's elements are for neighbouring values of a variable."""
+    total, step = 0, 1
+    for index, whole in zip(reversed(load.indices), reversed(load.buffer.extents), strict=True):
+        terms = polynomial(index)
+        for monomial, count in terms.items():
+            if any(name in variables(atom) for atom in monomial):
+                if len(monomial) != 1 or not isinstance(monomial[0], Var):
+                    return None
+                total += count * step
+        step *= extent(whole)
+    return total
+
+
+def is_near(tensor: Tensor, name: str, limit: int = NEAR) -> bool:
+    """Whether vectors along a variable read neighbours, or all the same, everywhere."""
+    steps = [stride(load, name) for load in loads(tensor)]
+    return all(step is not None and abs(step) <= limit for step in steps)
+
+
+def shares(tensor: Tensor, name: str, lane: str) -> int:
+    """How much of what a stage reads serves several values of a variable: vectors count double."""
+    score = 0
+    for load in loads(tensor):
+        parts = {part for index in load.indices for part in variables(index)}
+        if name not in parts:
+            score += 2 if lane in parts else 1
+    return score
+
+
+def depends_on(tensors: Sequence[Tensor], reader: Tensor, where: Places) -> set[int]:
+    """The axes of the result that decide which elements of stages a reader needs."""
+    names = {tensor.name for tensor in tensors}
+    axes = dict(zip((axis.name for axis in reader.axes), where[reader.name], strict=True))
+    found: set[int] = set()
+    for load in loads(reader):
+        if load.buffer.name in names:
+            for name in (part for index in load.indices for part in variables(index)):
+                follows = axes.get(name)
+                if follows is not None:
+                    found.add(follows.axis)
+    return found
+
+
+def axis_names(tensor: Tensor) -> list[str]:
+    """The loops that a stage's axes are, before any directive."""
+    return [short(axis.name) for axis in tensor.axes]
+
+
+def reduction_names(tensor: Tensor) -> list[str]:
+    """The loops that a stage reduces over, before any directive."""
+    if not isinstance(tensor.body, Reduce):
+        return []
+    return [short(axis.name) for axis, _ in tensor.body.axes]

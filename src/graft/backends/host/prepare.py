@@ -1,0 +1,37 @@
+"""The host backend's own passes, in order: what is best done to a graph when a CPU will run it.
+
+An optimised graph and the machine enter; a graph of fusion groups leaves, of which each becomes
+one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, update_wrapper
+
+from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
+from graft.backends.host.choose_products import ProductOptions, choose_products
+from graft.backends.host.options import Accuracy
+from graft.backends.host.widen_convolutions import widen_convolutions
+from graft.ir.graph import Graph
+from graft.llvm.target import Target
+from graft.passes.group_fusion import group_fusion
+from graft.passes.pipeline import Pass, PassReport, run_passes
+
+
+def host_passes(target: Target, accuracy: Accuracy) -> tuple[Pass, ...]:
+    """The passes for a machine."""
+    options = ConvolutionOptions(target, accuracy)
+    choose = update_wrapper(partial(choose_convolutions, options=options), choose_convolutions)
+    products = partial(choose_products, options=ProductOptions(target, accuracy))
+    return widen_convolutions, choose, update_wrapper(products, choose_products), group_fusion
+
+
+def prepare(
+    graph: Graph,
+    target: Target,
+    accuracy: Accuracy = Accuracy.DEFAULT,
+    report: Callable[[PassReport, Graph], None] | None = None,
+) -> Graph:
+    """Run the passes; `report` is told of each."""
+    return run_passes(graph, host_passes(target, accuracy), report)

@@ -1,0 +1,118 @@
+"""Makes convolutions and poolings over one axis those over two, of images one row high.
+
+A graph enters; `nn.conv1d`, its transpose and `nn.max_pool1d`, `nn.avg_pool1d` leave as their
+counterparts for images between two views that cost nothing. The views then move down past what is
+computed element by element, so that a chain of layers works on images from end to end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from graft import ops  # noqa: F401  (registers the operators)
+from graft.ir.graph import Graph, Value
+from graft.ir.op import OPS, Kind
+from graft.rewrite.driver import Site, apply_rules
+from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal, Replacement, RuleSet
+
+RULES = RuleSet("widen_convolutions")
+
+# The axis of rows that images have and signals [batch, channels, columns] have not.
+ROWS = 2
+
+_WIDENED = {
+    "nn.conv1d": "nn.conv2d",
+    "nn.conv1d_transpose": "nn.conv2d_transpose",
+    "nn.max_pool1d": "nn.max_pool2d",
+    "nn.avg_pool1d": "nn.avg_pool2d",
+}
+# What a window of one row adds to attributes that have an entry per axis.
+_FIRST = {"strides": 1, "dilation": 1, "pool_size": 1, "output_padding": 0}
+_KINDS = (Kind.ELEMENTWISE, Kind.BROADCAST)
+_POINTWISE = tuple(name for name in OPS if OPS.get(name).kind in _KINDS and name != "trilu")
+
+
+def widen_convolutions(graph: Graph) -> Graph:
+    """Apply the rules until none fits; views only ever move towards the outputs."""
+    return apply_rules(graph, RULES)
+
+
+@RULES.rule(is_op(*_WIDENED))
+def window_over_rows(site: Site) -> Replacement:
+    node = site.node
+    if not all(value.tensor.rank == 3 for value in (*node.args, node.output)):
+        return Refusal("the rank is not known")
+    attrs = {one.name: getattr(node.attrs, one.name) for one in fields(node.attrs)}
+    for name, first in _FIRST.items():
+        if name in attrs:
+            attrs[name] = (first, *attrs[name])
+    begin, end = attrs["padding"]
+    attrs["padding"] = (0, begin, 0, end)
+    operands = [_widened(site, value) for value in node.args]
+    return _narrowed(site, site.emit(_WIDENED[node.op.name], *operands, **attrs))
+
+
+@RULES.rule(is_op("expand_dims"))
+def row_that_was_dropped(site: Site) -> Replacement:
+    inner = site.producer(site.node.args[0])
+    if inner is None or not _drops_row(site, inner.output) or site.node.attrs.axes != (ROWS,):
+        return Refusal("it does not add the row that its operand dropped")
+    return inner.args[0]
+
+
+@RULES.rule(is_op(*_POINTWISE))
+def pointwise_on_images(site: Site) -> Replacement:
+    node = site.node
+    if not any(_drops_row(site, value) for value in node.args) or len(node.outputs) != 1:
+        return Refusal("no operand is an image of one row")
+    is_bias = node.op.name == "nn.bias_add"
+    if node.output.tensor.rank != 3 or None in node.inputs:
+        return Refusal("the result is not of the operands' rank")
+    if hasattr(node.attrs, "axis") and not (is_bias and node.attrs.axis in (1, -2)):
+        return Refusal("it works along an axis")
+    changed = {"axis": 1} if is_bias else {}
+    operands = [
+        value if is_bias and number else _aligned(site, value)
+        for number, value in enumerate(node.args)
+    ]
+    return _narrowed(site, site.again(node, *operands, **changed))
+
+
+@RULES.rule(is_op("concatenate"))
+def concatenation_of_images(site: Site) -> Replacement:
+    node = site.node
+    if not all(_drops_row(site, value) for value in node.args):
+        return Refusal("not all operands are images of one row")
+    axis = node.attrs.axis % 3
+    operands = [_widened(site, value) for value in node.args]
+    return _narrowed(site, site.again(node, *operands, axis=axis + (axis >= ROWS)))
+
+
+def _drops_row(site: Site, value: Value) -> bool:
+    """Whether a value is an image without its only row."""
+    node = site.producer(value)
+    if node is None or node.op.name != "squeeze" or node.attrs.axes != (ROWS,):
+        return False
+    return node.args[0].tensor.rank == 4
+
+
+def _aligned(site: Site, value: Value) -> Value:
+    """An operand of rank 3, or less by broadcasting, as it is broadcast to images."""
+    if value.tensor.rank in (2, 3):
+        return _widened(site, value)
+    return value
+
+
+def _widened(site: Site, value: Value) -> Value:
+    """[..., columns] as [..., 1, columns]."""
+    array = site.array(value)
+    rank = value.tensor.rank
+    assert rank is not None
+    if array is not None:
+        return site.constant(array.reshape(*array.shape[:-1], 1, array.shape[-1]))
+    return site.emit("expand_dims", value, axes=(rank - 1,))
+
+
+def _narrowed(site: Site, image: Value) -> Value:
+    return site.emit("squeeze", image, axes=(ROWS,))

@@ -1,0 +1,1 @@
+"""Regions on oneDNN, through its C interface and nothing else."""

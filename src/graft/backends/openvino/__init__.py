@@ -1,0 +1,1 @@
+"""Regions on Intel's OpenVINO, handed over as ONNX models."""

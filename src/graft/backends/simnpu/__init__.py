@@ -1,0 +1,1 @@
+"""A simulated accelerator, for studying placement without hardware."""

@@ -1,0 +1,40 @@
+"""Bring your own codegen: everything that a backend's author imports.
+
+from graft.byoc import Backend, Refusal, is_op, wildcard
+"""
+
+from __future__ import annotations
+
+from graft.byoc.annotate import register_op_attr, register_pattern_table
+from graft.byoc.contract import Backend, Cost, Limits, Match, Runner, Source
+from graft.byoc.discover import register_backend
+from graft.rewrite.pattern import (
+    formula,
+    is_constant,
+    is_op,
+    is_tuple,
+    is_tuple_get_item,
+    op,
+    wildcard,
+)
+from graft.rewrite.rule import Refusal
+
+__all__ = [
+    "Backend",
+    "Cost",
+    "Limits",
+    "Match",
+    "Refusal",
+    "Runner",
+    "Source",
+    "formula",
+    "is_constant",
+    "is_op",
+    "is_tuple",
+    "is_tuple_get_item",
+    "op",
+    "register_backend",
+    "register_op_attr",
+    "register_pattern_table",
+    "wildcard",
+]

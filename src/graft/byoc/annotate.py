@@ -1,0 +1,159 @@
+"""What is said about placement outside of backends: pattern tables, predicates and pins.
+
+Tables and predicates may be registered for a backend by name, whether or not it has any of its own;
+pins are the user's word on where a node has to run or must not.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from graft.base.errors import UserError
+from graft.byoc.contract import Backend, Match
+from graft.ir.graph import Node
+from graft.ir.op import OPS
+from graft.rewrite.pattern import Formula, Pattern, formula
+from graft.rewrite.rule import Refusal
+
+Verdict = bool | Refusal | None
+Predicate = Callable[[Node], Verdict]
+Check = Callable[[Match], Verdict]
+
+_PREFIX = "codegen."
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a pattern table, ready to match; `check` is a predicate that came with it."""
+
+    name: str
+    formula: Formula
+    check: Check | None = None
+
+
+_PREDICATES: dict[tuple[str, str], Predicate] = {}  # (backend, operator)
+_TABLES: dict[str, list[Entry]] = {}
+
+
+def register_op_attr(op_name: str, attr: str) -> Callable[[Predicate], Predicate]:
+    """Let a predicate say which nodes of an operator a backend runs: `"codegen.<backend>"`."""
+    backend = attr.removeprefix(_PREFIX)
+    if not attr.startswith(_PREFIX) or not backend:
+        raise UserError(f"'{attr}' names no backend", hint=f"write '{_PREFIX}<backend>'")
+    OPS.get(op_name)  # a misspelt operator is an error here, not silence later
+
+    def register(predicate: Predicate) -> Predicate:
+        _PREDICATES[backend, op_name] = predicate
+        return predicate
+
+    return register
+
+
+def register_pattern_table(backend: str, table: Iterable[Sequence[Any]]) -> None:
+    """Give a backend patterns: (name, pattern) or (pattern, name), and a predicate if wanted."""
+    _TABLES.setdefault(backend, []).extend(entry(item) for item in table)
+
+
+def unregister(backend: str) -> None:
+    """Forget the patterns and predicates that were registered for a backend."""
+    _TABLES.pop(backend, None)
+    for key in [key for key in _PREDICATES if key[0] == backend]:
+        del _PREDICATES[key]
+
+
+def entry(item: Sequence[Any]) -> Entry:
+    """A line of a table, whichever way round it is written."""
+    names = [part for part in item[:2] if isinstance(part, str)]
+    others = [part for part in item[:2] if not isinstance(part, str)]
+    if len(item) not in (2, 3) or len(names) != 1:
+        raise UserError(f"{item!r} is no line of a pattern table", hint="write (name, pattern)")
+    return Entry(names[0], _traced(others[0]), item[2] if len(item) == 3 else None)
+
+
+def _traced(given: Any) -> Formula:
+    """A pattern, a formula, or a function that makes one: parameters stand for wildcards."""
+    if isinstance(given, Formula):
+        return given
+    if isinstance(given, Pattern):
+        return Formula(given)
+    if callable(given):
+        required = [p for p in inspect.signature(given).parameters.values() if p.default is p.empty]
+        return formula(given) if required else _traced(given())
+    raise UserError(f"{given!r} is no pattern", hint="write is_op(...)(...), or a function")
+
+
+def tables_of(backend: Backend) -> tuple[Entry, ...]:
+    """The backend's own patterns and those registered for it."""
+    own = tuple(entry(item) for item in backend.patterns())
+    return (*own, *_TABLES.get(backend.name, ()))
+
+
+def predicate_of(backend: str, op_name: str) -> Predicate | None:
+    """What says which nodes of an operator the backend runs one by one."""
+    return _PREDICATES.get((backend, op_name))
+
+
+def refusal_of(verdict: Verdict, what: str) -> Refusal | None:
+    """A predicate's answer as a refusal; a bare no gets the only reason there is."""
+    if isinstance(verdict, Refusal):
+        return verdict
+    return Refusal(f"{what} says no") if verdict is False else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Nodes whose name fits the glob run on the backend, or (`forbidden`) anywhere but there."""
+
+    glob: str
+    backend: str
+    forbidden: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.glob}={'!' if self.forbidden else ''}{self.backend}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """The user's wishes, all of which hold."""
+
+    pins: tuple[Pin, ...] = ()
+
+    @staticmethod
+    def parse(texts: Iterable[str]) -> Pins:
+        """`"layer4/*=host"` pins, `"conv1=!onednn"` keeps off."""
+        return Pins(tuple(_parsed(text) for text in texts))
+
+    def verdict(self, node: Node, backend: str) -> Refusal | None:
+        """Why the node must not run on the backend, or None where nothing speaks against it."""
+        for pin in self.pins:
+            if (pin.backend == backend) == pin.forbidden and fits(node, pin.glob):
+                return Refusal(f"the pin '{pin}' keeps it off {backend}", node)
+        return None
+
+    def unused(self, nodes: Iterable[Node]) -> tuple[Pin, ...]:
+        """Pins that fit no node at all: probably misspelt."""
+        known = list(nodes)
+        return tuple(pin for pin in self.pins if not any(fits(node, pin.glob) for node in known))
+
+
+NO_PINS = Pins()
+
+
+def _parsed(text: str) -> Pin:
+    glob, equals, backend = text.rpartition("=")
+    name = backend.removeprefix("!")
+    if not equals or not glob or not name:
+        raise UserError(f"the pin '{text}' cannot be read", hint="write 'layer4/*=host'")
+    return Pin(glob, name, backend.startswith("!"))
+
+
+def fits(node: Node, glob: str) -> bool:
+    """Whether a node goes by a name that fits: its ONNX name, or that of a value it makes."""
+    names = [value.name for value in node.outputs]
+    if node.place is not None and node.place.node:
+        names.append(node.place.node)
+    return any(fnmatchcase(name, glob) for name in names)

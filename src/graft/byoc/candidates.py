@@ -1,0 +1,227 @@
+"""Which backend could run what: a graph and backends in, candidates and refusals out.
+
+Every match of every pattern of every backend is kept, however much they overlap: choosing is
+somebody else's work. What is not a candidate leaves a reason behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from graft.byoc.annotate import NO_PINS, Entry, Pins, predicate_of, refusal_of, tables_of
+from graft.byoc.contract import HOME, Backend, Match
+from graft.byoc.region import borders, is_constant
+from graft.byoc.units import torn_units, units_of
+from graft.ir.graph import Graph, Node
+from graft.passes.group_fusion import fusion_groups
+from graft.rewrite.match import Match as Matched
+from graft.rewrite.match import Mismatch, match, matches
+from graft.rewrite.rule import Refusal, root_operators
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """Nodes that a backend could run in one piece, in the order of the graph."""
+
+    backend: str
+    pattern: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def label(self) -> str:
+        return "+".join(node.op.name for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a backend does not run a node, or not by this pattern."""
+
+    backend: str
+    pattern: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Everything that choosing starts from."""
+
+    graph: Graph
+    candidates: tuple[Candidate, ...]
+    refusals: Mapping[Node, tuple[Refused, ...]]
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes to place: all but constants, which follow whoever reads them."""
+        return placeable(self.graph)
+
+    @cached_property
+    def of_node(self) -> Mapping[Node, tuple[Candidate, ...]]:
+        """Per node, the candidates that it is part of."""
+        found: dict[Node, list[Candidate]] = {node: [] for node in self.nodes}
+        for candidate in self.candidates:
+            for node in candidate.nodes:
+                found[node].append(candidate)
+        return {node: tuple(own) for node, own in found.items()}
+
+
+def placeable(graph: Graph) -> tuple[Node, ...]:
+    """The nodes of a graph that run somewhere."""
+    return tuple(node for node in graph.nodes if node.op.name != "constant")
+
+
+def find_candidates(graph: Graph, backends: Sequence[Backend], pins: Pins = NO_PINS) -> Candidates:
+    """Candidates of the accelerators, first to last, then the host's."""
+    finder = _Finder(graph, pins)
+    for backend in backends:
+        finder.accelerator(backend)
+    finder.host()
+    refusals = {node: tuple(reasons) for node, reasons in finder.refusals.items()}
+    return Candidates(graph, tuple(finder.found.values()), refusals)
+
+
+class _Finder:
+    def __init__(self, graph: Graph, pins: Pins) -> None:
+        self.graph, self.pins = graph, pins
+        self.nodes = placeable(graph)
+        self.units = units_of(graph)
+        self.order = {node: number for number, node in enumerate(graph.nodes)}
+        self.found: dict[tuple[str, frozenset[Node]], Candidate] = {}
+        self.refusals: dict[Node, list[Refused]] = {}
+
+    def accelerator(self, backend: Backend) -> None:
+        entries = [(entry, root_operators(entry.formula.pattern)) for entry in tables_of(backend)]
+        for node in self.nodes:
+            offered = [entry for entry, roots in entries if node.op.name in roots]
+            for entry in offered:
+                self.try_entry(backend, entry, node)
+            predicate = predicate_of(backend.name, node.op.name)
+            if predicate is not None:
+                what = f"the predicate of {backend.name} for {node.op.name}"
+                refusal = refusal_of(predicate(node), what) or torn_units((node,), self.units)
+                self.take(backend, node.op.name, (node,), refusal)
+            elif not offered:
+                reason = f"no pattern of {backend.name} ends in {node.op.name}"
+                self.refuse(node, Refused(backend.name, "", reason))
+
+    def try_entry(self, backend: Backend, entry: Entry, node: Node) -> None:
+        """All ways in which one pattern matches at one node, the first good one taken."""
+        refusal: Refusal | None = None
+        for value in node.outputs:
+            for matched in matches(entry.formula.pattern, value, self.graph.producers.get):
+                nodes = self.in_order(matched.nodes)
+                refusal = self.why_not(backend, entry, nodes, matched)
+                if refusal is None:
+                    self.take(backend, entry.name, nodes, None)
+                    return
+        if refusal is None:
+            failed = match(entry.formula.pattern, node.output, self.graph.producers.get)
+            reason = str(failed) if isinstance(failed, Mismatch) else "does not match"
+            refusal = Refusal(reason)
+        self.refuse(node, Refused(backend.name, entry.name, refusal.reason))
+
+    def why_not(
+        self, backend: Backend, entry: Entry, nodes: tuple[Node, ...], matched: Matched
+    ) -> Refusal | None:
+        broken = self.escape(nodes) or torn_units(nodes, self.units)
+        broken = broken or self.pinned(backend.name, nodes)
+        if broken is not None:
+            return broken
+        found = self.as_match(entry, nodes, matched)
+        if entry.check is not None:
+            refusal = refusal_of(entry.check(found), f"the check of {entry.name}")
+            if refusal is not None:
+                return refusal
+        for node in nodes:
+            predicate = predicate_of(backend.name, node.op.name)
+            if predicate is not None:
+                what = f"the predicate of {backend.name} for {node.op.name}"
+                refusal = refusal_of(predicate(node), what)
+                if refusal is not None:
+                    return refusal
+        return refusal_of(backend.supports(found), f"{backend.name}.supports")
+
+    def as_match(self, entry: Entry, nodes: tuple[Node, ...], matched: Matched) -> Match:
+        inputs, outputs = borders(nodes, self.graph)
+        read = dict.fromkeys(value for node in nodes for value in node.args)
+        constants = {
+            value: self.graph.producers[value].attrs.value.array
+            for value in read
+            if is_constant(value, self.graph)
+        }
+        named = entry.formula.wildcards.items()
+        bound = {name: matched.bound[card] for name, card in named if card in matched.bound}
+        return Match(entry.name, nodes, inputs, outputs, constants, bound)
+
+    def take(
+        self, backend: Backend, pattern: str, nodes: tuple[Node, ...], refusal: Refusal | None
+    ) -> None:
+        refusal = refusal or self.pinned(backend.name, nodes)
+        if refusal is not None:
+            self.refuse(nodes[-1], Refused(backend.name, pattern, refusal.reason))
+            return
+        key = backend.name, frozenset(nodes)
+        self.found.setdefault(key, Candidate(backend.name, pattern, nodes))
+
+    def refuse(self, node: Node, refused: Refused) -> None:
+        self.refusals.setdefault(node, []).append(refused)
+
+    def pinned(self, backend: str, nodes: Sequence[Node]) -> Refusal | None:
+        verdicts = (self.pins.verdict(node, backend) for node in nodes)
+        return next((verdict for verdict in verdicts if verdict is not None), None)
+
+    def in_order(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """In the order of the graph, without constants."""
+        chosen = (node for node in nodes if node.op.name != "constant")
+        return tuple(sorted(chosen, key=lambda node: self.order[node]))
+
+    def escape(self, nodes: tuple[Node, ...]) -> Refusal | None:
+        """Whether a value inside is also wanted outside, where the pattern would not give it.
+
+        With the last node's results alone going out, no path leaves the nodes and comes back, so
+        that what passes is convex."""
+        _, outputs = borders(nodes, self.graph)
+        for value in outputs:
+            if self.graph.producers[value] is not nodes[-1]:
+                users = [user for user in self.graph.users.get(value, ()) if user not in nodes]
+                who = f"%{users[0].output.name} reads it, too" if users else "it is an output, too"
+                return Refusal(f"%{value.name} inside the match is wanted outside: {who}")
+        return None
+
+    def readers(self, node: Node) -> list[Node]:
+        return [user for value in node.outputs for user in self.graph.users.get(value, ())]
+
+    def host(self) -> None:
+        """Every fusion group, every node, and what accelerators leave over of groups."""
+        for nodes in self.host_pieces():
+            if self.pinned(HOME, nodes) is None:
+                key = HOME, frozenset(nodes)
+                self.found.setdefault(key, Candidate(HOME, "fusion", nodes))
+
+    def host_pieces(self) -> Iterator[tuple[Node, ...]]:
+        taken = [set(candidate.nodes) for candidate in self.found.values()]
+        for group in fusion_groups(self.graph):
+            nodes = self.in_order(group)
+            if not nodes:
+                continue
+            yield nodes
+            if len(nodes) > 1:
+                cuts = {frozenset(other & set(nodes)) for other in taken}
+                for cut in cuts - {frozenset(), frozenset(nodes)}:
+                    yield from self.connected([node for node in nodes if node not in cut])
+                yield from ((node,) for node in nodes)
+
+    def connected(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
+        """The pieces of some nodes that hang together, each in order."""
+        left = list(nodes)
+        while left:
+            piece, stack = set[Node](), [left[0]]
+            while stack:
+                node = stack.pop()
+                piece.add(node)
+                sources = [self.graph.producers.get(value) for value in node.args]
+                near = [*self.readers(node), *(s for s in sources if s is not None)]
+                stack += [other for other in near if other in left and other not in piece]
+            yield self.in_order(list(piece))
+            left = [node for node in left if node not in piece]

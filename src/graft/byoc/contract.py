@@ -1,0 +1,152 @@
+"""The contract between the compiler and whoever brings code generation of their own.
+
+A backend is one class. It says what it can run (`patterns`, `supports`), what that costs (`price`,
+`limits`), compiles regions (`process`, `compile`) and runs them (`load`). A region is a pure
+function: a closed graph with static meaning, which is compiled, priced, checked against the host
+and kept as the fallback, always the same object.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from graft.base.dtypes import Array, DType
+from graft.base.errors import UnsupportedError
+from graft.ir.graph import Graph, Node, Value
+from graft.rewrite.pattern import Formula, Pattern
+from graft.rewrite.rule import Refusal
+
+HOME = "host"  # the memory space that every value can be brought to
+
+
+class Source(StrEnum):
+    """Where a price comes from."""
+
+    MEASURED = "measured"
+    DECLARED = "declared"
+    ROOFLINE = "roofline"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What running something once takes; `spread` is half the width of its interval."""
+
+    seconds: float
+    source: Source = Source.DECLARED
+    spread: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device has and wants, as far as placement is concerned.
+
+    Regions read and write tensors of `space`; bringing one there or back takes `latency` and then
+    a second per `bytes_per_second`. Images (tensors of rank 4) cross the border in `layout`, and
+    float32 tensors as `dtype`. One region, that is its constants and the values it makes, has to
+    fit `memory_bytes`. Peak rates serve as a roofline where nothing is measured or declared.
+    """
+
+    space: str = HOME
+    memory_bytes: int | None = None
+    launch_seconds: float = 0.0
+    latency: float = 0.0
+    bytes_per_second: float = math.inf
+    layout: str = "NCHW"
+    dtype: DType = DType.FLOAT32
+    peak_flops: float | None = None
+    peak_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """What a pattern of a backend's has matched: the nodes, first to last, and their borders."""
+
+    pattern: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]  # what the nodes read, in order of first use; no constants
+    outputs: tuple[Value, ...]  # what others read of what they make
+    constants: Mapping[Value, Array]  # by value, of those that the nodes read
+    bound: Mapping[str, Value]  # what the pattern's named wildcards stand for
+
+    @property
+    def root(self) -> Node:
+        """The last node."""
+        return self.nodes[-1]
+
+    def only(self, *names: str) -> Node:
+        """The one node of these operators."""
+        found = [node for node in self.nodes if node.op.name in names]
+        if len(found) != 1:
+            raise UnsupportedError(f"{self.pattern} has {len(found)} of {' or '.join(names)}")
+        return found[0]
+
+
+# What a pattern table holds: a pattern, a formula, or a function that makes one of them.
+PatternLike = Pattern | Formula | Callable[..., Pattern]
+PatternTable = Sequence[tuple[str, PatternLike]]
+
+
+class Runner(Protocol):
+    """A loaded region: reads the inputs and writes the outputs, or returns new arrays for them.
+
+    Arrays are contiguous and lie in the backend's memory space. They are the program's own memory:
+    inputs must not be written, and nothing may be kept beyond the call.
+    """
+
+    def __call__(
+        self, inputs: Sequence[Array], outputs: Sequence[Array]
+    ) -> Sequence[Array] | None: ...
+
+
+class Backend:
+    """What to inherit from. `name`, `patterns`, `compile` and `load` are all a backend needs."""
+
+    name: str = ""
+    version: str = "0"
+    device: str = "cpu"
+    limits: Limits = Limits()
+    simulated: bool = False  # prices and profile are a model's, and are labelled so
+
+    def missing(self) -> str:
+        """What this machine lacks to run the backend, and the remedy; empty where nothing."""
+        return ""
+
+    def patterns(self) -> PatternTable:
+        """What the backend can run in one piece: names and patterns, the largest first."""
+        return ()
+
+    def supports(self, match: Match) -> Refusal | None:
+        """Why a match is not for this backend after all, or None where it is."""
+        return None
+
+    def price(self, region: Graph) -> Cost | None:
+        """What a region takes, if the backend knows without running it."""
+        return None
+
+    def process(self, region: Graph) -> Graph:
+        """The backend's own passes over a region before it is compiled."""
+        return region
+
+    def compile(self, region: Graph) -> bytes:
+        """Code for a region, in whatever form `load` reads."""
+        raise NotImplementedError(f"{type(self).__name__} does not compile")
+
+    def load(self, blob: bytes) -> Runner:
+        """Compiled code, ready to run."""
+        raise NotImplementedError(f"{type(self).__name__} does not load")
+
+    def runner(self, region: Graph) -> Runner:
+        """A region compiled and loaded in this process."""
+        return self.load(self.compile(self.process(region)))
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Settings that change what is compiled; part of every cache key and of the artifact."""
+        return {}
+
+    def __repr__(self) -> str:
+        return f"<backend {self.name} {self.version}>"

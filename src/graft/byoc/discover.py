@@ -1,0 +1,123 @@
+"""Finds backends: those that installed packages announce, and those registered in this process.
+
+A package announces a backend class in the entry-point group `graft.backends`. One that does not
+load is reported and left out; it never keeps the others from working.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from graft.base.errors import UserError
+from graft.byoc.contract import Backend
+
+GROUP = "graft.backends"
+
+BackendClass = Callable[[], Backend]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A backend that could not be loaded, and why."""
+
+    name: str
+    origin: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """All backends by name, where each comes from, and those that did not load."""
+
+    backends: Mapping[str, Backend]
+    origins: Mapping[str, str]
+    broken: tuple[Broken, ...] = ()
+
+
+_REGISTERED: dict[str, Backend] = {}
+_HERE = "this process"
+
+
+def register_backend(made: type[Backend] | Backend) -> type[Backend] | Backend:
+    """Make a backend known in this process; usable as a class decorator."""
+    backend = made() if isinstance(made, type) else made
+    if not backend.name:
+        raise UserError(f"{type(backend).__name__} has no name", hint="set `name` in the class")
+    if backend.name in _REGISTERED:
+        raise UserError(f"a backend named '{backend.name}' is registered already")
+    _REGISTERED[backend.name] = backend
+    return made
+
+
+def unregister_backend(name: str) -> None:
+    """Forget a backend that this process registered."""
+    _REGISTERED.pop(name, None)
+
+
+def find_backends() -> Found:
+    """Everything that can be found now."""
+    backends: dict[str, Backend] = {}
+    origins: dict[str, str] = {}
+    broken: list[Broken] = []
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        loaded = _loaded(point)
+        if isinstance(loaded, Broken):
+            broken.append(loaded)
+        else:
+            _add(loaded, _origin(point), backends, origins)
+    for backend in _REGISTERED.values():
+        _add(backend, _HERE, backends, origins)
+    return Found(backends, origins, tuple(broken))
+
+
+def _add(
+    backend: Backend, origin: str, backends: dict[str, Backend], origins: dict[str, str]
+) -> None:
+    known = origins.get(backend.name)
+    if known is not None:
+        raise UserError(
+            f"two backends are named '{backend.name}': one from {known}, one from {origin}",
+            hint="uninstall or rename one of them",
+        )
+    backends[backend.name] = backend
+    origins[backend.name] = origin
+
+
+def _loaded(point: EntryPoint) -> Backend | Broken:
+    """The backend behind an entry point. Whatever a plug-in raises is its own affair."""
+    try:
+        backend = point.load()()
+    except Exception as error:  # noqa: BLE001
+        return Broken(point.name, _origin(point), f"{type(error).__name__}: {error}")
+    if not isinstance(backend, Backend):
+        reason = f"{point.value} is no subclass of graft.byoc.Backend"
+        return Broken(point.name, _origin(point), reason)
+    if backend.name != point.name:
+        reason = f"it is announced as '{point.name}' and calls itself '{backend.name}'"
+        return Broken(point.name, _origin(point), reason)
+    return backend
+
+
+def _origin(point: EntryPoint) -> str:
+    dist = point.dist
+    return f"{dist.name} {dist.version}" if dist is not None else point.value
+
+
+def backend_named(name: str, found: Found) -> Backend:
+    """The backend of that name, able to run here."""
+    backend = found.backends.get(name)
+    if backend is None:
+        for item in found.broken:
+            if item.name == name:
+                raise UserError(f"the backend '{name}' of {item.origin} fails: {item.reason}")
+        close = difflib.get_close_matches(name, found.backends, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else ""
+        known = ", ".join(sorted(found.backends))
+        raise UserError(f"there is no backend '{name}'", hint=hint or f"known backends: {known}")
+    missing = backend.missing()
+    if missing:
+        raise UserError(f"the backend '{name}' cannot run here: {missing}")
+    return backend

@@ -1,0 +1,349 @@
+"""Why the plan is what it is: a partition in; per node the refusals and the priced alternatives,
+per region what it takes, and what would change all this, out. Names and numbers only, no weights."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from graft.byoc.candidates import Candidate, Refused
+from graft.byoc.contract import HOME, Cost
+from graft.byoc.explain_flips import Flip, Hint, flips, hints
+from graft.byoc.partition import Partition
+from graft.byoc.plan import node_names
+from graft.byoc.problem import HOST, Choice, Problem, bill, site_of
+from graft.byoc.region import borders
+from graft.byoc.sizes import node_work, value_bytes
+from graft.byoc.trust import Demotion
+
+_MOST_OBSTACLES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A candidate that the node is part of: what it would take, and how that is known."""
+
+    backend: str
+    pattern: str
+    nodes: int
+    seconds: float
+    source: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One node: where it runs, and why not elsewhere."""
+
+    name: str
+    op: str
+    type: str  # of its first result
+    backend: str
+    region: str  # empty on the host
+    macs: int
+    why: str
+    inputs: tuple[str, ...]  # values
+    outputs: tuple[str, ...]
+    refusals: tuple[Refused, ...]
+    alternatives: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionFacts:
+    """One region: who runs it, what it takes, what crosses its border."""
+
+    label: str
+    backend: str
+    nodes: tuple[str, ...]
+    macs: int
+    execution: float
+    transfers: float  # into it and, for what it makes, home
+    launch: float
+    source: str
+    input_bytes: int
+    output_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        return self.execution + self.transfers + self.launch
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """One backend's share of the work."""
+
+    name: str
+    version: str
+    simulated: bool
+    nodes: int
+    macs: int
+    regions: int
+    execution: float
+    transfers: float
+    launches: float
+
+    @property
+    def seconds(self) -> float:
+        return self.execution + self.transfers + self.launches
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What a scheme of placement makes of the model; `measured` is end to end, where it was."""
+
+    scheme: str
+    predicted: float
+    regions: int
+    nodes: int  # off the host
+    macs: int
+    measured: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A reason that keeps nodes of one operator off a backend, and what they take on the host."""
+
+    backend: str
+    op: str
+    reason: str
+    nodes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything about a plan that a person might ask."""
+
+    model: str
+    backends: tuple[BackendFacts, ...]  # the host last
+    nodes: tuple[NodeFacts, ...]
+    regions: tuple[RegionFacts, ...]
+    macs: int
+    predicted: float
+    bound: float
+    gap: float
+    totals: tuple[Total, ...]  # the chosen scheme first
+    flips: tuple[Flip, ...]
+    hints: tuple[Hint, ...]
+    obstacles: tuple[Obstacle, ...]
+    demotions: tuple[Demotion, ...]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether times rest on a model of a device."""
+        return any(backend.simulated for backend in self.backends)
+
+    def to_json(self) -> str:
+        """All of it, for machines."""
+        return json.dumps(asdict(self), indent=1, allow_nan=False)
+
+
+def explain(
+    found: Partition,
+    measured: Mapping[str, float] | None = None,
+    demotions: Sequence[Demotion] = (),
+    model: str = "",
+) -> Explanation:
+    """Put a partition into words and numbers; `measured` are times end to end by scheme, `model`
+    is what to call the model if not by the graph's name."""
+    view = _View(found)
+    nodes = tuple(view.node(number) for number in range(len(found.found.nodes)))
+    regions = tuple(view.regions())
+    bound = max(0.0, found.choice.bound)
+    predicted = found.choice.seconds
+    return Explanation(
+        model or found.found.graph.name,
+        tuple(_backends(found, nodes, regions)),
+        nodes,
+        regions,
+        sum(node.macs for node in nodes),
+        predicted,
+        bound,
+        max(0.0, 1.0 - bound / predicted) if predicted > 0 else 0.0,
+        tuple(_totals(found, measured or {})),
+        tuple(flips(found)),
+        tuple(hints(found)),
+        tuple(_obstacles(nodes)),
+        tuple(demotions),
+    )
+
+
+class _View:
+    """A partition, looked up from all sides."""
+
+    def __init__(self, found: Partition) -> None:
+        self.found = found
+        self.problem, self.choice = found.placement.problem, found.choice
+        self.names = node_names(found.found.graph)
+        self.prices: dict[Candidate, Cost] = {
+            item.candidate: item.cost for item in found.placement.priced
+        }
+        self.chosen = {found.placement.priced[o].candidate for o in self.choice.options}
+        self.sites = site_of(self.problem, self.choice.options)
+        self.parts = region_nodes(self.problem, self.choice)
+        self.labels = {
+            stage: f"{self.problem.sites[self.sites[nodes[0]]].name}_{number}"
+            for number, (stage, nodes) in enumerate(self.parts.items())
+        }
+
+    def node(self, number: int) -> NodeFacts:
+        node = self.found.found.nodes[number]
+        backend = self.problem.sites[self.sites[number]].name
+        options = [c for c in self.found.found.of_node[node] if c in self.prices]
+        alternatives = sorted(map(self._alternative, options), key=_per_node)
+        refusals = self.found.found.refusals.get(node, ())
+        return NodeFacts(
+            self.names[node],
+            node.op.name,
+            str(node.output.type),
+            backend,
+            self.labels.get(self.choice.stages[number], ""),
+            node_work(node).macs,
+            _why(backend, alternatives, refusals),
+            tuple(value.name for value in node.args),
+            tuple(value.name for value in node.outputs),
+            refusals,
+            tuple(alternatives),
+        )
+
+    def _alternative(self, candidate: Candidate) -> Alternative:
+        cost = self.prices[candidate]
+        return Alternative(
+            candidate.backend,
+            candidate.pattern,
+            len(candidate.nodes),
+            cost.seconds,
+            cost.source.value,
+            candidate in self.chosen,
+        )
+
+    def regions(self) -> list[RegionFacts]:
+        carried = carried_seconds(self.problem, self.choice)
+        owner = {n: o for o in self.choice.options for n in self.problem.options[o].nodes}
+        result = []
+        for stage, numbers in self.parts.items():
+            site = self.problem.sites[self.sites[numbers[0]]]
+            nodes = [self.found.found.nodes[number] for number in numbers]
+            options = dict.fromkeys(owner[number] for number in numbers)
+            costs = [self.found.placement.priced[option].cost for option in options]
+            inputs, outputs = borders(nodes, self.found.found.graph)
+            result.append(
+                RegionFacts(
+                    self.labels[stage],
+                    site.name,
+                    tuple(self.names[node] for node in nodes),
+                    sum(node_work(node).macs for node in nodes),
+                    sum(cost.seconds for cost in costs),
+                    carried.get(stage, 0.0),
+                    site.launch,
+                    "+".join(sorted({cost.source.value for cost in costs})),
+                    sum(map(value_bytes, inputs)),
+                    sum(map(value_bytes, outputs)),
+                )
+            )
+        return result
+
+
+def region_nodes(problem: Problem, choice: Choice) -> dict[int, tuple[int, ...]]:
+    """The accelerators' regions in the order in which they run: stage -> nodes."""
+    sites = site_of(problem, choice.options)
+    found = bill(problem, choice.options, choice.stages).regions
+    return {stage: nodes for stage, nodes in found.items() if sites[nodes[0]] != HOST}
+
+
+def carried_seconds(problem: Problem, choice: Choice) -> dict[int, float]:
+    """Transfers by stage: a value is carried home by its maker, and in by its first reader."""
+    forms = [problem.sites[site].form for site in site_of(problem, choice.options)]
+    seconds: dict[int, float] = defaultdict(float)
+    for flow in problem.flows:
+        made = 0 if flow.producer is None else forms[flow.producer]
+        readers = {0: -1} if flow.leaves else {}
+        for node in sorted(flow.consumers, key=lambda node: choice.stages[node]):
+            readers.setdefault(forms[node], choice.stages[node])
+        readers.pop(made, None)
+        if readers and flow.producer is not None and made:
+            seconds[choice.stages[flow.producer]] += flow.fetch[made]
+        for form, stage in readers.items():
+            if form:
+                seconds[stage] += flow.bring[form]
+    return dict(seconds)
+
+
+def _per_node(option: Alternative) -> float:
+    return option.seconds / option.nodes
+
+
+def _why(backend: str, options: Sequence[Alternative], refusals: Sequence[Refused]) -> str:
+    """One sentence on a node's place."""
+    others = {option.backend for option in options} - {backend}
+    if not others:
+        if refusals and backend == HOME:
+            return f"only the host can run it; {refusals[0].backend}: {refusals[0].reason}"
+        return f"only {backend} may run it"
+    here = min((o for o in options if o.backend == backend), key=_per_node)
+    there = min((o for o in options if o.backend != backend), key=_per_node)
+    if _per_node(here) <= _per_node(there):
+        return f"cheapest on {backend}"
+    return f"cheaper by itself on {there.backend}, but not with its transfers, launches and region"
+
+
+def _backends(
+    found: Partition, nodes: Sequence[NodeFacts], regions: Sequence[RegionFacts]
+) -> list[BackendFacts]:
+    problem = found.placement.problem
+    options = [problem.options[o] for o in found.choice.options]
+    known = {b.name: (b.version, b.simulated) for b in found.placement.backends}
+    order = [*range(1, len(problem.sites)), HOST]
+    result = []
+    for site in order:
+        name = problem.sites[site].name
+        own = [node for node in nodes if node.backend == name]
+        parts = [region for region in regions if region.backend == name]
+        result.append(
+            BackendFacts(
+                name,
+                *known.get(name, ("", False)),
+                len(own),
+                sum(node.macs for node in own),
+                len(parts),
+                sum(option.seconds for option in options if option.site == site),
+                sum(region.transfers for region in parts),
+                sum(region.launch for region in parts),
+            )
+        )
+    return result
+
+
+def _totals(found: Partition, measured: Mapping[str, float]) -> list[Total]:
+    macs = [node_work(node).macs for node in found.found.nodes]
+    problem = found.placement.problem
+    result = []
+    for name, choice in (("exact", found.choice), *found.alternatives.items()):
+        parts = region_nodes(problem, choice)
+        away = [node for nodes in parts.values() for node in nodes]
+        total = sum(macs[node] for node in away)
+        seconds = choice.seconds
+        result.append(Total(name, seconds, len(parts), len(away), total, measured.get(name)))
+    return result
+
+
+def _obstacles(nodes: Sequence[NodeFacts]) -> list[Obstacle]:
+    """What keeps most of the host's time on the host."""
+    counts: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for node in nodes:
+        able = {option.backend for option in node.alternatives}
+        seconds = sum(_per_node(option) for option in node.alternatives if option.chosen)
+        for backend in {refused.backend for refused in node.refusals} - able:
+            reason = next(r.reason for r in node.refusals if r.backend == backend)
+            counts[backend, node.op, reason].append(seconds)
+    found = [Obstacle(*key, len(times), sum(times)) for key, times in counts.items()]
+    found.sort(key=lambda item: (-item.seconds, item.backend, item.op, item.reason))
+    return found[:_MOST_OBSTACLES]
+
+
+def nodes_like(explanation: Explanation, name: str) -> list[NodeFacts]:
+    """The nodes that go by a name: their own, or that of a value they make."""
+    plain = name.removeprefix("%")
+    return [node for node in explanation.nodes if node.name == name or plain in node.outputs]

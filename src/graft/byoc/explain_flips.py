@@ -1,0 +1,261 @@
+"""What would change a plan: a partition in; the cheapest changes of mind, and how much cheaper
+launches or transfers would have to be for another plan to win, out.
+
+A change of mind is priced exactly: the problem is solved again with the nodes where they are not
+now. Only the few that look cheapest are, and only for so long.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from graft.byoc.choose import choose
+from graft.byoc.partition import Partition
+from graft.byoc.plan import node_names
+from graft.byoc.problem import HOST, Choice, Flow, Problem, bill, site_of
+
+MOST_FLIPS = 10
+_TOTAL_SECONDS = 4.0  # for all flips together
+_FLIP_SECONDS = 1.0  # for one
+_MOST_PER_KIND = 5  # nodes brought to accelerators, nodes brought home, regions brought home
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A change of mind: nodes moved to another backend, and what the best such plan costs more.
+
+    `region` names what moves where that is a whole region; `proven` says whether no plan with the
+    nodes there is cheaper."""
+
+    nodes: tuple[str, ...]
+    region: str
+    origin: str
+    backend: str
+    extra_seconds: float
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A quantity of a backend that decides: below `threshold` another plan wins.
+
+    That plan has so many regions, and would save so much if the quantity were nothing."""
+
+    backend: str
+    quantity: str  # "launch", seconds; or "transfer", a share of what it takes now
+    now: float
+    threshold: float
+    regions: int
+    saved: float
+
+
+def flips(found: Partition) -> list[Flip]:
+    """The cheapest changes of mind, cheapest first."""
+    problem = found.placement.problem
+    names = node_names(found.found.graph)
+    here = site_of(problem, found.choice.options)
+    deadline = time.monotonic() + _TOTAL_SECONDS
+    result = []
+    for label, nodes, site in _worth_a_look(problem, found.choice, here)[:MOST_FLIPS]:
+        left = min(_FLIP_SECONDS, deadline - time.monotonic())
+        other = _solved_with(problem, nodes, site, left) if left > 0 else None
+        if other is not None:
+            result.append(
+                Flip(
+                    tuple(names[found.found.nodes[node]] for node in nodes),
+                    label,
+                    problem.sites[here[nodes[0]]].name,
+                    problem.sites[site].name,
+                    max(0.0, other.seconds - found.choice.seconds),
+                    other.proven,
+                )
+            )
+    return _distinct(sorted(result, key=lambda flip: (flip.extra_seconds, len(flip.nodes))))
+
+
+def _distinct(found: Sequence[Flip]) -> list[Flip]:
+    """Without those that move the same nodes and more, to the same effect."""
+    kept: list[Flip] = []
+    for flip in found:
+        if not any(
+            set(other.nodes) <= set(flip.nodes)
+            and other.backend == flip.backend
+            and math.isclose(other.extra_seconds, flip.extra_seconds, rel_tol=1e-6)
+            for other in kept
+        ):
+            kept.append(flip)
+    return kept
+
+
+_Move = tuple[str, tuple[int, ...], int]  # label of a whole region or "", nodes, where to
+
+
+def _worth_a_look(problem: Problem, choice: Choice, here: Sequence[int]) -> list[_Move]:
+    """Moves that look cheap: some to accelerators, some back to the host, some regions whole."""
+    kinds: dict[bool, list[tuple[float, _Move]]] = {True: [], False: []}
+    seen: set[tuple[int, ...]] = set()
+    for price, nodes, site in sorted(_guesses(problem, choice, here)):
+        if nodes not in seen:
+            seen.add(nodes)
+            kinds[site == HOST].append((price, ("", nodes, site)))
+    regions = sorted(_whole_regions(problem, choice, here))
+    ranked = [kinds[False], regions, kinds[True]]
+    return [move for kind in ranked for _, move in kind[:_MOST_PER_KIND]]
+
+
+def _guesses(
+    problem: Problem, choice: Choice, here: Sequence[int]
+) -> Iterator[tuple[float, tuple[int, ...], int]]:
+    """Options on a place where none of their nodes is, with what taking them seems to cost."""
+    share = _shares(problem, choice)
+    touching = _touching(problem)
+    for option in problem.options:
+        if any(here[node] == option.site for node in option.nodes):
+            continue
+        flows = {number for node in option.nodes for number in touching[node]}
+        moved = list(here)
+        for node in option.nodes:
+            moved[node] = option.site
+        price = option.seconds - sum(share[node] for node in option.nodes)
+        for number in flows:
+            flow = problem.flows[number]
+            price += carried(problem, flow, moved) - carried(problem, flow, here)
+        if not _has_neighbour(problem, flows, here, option.site):
+            price += problem.sites[option.site].launch
+        yield price, option.nodes, option.site
+
+
+def _whole_regions(
+    problem: Problem, choice: Choice, here: Sequence[int]
+) -> Iterator[tuple[float, _Move]]:
+    """Regions that could go home, by what they save now; the host has to have options for them."""
+    at_home = {node for option in problem.options if option.site == HOST for node in option.nodes}
+    parts = bill(problem, choice.options, choice.stages).regions.values()
+    away = [nodes for nodes in parts if here[nodes[0]] != HOST]
+    cheapest = [math.inf] * problem.nodes
+    for option in problem.options:
+        if option.site == HOST:
+            for node in option.nodes:
+                cheapest[node] = min(cheapest[node], option.seconds / len(option.nodes))
+    share = _shares(problem, choice)
+    for number, nodes in enumerate(away):
+        if len(nodes) > 1 and at_home.issuperset(nodes):
+            price = sum(cheapest[node] - share[node] for node in nodes)
+            yield price, (f"{problem.sites[here[nodes[0]]].name}_{number}", nodes, HOST)
+
+
+def _shares(problem: Problem, choice: Choice) -> list[float]:
+    """What each node takes now: an equal part of its option."""
+    share = [0.0] * problem.nodes
+    for number in choice.options:
+        option = problem.options[number]
+        for node in option.nodes:
+            share[node] = option.seconds / len(option.nodes)
+    return share
+
+
+def _touching(problem: Problem) -> list[list[int]]:
+    """Per node, the flows that it makes or reads."""
+    found: list[list[int]] = [[] for _ in range(problem.nodes)]
+    for number, flow in enumerate(problem.flows):
+        ends = flow.consumers if flow.producer is None else (flow.producer, *flow.consumers)
+        for node in dict.fromkeys(ends):
+            found[node].append(number)
+    return found
+
+
+def carried(problem: Problem, flow: Flow, sites: Sequence[int]) -> float:
+    """What one value's transfers take."""
+    made = 0 if flow.producer is None else problem.sites[sites[flow.producer]].form
+    wanted = {problem.sites[sites[node]].form for node in flow.consumers}
+    elsewhere = (wanted | ({0} if flow.leaves else set())) - {made}
+    if not elsewhere:
+        return 0.0
+    return flow.fetch[made] + sum(flow.bring[form] for form in elsewhere)
+
+
+def _has_neighbour(problem: Problem, flows: set[int], here: Sequence[int], site: int) -> bool:
+    """Whether a node that shares a value with the moved ones is there already."""
+    for number in flows:
+        flow = problem.flows[number]
+        ends = flow.consumers if flow.producer is None else (flow.producer, *flow.consumers)
+        if any(here[node] == site for node in ends):
+            return True
+    return False
+
+
+def _solved_with(
+    problem: Problem, nodes: Sequence[int], site: int, seconds: float
+) -> Choice | None:
+    """The best choice with the nodes on that site; None where none was found."""
+    fixed = set(nodes)
+    kept = tuple(o for o in problem.options if o.site == site or fixed.isdisjoint(o.nodes))
+    try:
+        return choose(replace(problem, options=kept), time_limit=seconds)
+    except ValueError:
+        return None
+
+
+def hints(found: Partition) -> list[Hint]:
+    """How much cheaper launches and transfers of each backend would have to be."""
+    problem = found.placement.problem
+    result = []
+    for site in range(1, len(problem.sites)):
+        cheap_launch = _with_free_launches(problem, site)
+        cheap_transfer = _with_free_transfers(problem, site)
+        for quantity, changed in (("launch", cheap_launch), ("transfer", cheap_transfer)):
+            hint = _hint(found, site, quantity, changed)
+            if hint is not None:
+                result.append(hint)
+    return result
+
+
+def _with_free_launches(problem: Problem, site: int) -> Problem:
+    sites = list(problem.sites)
+    sites[site] = replace(sites[site], launch=0.0)
+    return replace(problem, sites=tuple(sites))
+
+
+def _with_free_transfers(problem: Problem, site: int) -> Problem:
+    form = problem.sites[site].form
+
+    def free(times: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(0.0 if number == form else t for number, t in enumerate(times))
+
+    flows = tuple(replace(f, bring=free(f.bring), fetch=free(f.fetch)) for f in problem.flows)
+    return replace(problem, flows=flows)
+
+
+def _hint(found: Partition, site: int, quantity: str, changed: Problem) -> Hint | None:
+    """Where the plan that wins with the quantity at nothing overtakes the one chosen.
+
+    Both prices are straight lines in the quantity; below their crossing the other one is cheaper.
+    """
+    problem, chosen = found.placement.problem, found.choice
+    try:
+        other = choose(changed, [_priced(changed, chosen)], _FLIP_SECONDS)
+    except ValueError:
+        return None
+    floor = bill(changed, chosen.options, chosen.stages).total
+    gained = floor - other.seconds  # with the quantity at nothing
+    if gained <= max(_NOTHING, 1e-6 * chosen.seconds):
+        return None
+    dearer = bill(problem, other.options, other.stages).total - chosen.seconds  # as it is now
+    if dearer <= _NOTHING:
+        return None
+    threshold = gained / (gained + dearer)
+    sites = site_of(problem, other.options)
+    parts = bill(problem, other.options, other.stages).regions.values()
+    own = sum(sites[nodes[0]] != HOST for nodes in parts)
+    now = problem.sites[site].launch if quantity == "launch" else 1.0
+    name = problem.sites[site].name
+    return Hint(name, quantity, now, now * threshold, own, chosen.seconds - other.seconds)
+
+
+def _priced(problem: Problem, choice: Choice) -> Choice:
+    """The same choice at the prices of another problem."""
+    return replace(choice, seconds=bill(problem, choice.options, choice.stages).total)

@@ -1,0 +1,221 @@
+"""Where to draw nodes: who reads from whom in, coordinates of nodes and bends of edges out.
+
+Layers by longest path, long edges broken by a bend in every layer they pass, the order within
+layers by barycentres, positions by least squares. Networks are deep and narrow, screens are wide:
+the layers are folded into columns, cut where few edges pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+NODE_WIDTH, NODE_HEIGHT = 132.0, 30.0
+_ACROSS, _DOWN = 148.0, 52.0  # from one node, or layer, to the next
+_BEND = 18.0  # what an edge that passes by takes
+_BETWEEN_COLUMNS = 70.0
+_SWEEPS = 6
+_LONGEST_BROKEN = 80  # layers; longer edges are drawn straight
+_ASPECT = 1.7  # width over height of the whole, as screens have it
+_WINDOW = 6  # layers around an even cut in which to look for a narrow place
+
+Edge = tuple[int, int]
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Centres of nodes; for each edge the bends on its way, both in the order given.
+
+    `gutters` lie between columns: where an edge goes up to the next one."""
+
+    nodes: tuple[Point, ...]
+    bends: tuple[tuple[Point, ...], ...]
+    gutters: tuple[float, ...]
+    width: float
+    height: float
+
+
+def layout(count: int, edges: Sequence[Edge]) -> Layout:
+    """Place so many nodes; edges lead from lower numbers to higher ones."""
+    if not count:
+        return Layout((), (), (), 0.0, 0.0)
+    layer_of = layers(count, edges)
+    drawing = _Drawing(count, edges, layer_of)
+    drawing.order()
+    across = drawing.across()
+    points, gutters = _folded(drawing, across)
+    width = max(x for x, _ in points) + NODE_WIDTH
+    height = max(y for _, y in points) + NODE_HEIGHT
+    bends = tuple(tuple(points[item] for item in chain) for chain in drawing.chains)
+    return Layout(tuple(points[:count]), bends, gutters, width, height)
+
+
+def layers(count: int, edges: Sequence[Edge]) -> list[int]:
+    """Each node one layer below the lowest that it reads from; what reads nothing stands just
+    above its first reader."""
+    found = [0] * count
+    readers: dict[int, list[int]] = {}
+    reads = [False] * count
+    for before, after in sorted(edges, key=lambda edge: edge[1]):
+        found[after] = max(found[after], found[before] + 1)
+        readers.setdefault(before, []).append(after)
+        reads[after] = True
+    for node in range(count):
+        if not reads[node] and node in readers:
+            found[node] = max(0, min(found[reader] for reader in readers[node]) - 1)
+    return found
+
+
+class _Drawing:
+    """Nodes and bends by layer. Items below `count` are nodes, the others bends."""
+
+    def __init__(self, count: int, edges: Sequence[Edge], layer_of: Sequence[int]) -> None:
+        self.count = count
+        self.layer_of = list(layer_of)
+        self.layers: list[list[int]] = [[] for _ in range(max(layer_of) + 1)]
+        for node in range(count):
+            self.layers[layer_of[node]].append(node)
+        self.chains: list[list[int]] = []
+        self.above: dict[int, list[int]] = {}
+        self.below: dict[int, list[int]] = {}
+        for before, after in edges:
+            self.chains.append(self._chain(before, after))
+
+    def _chain(self, before: int, after: int) -> list[int]:
+        span = self.layer_of[after] - self.layer_of[before]
+        chain: list[int] = []
+        if 1 < span <= _LONGEST_BROKEN:
+            for layer in range(self.layer_of[before] + 1, self.layer_of[after]):
+                item = len(self.layer_of)
+                self.layer_of.append(layer)
+                self.layers[layer].append(item)
+                chain.append(item)
+        if span <= _LONGEST_BROKEN:
+            path = [before, *chain, after]
+            for upper, lower in zip(path, path[1:], strict=False):
+                self.below.setdefault(upper, []).append(lower)
+                self.above.setdefault(lower, []).append(upper)
+        return chain
+
+    def order(self) -> None:
+        """Sort each layer by where its neighbours above, then below, stand."""
+        place: dict[int, float] = {}
+        for layer in self.layers:
+            place.update((item, float(position)) for position, item in enumerate(layer))
+        for sweep in range(_SWEEPS):
+            down = sweep % 2 == 0
+            neighbours = self.above if down else self.below
+            for layer in self.layers if down else reversed(self.layers):
+                wanted = {item: _mean(neighbours, item, place) for item in layer}
+                layer.sort(key=wanted.__getitem__)
+                place.update((item, float(position)) for position, item in enumerate(layer))
+
+    def across(self) -> dict[int, float]:
+        """Positions from left to right: near the neighbours, in order, apart."""
+        place: dict[int, float] = {}
+        for layer in self.layers:
+            offsets = self._offsets(layer)
+            middle = offsets[-1] / 2 if offsets else 0.0
+            place.update((i, offset - middle) for i, offset in zip(layer, offsets, strict=True))
+        for sweep in range(_SWEEPS):
+            down = sweep % 2 == 0
+            neighbours = self.above if down else self.below
+            for layer in self.layers if down else reversed(self.layers):
+                offsets = self._offsets(layer)
+                wanted = [_mean(neighbours, item, place) for item in layer]
+                shifted = [w - offset for w, offset in zip(wanted, offsets, strict=True)]
+                fitted = rising(shifted)
+                for item, position, offset in zip(layer, fitted, offsets, strict=True):
+                    place[item] = position + offset
+        return place
+
+    def _offsets(self, layer: Sequence[int]) -> list[float]:
+        """Where items stand that touch each other, the first at 0."""
+        offsets: list[float] = []
+        for number, item in enumerate(layer):
+            own = _ACROSS if item < self.count else _BEND
+            before = 0.0
+            if number:
+                last = _ACROSS if layer[number - 1] < self.count else _BEND
+                before = offsets[-1] + (own + last) / 2
+            offsets.append(before)
+        return offsets
+
+    def crossing(self) -> list[int]:
+        """How many edges a cut above each layer would tear."""
+        return [sum(len(self.above.get(item, ())) for item in layer) for layer in self.layers]
+
+
+def _mean(neighbours: Mapping[int, list[int]], item: int, place: Mapping[int, float]) -> float:
+    own = neighbours.get(item)
+    return fmean(place[other] for other in own) if own else place[item]
+
+
+def rising(wanted: Sequence[float]) -> list[float]:
+    """The numbers nearest to the wanted ones that never fall: neighbours that would are pooled."""
+    pools: list[tuple[float, int]] = []  # mean and how many
+    for value in wanted:
+        mean, size = value, 1
+        while pools and pools[-1][0] > mean:
+            other, more = pools.pop()
+            mean, size = (mean * size + other * more) / (size + more), size + more
+        pools.append((mean, size))
+    return [mean for mean, size in pools for _ in range(size)]
+
+
+def _folded(
+    drawing: _Drawing, across: Mapping[int, float]
+) -> tuple[list[Point], tuple[float, ...]]:
+    """Columns of layers, side by side, and what lies between them."""
+    spans = [
+        (min(across[i] for i in layer), max(across[i] for i in layer)) for layer in drawing.layers
+    ]
+    cuts = _cuts(drawing.crossing(), spans)
+    points: list[Point] = [(0.0, 0.0)] * len(drawing.layer_of)
+    left = 0.0
+    gutters: list[float] = []
+    for first, end in zip(cuts, cuts[1:], strict=False):
+        low = min(low for low, _ in spans[first:end])
+        high = max(high for _, high in spans[first:end])
+        for row, layer in enumerate(drawing.layers[first:end]):
+            for item in layer:
+                x = left + across[item] - low + NODE_WIDTH
+                points[item] = (round(x, 1), round((row + 1) * _DOWN, 1))
+        left += high - low + NODE_WIDTH + _BETWEEN_COLUMNS
+        gutters.append(round(left + (NODE_WIDTH - _BETWEEN_COLUMNS) / 2, 1))
+    return points, tuple(gutters[:-1])
+
+
+def _cuts(torn: Sequence[int], spans: Sequence[tuple[float, float]]) -> list[int]:
+    """Layers at which columns begin, and the end: as many columns as fill a screen best."""
+    depth = len(torn)
+    best, fit = [0, depth], float("inf")
+    for columns in range(1, min(depth, 40) + 1):
+        cuts = _narrow_cuts(torn, columns)
+        pairs = list(zip(cuts, cuts[1:], strict=False))
+        width = sum(
+            max(high for _, high in spans[a:b])
+            - min(low for low, _ in spans[a:b])
+            + NODE_WIDTH
+            + _BETWEEN_COLUMNS
+            for a, b in pairs
+        )
+        aspect = width / (_DOWN * max(b - a for a, b in pairs))
+        misfit = max(aspect / _ASPECT, _ASPECT / aspect)
+        if misfit < fit:
+            best, fit = cuts, misfit
+    return best
+
+
+def _narrow_cuts(torn: Sequence[int], columns: int) -> list[int]:
+    """Even cuts, each moved to the narrowest layer nearby."""
+    depth = len(torn)
+    cuts = [0]
+    for column in range(1, columns):
+        middle = round(depth * column / columns)
+        nearby = range(max(cuts[-1] + 1, middle - _WINDOW), min(depth, middle + _WINDOW + 1))
+        if nearby:
+            cuts.append(min(nearby, key=lambda layer: (torn[layer], abs(layer - middle))))
+    return [*cuts, depth]

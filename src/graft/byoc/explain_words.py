@@ -1,0 +1,91 @@
+"""Placement in sentences: facts of an explanation in, text that the terminal and the page share
+out. A time that rests on a simulated device says so."""
+
+from __future__ import annotations
+
+from graft.byoc.contract import HOME
+from graft.byoc.explain import BackendFacts, Explanation, Obstacle
+from graft.byoc.explain_flips import Flip, Hint
+
+SIMULATED = "(simulated)"
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def time_text(seconds: float, simulated: bool = False) -> str:
+    """A duration with three digits, from microseconds up."""
+    scale, unit = next(((s, u) for s, u in _UNITS if seconds >= s * 0.9995), (1e-6, "µs"))
+    value = seconds / scale
+    digits = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{digits} {unit} {SIMULATED}" if simulated else f"{digits} {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def summary(explanation: Explanation) -> str:
+    """Who runs how much, in one line, and what that takes."""
+    parts = [_share(explanation, backend) for backend in explanation.backends if backend.nodes]
+    timing = f"predicted {time_text(explanation.predicted, explanation.simulated)}"
+    alone = next((t for t in explanation.totals if t.scheme == "host-only"), None)
+    if alone is not None:
+        timing += f", host-only {time_text(alone.predicted)}"
+    measured = explanation.totals[0].measured
+    if measured is not None:
+        timing += f", measured {time_text(measured)}"
+    return "; ".join([*parts, timing])
+
+
+def _share(explanation: Explanation, backend: BackendFacts) -> str:
+    if backend.name == HOME:
+        return f"host: {counted(backend.nodes, 'node')}"
+    share = backend.macs / max(explanation.macs, 1)
+    name = f"{backend.name} {SIMULATED}" if backend.simulated else backend.name
+    nodes = f"{backend.nodes:,} of {len(explanation.nodes):,} nodes"
+    return f"{name}: {nodes}, {share:.1%} of MACs, {counted(backend.regions, 'region')}"
+
+
+def quality(explanation: Explanation) -> str:
+    """What is proven about the plan."""
+    if explanation.gap <= 1e-6:
+        return "proven best at these prices"
+    return f"within {explanation.gap:.2%} of the best at these prices"
+
+
+def flip_text(flip: Flip) -> str:
+    """A change of mind, without its price."""
+    what = flip.nodes[0] if len(flip.nodes) == 1 else " + ".join(flip.nodes[:3])
+    if flip.region:
+        what = f"all of {flip.region} ({counted(len(flip.nodes), 'node')})"
+    elif len(flip.nodes) > 3:
+        what += f" + {len(flip.nodes) - 3} more"
+    return f"{what}: {flip.origin} → {flip.backend}"
+
+
+def flip_price(explanation: Explanation, flip: Flip) -> str:
+    """What a change of mind costs."""
+    extra = time_text(flip.extra_seconds, explanation.simulated)
+    return f"+{extra}" if flip.proven else f"at most +{extra}"
+
+
+def hint_text(explanation: Explanation, hint: Hint) -> str:
+    """How much cheaper something would have to be for another plan to win."""
+    simulated = is_simulated(explanation, hint.backend)
+    plan = f"a plan of {counted(hint.regions, 'region')} would be faster"
+    if hint.quantity == "launch":
+        below = time_text(hint.threshold, simulated)
+        now = time_text(hint.now, simulated)
+        return f"if a launch on {hint.backend} took less than {below} (now {now}), {plan}"
+    share = f"{hint.threshold:.1%}" if hint.threshold < 0.1 else f"{hint.threshold:.0%}"
+    return f"if transfers to and from {hint.backend} took less than {share} of now, {plan}"
+
+
+def obstacle_text(obstacle: Obstacle) -> str:
+    """What keeps nodes where they are."""
+    nodes = counted(obstacle.nodes, "node")
+    taken = time_text(obstacle.seconds)
+    return f"{obstacle.backend} takes no {obstacle.op} ({nodes}, {taken}): {obstacle.reason}"
+
+
+def is_simulated(explanation: Explanation, backend: str) -> bool:
+    return any(item.simulated for item in explanation.backends if item.name == backend)

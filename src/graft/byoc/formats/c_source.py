@@ -1,0 +1,83 @@
+"""Regions as C source: a backend writes C, the C compiler of the machine does the rest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.byoc.contract import Backend, Runner
+from graft.ir.graph import Graph
+from graft.runtime import c_source
+
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c11", "-shared", "-fPIC")
+_SHOWN_LINES = 12
+
+
+@dataclass(frozen=True)
+class Source:
+    """C code that defines
+
+        void graft_region(const void **inputs, void **outputs, const void **constants, void *work)
+
+    with the constants that it wants pointers to, and the bytes of workspace that it needs.
+    """
+
+    text: str
+    constants: Sequence[Array] = ()
+    workspace: int = 0
+
+
+class CSourceBackend(Backend):
+    """A backend that writes C. Define `source`."""
+
+    flags: Sequence[str] = FLAGS
+
+    def missing(self) -> str:
+        if compiler() is None:
+            looked = ", ".join(COMPILERS)
+            return f"it needs a C compiler, and $CC, {looked} are not there: install gcc or clang"
+        return ""
+
+    def source(self, region: Graph) -> Source:
+        """A region as C."""
+        raise NotImplementedError(f"{type(self).__name__} writes no C")
+
+    def compile(self, region: Graph) -> bytes:
+        source = self.source(region)
+        code = compile_c(source.text, self.flags)
+        return c_source.pack_code(code, source.text, source.constants, source.workspace)
+
+    def load(self, blob: bytes) -> Runner:
+        return c_source.load(blob)
+
+
+def compiler() -> str | None:
+    """The C compiler of this machine: $CC, or the first that is found."""
+    chosen = os.environ.get("CC")
+    names = (chosen,) if chosen else COMPILERS
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def compile_c(text: str, flags: Sequence[str] = FLAGS) -> bytes:
+    """C source as a shared object."""
+    found = compiler()
+    if found is None:
+        looked = os.environ.get("CC") or ", ".join(COMPILERS)
+        raise UserError(f"there is no C compiler ({looked})", hint="install gcc or clang")
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "region.c", Path(folder) / "region.so"
+        source.write_text(text, encoding="utf-8")
+        command = [found, *flags, str(source), "-o", str(target), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = done.stderr.replace(str(source), "region.c").splitlines()[:_SHOWN_LINES]
+            raise UserError("the C compiler refuses the code:\n" + "\n".join(lines))
+        return target.read_bytes()

@@ -1,0 +1,81 @@
+"""Regions as ONNX models: whoever ingests ONNX is a few lines away from being a backend.
+
+Each operator has a writer that turns a node into ONNX nodes of one opset. What has no writer is
+refused by `why_not`, which a backend's `supports` can hand on as its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+from onnx import helper
+
+from graft.base.errors import UnsupportedError
+from graft.byoc.contract import Backend
+from graft.byoc.formats import onnx_compute, onnx_movement
+from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Writer, onnx_dtype
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import TensorType
+from graft.rewrite.rule import Refusal
+
+FAMILIES = (onnx_compute, onnx_movement)  # importing them fills the table
+_IR_VERSION = 9
+
+
+class OnnxBackend(Backend):
+    """A backend that is handed ONNX models. Define `compile_model` and `load`."""
+
+    def compile(self, region: Graph) -> bytes:
+        return self.compile_model(to_onnx(region))
+
+    def compile_model(self, model: onnx.ModelProto) -> bytes:
+        """Code for a region that is given as a model; by default the model itself."""
+        return bytes(model.SerializeToString())
+
+
+def why_not(nodes: Iterable[Node]) -> Refusal | None:
+    """Why nodes cannot be written as ONNX, or None where they can."""
+    for node in nodes:
+        if node.op.name != "constant" and node.op.name not in WRITERS:
+            return Refusal(f"{node.op.name} has no ONNX form here", node)
+        missing = [n for i, n in node.op.alternatives if i < len(node.inputs) and node.inputs[i]]
+        if missing and node.op.name not in _RUN_TIME_OPERANDS:
+            return Refusal(f"'{missing[0]}' of {node.op.name} is known at run time only", node)
+    return None
+
+
+_RUN_TIME_OPERANDS = ("clip",)
+
+
+def to_onnx(region: Graph) -> onnx.ModelProto:
+    """A region as a model whose inputs and outputs have the region's names and order."""
+    refusal = why_not(region.nodes)
+    if refusal is not None:
+        raise UnsupportedError(refusal.reason, refusal.node.place if refusal.node else None)
+    writer = Writer()
+    for node in region.nodes:
+        if node.op.name == "constant":
+            writer.constant(node.output.name, node.attrs.value.array)
+        else:
+            WRITERS[node.op.name](writer, node)
+    graph = helper.make_graph(
+        writer.nodes,
+        region.name or "region",
+        [_described(value) for value in region.inputs],
+        [_described(value) for value in region.outputs],
+        writer.constants,
+    )
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=_IR_VERSION)
+
+
+def _described(value: Value) -> onnx.ValueInfoProto:
+    type_ = value.type
+    if not isinstance(type_, TensorType):
+        raise UnsupportedError(f"%{value.name} is {type_}, and regions exchange tensors")
+    kind = onnx_dtype(type_.dtype)
+    shape = None
+    if type_.shape is not None:
+        shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
+    return helper.make_tensor_value_info(value.name, kind, shape)

@@ -1,0 +1,67 @@
+"""Writes ONNX graphs node by node; the table says which operator is written how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from graft.base.dtypes import Array, DType
+from graft.base.errors import UnsupportedError
+from graft.ir.graph import Node, Value
+
+OPSET = 18
+
+
+@dataclass
+class Writer:
+    """The ONNX graph being written."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+
+    def emit(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> None:
+        """Add a node."""
+        self.nodes.append(helper.make_node(kind, list(inputs), list(outputs), **attrs))
+
+    def constant(self, name: str, array: Array) -> str:
+        """Add a constant; gives its name."""
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def integers(self, node: Node, name: str, values: Iterable[int]) -> str:
+        return self.constant(f"{node.output.name}.{name}", np.array(list(values), np.int64))
+
+
+Write = Callable[[Writer, Node], None]
+WRITERS: dict[str, Write] = {}
+
+
+def writes(*names: str) -> Callable[[Write], Write]:
+    def register(write: Write) -> Write:
+        WRITERS.update(dict.fromkeys(names, write))
+        return write
+
+    return register
+
+
+def onnx_dtype(dtype: DType) -> int:
+    """ONNX's number for an element type."""
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype.numpy)))
+
+
+def names(values: Iterable[Value | None]) -> list[str]:
+    """Names of operands; an absent one has the empty name."""
+    return ["" if value is None else value.name for value in values]
+
+
+def extents(value: Value) -> list[int]:
+    """A static shape."""
+    shape = value.tensor.shape
+    if shape is None or not all(isinstance(extent, int) for extent in shape):
+        raise UnsupportedError(f"%{value.name} has no static shape")
+    return [extent for extent in shape if isinstance(extent, int)]

@@ -1,0 +1,111 @@
+"""Measuring: how long something takes, repeated until the answer is steady.
+
+Neighbours on the machine disturb single runs, so a price is the median, with the interval that
+order statistics give for it; measuring goes on until that interval is narrow or time is up.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.byoc.contract import Backend, Cost, Source
+from graft.byoc.region import region_hash
+from graft.byoc.sizes import number
+from graft.byoc.store import PriceStore
+from graft.ir.graph import Graph, Value
+from graft.ir.types import TensorType
+
+PRECISION = 0.03  # half the interval, as a share of the median
+BUDGET = 0.3  # seconds for one price
+_FEWEST = 7
+
+
+def timed(run: Callable[[], object], budget: float = BUDGET) -> Cost:
+    """What one call takes."""
+    run()  # the first call may allocate, load or compile
+    samples: list[float] = []
+    deadline = time.perf_counter() + budget
+    while True:
+        start = time.perf_counter()
+        run()
+        now = time.perf_counter()
+        samples.append(now - start)
+        median, spread = interval(samples)
+        steady = len(samples) >= _FEWEST and spread <= PRECISION * median
+        if steady or (now >= deadline and len(samples) >= 3):
+            return Cost(median, Source.MEASURED, spread)
+
+
+def race(runs: Mapping[str, Callable[[], object]], budget: float = 1.0) -> dict[str, float]:
+    """The median time of each contender, run in turns so that all see the same neighbours."""
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    deadline = time.perf_counter() + budget * len(runs)
+    while time.perf_counter() < deadline or len(next(iter(samples.values()))) < 3:
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            samples[name].append(time.perf_counter() - start)
+    return {name: float(np.median(own)) for name, own in samples.items()}
+
+
+def interval(samples: Sequence[float]) -> tuple[float, float]:
+    """The median, and half the width of its 95 % interval."""
+    ordered = np.sort(np.asarray(samples))
+    count = len(ordered)
+    reach = 0.98 * math.sqrt(count)
+    low = ordered[max(0, math.floor(count / 2 - reach))]
+    high = ordered[min(count - 1, math.ceil(count / 2 + reach))]
+    return float(np.median(ordered)), float(high - low) / 2
+
+
+def time_region(backend: Backend, region: Graph) -> Cost:
+    """What a region takes on a backend, compiled and run by itself."""
+    runner = backend.runner(region)
+    inputs = [sample(value, seed) for seed, value in enumerate(region.inputs)]
+    outputs = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
+    return timed(lambda: runner(inputs, outputs))
+
+
+class UnrunnableError(Exception):
+    """A backend failed on a region that it was to be timed on."""
+
+
+def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -> Cost | None:
+    """The measured price of a region, from the store or by running it; None where nothing can be
+    measured: without a store, on a simulated device, or where shapes are known at run time only."""
+    types = [value.type for value in (*region.inputs, *region.outputs)]
+    static = all(isinstance(type_, TensorType) and type_.is_static for type_ in types)
+    if store is None or backend.simulated or not static:
+        return None
+    key = store.key(region_hash(region, contents=False), backend)
+    cost = store.get(key)
+    if cost is None:
+        try:
+            cost = time_region(backend, region)
+        except Exception as error:  # whatever a plug-in raises is its own affair
+            raise UnrunnableError(f"{type(error).__name__}: {error}") from error
+        store.put(key, cost)
+    return cost
+
+
+def static_shape(value: Value) -> tuple[int, ...]:
+    """The extents of a tensor; those known at run time only are assumed."""
+    return tuple(number(extent) for extent in value.tensor.shape or ())
+
+
+def sample(value: Value, seed: int) -> Array:
+    """Plausible data for an input: moderate floats, small integers."""
+    draw = np.random.default_rng(seed)
+    shape, dtype = static_shape(value), value.dtype
+    if dtype is DType.BOOL:
+        return draw.random(shape) < 0.5
+    if dtype.is_float:
+        return draw.standard_normal(shape).astype(dtype.numpy)
+    return draw.integers(0, 3, shape).astype(dtype.numpy)

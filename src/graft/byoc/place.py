@@ -1,0 +1,148 @@
+"""Candidates with prices -> the problem of placement, in numbers.
+
+Forms: a backend's tensors live in a memory space, in a layout and dtype of its wish. Backends that
+agree on all three exchange values for nothing; others by way of the host's memory, at the price of
+the transfer and of the conversion. The host keeps images in a blocked layout of its own, so that
+they are rearranged whenever they leave it, but for the inputs and outputs of the whole graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graft.base.dtypes import DType
+from graft.byoc.candidates import Candidate, Candidates
+from graft.byoc.contract import HOME, Backend, Cost, Limits
+from graft.byoc.problem import Flow, Option, Problem, Site
+from graft.byoc.region import is_constant
+from graft.byoc.sizes import node_memory, value_bytes
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import TensorType
+
+# Bytes per second at which the host rearranges or converts tensors.
+HOST_CONVERSION = 5e9
+# Seconds to leave native code for a region and come back, whatever the backend.
+HOST_STEP = 2e-5
+
+Form = tuple[str, str, DType]
+_HOME_FORM: Form = (HOME, "blocked", DType.FLOAT32)
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A candidate and what it takes."""
+
+    candidate: Candidate
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The problem, and what its numbers stand for."""
+
+    found: Candidates
+    priced: tuple[Priced, ...]  # by number of option
+    backends: tuple[Backend, ...]  # of the sites after the host
+    problem: Problem
+
+
+def placement_of(
+    found: Candidates, prices: Mapping[Candidate, Cost], backends: Sequence[Backend]
+) -> Placement:
+    """The problem to choose from; candidates without a price are left out."""
+    forms: list[Form] = [_HOME_FORM]
+    sites = [Site(HOME)]
+    for backend in backends:
+        form = form_of(backend.limits)
+        if form not in forms:
+            forms.append(form)
+        limits = backend.limits
+        sites.append(
+            Site(
+                backend.name,
+                limits.launch_seconds + HOST_STEP,
+                forms.index(form),
+                limits.memory_bytes,
+            )
+        )
+    number = {node: index for index, node in enumerate(found.nodes)}
+    places = {site.name: index for index, site in enumerate(sites)}
+    priced = tuple(
+        Priced(candidate, prices[candidate])
+        for candidate in found.candidates
+        if candidate in prices
+    )
+    options = tuple(
+        Option(
+            places[item.candidate.backend],
+            tuple(number[node] for node in item.candidate.nodes),
+            item.cost.seconds,
+        )
+        for item in priced
+    )
+    limits_of = [Limits(), *(_limits_with(backends, form) for form in forms[1:])]
+    memory = tuple(node_memory(node, found.graph) for node in found.nodes)
+    flows = tuple(_flows(found, number, limits_of))
+    problem = Problem(tuple(sites), memory, options, flows)
+    return Placement(found, priced, tuple(backends), problem)
+
+
+def form_of(limits: Limits) -> Form:
+    """What values look like to a backend."""
+    return limits.space, limits.layout, limits.dtype
+
+
+def _limits_with(backends: Sequence[Backend], form: Form) -> Limits:
+    return next(backend.limits for backend in backends if form_of(backend.limits) == form)
+
+
+def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limits]) -> list[Flow]:
+    graph = found.graph
+    returned = set(graph.outputs)
+    flows = []
+    for value in _values(graph):
+        if is_constant(value, graph):
+            continue
+        producer = graph.producers.get(value)
+        consumers = tuple(number[user] for user in graph.users.get(value, ()))
+        if not consumers and value not in returned:
+            continue
+        inner = [carry_seconds(value, form) for form in limits[1:]]
+        outer = [carry_seconds(value, form, in_rows=True) for form in limits[1:]]
+        bring = (0.0, *(outer if producer is None else inner))
+        leaves = value in returned
+        fetch = (0.0, *(outer if leaves and not consumers else inner))
+        maker = None if producer is None else number[producer]
+        flows.append(Flow(maker, consumers, bring, fetch, leaves))
+    return flows
+
+
+def _values(graph: Graph) -> list[Value]:
+    return [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
+
+
+def carry_seconds(value: Value, limits: Limits, in_rows: bool = False) -> float:
+    """What it takes to bring a value from home into the form of a backend, or back.
+
+    `in_rows` says that it is row-major at home, as the inputs and outputs of models are."""
+    size = value_bytes(value)
+    seconds = 0.0
+    if limits.space != HOME:
+        seconds += limits.latency + size / limits.bytes_per_second
+    if converts(value, limits) or (is_image(value) and not in_rows):
+        seconds += 2 * size / HOST_CONVERSION
+    return seconds
+
+
+def converts(value: Value, limits: Limits) -> bool:
+    """Whether a value crosses the border of a region in another layout or dtype."""
+    if limits.layout != Limits().layout and is_image(value):
+        return True
+    return limits.dtype is not DType.FLOAT32 and value.dtype is DType.FLOAT32
+
+
+def is_image(value: Value) -> bool:
+    """Whether a value is of rank 4, and so has a layout to speak of."""
+    type_ = value.type
+    return isinstance(type_, TensorType) and type_.shape is not None and len(type_.shape) == 4

@@ -1,0 +1,132 @@
+"""What every candidate takes: declared by its backend, measured, or estimated by a roofline.
+
+The host's fusion groups are timed where they will run: in one run of the whole graph on the host,
+kernel by kernel. A part of a group takes as long as the group if it holds the heavy node, for what
+follows that is done in passing; the rest is a matter of traffic. Everything else that is measured
+is measured in isolation; `refined` corrects the prices of what was chosen by the time that whole
+regions take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from graft.byoc.candidates import Candidate, Candidates
+from graft.byoc.contract import HOME, Backend, Cost, Source
+from graft.byoc.measure import UnrunnableError, timed_region_of
+from graft.byoc.region import region_graph, region_hash
+from graft.byoc.sizes import node_work
+from graft.byoc.store import PriceStore
+from graft.ir.graph import Graph, Node
+from graft.ir.op import Kind
+
+_HEAVY = (Kind.ANCHOR, Kind.REDUCTION, Kind.OPAQUE)
+
+# A processor core's worth, for a backend that tells nothing about itself.
+_PEAK_FLOPS = 5e10
+_PEAK_BYTES = 1e10
+_PER_NODE = 1e-6  # nothing is for nothing
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """How to price: the host, times of its groups in a whole run, and where prices are kept."""
+
+    host: Backend
+    in_place: Mapping[str, Cost]  # value that a fusion group makes -> what that takes
+    store: PriceStore | None = None  # None: nothing is measured
+    report: Report = lambda _text: None
+
+
+def price_all(
+    found: Candidates, backends: Sequence[Backend], pricing: Pricing
+) -> dict[Candidate, Cost]:
+    """A price for every candidate that can be had; a backend that fails on one has none there."""
+    by_name = {backend.name: backend for backend in backends}
+    groups = _timed_groups(found, pricing)
+    known: dict[str, Cost | None] = {}
+    prices: dict[Candidate, Cost] = {}
+    for number, candidate in enumerate(found.candidates):
+        region = region_graph(candidate.nodes, found.graph)
+        if candidate.backend == HOME:
+            prices[candidate] = _on_host(candidate, region, groups, pricing)
+            continue
+        backend = by_name[candidate.backend]
+        key = f"{backend.name} {region_hash(region, contents=False)}"
+        if key not in known:
+            pricing.report(f"pricing {number + 1} of {len(found.candidates)}: {candidate.label}")
+            known[key] = _price_if_it_runs(backend, region, candidate.label, pricing)
+        cost = known[key]
+        if cost is not None:
+            prices[candidate] = cost
+    return prices
+
+
+def _price_if_it_runs(backend: Backend, region: Graph, label: str, pricing: Pricing) -> Cost | None:
+    try:
+        return price(backend, region, pricing)
+    except UnrunnableError as error:
+        pricing.report(f"{backend.name} does not run {label}: {error}")
+        return None
+
+
+Groups = Mapping[Node, tuple[Candidate, Cost]]  # the group that each node ran in, and its time
+
+
+def _timed_groups(found: Candidates, pricing: Pricing) -> Groups:
+    best: dict[Node, tuple[Candidate, Cost]] = {}
+    for group in found.candidates:
+        cost = pricing.in_place.get(group.nodes[-1].output.name)
+        if group.backend != HOME or cost is None:
+            continue
+        for node in group.nodes:
+            if node not in best or len(best[node][0].nodes) < len(group.nodes):
+                best[node] = (group, cost)
+    return best
+
+
+def _on_host(candidate: Candidate, region: Graph, groups: Groups, pricing: Pricing) -> Cost:
+    """What a fusion group, or a part of one, takes on the host."""
+    estimate = roofline(pricing.host, region)
+    if candidate.nodes[0] not in groups:
+        return estimate
+    group, cost = groups[candidate.nodes[0]]
+    if candidate is group or any(node.op.kind in _HEAVY for node in candidate.nodes):
+        return cost
+    return min(estimate, cost, key=lambda item: item.seconds)
+
+
+def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
+    """What a region takes on a backend."""
+    declared = backend.price(region)
+    if declared is not None:
+        return declared
+    measured = timed_region_of(backend, region, pricing.store)
+    return measured or roofline(backend, region)
+
+
+def roofline(backend: Backend, region: Graph) -> Cost:
+    """The time that arithmetic or traffic takes at the device's peak, whichever is longer."""
+    limits = backend.limits
+    works = [node_work(node) for node in region.nodes if node.op.name != "constant"]
+    flops = sum(2 * work.macs + work.flops for work in works)
+    moved = sum(work.bytes for work in works)
+    arithmetic = flops / (limits.peak_flops or _PEAK_FLOPS)
+    traffic = moved / (limits.peak_bytes_per_second or _PEAK_BYTES)
+    return Cost(max(arithmetic, traffic) + _PER_NODE * len(works), Source.ROOFLINE)
+
+
+def refined(
+    prices: Mapping[Candidate, Cost], regions: Mapping[tuple[Candidate, ...], float]
+) -> dict[Candidate, Cost]:
+    """Prices of candidates that ran together, scaled to what they took together."""
+    better = dict(prices)
+    for members, seconds in regions.items():
+        total = sum(prices[member].seconds for member in members)
+        for member in members:
+            share = prices[member].seconds / total if total > 0 else 1 / len(members)
+            better[member] = replace(prices[member], seconds=share * seconds)
+    return better

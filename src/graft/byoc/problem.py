@@ -1,0 +1,211 @@
+"""The choice of places as numbers: what the exact optimiser, greedy and brute force all solve.
+
+Nodes are numbers in an order in which they can run. An *option* covers some nodes on one place at a
+price; every node is covered by exactly one chosen option. Nodes also get a *stage* that never falls
+along a flow; all nodes of a stage are on one place and make up one *region*, which costs a launch.
+A value is at home (host form) or in the form of the place that made it; what a region reads in
+another form has to be brought, once per value and form, by way of home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+HOST = 0  # the place that every problem has first; its form is 0, "home"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A backend as the problem sees it. Places with equal `form` exchange values for nothing."""
+
+    name: str
+    launch: float = 0.0
+    form: int = 0
+    capacity: int | None = None  # bytes that one region may need
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A candidate: these nodes on this place, for so many seconds."""
+
+    site: int
+    nodes: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A value: who makes it (None: it comes from outside, at home) and who reads it.
+
+    `bring[f]` is the time to bring it from home into form f, `fetch[f]` to bring it home from f;
+    both are 0 for form 0. A value that `leaves` is wanted at home in the end.
+    """
+
+    producer: int | None
+    consumers: tuple[int, ...]
+    bring: tuple[float, ...]
+    fetch: tuple[float, ...]
+    leaves: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph's placement as numbers."""
+
+    sites: tuple[Site, ...]  # the host first
+    memory: tuple[int, ...]  # per node, bytes of its constants and results
+    options: tuple[Option, ...]
+    flows: tuple[Flow, ...]
+
+    @property
+    def nodes(self) -> int:
+        return len(self.memory)
+
+    @cached_property
+    def covering(self) -> tuple[tuple[int, ...], ...]:
+        """Per node, the options that cover it."""
+        found: list[list[int]] = [[] for _ in self.memory]
+        for number, option in enumerate(self.options):
+            for node in option.nodes:
+                found[node].append(number)
+        return tuple(tuple(numbers) for numbers in found)
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Which node reads from which, each pair once."""
+        pairs = (
+            (flow.producer, consumer)
+            for flow in self.flows
+            if flow.producer is not None
+            for consumer in flow.consumers
+        )
+        return tuple(dict.fromkeys(pairs))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A solution: the chosen options and each node's stage; what it costs and what is proven."""
+
+    options: tuple[int, ...]
+    stages: tuple[int, ...]
+    seconds: float
+    bound: float = 0.0  # no solution is cheaper
+    method: str = ""
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound this is, as a share of the price."""
+        return 0.0 if self.seconds <= 0 else max(0.0, 1.0 - self.bound / self.seconds)
+
+    @property
+    def proven(self) -> bool:
+        return self.gap <= 1e-6
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a solution costs, item by item."""
+
+    execution: float
+    transfers: float
+    launches: float
+    regions: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # stage -> nodes
+
+    @property
+    def total(self) -> float:
+        return self.execution + self.transfers + self.launches
+
+
+def site_of(problem: Problem, options: Iterable[int]) -> list[int]:
+    """Each node's place under the chosen options, or an error where they are no exact cover."""
+    sites = [-1] * problem.nodes
+    for number in options:
+        for node in problem.options[number].nodes:
+            if sites[node] >= 0:
+                raise ValueError(f"node {node} is covered twice")
+            sites[node] = problem.options[number].site
+    if -1 in sites:
+        raise ValueError(f"node {sites.index(-1)} is not covered")
+    return sites
+
+
+def bill(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Bill:
+    """Price a solution; refuses one that breaks a rule."""
+    sites = site_of(problem, options)
+    regions = _regions(sites, stages)
+    for before, after in problem.edges:
+        if stages[after] < stages[before]:
+            raise ValueError(f"node {after} comes before node {before}, which it reads from")
+    for nodes in regions.values():
+        site = problem.sites[sites[nodes[0]]]
+        needed = sum(problem.memory[node] for node in nodes)
+        if site.capacity is not None and needed > site.capacity:
+            raise ValueError(f"a region needs {needed} of {site.name}'s {site.capacity} bytes")
+    for number in options:
+        if len({stages[node] for node in problem.options[number].nodes}) > 1:
+            raise ValueError(f"option {number} is torn apart")
+    circle = cycle_among(problem, options)
+    if circle:
+        raise ValueError(f"the options {', '.join(map(str, circle))} wait for each other")
+    return Bill(
+        sum(problem.options[number].seconds for number in options),
+        transfers(problem, sites),
+        sum(problem.sites[sites[nodes[0]]].launch for nodes in regions.values()),
+        regions,
+    )
+
+
+def _regions(sites: Sequence[int], stages: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = {}
+    for node, stage in enumerate(stages):
+        found.setdefault(stage, []).append(node)
+    for stage, nodes in found.items():
+        if len({sites[node] for node in nodes}) > 1:
+            raise ValueError(f"stage {stage} is on two places")
+    return {stage: tuple(found[stage]) for stage in sorted(found)}
+
+
+def cycle_among(problem: Problem, options: Sequence[int]) -> tuple[int, ...]:
+    """Chosen options that each need a result of the next; empty where all can run in some order."""
+    owner = {node: number for number in options for node in problem.options[number].nodes}
+    needs: dict[int, set[int]] = {number: set() for number in options}
+    for before, after in problem.edges:
+        if owner[before] != owner[after]:
+            needs[owner[after]].add(owner[before])
+    ready = [number for number, others in needs.items() if not others]
+    waiting = {number: len(others) for number, others in needs.items()}
+    users: dict[int, list[int]] = {}
+    for number, others in needs.items():
+        for other in others:
+            users.setdefault(other, []).append(number)
+    while ready:
+        number = ready.pop()
+        del waiting[number]
+        for user in users.get(number, ()):
+            waiting[user] -= 1
+            if not waiting[user]:
+                ready.append(user)
+    if not waiting:
+        return ()
+    path = [next(iter(waiting))]
+    while path.count(path[-1]) == 1:
+        path.append(next(other for other in sorted(needs[path[-1]]) if other in waiting))
+    return tuple(path[path.index(path[-1]) : -1])
+
+
+def transfers(problem: Problem, sites: Sequence[int]) -> float:
+    """What carrying values between the nodes' places takes."""
+    return sum(_carried(problem, flow, sites) for flow in problem.flows)
+
+
+def _carried(problem: Problem, flow: Flow, sites: Sequence[int]) -> float:
+    """What carrying one value costs: home from where it is made, and into every other form."""
+    made = 0 if flow.producer is None else problem.sites[sites[flow.producer]].form
+    wanted = {problem.sites[sites[node]].form for node in flow.consumers}
+    wanted |= {0} if flow.leaves else set()
+    elsewhere = wanted - {made}
+    if not elsewhere:
+        return 0.0
+    return flow.fetch[made] + sum(flow.bring[form] for form in elsewhere if form)

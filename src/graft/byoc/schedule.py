@@ -1,0 +1,135 @@
+"""Stages for chosen options: an order of regions with few launches.
+
+Always first everything that the host can do, which costs no launch, then on one accelerator
+everything that can run there in one go. With one accelerator and enough memory no order has fewer
+launches; with several, each is tried as the next and the best of a bounded number of orders kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from graft.byoc.problem import HOST, Problem
+
+_MOST_STATES = 64  # orders that are kept side by side
+
+
+@dataclass(frozen=True)
+class _Jobs:
+    """Options with what each waits for."""
+
+    problem: Problem
+    options: Sequence[int]
+
+    @cached_property
+    def waits(self) -> dict[int, frozenset[int]]:
+        owner = {n: o for o in self.options for n in self.problem.options[o].nodes}
+        found: dict[int, set[int]] = {option: set() for option in self.options}
+        for before, after in self.problem.edges:
+            if owner[before] != owner[after]:
+                found[owner[after]].add(owner[before])
+        return {option: frozenset(sources) for option, sources in found.items()}
+
+    @cached_property
+    def users(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {option: [] for option in self.options}
+        for option, sources in self.waits.items():
+            for source in sources:
+                found[source].append(option)
+        return found
+
+    def site(self, option: int) -> int:
+        return self.problem.options[option].site
+
+    def memory(self, option: int) -> int:
+        return sum(self.problem.memory[node] for node in self.problem.options[option].nodes)
+
+
+@dataclass(frozen=True)
+class _State:
+    """What has run, what is ready, and in which regions so far."""
+
+    missing: dict[int, int]  # option -> how many of its sources have not run
+    ready: frozenset[int]
+    regions: tuple[tuple[int, ...], ...]
+    price: float
+
+
+def schedule(problem: Problem, options: Sequence[int]) -> tuple[int, ...] | None:
+    """Each node's stage; None where options wait for each other or do not fit their memory."""
+    jobs = _Jobs(problem, options)
+    missing = {option: len(sources) for option, sources in jobs.waits.items()}
+    ready = frozenset(option for option, count in missing.items() if not count)
+    states = [_advanced(jobs, _State(missing, ready, (), 0.0), HOST)]
+    while states and any(state.ready for state in states):
+        ended = [state for state in states if not state.ready]
+        following = [
+            _advanced(jobs, _advanced(jobs, state, site), HOST)
+            for state in states
+            for site in sorted({jobs.site(option) for option in state.ready})
+        ]
+        moved = [state for state in following if state.regions]
+        states = sorted(ended + _distinct(moved), key=_rank)[:_MOST_STATES]
+        if ended and states[0] in ended:
+            break
+    best = states[0] if states else None
+    if best is None or sum(map(len, best.regions)) < len(options):
+        return None
+    return _stages(jobs, best)
+
+
+def _rank(state: _State) -> tuple[float, int]:
+    return state.price, len(state.missing)
+
+
+def _distinct(states: Sequence[_State]) -> list[_State]:
+    """Of states that have run the same, the cheapest; further ones at equal price come first."""
+    found: dict[frozenset[int], _State] = {}
+    for state in sorted(states, key=_rank):
+        found.setdefault(frozenset(state.missing), state)
+    return list(found.values())
+
+
+def _advanced(jobs: _Jobs, state: _State, site: int) -> _State:
+    """Run in one region everything that the site can, as far as its memory goes."""
+    capacity = jobs.problem.sites[site].capacity
+    missing, ready = dict(state.missing), set(state.ready)
+    region: list[int] = []
+    room = capacity
+    stack = sorted((option for option in ready if jobs.site(option) == site), reverse=True)
+    while stack:
+        option = stack.pop()
+        if room is not None:
+            if jobs.memory(option) > room:
+                continue
+            room -= jobs.memory(option)
+        region.append(option)
+        ready.discard(option)
+        del missing[option]
+        for user in jobs.users[option]:
+            missing[user] -= 1
+            if not missing[user]:
+                ready.add(user)
+                if jobs.site(user) == site:
+                    stack.append(user)
+    if not region:
+        alone = site != HOST and any(jobs.site(option) == site for option in state.ready)
+        return _State({}, frozenset(), (), float("inf")) if alone else state
+    price = state.price + (jobs.problem.sites[site].launch if site != HOST else 0.0)
+    return _State(missing, frozenset(ready), (*state.regions, tuple(region)), price)
+
+
+def _stages(jobs: _Jobs, state: _State) -> tuple[int, ...]:
+    """Stage numbers whose remainder tells the site."""
+    count = len(jobs.problem.sites)
+    stages = [0] * jobs.problem.nodes
+    stage = -1
+    for region in state.regions:
+        site = jobs.site(region[0])
+        stage += 1 + (site - stage - 1) % count
+        for option in region:
+            for node in jobs.problem.options[option].nodes:
+                stages[node] = stage
+    return tuple(stages)

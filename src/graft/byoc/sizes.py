@@ -1,0 +1,49 @@
+"""Sizes as plain numbers, for prices: what is known at run time only is assumed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from graft.base.dims import AnyDim, Unknown, evaluate_dim, symbols_of
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import bytes_of
+
+# What an extent that no one knows before the run is taken for: neither 1 nor huge.
+ASSUMED_EXTENT = 100
+
+
+class Amounts(NamedTuple):
+    """Work in plain numbers."""
+
+    macs: int
+    flops: int
+    bytes: int
+
+
+def number(amount: AnyDim) -> int:
+    """A dim or amount of work as a number."""
+    if isinstance(amount, int):
+        return amount
+    if isinstance(amount, Unknown):
+        return ASSUMED_EXTENT
+    return evaluate_dim(amount, dict.fromkeys(symbols_of(amount), ASSUMED_EXTENT))
+
+
+def value_bytes(value: Value) -> int:
+    """Bytes of a value."""
+    return number(bytes_of(value.type))
+
+
+def node_work(node: Node) -> Amounts:
+    """What a node does."""
+    types = [None if value is None else value.type for value in node.inputs]
+    work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
+    return Amounts(number(work.macs), number(work.flops), number(work.bytes))
+
+
+def node_memory(node: Node, graph: Graph) -> int:
+    """Bytes that a node asks of the place it runs on: its constants and its results."""
+    read = dict.fromkeys(node.args)
+    constants = (v for v in read if v in graph.producers)
+    held = sum(value_bytes(v) for v in constants if graph.producers[v].op.name == "constant")
+    return held + sum(value_bytes(value) for value in node.outputs)

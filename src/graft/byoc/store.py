@@ -1,0 +1,55 @@
+"""Prices on disk, so that nothing is measured twice: small files, by what the price depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from graft.byoc.contract import Backend, Cost, Source
+
+
+class PriceStore:
+    """A folder of measured prices; entries appear whole or not at all."""
+
+    def __init__(self, folder: Path, machine: str) -> None:
+        self._folder = folder
+        self._machine = machine  # processor and number of threads
+
+    def key(self, region: str, backend: Backend) -> str:
+        """The name of a price: the region, the machine, and all that names the backend."""
+        parts = (
+            region,
+            self._machine,
+            backend.name,
+            backend.version,
+            backend.device,
+            json.dumps(dict(backend.options), sort_keys=True),
+        )
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def get(self, key: str) -> Cost | None:
+        try:
+            entry = json.loads((self._folder / f"{key}.json").read_text("utf-8"))
+            seconds, spread = float(entry["seconds"]), float(entry["spread"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # not there, or damaged: measure again
+        if not (0.0 <= seconds < math.inf and 0.0 <= spread < math.inf):
+            return None
+        return Cost(seconds, Source.MEASURED, spread)
+
+    def put(self, key: str, cost: Cost) -> None:
+        """Keep a price; a disk that is full or read-only only costs time."""
+        entry: Mapping[str, float] = {"seconds": cost.seconds, "spread": cost.spread}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._folder)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(entry, file)
+            os.replace(name, self._folder / f"{key}.json")
+        except OSError:
+            return

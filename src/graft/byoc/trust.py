@@ -1,0 +1,142 @@
+"""Trust, but verify: regions are compiled, run on generated inputs and compared with the host.
+
+A region that does not compile, does not answer in time, or answers differently goes back to the
+host, with the reason. Regions that mean exactly the same are compiled once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.base.errors import GraftError
+from graft.byoc.contract import Backend, Runner
+from graft.byoc.measure import sample, static_shape
+from graft.byoc.region import region_hash
+from graft.ir.graph import Graph, Node
+from graft.runtime.regions import RegionWarning, deliver, within
+
+T = TypeVar("T")
+
+DEADLINE = 60.0  # seconds for compiling a region, and again for running it
+
+# (relative, absolute in units of the largest result) by element type
+TOLERANCES: dict[DType, tuple[float, float]] = {
+    DType.FLOAT64: (1e-6, 1e-9),
+    DType.FLOAT32: (1e-3, 1e-4),
+    DType.FLOAT16: (2e-2, 2e-3),
+    DType.BFLOAT16: (5e-2, 2e-2),
+}
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """A region's code, and what runs it in this process."""
+
+    label: str
+    backend: Backend
+    body: Graph
+    key: str  # its hash; equal regions share code
+    blob: bytes
+    runner: Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Demotion:
+    """A region that goes back to the host, and why."""
+
+    label: str
+    backend: str
+    reason: str
+    nodes: tuple[str, ...] = ()
+
+
+class RegionCompiler:
+    """Compiles regions, each kind once, and checks them against the host."""
+
+    def __init__(self, host: Backend, check: bool = True, deadline: float = DEADLINE) -> None:
+        self._host, self._check, self._deadline = host, check, deadline
+        self._made: dict[str, CompiledRegion | str] = {}
+
+    def compile(self, node: Node, backend: Backend) -> CompiledRegion | Demotion:
+        """Code for a region node, or why there is none to be trusted."""
+        body: Graph = node.attrs.body
+        key = f"{backend.name} {region_hash(body)}"
+        if key not in self._made:
+            self._made[key] = self._attempt(node, backend, key)
+        made = self._made[key]
+        if isinstance(made, str):
+            names = tuple(n.output.name for n in body.nodes if n.op.name != "constant")
+            demoted = Demotion(node.attrs.label, backend.name, made, names)
+            message = f"{demoted.label} goes back to the host: {made}"
+            warnings.warn(message, RegionWarning, stacklevel=2)
+            return demoted
+        return CompiledRegion(node.attrs.label, backend, body, key, made.blob, made.runner)
+
+    def _attempt(self, node: Node, backend: Backend, key: str) -> CompiledRegion | str:
+        body: Graph = node.attrs.body
+        try:
+            blob = self._bounded(lambda: backend.compile(backend.process(body)), "compile")
+            runner = self._bounded(lambda: backend.load(blob), "load")
+            problem = self._difference(body, runner) if self._check else ""
+        except GraftError as error:
+            return error.message
+        except Exception as error:  # noqa: BLE001  whatever a plug-in raises is its own affair
+            return f"{type(error).__name__}: {error}"
+        return problem or CompiledRegion(node.attrs.label, backend, body, key, blob, runner)
+
+    def _bounded(self, task: Callable[[], T], what: str) -> T:
+        results: list[T] = []
+        try:
+            within(self._deadline, lambda: results.append(task()))
+        except TimeoutError as error:
+            raise TimeoutError(f"it did not {what} in time: {error}") from None
+        return results[0]
+
+    def _difference(self, body: Graph, runner: Runner) -> str:
+        """How results differ from the host's; empty where they agree."""
+        inputs = [sample(value, seed) for seed, value in enumerate(body.inputs)]
+        found = [np.empty(static_shape(value), value.dtype.numpy) for value in body.outputs]
+        wanted = [np.empty_like(array) for array in found]
+
+        def run() -> None:
+            deliver(runner(inputs, found), found, "the region")
+
+        self._bounded(run, "run")
+        deliver(self._host.runner(body)(inputs, wanted), wanted, "the host")
+        names = [value.name for value in body.outputs]
+        return difference(names, found, wanted)
+
+
+def difference(names: Sequence[str], found: Sequence[Array], wanted: Sequence[Array]) -> str:
+    """The first result that differs by more than its type allows, in words."""
+    for name, ours, theirs in zip(names, found, wanted, strict=True):
+        problem = _differs(ours, theirs)
+        if problem:
+            return f"its result %{name} {problem}"
+    return ""
+
+
+def _differs(found: Array, wanted: Array) -> str:
+    if wanted.dtype.kind in "biu":
+        wrong = int(np.count_nonzero(found != wanted))
+        return f"differs from the host's in {wrong} of {wanted.size} elements" if wrong else ""
+    ours, theirs = found.astype(np.float64), wanted.astype(np.float64)
+    if np.any(np.isnan(ours) != np.isnan(theirs)):
+        return "is NaN where the host's is not, or the other way round"
+    relative, absolute = TOLERANCES.get(DType(str(wanted.dtype)), TOLERANCES[DType.FLOAT32])
+    finite = np.isfinite(theirs)
+    if np.any(ours[~finite & ~np.isnan(theirs)] != theirs[~finite & ~np.isnan(theirs)]):
+        return "is not infinite where the host's is"
+    scale = float(np.abs(theirs[finite]).max(initial=0.0))
+    error = np.abs(ours[finite] - theirs[finite])
+    allowed = absolute * scale + relative * np.abs(theirs[finite])
+    if np.all(error <= allowed):
+        return ""
+    worst = float(error.max())
+    return f"differs from the host's by {worst:.3g} where the largest is {scale:.3g}"

@@ -1,0 +1,111 @@
+"""The options on who runs what that several commands share: a command line in, what
+`graft.compile` is asked out. Knows nothing of the compiler."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from graft.cli.usage import UsageError
+
+HOST, REFERENCE = "host", "reference"
+FALLBACKS = ("host", "error")
+
+# What only makes sense where a backend other than the host is a target.
+_ABOUT_OTHERS = ("pin", "plan", "save_plan", "measure", "fallback", "no_check")
+
+
+def add_target_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target",
+        metavar="NAMES",
+        type=targets,
+        help="backends to use, separated by commas (default: the host alone); see `graft backends`",
+    )
+
+
+def add_pin_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pin",
+        metavar="NODES=NAME",
+        action="append",
+        default=[],
+        help="run nodes whose name fits on that backend, or with =!NAME anywhere else; repeatable",
+    )
+
+
+def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare all of them."""
+    group = parser.add_argument_group("who runs what")
+    add = group.add_argument
+    add_target_argument(group)  # type: ignore[arg-type]
+    add_pin_argument(group)  # type: ignore[arg-type]
+    add("--plan", metavar="FILE", type=Path, help="replay this plan instead of choosing one")
+    add("--save-plan", metavar="FILE", type=Path, help="write the plan there, to edit or replay")
+    add("--measure", action="store_true", help="run the best plans end to end, keep the fastest")
+    add(
+        "--fallback",
+        choices=FALLBACKS,
+        help="when an accelerator fails at run time: its part runs on the host (default), or error",
+    )
+    add(
+        "--no-check",
+        action="store_true",
+        help="trust regions without comparing them with the host first",
+    )
+
+
+def targets(text: str) -> list[str]:
+    """Names of backends, for argparse."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"'{text}' is no list of backends")
+    return list(dict.fromkeys(names))
+
+
+def others_than_host(options: argparse.Namespace) -> list[str]:
+    """The accelerators among the targets."""
+    return [name for name in options.target or () if name not in (HOST, REFERENCE)]
+
+
+def given(options: argparse.Namespace) -> list[str]:
+    """The options on placement that were given, as they are written."""
+    names = ("target", *_ABOUT_OTHERS)
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
+
+
+def check_placement(options: argparse.Namespace) -> None:
+    """Refuse options that contradict one another, or change nothing."""
+    wanted = options.target or []
+    if REFERENCE in wanted and len(wanted) > 1:
+        raise UsageError(
+            "the reference evaluator runs whole models", hint=f"--target {REFERENCE} alone"
+        )
+    if not others_than_host(options):
+        about_others = [name for name in given(options) if name != "--target"]
+        if about_others:
+            raise UsageError(
+                f"{about_others[0]} is about backends other than the host, and there is none",
+                hint="add one with --target NAME,host; `graft backends` lists them",
+            )
+    if getattr(options, "plan", None) is not None:
+        for name in ("pin", "measure"):
+            if getattr(options, name):
+                raise UsageError(f"--plan replays a plan, and --{name} is for choosing one")
+
+
+def asked(options: argparse.Namespace) -> dict[str, Any]:
+    """What `graft.compile` is asked, by parameter; all of it can be written as JSON."""
+    found: dict[str, Any] = {"target": options.target or [HOST]}
+    if options.pin:
+        found["pins"] = options.pin
+    if options.plan is not None:
+        found["plan"] = str(options.plan)
+    if options.measure:
+        found["measure"] = True
+    if options.fallback is not None:
+        found["fallback"] = options.fallback
+    if options.no_check:
+        found["check"] = False
+    return found

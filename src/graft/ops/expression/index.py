@@ -1,0 +1,79 @@
+"""Reading elements at positions that are data.
+
+Positions count from the end where negative. One that lies outside reads the nearest element, since
+a loop cannot raise an error; nothing is read that is not there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graft.base.dtypes import DType
+from graft.loop.build import Term, cast, maximum, minimum, select, term
+from graft.loop.tensor import Tensor
+from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses
+from graft.ops.expression.shapes import by_index, extents_of, present, read, sizes
+from graft.ops.rules import normalize_axis
+
+
+def position(indices: Tensor, at: list[Term], extent: int) -> Term:
+    """The place along an axis that an element of `indices` names."""
+    found = cast(DType.INT64, read(indices, at))
+    if not indices.dtype.is_unsigned_integer:
+        found = select(found < 0, found + extent, found)
+    return maximum(minimum(found, extent - 1), 0)
+
+
+def _is_empty(data: Tensor, types: Types) -> bool:
+    """Whether results are wanted of data that has no elements, which is a mistake."""
+    return 0 in sizes(data) and 0 not in extents_of(types[0])
+
+
+@expresses("take")
+def take(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Whole slices along an axis."""
+    data, indices = map(present, inputs)
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    if _is_empty(data, types):
+        return Unexpressed("there is nothing to take")
+    count, extent = len(indices.shape), sizes(data)[axis]
+
+    def element(*at: Term) -> Term:
+        place = position(indices, list(at[axis : axis + count]), extent)
+        return read(data, [*at[:axis], place, *at[axis + count :]])
+
+    return (by_index(name, extents_of(types[0]), element),)
+
+
+@expresses("gather")
+def gather(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """One element per index, at the index's own place but for one axis."""
+    data, indices = map(present, inputs)
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    if _is_empty(data, types):
+        return Unexpressed("there is nothing to gather")
+    extent = sizes(data)[axis]
+
+    def element(*at: Term) -> Term:
+        return read(data, [*at[:axis], position(indices, list(at), extent), *at[axis + 1 :]])
+
+    return (by_index(name, extents_of(types[0]), element),)
+
+
+@expresses("gather_nd")
+def gather_nd(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Slices at places of several axes."""
+    data, indices = map(present, inputs)
+    batch, shape = attrs.batch_dims, sizes(data)
+    if _is_empty(data, types):
+        return Unexpressed("there is nothing to gather")
+    count, named = len(indices.shape) - 1, sizes(indices)[-1]
+
+    def element(*at: Term) -> Term:
+        places = [
+            position(indices, [*at[:count], term(entry)], shape[batch + entry])
+            for entry in range(named)
+        ]
+        return read(data, [*at[:batch], *places, *at[count:]])
+
+    return (by_index(name, extents_of(types[0]), element),)

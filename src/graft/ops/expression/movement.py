@@ -1,0 +1,266 @@
+"""Movement: the same elements in another shape or order, joined, cut up, repeated or padded."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+from graft.loop.build import Term, cast, equal, maximum, minimum, select
+from graft.loop.ir import Const
+from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses
+from graft.ops.expression.shapes import (
+    Index,
+    Indices,
+    by_index,
+    extents_of,
+    linear,
+    number,
+    present,
+    read,
+    single,
+    sizes,
+    spread,
+    unravelled,
+)
+from graft.ops.rules import normalize_axes, normalize_axis
+from graft.ops.slicing import slice_positions
+
+
+def _moved(name: str, types: Types, element: Any) -> Results:
+    return (by_index(name, extents_of(types[0]), element),)
+
+
+@expresses("reshape", "squeeze", "expand_dims")
+def reshape(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """The element with the same number in row-major order."""
+    data = present(inputs[0])
+    shape = extents_of(types[0])
+    kept = [axis for axis, extent in enumerate(shape) if extent != 1]
+    had = [axis for axis, extent in enumerate(sizes(data)) if extent != 1]
+    same = [shape[axis] for axis in kept] == [sizes(data)[axis] for axis in had]
+
+    def element(*indices: Term) -> Term:
+        if same:  # only axes of extent 1 come and go
+            at: list[Index] = [0] * len(data.shape)
+            for source, axis in zip(had, kept, strict=True):
+                at[source] = indices[axis]
+            return read(data, at)
+        place = linear(indices, [Const(extent) for extent in shape])
+        return read(data, unravelled(place, data.shape))
+
+    return _moved(name, types, element)
+
+
+@expresses("transpose")
+def transpose(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Axes in another order."""
+    data = present(inputs[0])
+    rank = len(data.shape)
+    axes = tuple(reversed(range(rank))) if attrs.axes is None else attrs.axes
+    order = normalize_axes(axes, rank)
+
+    def element(*indices: Term) -> Term:
+        return read(data, [indices[order.index(axis)] for axis in range(rank)])
+
+    return _moved(name, types, element)
+
+
+@expresses("broadcast_to")
+def broadcast_to(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """The element that NumPy's broadcasting puts there."""
+    data = present(inputs[0])
+    return _moved(name, types, lambda *indices: spread(data, indices))
+
+
+@expresses("concatenate")
+def concatenate(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """One operand after the other along an axis."""
+    pieces = [present(one) for one in inputs if one is not None]
+    axis = normalize_axis(attrs.axis, len(pieces[0].shape))
+    pieces = [piece for piece in pieces if sizes(piece)[axis]] or pieces[:1]
+    starts = [0, *accumulate(sizes(piece)[axis] for piece in pieces)]
+
+    def element(*indices: Term) -> Term:
+        def of(piece: int) -> Term:
+            moved = list(indices)
+            moved[axis] = indices[axis] - starts[piece]
+            return read(pieces[piece], moved)
+
+        found = of(len(pieces) - 1)
+        for piece in reversed(range(len(pieces) - 1)):
+            found = select(indices[axis] < starts[piece + 1], of(piece), found)
+        return found
+
+    return _moved(name, types, element)
+
+
+@expresses("split")
+def split(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Pieces along an axis; their types tell where it is cut."""
+    data = present(inputs[0])
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    lengths = [extents_of(type_)[axis] for type_ in types]
+    starts = [0, *accumulate(lengths)]
+
+    def piece(start: int) -> Any:
+        def element(*indices: Term) -> Term:
+            return read(data, [*indices[:axis], indices[axis] + start, *indices[axis + 1 :]])
+
+        return element
+
+    return tuple(
+        by_index(f"{name}_{count}" if count else name, extents_of(type_), piece(start))
+        for count, (type_, start) in enumerate(zip(types, starts, strict=False))
+    )
+
+
+@expresses("tile")
+def tile(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """The data again and again along each axis."""
+    data = present(inputs[0])
+
+    def element(*indices: Term) -> Term:
+        pairs = zip(indices, sizes(data), extents_of(types[0]), strict=True)
+        return read(data, [i if have == want else i % have for i, have, want in pairs])
+
+    return _moved(name, types, element)
+
+
+@expresses("strided_slice")
+def strided_slice(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Every stride-th element between bounds that are attributes."""
+    data = present(inputs[0])
+    if attrs.begin is None or attrs.end is None or any(one is not None for one in inputs[1:]):
+        return Unexpressed("the bounds are known only at run time")
+    shape = sizes(data)
+    axes = normalize_axes(range(len(attrs.begin)) if attrs.axes is None else attrs.axes, len(shape))
+    strides = attrs.strides or (1,) * len(axes)
+    starts = {}
+    for axis, begin, end, stride in zip(axes, attrs.begin, attrs.end, strides, strict=True):
+        places = slice_positions(int(begin), int(end), stride, shape[axis])
+        starts[axis] = places.start, places.step
+
+    def element(*indices: Term) -> Term:
+        at: list[Term] = []
+        for axis, index in enumerate(indices):
+            first, step = starts.get(axis, (0, 1))
+            at.append(index * step + first)
+        return read(data, at)
+
+    return _moved(name, types, element)
+
+
+@expresses("nn.pad")
+def pad(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """A border of a filler, or of elements of the data; negative widths cut off."""
+    data, value = present(inputs[0]), inputs[1]
+    if attrs.pad_width is None or any(one is not None for one in inputs[2:]):
+        return Unexpressed("the widths are known only at run time")
+    rank, shape = len(data.shape), sizes(data)
+    axes = range(rank) if attrs.axes is None else normalize_axes(attrs.axes, rank)
+    begins = dict(zip(axes, attrs.pad_width, strict=False))
+    ends = dict(zip(axes, attrs.pad_width[len(begins) :], strict=True))
+
+    def place(axis: int, index: Term) -> tuple[Term, Term | None]:
+        """Where an index of the result reads, and whether that is inside."""
+        begin, end = int(begins.get(axis, 0)), int(ends.get(axis, 0))
+        at = index - begin
+        if begin <= 0 and end <= 0:
+            return at, None
+        if attrs.mode == "constant":
+            return at, (at >= 0) & (at < shape[axis])
+        first, last = max(-begin, 0), shape[axis] + min(end, 0)  # what is left after cutting
+        return _source(attrs.mode, at - first, last - first) + first, None
+
+    def element(*indices: Term) -> Term:
+        places = [place(axis, index) for axis, index in enumerate(indices)]
+        found = read(data, [at for at, _ in places])
+        tests = [test for _, test in places if test is not None]
+        if not tests:
+            return found
+        inside = tests[0]
+        for test in tests[1:]:
+            inside = inside & test
+        fill = number(attrs.value or 0, data.dtype) if value is None else single(value)
+        return select(inside, found, cast(data.dtype, fill))
+
+    return _moved(name, types, element)
+
+
+def _source(mode: str, position: Term, extent: int) -> Term:
+    """Which of `extent` elements stands at a position that may lie outside."""
+    if mode == "edge":
+        return maximum(minimum(position, extent - 1), 0)
+    if mode == "wrap":
+        return position % extent
+    period = max(2 * (extent - 1), 1)
+    inside = position % period
+    return minimum(inside, period - inside) if extent > 1 else position * 0
+
+
+@expresses("depth_to_space")
+def depth_to_space(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Blocks of depth as blocks of pixels."""
+    data, block = present(inputs[0]), attrs.block_size
+    depth = sizes(data)[1] // (block * block)
+
+    def element(batch: Term, channel: Term, row: Term, column: Term) -> Term:
+        inside = row % block * block + column % block
+        source = inside * depth + channel if attrs.mode == "DCR" else channel * block**2 + inside
+        return data[batch, source, row // block, column // block]
+
+    return _moved(name, types, element)
+
+
+@expresses("space_to_depth")
+def space_to_depth(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Blocks of pixels as blocks of depth."""
+    data, block = present(inputs[0]), attrs.block_size
+    depth = sizes(data)[1]
+
+    def element(batch: Term, channel: Term, row: Term, column: Term) -> Term:
+        if attrs.mode == "DCR":
+            inside, source = channel // depth, channel % depth
+        else:
+            inside, source = channel % block**2, channel // block**2
+        place = row * block + inside // block, column * block + inside % block
+        return data[(batch, source, *place)]
+
+    return _moved(name, types, element)
+
+
+@expresses("reverse_sequence")
+def reverse_sequence(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """The first so many steps backwards, per batch."""
+    data, lengths = map(present, inputs)
+    steps, batch = normalize_axes((attrs.seq_axis, attrs.batch_axis), len(data.shape))
+    last = sizes(data)[steps] - 1
+
+    def element(*indices: Term) -> Term:
+        length = cast(indices[0].dtype, lengths[indices[batch]])
+        turned = maximum(minimum(length - 1 - indices[steps], last), 0)
+        at: Indices = [
+            select(index < length, turned, index) if axis == steps else index
+            for axis, index in enumerate(indices)
+        ]
+        return read(data, at)
+
+    return _moved(name, types, element)
+
+
+@expresses("one_hot")
+def one_hot(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """One of two values, by whether the index is the position along the new axis."""
+    indices_, values = present(inputs[0]), present(inputs[1])
+    axis = normalize_axis(attrs.axis, len(indices_.shape) + 1)
+    depth = extents_of(types[0])[axis]
+
+    def element(*indices: Term) -> Term:
+        given = read(indices_, [*indices[:axis], *indices[axis + 1 :]])
+        if given.dtype.is_unsigned_integer and given.dtype.bits == 64:
+            given = minimum(given, depth)  # beyond the depth is no position
+        wanted = cast(indices[0].dtype, given)
+        wanted = select(wanted < 0, wanted + depth, wanted)
+        return select(equal(wanted, indices[axis]), values[1], values[0])
+
+    return _moved(name, types, element)

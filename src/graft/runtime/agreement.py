@@ -1,0 +1,19 @@
+"""What the native driver and the rest of the run time agree on: names, and the layout of memory.
+
+Apart from the driver, which only compilers need. Whoever changes one of these changes
+`container.FORMAT` too.
+"""
+
+from __future__ import annotations
+
+RUN, WORK, STOP, BARRIER = "graft_run", "graft_work", "graft_stop", "graft_barrier"
+
+# A step record is five 64-bit words: function, buffers, scalars, the distance in bytes between
+# the buffer tables of neighbouring threads, flags.
+RECORD_WORDS = 5
+SERIAL, RUNS_ON = 1, 2
+
+# A team's memory. Words that threads write while others poll lie on cache lines of their own.
+TEAM_BYTES = 768
+PATIENCES = (192, 448, 640)  # of its three gates: how often to look, how often to offer the core
+GIVE_AWAY = 264  # the address of `sched_yield`, for barriers that kernels bring along

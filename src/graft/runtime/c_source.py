@@ -1,0 +1,83 @@
+"""Compiled C at run time: a blob in, a callable out that hands pointers to it.
+
+The blob holds a shared object, the source it was compiled from, a description, and the constants,
+which are passed by pointer from where they lie.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.runtime.json_graph import pack, unpack
+from graft.runtime.memory import address_of, aligned_copy, aligned_empty
+
+ENTRY = "graft_region"
+_CODE, _SOURCE = "code", "source"
+
+
+def pack_code(code: bytes, source: str, constants: Sequence[Array], workspace: int) -> bytes:
+    """A shared object with all that a call of it needs."""
+    parts: dict[str, Array] = {
+        _CODE: np.frombuffer(code, np.uint8),
+        _SOURCE: np.frombuffer(source.encode(), np.uint8),
+    }
+    parts |= {f"constant {number}": array for number, array in enumerate(constants)}
+    described = {"inputs": [], "nodes": [], "outputs": [str(workspace), str(len(constants))]}
+    return pack(described, parts)
+
+
+class CompiledRegion:
+    """A region in C. Calls take turns, since they share the workspace."""
+
+    def __init__(self, blob: bytes) -> None:
+        graph = unpack(blob)
+        workspace, count = (int(text) for text in graph.outputs)
+        self.source = bytes(graph.constants[_SOURCE]).decode()
+        stored = (graph.constants[f"constant {number}"] for number in range(count))
+        self._constants = [aligned_copy(array) for array in stored]
+        self._workspace = aligned_empty((workspace,), np.dtype(np.uint8))
+        self._library = _opened(bytes(graph.constants[_CODE]))
+        self._function = getattr(self._library, ENTRY)
+        self._function.restype = None
+        self._table = _addresses(self._constants)
+        self._lock = threading.Lock()
+
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        with self._lock:
+            self._function(
+                _addresses(inputs),
+                _addresses(outputs),
+                self._table,
+                ctypes.c_void_p(address_of(self._workspace)),
+            )
+
+
+def _addresses(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(len(arrays), 1))(*(address_of(array) for array in arrays))
+
+
+def _opened(code: bytes) -> ctypes.CDLL:
+    """The shared object, loaded from a file that is gone again afterwards."""
+    handle, name = tempfile.mkstemp(suffix=".so")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(code)
+        return ctypes.CDLL(name)
+    except OSError as error:
+        raise UserError(f"the compiled C code cannot be loaded: {error}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def load(blob: bytes) -> CompiledRegion:
+    """What `graft.load` calls for a region in C."""
+    return CompiledRegion(blob)

@@ -1,0 +1,117 @@
+"""Regions in artifacts: the code of each, whose it is, and the host's code to fall back on.
+
+Everything lies in blobs of the file, which are checked against their SHA-256 on every load. Regions
+that mean the same share one blob. A region's code is loaded by the run time that its backend
+announces in the entry-point group `graft.runtimes`; the compiler need not be there.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.runtime.artifact import load as load_artifact
+from graft.runtime.regions import Policy, Region, RegionWarning, Runner
+from graft.runtime.session import Session
+
+GROUP = "graft.runtimes"
+_INDEX = "regions"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRegion:
+    """A region as a file describes it; `code` and `host` name blobs, `host` may be empty."""
+
+    label: str
+    backend: str
+    version: str
+    device: str
+    options: Mapping[str, str]
+    code: str
+    host: str = ""
+
+
+def region_blobs(
+    regions: Sequence[StoredRegion], codes: Mapping[str, bytes], fallback: str
+) -> dict[str, bytes]:
+    """What a file has to hold besides its program."""
+    index = {"fallback": fallback, "regions": [asdict(region) for region in regions]}
+    return {_INDEX: json.dumps(index).encode(), **codes}
+
+
+def load_regions(blobs: Mapping[str, memoryview], threads: int | None) -> dict[str, Region]:
+    """The regions of a file by label, ready to run; none for a file without any."""
+    if _INDEX not in blobs:
+        return {}
+    index = json.loads(bytes(blobs[_INDEX]))
+    policy = Policy(index["fallback"])
+    runners: dict[str, Runner] = {}
+    found: dict[str, Region] = {}
+    for item in index["regions"]:
+        stored = StoredRegion(**item)
+        if stored.code not in runners:
+            runners[stored.code] = _accelerated(stored, blobs, policy)
+        host = _host(blobs[stored.host], threads) if stored.host else None
+        found[stored.label] = Region(
+            stored.label, stored.backend, runners[stored.code], host, policy
+        )
+    return found
+
+
+def _accelerated(stored: StoredRegion, blobs: Mapping[str, memoryview], policy: Policy) -> Runner:
+    """The accelerator's code, or what says at each call that it cannot run here."""
+    try:
+        loader: Callable[[bytes], Runner] = _announced(stored.backend).load()
+        return loader(bytes(blobs[stored.code]))
+    except Exception as error:
+        reason = f"{stored.backend} {stored.version} cannot run here: {error}"
+        if policy.fallback == "error" or not stored.host:
+            raise UserError(
+                f"the region '{stored.label}' needs {reason}",
+                hint=f"install the backend '{stored.backend}', or compile with fallback='host'",
+            ) from error
+        warnings.warn(f"{reason}; the host stands in for it", RegionWarning, stacklevel=4)
+        failure = reason
+
+    def refuse(_inputs: Sequence[Array], _outputs: Sequence[Array]) -> None:
+        raise UserError(failure)
+
+    return refuse
+
+
+def _announced(backend: str) -> EntryPoint:
+    for point in entry_points(group=GROUP):
+        if point.name == backend:
+            return point
+    raise UserError(f"no installed package announces the run time of '{backend}'")
+
+
+def _host(blob: memoryview, threads: int | None) -> Callable[[], Runner]:
+    """What loads the host's code of a region when it is first needed."""
+
+    def load() -> Runner:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "region.graft"
+            path.write_bytes(blob)
+            return session_runner(Session(load_artifact(path).program, threads))
+
+    return load
+
+
+def session_runner(session: Session) -> Runner:
+    """A session as a runner: arrays in order instead of by name."""
+    names = [spec.name for spec in session.program.inputs]
+    homes = [spec.name for spec in session.program.outputs]
+
+    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        feeds = dict(zip(names, inputs, strict=True))
+        session.run(None, feeds, dict(zip(homes, outputs, strict=True)))
+
+    return run

@@ -1,0 +1,75 @@
+"""Every kernel template on random groups that it accepts.
+
+Each example is a group with odd extents, an epilogue and data, for one of the machines that this
+one can stand in for; `check.py` says what is asked of its kernel. How many groups a template took
+and how many of them were interpreted is counted, so that no strategy passes by being refused.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.backends.host.property import images, moves, rows
+from tests.backends.host.property.check import Tally, check_template
+from tests.backends.host.property.sketch import Draw, Sample, Sketch, samples
+from tests.examples import examples
+
+from graft.backends.host import templates
+from graft.backends.host.kernel import Template
+from graft.backends.host.kernels.expression import expression
+from graft.llvm.target import host_target, named_target
+
+
+def draw_expressed(s: Sketch) -> Sample:
+    """Anything row-major that has tensor expressions, which is all but attention."""
+    pointwise = (rows.draw_rows, moves.draw_movement)
+    heavy = (rows.draw_reduce, rows.draw_dense, rows.draw_batch_matmul)
+    normal = (rows.draw_softmax, rows.draw_layer_norm)
+    return s.pick((*pointwise, *heavy, *normal))(s)
+
+
+DRAWN: dict[str, Draw] = {
+    "winograd": images.draw_winograd,
+    "conv2d": images.draw_conv2d,
+    "depthwise_conv2d": images.draw_depthwise,
+    "pool2d": images.draw_pool2d,
+    "image_mean": images.draw_image_mean,
+    "image_pointwise": images.draw_image_pointwise,
+    "image_concat": images.draw_image_concat,
+    "dense": rows.draw_dense,
+    "batch_matmul": rows.draw_batch_matmul,
+    "attention": rows.draw_attention,
+    "softmax": rows.draw_softmax,
+    "layer_norm": rows.draw_layer_norm,
+    "rows": rows.draw_rows,
+    "reduce": rows.draw_reduce,
+    "movement": moves.draw_movement,
+    "relayout": moves.draw_relayout,
+    "expression": draw_expressed,
+}
+KNOWN: dict[str, Template] = {template.__name__: template for template in templates.TEMPLATES}
+KNOWN |= {"relayout": moves.relayout_template, "expression": expression}
+
+HOST = host_target()
+NAMES = ["host", "x86-64-v3"]
+MACHINES = [name for name in NAMES if set(named_target(name).features) <= set(HOST.features)]
+
+# A kernel takes a tenth of a second to compile: many times more examples would take an hour.
+EXAMPLES = examples(240, short=10)
+LEAST_ACCEPTED = examples(200, short=8)
+LEAST_INTERPRETED = examples(80, short=3)
+
+
+@pytest.mark.parametrize("name", list(KNOWN))
+def test_template(name: str) -> None:
+    tally = Tally()
+
+    @settings(max_examples=EXAMPLES)
+    @given(samples(DRAWN[name]), st.sampled_from(MACHINES))
+    def kernel_is_right(sample: Sample, machine: str) -> None:
+        check_template(KNOWN[name], sample, named_target(machine), tally)
+
+    kernel_is_right()
+    assert tally.accepted >= LEAST_ACCEPTED, tally
+    assert tally.interpreted >= LEAST_INTERPRETED, tally

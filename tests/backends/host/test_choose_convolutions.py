@@ -1,0 +1,129 @@
+"""Which algorithm a convolution gets: where Winograd's is possible, what pays, what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graft
+from graft.backends.host.backend import HostExecutable
+from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
+from graft.backends.host.options import Accuracy
+from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph
+from graft.ir.parser import from_text
+from graft.ir.printer import to_text
+from graft.ir.types import tensor
+from graft.llvm.target import Target, named_target
+
+# A server's core: the choice must not depend on where the tests run.
+SERVER = Target(
+    "server",
+    "x86_64-unknown-linux-gnu",
+    "x86-64-v4",
+    named_target("x86-64-v4").features,
+    512,
+    32,
+    (32 << 10, 1 << 20, 32 << 20),
+)
+
+
+def _layer(
+    inputs: int, outputs: int, side: int, batch: int = 1, kernel: int = 3, **attrs: Any
+) -> Graph:
+    g = Builder()
+    x = g.input("x", tensor("float32", batch, inputs, side, side))
+    shape = (outputs, inputs // attrs.get("groups", 1), kernel, kernel)
+    weight = np.full(shape, 0.125, np.float32)
+    attrs = {"padding": (1, 1, 1, 1), **attrs}
+    return g.build(g("nn.conv2d", x, g.constant(weight), **attrs))
+
+
+def _chosen(graph: Graph, target: Target = SERVER) -> int:
+    """The side of the tiles; 0 for direct summation."""
+    conv = choose_convolutions(graph, ConvolutionOptions(target)).nodes[-1]
+    return int(conv.attrs.tile) if conv.op.name == "nn.conv2d_winograd" else 0
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "batch", "tile"),
+    [
+        (64, 56, 1, 4),
+        (128, 28, 1, 4),
+        (256, 14, 1, 4),
+        (64, 224, 1, 4),
+        (512, 14, 1, 4),
+        (64, 56, 8, 4),
+        (256, 14, 8, 4),
+        # at 7x7 a quarter of F(4x4)'s work is wasted, and its weights are four times as large
+        (512, 7, 1, 2),
+        (320, 7, 1, 2),
+        # so few pixels do not even pay for sixteen numbers per pair of channels
+        (512, 2, 1, 0),
+        (256, 1, 1, 0),
+    ],
+)
+def test_choice_by_cost(channels: int, side: int, batch: int, tile: int) -> None:
+    assert _chosen(_layer(channels, channels, side, batch)) == tile
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        _layer(64, 64, 28, strides=(2, 2)),
+        _layer(64, 64, 28, dilation=(2, 2)),
+        _layer(64, 64, 28, groups=2),
+        _layer(64, 64, 28, kernel=5),
+        _layer(8, 64, 28),
+        _layer(64, 60, 28),
+    ],
+)
+def test_impossible_ones_stay_direct(graph: Graph) -> None:
+    assert choose_convolutions(graph, ConvolutionOptions(SERVER)) is graph
+
+
+def test_weights_that_are_not_constant_stay_direct() -> None:
+    g = Builder()
+    x, w = (
+        g.input(n, tensor("float32", *s))
+        for n, s in (("x", (1, 64, 28, 28)), ("w", (64, 64, 3, 3)))
+    )
+    graph = g.build(g("nn.conv2d", x, w))
+    assert choose_convolutions(graph, ConvolutionOptions(SERVER)) is graph
+
+
+def test_machine_without_known_caches() -> None:
+    assert _chosen(_layer(64, 64, 56), named_target("x86-64-v3")) == 4
+
+
+def test_strict_accuracy_keeps_direct_summation() -> None:
+    graph = _layer(64, 64, 56)
+    assert choose_convolutions(graph, ConvolutionOptions(SERVER, Accuracy.STRICT)) is graph
+
+
+def test_choice_prints_and_parses_and_means_the_same() -> None:
+    graph = _layer(16, 24, 9)
+    chosen = choose_convolutions(graph, ConvolutionOptions(SERVER))
+    text = to_text(chosen)
+    assert "nn.conv2d_winograd" in text.text
+    assert "tile=" in text.text
+    x = np.random.default_rng(0).standard_normal((1, 16, 9, 9), dtype=np.float32)
+    again = from_text(text.text, text.constants)
+    np.testing.assert_array_equal(evaluate(again, [x]), evaluate(graph, [x]))
+
+
+@pytest.mark.parametrize("accuracy", ["default", "strict"])
+def test_accuracy_of_compiled_models(accuracy: str) -> None:
+    module = graft.compile(_layer(64, 64, 28), accuracy=accuracy, strict=True)
+    executable = module.program
+    assert isinstance(executable, HostExecutable)
+    labels = [step.label for step in executable.built.program.steps]
+    assert ("nn.conv2d_winograd" in labels) == (accuracy == "default")
+
+
+def test_unknown_accuracy() -> None:
+    with pytest.raises(graft.UserError, match="there is no accuracy 'sloppy'"):
+        graft.compile(_layer(16, 16, 8), accuracy="sloppy")

@@ -1,0 +1,171 @@
+"""Direct convolution on blocked images: groups, phases of transposed ones, odd shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.backends.host.images import Case, case, check, random_inputs
+
+from graft.backends.host.kernels import conv_plan
+from graft.backends.host.kernels.conv import conv2d
+from graft.backends.host.storage import Halo, Storage, blocks_of, static_shape
+from graft.base.dtypes import Array
+from graft.ir.builder import Builder
+from graft.ir.graph import Node, Value
+from graft.ir.types import tensor
+from graft.llvm.target import named_target
+
+GENERATOR = np.random.default_rng(5)
+
+
+def _weights(*shape: int) -> Array:
+    return GENERATOR.standard_normal(shape, dtype=np.float32) / np.float32(
+        np.prod(shape[1:]) ** 0.5
+    )
+
+
+def _plain(_g: Builder, value: Value) -> Value:
+    return value
+
+
+def _anchor(graph_case: Case) -> Node:
+    assert graph_case.group.anchor is not None
+    return graph_case.group.anchor
+
+
+def _case(
+    shape: tuple[int, int, int, int],
+    weight: tuple[int, int, int, int],
+    name: str = "nn.conv2d",
+    after: Callable[[Builder, Value], Value] = _plain,
+    **attrs: Any,
+) -> Case:
+    """A convolution whose data has exactly the halo it needs, and whose result has one too."""
+    array = _weights(*weight)
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", *shape))
+        return after(g, g(name, x, g.constant(array), **attrs))
+
+    outputs = weight[0] if name == "nn.conv2d" else weight[1] * attrs.get("groups", 1)
+    block_in, block_out = (blocks_of(n, (16, 8, n)) for n in (shape[1], outputs))
+    halo: Halo = conv_plan.halo(_anchor(case(write, {})), weight[2:])
+    place = (block_out, (1, 2, 0, 1))
+    layout = {"x": (block_in, halo), "r": place, "result": place}
+    return case(write, layout)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("shape", "weight", "attrs"),
+    [
+        ((1, 3, 11, 13), (16, 3, 7, 7), {"strides": (2, 2), "padding": (3, 3, 3, 3)}),
+        ((3, 16, 7, 5), (8, 16, 1, 1), {}),
+        ((1, 24, 9, 8), (40, 24, 3, 5), {"padding": (0, 3, 2, 1)}),
+        ((2, 8, 10, 9), (32, 8, 3, 3), {"dilation": (2, 3), "padding": (2, 3, 1, 0)}),
+        ((1, 16, 9, 9), (16, 16, 2, 2), {"strides": (3, 2)}),
+        ((1, 8, 1, 70), (8, 8, 1, 5), {"padding": (0, 2, 0, 2)}),
+        ((1, 8, 2, 701), (16, 8, 2, 3), {"padding": (0, 2, 1, 1)}),  # rows in segments
+    ],
+)
+def test_odd_shapes(
+    shape: tuple[int, int, int, int],
+    weight: tuple[int, int, int, int],
+    attrs: dict[str, Any],
+    threads: int,
+) -> None:
+    check(_case(shape, weight, **attrs), conv2d, threads)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "groups"),
+    [
+        (128, 128, 32),  # four channels each: two groups in a vector of eight
+        (64, 64, 8),
+        (32, 64, 2),
+        (96, 48, 2),
+        (48, 48, 3),
+        (80, 40, 4),  # ten outputs each: groups straddle vectors
+        (40, 80, 4),
+        (16, 32, 16),  # one channel makes two
+        (48, 24, 2),
+    ],
+)
+def test_groups(channels: int, outputs: int, groups: int, batch: int) -> None:
+    weight = (outputs, channels // groups, 3, 3)
+    attrs: dict[str, Any] = {"groups": groups, "padding": (1, 1, 1, 1), "strides": (2, 1)}
+    check(_case((batch, channels, 7, 9), weight, **attrs), conv2d, threads=2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attrs"),
+    [
+        ((2, 2), {"strides": (2, 2)}),
+        ((4, 4), {"strides": (2, 2), "padding": (1, 1, 1, 1)}),
+        ((3, 3), {"strides": (2, 2), "padding": (1, 1, 1, 1), "output_padding": (1, 1)}),
+        ((5, 3), {"strides": (3, 1), "padding": (2, 0, 1, 2), "output_padding": (2, 0)}),
+        ((3, 3), {"strides": (1, 1), "padding": (1, 1, 1, 1)}),
+        ((1, 1), {"strides": (3, 2)}),  # most of the result is what no pixel reaches
+        ((3, 3), {"strides": (2, 2), "dilation": (2, 3), "padding": (1, 2, 1, 2)}),
+        ((3, 3), {"strides": (4, 3), "dilation": (2, 2)}),
+        ((2, 3), {"strides": (2, 2), "padding": (-1, 0, 0, -2)}),
+        ((3, 3), {"strides": (4, 4), "padding": (1, 1, 1, 1), "output_padding": (3, 2)}),
+    ],
+)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed(kernel: tuple[int, int], attrs: dict[str, Any], groups: int) -> None:
+    weight = (32, 24 // groups, *kernel)
+    made = _case((2, 32, 5, 7), weight, "nn.conv2d_transpose", groups=groups, **attrs)
+    check(made, conv2d, threads=2)
+
+
+def _residual(g: Builder, value: Value) -> Value:
+    bias = g.constant(_weights(32, 1).reshape(32))
+    total = g("add", g("nn.bias_add", value, bias), g.input("r", value.type))
+    return g("clip", g("nn.relu", total), a_min=0.0, a_max=0.75)
+
+
+def _gelu(g: Builder, value: Value) -> Value:
+    return g("nn.gelu", g("multiply", value, g.constant(_weights(32, 1, 1))))
+
+
+@pytest.mark.parametrize("after", [_residual, _gelu])
+@pytest.mark.parametrize("name", ["nn.conv2d", "nn.conv2d_transpose"])
+def test_epilogues(name: str, after: Callable[[Builder, Value], Value]) -> None:
+    attrs: dict[str, Any] = {"padding": (1, 1, 1, 1), "groups": 4}
+    weight = (32, 8, 3, 3)
+    check(_case((1, 32, 6, 9), weight, name, after, **attrs), conv2d)
+
+
+def test_gate_per_channel_is_read_as_the_image_of_one_pixel_that_it_is() -> None:
+    made = _case((2, 16, 6, 5), (16, 16, 3, 3), after=_gated, padding=(1, 1, 1, 1))
+    gate = next(value for value in made.stores if value.name == "gate")
+    stores = {**made.stores, gate: Storage(gate.dtype, static_shape(gate), 16, (1, 1, 1, 1))}
+    check(Case(made.graph, made.group, stores), conv2d)
+
+
+def _gated(g: Builder, value: Value) -> Value:
+    return g("multiply", value, g.input("gate", tensor("float32", 2, 16, 1, 1)))
+
+
+def test_narrower_vectors_than_this_machine_has() -> None:
+    made = _case((1, 32, 6, 6), (32, 8, 3, 3), groups=4, padding=(1, 1, 1, 1))
+    for name in ("x86-64", "x86-64-v3"):
+        check(made, conv2d, target=named_target(name), inputs=random_inputs(made.graph))
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (_case((1, 32, 6, 6), (32, 1, 3, 3), groups=32), "depthwise"),
+        (_case((1, 64, 6, 6), (16, 4, 3, 3), groups=16), "too narrow"),
+        (_case((1, 16, 3, 3), (16, 8, 5, 5), "nn.conv2d_transpose", strides=(5, 4)), "phases"),
+        (_case((1, 32, 3, 3), (32, 1, 4, 4), "nn.conv2d_transpose", groups=32), "too narrow"),
+    ],
+)
+def test_refusals(made: Case, reason: str) -> None:
+    assert reason in made.refusal(conv2d)

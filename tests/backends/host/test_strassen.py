@@ -1,0 +1,133 @@
+"""Dense layers by Strassen's algorithm: right on odd sizes, and chosen where it pays only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.backends.host.row_kernels import AVX2, Case, check
+
+import graft
+from graft.backends.host.choose_products import ProductOptions, choose_products
+from graft.backends.host.kernels.dense import dense
+from graft.backends.host.kernels.strassen import chunk_depth, pack_products
+from graft.backends.host.options import Accuracy
+from graft.base.dtypes import DType
+from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph
+from graft.ir.parser import from_text
+from graft.ir.printer import to_text
+from graft.ir.types import tensor
+from graft.llvm.target import host_target
+
+
+@pytest.mark.parametrize(
+    ("shape", "units", "chunk"),
+    [
+        ((96, 256), 256, 256),
+        ((1, 97, 258), 384, 258),  # a lower half without its last row, a depth no vector divides
+        ((3, 67, 288), 512, 144),
+        ((5, 12), 128, 2),
+        ((131, 1536), 256, 512),  # several chunks of the depth
+        ((20, 30), 72, 6),  # no halves of whole blocks: the plain product
+    ],
+)
+def test_any_shape(shape: tuple[int, ...], units: int, chunk: int) -> None:
+    case = Case()
+    y = case("nn.dense_strassen", case.input(*shape), case.constant(units, shape[-1]), chunk=chunk)
+    # sums of a thousand numbers around 1 have errors of a few millionths of their size
+    check(dense, case, y, tolerance=3e-4)
+
+
+@pytest.mark.parametrize("depth", [320, 1280])
+def test_epilogue(depth: int) -> None:
+    case = Case()
+    x = case.input(2, 51, depth)
+    weight = case.builder.constant(case.array(256, depth) / np.float32(depth**0.5))
+    y = case("nn.dense_strassen", x, weight, chunk=320)
+    y = case("nn.bias_add", y, case.constant(256), axis=2)
+    y = case("nn.gelu", y)
+    y = case("add", y, case.input(2, 51, 256))
+    check(dense, case, y, tolerance=2e-5)
+
+
+def test_error_beside_the_plain_product() -> None:
+    """Rounding errors grow by less than a factor of four over the plain product's."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((128, 768), np.float32)
+    weight = random.standard_normal((512, 768), np.float32)
+    exact = x.astype(np.float64) @ weight.T.astype(np.float64)
+    packed = pack_products(weight, 64, 768).astype(np.float64)
+    assert packed.shape == (1, 4, 7, 384, 64)
+    plain = np.abs((x @ weight.T) - exact).max()
+    found = np.abs(_multiplied(x, weight) - exact).max()
+    assert found < 4 * plain
+
+
+def _multiplied(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The algorithm in NumPy's float32."""
+    rows, depth = x.shape
+    a11, a12 = x[: rows // 2, : depth // 2], x[: rows // 2, depth // 2 :]
+    a21, a22 = x[rows // 2 :, : depth // 2], x[rows // 2 :, depth // 2 :]
+    s1 = a21 + a22
+    s2 = s1 - a11
+    packed = pack_products(weight, weight.shape[0] // 2, depth)[0, 0]
+    left = (a11, s2, a11 - a21, a22, s1, a12 - s2, a12)
+    p1, p6, p7, p4, p5, p3, p2 = (a @ b for a, b in zip(left, packed, strict=True))
+    u2 = p1 + p6
+    u3 = u2 + p7
+    upper = np.hstack((p1 + p2, u2 + p5 + p3))
+    return np.vstack((upper, np.hstack((u3 + p4, u3 + p5))))
+
+
+def test_where_it_pays() -> None:
+    target = host_target()
+    size = DType.FLOAT32
+    assert chunk_depth(target, size, 197, 768, 768, 64) > 0
+    assert chunk_depth(target, size, 197, 768, 3072, 64) <= 1024  # the weights stay in the cache
+    assert chunk_depth(target, size, 32, 768, 768, 64) == 0  # few rows read many weights
+    assert chunk_depth(target, size, 197, 1000, 768, 64) == 0  # no halves of whole blocks
+    assert chunk_depth(target, size, 197, 768, 769, 64) == 0  # an odd depth
+    assert chunk_depth(target, size, 197, 768, 2 * 2003, 64) == 0  # no chunk divides it
+    assert chunk_depth(target, size, 5000, 768, 768, 64) == 0
+    assert chunk_depth(target, DType.FLOAT64, 197, 768, 768, 64) == 0
+    assert chunk_depth(AVX2, size, 197, 768, 768, 16) > 0
+
+
+def _layer(rows: int, units: int, inputs: int) -> Graph:
+    g = Builder()
+    x = g.input("x", tensor("float32", rows, inputs))
+    weight = np.random.default_rng(0).standard_normal((units, inputs), np.float32)
+    return g.build(g("nn.dense", x, g.constant(weight)))
+
+
+def test_choice_prints_and_parses_and_means_the_same() -> None:
+    graph = _layer(128, 512, 256)
+    chosen = choose_products(graph, ProductOptions(host_target()))
+    text = to_text(chosen)
+    assert "nn.dense_strassen" in text.text
+    assert "chunk=256" in text.text
+    x = np.random.default_rng(0).standard_normal((128, 256), np.float32)
+    again = from_text(text.text, text.constants)
+    np.testing.assert_array_equal(evaluate(again, [x]), evaluate(graph, [x]))
+
+
+def test_small_layers_and_strict_accuracy_keep_plain_sums() -> None:
+    small, large = _layer(8, 512, 256), _layer(128, 512, 256)
+    assert choose_products(small, ProductOptions(host_target())) is small
+    strict = ProductOptions(host_target(), Accuracy.STRICT)
+    assert choose_products(large, strict) is large
+
+
+@pytest.mark.parametrize("accuracy", ["default", "strict"])
+def test_accuracy_of_compiled_models(accuracy: str) -> None:
+    module = graft.compile(_layer(128, 512, 256), accuracy=accuracy, strict=True)
+    labels = [step.label for step in module.program.built.program.steps]  # type: ignore[attr-defined]
+    assert labels == ["nn.dense_strassen" if accuracy == "default" else "nn.dense"]
+
+
+@pytest.mark.parametrize(("chunk", "said"), [(3, "no halves"), (10, "do not make up a depth")])
+def test_chunks_that_do_not_fit(chunk: int, said: str) -> None:
+    case = Case()
+    with pytest.raises(graft.UserError, match=said):
+        case("nn.dense_strassen", case.input(5, 12), case.constant(4, 12), chunk=chunk)

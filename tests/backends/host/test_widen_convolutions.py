@@ -1,0 +1,111 @@
+"""Layers over one axis become layers on images of one row: same meaning, views only at the ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import graft
+from graft.backends.host.widen_convolutions import widen_convolutions
+from graft.base.dims import symbol
+from graft.base.dtypes import Array
+from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph, Value
+from graft.ir.types import tensor
+from graft.ir.verify import verify
+
+GENERATOR = np.random.default_rng(11)
+
+
+def _weights(*shape: int) -> Array:
+    return GENERATOR.standard_normal(shape, dtype=np.float32) / np.float32(4)
+
+
+def _inputs(graph: Graph) -> list[Array]:
+    return [_weights(*(dim for dim in v.shape or () if isinstance(dim, int))) for v in graph.inputs]
+
+
+def _network(batch: int) -> Graph:
+    g = Builder()
+    x = g.input("x", tensor("float32", batch, 16, 37))
+    y = g("nn.conv1d", x, g.constant(_weights(32, 16, 5)), padding=(2, 1), strides=(2,))
+    y = g("nn.relu", g("nn.bias_add", y, g.constant(_weights(32)), axis=-2))
+    z = g("nn.conv1d", y, g.constant(_weights(32, 16, 3)), padding=(2, 2), dilation=(2,), groups=2)
+    z = g("multiply", g("add", z, y), g.constant(_weights(32, 1)))
+    z = g("add", g.constant(_weights(18)), z)
+    z = g("nn.max_pool1d", z, pool_size=(3,), strides=(2,), padding=(1, 1))
+    kernel = g.constant(_weights(32, 8, 4))
+    up = g("nn.conv1d_transpose", z, kernel, strides=(2,), padding=(1, 1), output_padding=(1,))
+    both = g("concatenate", up, g("nn.gelu", up), axis=-2)
+    ends = g("concatenate", both, both, axis=2)
+    return g.build(g("nn.avg_pool1d", ends, pool_size=(2,), strides=(2,), ceil_mode=True))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_chain_of_layers_is_one_chain_of_images(batch: int) -> None:
+    graph = _network(batch)
+    wide = widen_convolutions(graph)
+    verify(wide)
+    counts = Counter(node.op.name for node in wide.nodes)
+    assert counts["expand_dims"] == counts["squeeze"] == 1
+    assert not any(name.endswith(("1d", "1d_transpose")) for name in counts)
+    inputs = _inputs(graph)
+    np.testing.assert_allclose(
+        evaluate(wide, inputs), evaluate(graph, inputs), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_native_code_agrees(batch: int) -> None:
+    graph = _network(batch)
+    module = graft.compile(graph, strict=True, threads=2)
+    inputs = _inputs(graph)
+    found = module.run(None, {"x": inputs[0]})
+    np.testing.assert_allclose(found, evaluate(graph, inputs), rtol=1e-4, atol=1e-4)
+
+
+def _conv(g: Builder, x: Value) -> Value:
+    return g("nn.conv1d", x, g.constant(_weights(8, 8, 3)), padding=(1, 1))
+
+
+def test_what_works_along_an_axis_or_on_more_axes_sees_the_signal() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 2, 8, 9))
+    y = _conv(g, x)
+    softened = g("nn.softmax", y, axis=1)
+    outer = g("add", y, g.input("r", tensor("float32", 3, 1, 1, 9)))
+    graph = g.build(softened, outer)
+    wide = widen_convolutions(graph)
+    inputs = _inputs(graph)
+    for mine, other in zip(evaluate(wide, inputs), evaluate(graph, inputs), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+
+
+def test_operand_that_is_no_signal_yet_gets_a_view() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 2, 8, 9))
+    graph = g.build(g("add", _conv(g, x), g.input("r", tensor("float32", 8, 9))))
+    wide = widen_convolutions(graph)
+    assert Counter(node.op.name for node in wide.nodes)["expand_dims"] == 2
+    inputs = _inputs(graph)
+    np.testing.assert_allclose(
+        evaluate(wide, inputs), evaluate(graph, inputs), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_symbolic_extents_are_kept() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", symbol("n"), 8, symbol("t")))
+    wide = widen_convolutions(g.build(g("nn.relu", _conv(g, x))))
+    verify(wide)
+    assert wide.outputs[0].shape == (symbol("n"), 8, symbol("t"))
+
+
+def test_graph_without_such_layers_is_left_alone() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 2, 8, 9))
+    graph = g.build(g("nn.relu", x))
+    assert widen_convolutions(graph) is graph

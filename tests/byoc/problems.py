@@ -1,0 +1,74 @@
+"""Random placement problems."""
+
+from __future__ import annotations
+
+import random
+
+from graft.byoc.problem import Flow, Option, Problem, Site
+
+
+def random_problem(seed: int, most_nodes: int = 12) -> Problem:
+    """A small graph with one to two accelerators, transfers, launches and memory limits."""
+    draw = random.Random(seed)
+    nodes = draw.randint(1, most_nodes)
+    accelerators = draw.randint(1, 2)
+    forms = [0] + [draw.choice([0, number + 1]) for number in range(accelerators)]
+    sites = [Site("host")] + [
+        Site(
+            f"acc{number}",
+            launch=draw.choice([0.0, 0.5, 2.0, 5.0]),
+            form=forms[number + 1],
+            capacity=draw.choice([None, None, 6, 12]),
+        )
+        for number in range(accelerators)
+    ]
+    readers: list[list[int]] = [[] for _ in range(nodes)]
+    for node in range(1, nodes):
+        for before in draw.sample(range(node), draw.randint(0, min(2, node))):
+            readers[before].append(node)
+    return Problem(
+        tuple(sites),
+        tuple(draw.randint(0, 4) for _ in range(nodes)),
+        tuple(_options(draw, nodes, readers, accelerators)),
+        tuple(_flows(draw, readers, accelerators + 1)),
+    )
+
+
+def _options(
+    draw: random.Random, nodes: int, readers: list[list[int]], accelerators: int
+) -> list[Option]:
+    found = [Option(0, (node,), draw.randint(1, 20) / 2) for node in range(nodes)]
+    for site in range(accelerators + 1):
+        for node in range(nodes):
+            if site and draw.random() < 0.6:
+                found.append(Option(site, (node,), draw.randint(1, 20) / 4))
+            if readers[node] and draw.random() < 0.3:
+                pair = tuple(sorted((node, draw.choice(readers[node]))))
+                if not _is_torn(pair, readers):
+                    found.append(Option(site, pair, draw.randint(1, 30) / 4))
+    return found
+
+
+def _is_torn(pair: tuple[int, ...], readers: list[list[int]]) -> bool:
+    """Whether a path leaves the pair and comes back: no region can hold it alone."""
+    first, last = pair
+    seen, stack = set(), [n for n in readers[first] if n != last]
+    while stack:
+        node = stack.pop()
+        if node == last:
+            return True
+        if node not in seen:
+            seen.add(node)
+            stack += readers[node]
+    return False
+
+
+def _flows(draw: random.Random, readers: list[list[int]], forms: int) -> list[Flow]:
+    found = []
+    for node, own in enumerate(readers):
+        bring = (0.0, *(draw.randint(0, 8) / 4 for _ in range(forms - 1)))
+        fetch = (0.0, *(draw.randint(0, 8) / 4 for _ in range(forms - 1)))
+        found.append(Flow(node, tuple(sorted(set(own))), bring, fetch, not own))
+        if not any(node in other for other in readers):
+            found.append(Flow(None, (node,), bring, fetch))
+    return found

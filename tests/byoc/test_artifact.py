@@ -1,0 +1,74 @@
+"""Modules with regions as files: what they hold, and what happens where a backend is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import graft
+from graft.base.errors import UserError
+from graft.ir.builder import Builder
+from graft.ir.graph import Graph
+from graft.ir.types import tensor
+from graft.runtime import grafted
+from graft.runtime.artifact import load as load_artifact
+from graft.runtime.regions import RegionWarning
+
+X = np.random.default_rng(0).standard_normal((1, 8, 12, 12), dtype=np.float32)
+
+
+def network() -> Graph:
+    """Two convolutions with something between them that the device does not know."""
+    build = Builder()
+    draw = np.random.default_rng(1)
+    weight = build.constant(draw.standard_normal((8, 8, 3, 3), dtype=np.float32))
+    x = build.input("x", tensor("float32", 1, 8, 12, 12))
+    y = build("nn.relu", build("nn.conv2d", x, weight, padding=(1, 1, 1, 1)))
+    y = build("nn.conv2d", build("sigmoid", y), weight, padding=(1, 1, 1, 1))
+    return build.build(build("nn.relu", y))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    module = graft.compile(network(), target="simnpu", pins=["conv2d*=simnpu", "relu*=simnpu"])
+    assert len(module.placement.regions) == 2
+    path = tmp_path / "model.graft"
+    module.save(path)
+    return path
+
+
+def test_a_file_holds_code_of_the_regions_and_of_the_host(saved: Path) -> None:
+    artifact = load_artifact(saved)
+    assert artifact.origin.backends["simnpu"] == "1"
+    names = [name for name in artifact.blobs if name.startswith("region ")]
+    # the two regions differ in nothing but their names, so there is one code
+    assert sorted(names) == ["region 0", "region 0 on the host"]
+
+
+def test_it_computes_the_same(saved: Path) -> None:
+    expected = graft.compile(network()).run(None, {"x": X})[0]
+    result = graft.load(saved).run(None, {"x": X})[0]
+    np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_host_stands_in_for_a_missing_backend(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grafted, "entry_points", lambda group: ())
+    with pytest.warns(RegionWarning, match="simnpu 1 cannot run here"):
+        session = graft.load(saved)
+    expected = graft.compile(network()).run(None, {"x": X})[0]
+    with pytest.warns(RegionWarning):
+        result = session.run(None, {"x": X})[0]
+    np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_fallback_error_wants_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.graft"
+    pins = ["conv2d*=simnpu"]
+    graft.compile(network(), target="simnpu", pins=pins, fallback="error").save(path)
+    monkeypatch.setattr(grafted, "entry_points", lambda group: ())
+    with pytest.raises(UserError, match="needs simnpu 1 cannot run here"):
+        graft.load(path)

@@ -1,0 +1,255 @@
+"""Prices: declared before measured before estimated; kept on disk, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.byoc.fakes import Fake, chain, conv_relu, flat
+
+from graft.base.dims import symbol
+from graft.base.dtypes import Array
+from graft.byoc.candidates import find_candidates
+from graft.byoc.contract import Cost, Limits, Runner, Source
+from graft.byoc.measure import (
+    UnrunnableError,
+    interval,
+    race,
+    sample,
+    timed,
+    timed_region_of,
+)
+from graft.byoc.price import Pricing, price, price_all, refined, roofline
+from graft.byoc.region import region_graph, region_hash
+from graft.byoc.store import PriceStore
+from graft.ir.builder import Builder
+from graft.ir.graph import Graph, Value
+from graft.ir.types import tensor
+from graft.rewrite.pattern import is_op
+
+HOST = Fake("host", limits=Limits(peak_flops=1e9, peak_bytes_per_second=1e9))
+
+
+class Counting(Fake):
+    """Counts how often it is asked to compile."""
+
+    compiled = 0
+
+    def compile(self, region: Graph) -> bytes:
+        self.compiled += 1
+        return super().compile(region)
+
+
+class Failing(Fake):
+    """Compiles nothing."""
+
+    def compile(self, region: Graph) -> bytes:
+        raise RuntimeError("out of registers")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PriceStore:
+    return PriceStore(tmp_path / "prices", "this machine, 2 threads")
+
+
+def test_declared_wins(store: PriceStore) -> None:
+    backend = Counting(price=lambda region: Cost(7.0))
+    assert price(backend, chain("exp"), Pricing(HOST, {}, store)) == Cost(7.0, Source.DECLARED)
+    assert backend.compiled == 0
+
+
+def test_else_measured_and_only_once(store: PriceStore) -> None:
+    backend = Counting()
+    pricing = Pricing(HOST, {}, store)
+    first = price(backend, chain("exp"), pricing)
+    assert first.source is Source.MEASURED
+    assert first.seconds > 0
+    assert price(backend, chain("exp"), pricing) == first
+    assert backend.compiled == 1
+
+
+def test_without_a_store_it_is_the_roofline() -> None:
+    backend = Counting(limits=Limits(peak_flops=1e9, peak_bytes_per_second=1e9))
+    found = price(backend, conv_relu(), Pricing(HOST, {}, None))
+    assert found.source is Source.ROOFLINE
+    assert backend.compiled == 0
+
+
+def test_simulated_devices_and_open_shapes_are_not_measured(store: PriceStore) -> None:
+    assert timed_region_of(Fake(simulated=True), chain("exp"), store) is None
+    g = Builder()
+    graph = g.build(g("exp", g.input("x", tensor("float32", symbol("n")))))
+    assert timed_region_of(Fake(), graph, store) is None
+
+
+def test_the_roofline_is_the_longer_of_work_and_traffic() -> None:
+    graph = conv_relu()
+    busy = Fake(limits=Limits(peak_flops=1e3, peak_bytes_per_second=1e15))
+    idle = Fake(limits=Limits(peak_flops=1e15, peak_bytes_per_second=1e3))
+    macs = 4 * 7 * 5 * 27
+    assert roofline(busy, graph).seconds >= 2 * macs / 1e3
+    assert roofline(idle, graph).seconds >= 4 * (3 * 9 * 7 + 4 * 7 * 5) / 1e3
+    assert roofline(Fake(), graph).seconds < roofline(idle, graph).seconds
+
+
+def test_what_does_not_run_has_no_price(store: PriceStore) -> None:
+    backend = Failing(patterns=[("relu", is_op("nn.relu"))])
+    found = find_candidates(conv_relu(), [backend])
+    said: list[str] = []
+    prices = price_all(found, [backend], Pricing(HOST, {}, store, said.append))
+    assert {candidate.backend for candidate in prices} == {"host"}
+    assert "fake does not run nn.relu: RuntimeError: out of registers" in said
+    with pytest.raises(UnrunnableError, match="out of registers"):
+        timed_region_of(backend, chain("nn.relu"), store)
+
+
+def test_equal_regions_are_priced_once(store: PriceStore) -> None:
+    asked: list[str] = []
+
+    def priced(region: Graph) -> Cost:
+        asked.append(region_hash(region, contents=False))
+        return Cost(1.0)
+
+    backend = Fake(patterns=[("exp", is_op("exp"))], price=priced)
+    found = find_candidates(chain("exp", "exp", "nn.relu", "exp"), [backend])
+    price_all(found, [backend], Pricing(HOST, {}, None))
+    assert len(asked) == 1
+
+
+def test_the_host_is_priced_by_the_groups_of_a_whole_run() -> None:
+    graph = conv_relu()
+    found = find_candidates(graph, [])
+    prices = price_all(found, [], Pricing(HOST, {"relu": Cost(5.0, Source.MEASURED)}, None))
+    by_label = {candidate.label: cost for candidate, cost in prices.items()}
+    group = by_label["nn.conv2d+nn.bias_add+nn.relu"]
+    assert group == Cost(5.0, Source.MEASURED)
+    assert by_label["nn.conv2d"] == group  # what follows is done in passing
+    assert by_label["nn.relu"].seconds < 1.0  # light, by itself
+    assert by_label["nn.relu"].source is Source.ROOFLINE
+
+
+def test_refined_prices_add_up_to_what_the_whole_takes() -> None:
+    found = find_candidates(chain("exp", "tanh"), [])
+    one, two = [c for c in found.candidates if len(c.nodes) == 1]
+    better = refined({one: Cost(1.0), two: Cost(3.0)}, {(one, two): 2.0})
+    assert (better[one].seconds, better[two].seconds) == (0.5, 1.5)
+    nothing = refined({one: Cost(0.0), two: Cost(0.0)}, {(one, two): 2.0})
+    assert (nothing[one].seconds, nothing[two].seconds) == (1.0, 1.0)
+
+
+# The store
+
+
+def test_a_price_comes_back(store: PriceStore) -> None:
+    cost = Cost(0.125, Source.MEASURED, 0.5)
+    store.put("key", cost)
+    assert store.get("key") == cost
+    assert store.get("other") is None
+
+
+DAMAGE = {
+    "empty": b"",
+    "cut": b'{"seconds": 0.1',
+    "binary": b"\xff\xfe\x00",
+    "a list": b"[1, 2]",
+    "no spread": b'{"seconds": 0.1}',
+    "words": b'{"seconds": "soon", "spread": 0}',
+    "nothing": b'{"seconds": null, "spread": 0}',
+    "not a number": b'{"seconds": NaN, "spread": 0}',
+    "infinite": b'{"seconds": Infinity, "spread": 0}',
+    "negative": b'{"seconds": -1, "spread": 0}',
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_means_measuring_again(kind: str, tmp_path: Path) -> None:
+    store = PriceStore(tmp_path, "m")
+    store.put("key", Cost(1.0))
+    (tmp_path / "key.json").write_bytes(DAMAGE[kind])
+    assert store.get("key") is None
+    store.put("key", Cost(2.0))
+    assert store.get("key") == Cost(2.0, Source.MEASURED)
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = PriceStore(tmp_path / "file" / "prices", "m")
+    store.put("key", Cost(1.0))
+    assert store.get("key") is None
+
+
+def test_entries_are_whole(tmp_path: Path) -> None:
+    store = PriceStore(tmp_path, "m")
+    store.put("key", Cost(1.0, Source.MEASURED, 0.25))
+    (entry,) = tmp_path.iterdir()
+    assert json.loads(entry.read_text()) == {"seconds": 1.0, "spread": 0.25}
+
+
+def test_keys_tell_apart_all_that_a_price_depends_on(tmp_path: Path) -> None:
+    store = PriceStore(tmp_path, "m")
+    changed = Fake()
+    changed.version = "2"
+    device = Fake()
+    device.device = "gpu"
+    keys = [
+        store.key("region", Fake()),
+        store.key("other region", Fake()),
+        store.key("region", Fake("another")),
+        store.key("region", changed),
+        store.key("region", device),
+        PriceStore(tmp_path, "another machine").key("region", Fake()),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert store.key("region", Fake()) == keys[0]
+
+
+# Measuring
+
+
+def test_intervals() -> None:
+    assert interval([3.0]) == (3.0, 0.0)
+    median, spread = interval([1.0] * 50 + [100.0])
+    assert (median, spread) == (1.0, 0.0)
+    median, spread = interval(range(101))
+    assert median == 50.0
+    assert 9 <= spread <= 11
+
+
+def test_measuring_ends() -> None:
+    calls: list[int] = []
+    cost = timed(lambda: calls.append(1), budget=0.0)
+    assert cost.source is Source.MEASURED
+    assert 4 <= len(calls) <= 20
+
+
+def test_contenders_run_in_turns() -> None:
+    order: list[str] = []
+    runs = {name: lambda name=name: order.append(name) for name in ("a", "b")}
+    times = race(runs, budget=0.0)
+    assert set(times) == {"a", "b"}
+    assert order[:6] == ["a", "b"] * 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "bool"])
+def test_samples(dtype: str) -> None:
+    data = sample(Value("x", tensor(dtype, 3, symbol("n"))), 1)
+    assert data.shape == (3, 100)
+    assert str(data.dtype) == dtype
+    again = sample(Value("x", tensor(dtype, 3, symbol("n"))), 1)
+    assert (data == again).all()
+
+
+def test_a_region_is_timed_with_memory_for_its_results() -> None:
+    class Writing(Fake):
+        def load(self, blob: bytes) -> Runner:
+            def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+                assert outputs[0].shape == inputs[0].shape
+                outputs[0][...] = inputs[0]
+
+            return run
+
+    graph = chain("exp")
+    region = region_graph(graph.nodes, graph)
+    assert price(Writing(price=flat(2.0)), region, Pricing(HOST, {})).seconds == 2.0
