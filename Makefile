@@ -3,7 +3,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full bench lint clean
+.PHONY: help demo test test-full bench loc lint clean
 
 ENVIRONMENT := .venv
 BIN := $(ENVIRONMENT)/bin
@@ -29,6 +29,9 @@ bench: $(BENCH_STAMP) ## time Graft beside its peers, and write what comes out i
 	$(BENCH)/bin/python tools/footprint.py --write
 	$(BENCH)/bin/python tools/bench_profile.py --write
 	$(BENCH)/bin/python tools/scaling.py --write
+
+loc: $(STAMP) ## count the lines of code of each backend
+	@$(BIN)/python tools/loc.py
 
 lint: $(STAMP) ## check style, types and layers
 	$(BIN)/ruff check .

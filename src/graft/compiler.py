@@ -26,7 +26,7 @@ from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
 from graft.byoc.plan import Plan, parse_plan, regions_of
 from graft.byoc.price import Pricing, Report
 from graft.byoc.sizes import node_work
-from graft.byoc.store import PriceStore
+from graft.byoc.store import PRICES, PriceStore
 from graft.byoc.trust import Demotion
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
@@ -97,9 +97,14 @@ def compile(
     accelerators = _accelerators(names)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
     if REFERENCE in names:
-        return _on_reference(graph, names, options)
+        return _on_reference(graph, names, options, strict)
 
     host = HostBackend(options)
+    if accelerators and machine != HOST:
+        raise UserError(
+            f"'{accelerators[0].name}' is for this machine, and machine='{machine}' is another",
+            hint="compile for the host alone",
+        )
     if not accelerators:
         return _module(graph, host.build(graph), strict)
     contenders = _contenders(graph, accelerators, host, asked)
@@ -151,7 +156,7 @@ def _accelerators(names: Sequence[str]) -> list[Backend]:
     return [backend_named(name, found) for name in others]
 
 
-def _on_reference(graph: Graph, names: Sequence[str], options: HostOptions) -> Module:
+def _on_reference(graph: Graph, names: Sequence[str], options: HostOptions, strict: bool) -> Module:
     if options.machine != HOST:
         raise UserError(
             f"machine='{options.machine}' is for native code, and the reference evaluator has none",
@@ -159,7 +164,7 @@ def _on_reference(graph: Graph, names: Sequence[str], options: HostOptions) -> M
         )
     if names[0] != REFERENCE:
         raise UserError("the reference backend runs whole models", hint="target='reference'")
-    return _module(graph, ReferenceBackend().build(graph), strict=False)
+    return _module(graph, ReferenceBackend().build(graph), strict)
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ def _contenders(
 ) -> list[_Contender]:
     """The plan to replay, or the chosen one and those that it is to be measured against."""
     if asked.plan is not None:
-        plan = asked.plan if isinstance(asked.plan, Plan) else _read_plan(asked.plan)
+        plan = asked.plan if isinstance(asked.plan, Plan) else read_plan(asked.plan)
         return [_contender(graph, plan, accelerators, host, asked)]
     found = partition_graph(graph, accelerators, host, asked)
     plans = _plans(found, accelerators, asked)
@@ -213,7 +218,8 @@ def _fastest(graph: Graph, contenders: Sequence[_Contender], asked: Grafting) ->
     return replace(best, plan=replace(best.plan, measured=measured))
 
 
-def _read_plan(path: str | os.PathLike[str]) -> Plan:
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """A plan from a file."""
     try:
         return parse_plan(Path(path).read_text("utf-8"))
     except OSError as error:
@@ -229,7 +235,7 @@ def partition_graph(
         asked.report("timing the model on the host")
         inputs = [sample(value, seed) for seed, value in enumerate(graph.inputs)]
         in_place = host.time_groups(graph, inputs)
-    store = PriceStore(default_folder() / "prices", host.machine_key)
+    store = PriceStore(default_folder() / PRICES, host.machine_key)
     pricing = Pricing(host, in_place, store, asked.report)
     options = PartitionOptions(Pins.parse(asked.pins), asked.time_limit)
     return partition(graph, accelerators, pricing, options)

@@ -61,7 +61,7 @@ def test_parameters_are_named_wildcards() -> None:
 
 @pytest.mark.parametrize("line", [("relu",), ("a", "b"), (_relu(), _relu()), ("a", 3)])
 def test_what_is_no_line(line: tuple[object, ...]) -> None:
-    with pytest.raises(UserError, match="is no line of a pattern table|is no pattern"):
+    with pytest.raises(UserError, match=r"is no line of a pattern table|is no pattern"):
         entry(line)
 
 

@@ -1,15 +1,25 @@
-"""Exact placement equals brute force."""
+"""Exact placement equals brute force, and behaves where there is no time or no room."""
 
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.byoc.brute import cheapest
 from tests.byoc.problems import random_problem
 
+from graft.backends.host.backend import HostBackend
+from graft.backends.simnpu.backend import SimNpu
+from graft.byoc.candidates import find_candidates
 from graft.byoc.choose import choose
-from graft.byoc.problem import bill
+from graft.byoc.greedy import greedy, host_only
+from graft.byoc.place import placement_of
+from graft.byoc.price import Pricing, price_all
+from graft.byoc.problem import Option, Problem, Site, bill, site_of
+from graft.frontends.onnx.importer import import_model
 
 COUNT = 1000 if os.environ.get("GRAFT_FULL") == "1" else 100
 
@@ -22,3 +32,88 @@ def test_equals_brute_force(chunk: int) -> None:
         assert found.seconds == pytest.approx(cheapest(problem)), seed
         assert found.proven, (seed, found)
         assert bill(problem, found.options, found.stages).total == pytest.approx(found.seconds)
+
+
+def test_nothing_to_place() -> None:
+    assert choose(Problem((Site("host"),), (), (), ())).seconds == 0.0
+
+
+def test_a_node_without_options() -> None:
+    problem = Problem((Site("host"),), (1, 1), (Option(0, (0,), 1.0),), ())
+    with pytest.raises(ValueError, match="node 1 has no option"):
+        choose(problem)
+
+
+def test_a_capacity_that_nothing_fits() -> None:
+    """The host is not offered (as pins do it), and the device is too small."""
+    sites = Site("host"), Site("acc", 1.0, 1, capacity=3)
+    problem = Problem(sites, (4,), (Option(1, (0,), 1.0),), ())
+    with pytest.raises(ValueError, match="no placement was found"):
+        choose(problem)
+    roomy = replace(problem, memory=(3,))
+    assert choose(roomy).seconds == 2.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pinned_nodes_stay_where_they_are_pinned(seed: int) -> None:
+    """A pin takes options away; what is left is still solved exactly."""
+    problem = random_problem(seed, most_nodes=9)
+    node = seed % problem.nodes
+    for site in range(len(problem.sites)):
+        options = tuple(o for o in problem.options if o.site == site or node not in o.nodes)
+        pinned = replace(problem, options=options)
+        if not all(pinned.covering):
+            continue
+        best = cheapest(pinned)
+        if best == float("inf"):
+            with pytest.raises(ValueError, match="no placement was found"):
+                choose(pinned)
+            continue
+        found = choose(pinned)
+        assert found.seconds == pytest.approx(best)
+        assert site_of(pinned, found.options)[node] == site
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_without_time_there_is_still_a_valid_choice_and_a_gap(seed: int) -> None:
+    problem = random_problem(seed)
+    known = [choice for choice in (host_only(problem), greedy(problem)) if choice is not None]
+    found = choose(problem, known, time_limit=0.0)
+    assert found.seconds <= min(choice.seconds for choice in known)
+    assert 0.0 <= found.bound <= found.seconds
+    assert 0.0 <= found.gap <= 1.0
+    assert bill(problem, found.options, found.stages).total == pytest.approx(found.seconds)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_known_choices_do_not_change_the_price(seed: int) -> None:
+    problem = random_problem(seed)
+    known = [choice for choice in (host_only(problem), greedy(problem)) if choice is not None]
+    assert choose(problem, known).seconds == pytest.approx(choose(problem).seconds)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_same_every_time(seed: int) -> None:
+    problem = random_problem(seed)
+    assert choose(problem) == choose(problem)
+
+
+def raw_faster_rcnn(models_dir: Path) -> Problem:
+    """As the file has it, without any pass over it."""
+    graph = import_model(models_dir / "faster_rcnn_resnet50.onnx")
+    backends = [SimNpu()]
+    found = find_candidates(graph, backends)
+    prices = price_all(found, backends, Pricing(HostBackend(), {}))
+    return placement_of(found, prices, backends).problem
+
+
+@pytest.mark.full
+def test_faster_rcnn_within_ten_seconds(models_dir: Path) -> None:
+    problem = raw_faster_rcnn(models_dir)
+    assert problem.nodes > 1_000
+    known = [choice for choice in (host_only(problem), greedy(problem)) if choice is not None]
+    start = time.monotonic()
+    found = choose(problem, known, time_limit=10.0)
+    assert time.monotonic() - start < 15.0  # the limit, and what it takes to write the programme
+    assert found.gap < 0.01
+    assert bill(problem, found.options, found.stages).total == pytest.approx(found.seconds)

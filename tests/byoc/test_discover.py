@@ -91,14 +91,14 @@ def test_a_broken_one_is_reported_and_left_out(kind: str, monkeypatch: pytest.Mo
     (broken,) = found.broken
     assert broken.name == "bad"
     assert reason in broken.reason
-    with pytest.raises(UserError, match="the backend 'bad' of .* fails"):
+    with pytest.raises(UserError, match=r"the backend 'bad' of .* fails"):
         backend_named("bad", found)
 
 
 def test_two_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     announce(monkeypatch, good=here("Good"))
     register_backend(Good)
-    with pytest.raises(UserError, match="two backends are named 'good': one from .*this process"):
+    with pytest.raises(UserError, match=r"two backends are named 'good': one from .*this process"):
         find_backends()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.byoc.brute import fewest_launches, covers
+from tests.byoc.brute import covers, fewest_launches
 from tests.byoc.problems import random_problem
 
 from graft.byoc.problem import Flow, Option, Problem, Site, bill, cycle_among

@@ -20,7 +20,7 @@ def test_empty(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache"]) == 0
     lines = capsys.readouterr().out.splitlines()
     expected = [f"folder   {folder}", "kernels  0", "size     0 B of at most 537 MB"]
-    assert lines == expected
+    assert lines == [*expected, "prices   0"]
     assert not folder.exists()
 
 
@@ -34,11 +34,11 @@ def test_counts_and_clears(
     facts = json.loads(capsys.readouterr().out)
     size = sum(path.stat().st_size for path in folder.rglob("*.o"))
     assert size > 0
-    where = {"folder": str(folder), "limit": DEFAULT_LIMIT}
-    assert facts == {**where, "kernels": 4, "bytes": size, "removed": None}
+    where = {"folder": str(folder), "limit": DEFAULT_LIMIT, "prices": 0}
+    assert facts == {**where, "kernels": 5, "bytes": size, "removed": None}  # and the driver
     assert main(["cache", "--clear", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    gone = {"kernels": 4, "bytes": size}
+    gone = {"kernels": 5, "bytes": size}
     assert facts == {**where, "kernels": 0, "bytes": 0, "removed": gone}
     assert list(folder.rglob("*.o")) == []
     assert main(["cache", "--clear"]) == 0

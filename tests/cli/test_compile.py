@@ -68,4 +68,5 @@ def test_no_stage_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["compile", saved(tmp_path, TWO_INPUTS)]) == 2
     text = capsys.readouterr().err
     assert "hint: save it with -o FILE.graft, or choose one of --emit graph" in text
-    assert "--emit optimized, --emit fused, --emit loops, --emit llvm, --emit asm" in text
+    assert "--emit optimized, --emit plan, --emit partitioned, --emit fused" in text
+    assert "--emit loops, --emit llvm, --emit asm" in text

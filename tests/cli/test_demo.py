@@ -5,31 +5,94 @@ from pathlib import Path
 
 import pytest
 
+from graft.byoc.contract import Backend, Cost, PatternTable
+from graft.byoc.discover import Found
 from graft.cli import demo
 from graft.cli.main import main
+from graft.compiler import compile as compile_model
+from graft.ir.graph import Graph
+from graft.rewrite.pattern import is_op
+
+
+class Accelerator(Backend):
+    """Claims convolutions, and the evaluator runs them."""
+
+    name = "onednn"
+    version = "9"
+
+    def patterns(self) -> PatternTable:
+        return [("conv", is_op("nn.conv2d"))]
+
+    def price(self, region: Graph) -> Cost:
+        return Cost(1e-6)
+
+    def missing(self) -> str:
+        return self.lacking
+
+    lacking = ""
+
+
+def found(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+    """Let the machine have one accelerator, which may lack something."""
+    monkeypatch.setattr(Accelerator, "lacking", lacking)
+    only = Found({"onednn": Accelerator()}, {"onednn": "a test"})
+    monkeypatch.setattr(demo, "find_backends", lambda: only)
 
 
 def test_the_walk_has_all_its_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    """With whatever accelerator this machine has."""
     assert main(["demo"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    steps = ["1. Import", "2. Passes", "3. Fusion", "4. Placement", "5. Check", "6. Run"]
+    steps = ["1. Import", "2. Passes", "3. Fusion", "4. Candidates", "6. Check", "7. Run", "8. Ano"]
     positions = [captured.out.index(step) for step in (*steps, "What to try next")]
     assert positions == sorted(positions)
     assert "1,814,073,344 multiply-accumulates" in captured.out
-    assert "host: 112 nodes" in captured.out
     assert "yes: 1,000 numbers" in captured.out
+    assert "host alone: " in captured.out
+    assert captured.out.count("(simulated)") == 4
     assert max(map(len, captured.out.splitlines())) <= 100
+
+
+def test_candidates_and_plan_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found(monkeypatch, "")
+    # the plan is shown, not run: the backend compiles nothing
+    monkeypatch.setattr(demo, "compile", lambda graph, target=None: compile_model(graph))
+    assert main(["demo"]) == 0
+    text = capsys.readouterr().out
+    assert "4. Candidates: what could onednn run?" in text
+    assert "onednn 9: 20 candidates from its patterns" in text
+    assert "20 of 70 nodes" in text
+    assert "20 x nn.conv2d" in text
+    assert "not nn.bias_add" in text
+    assert "5. Plan" in text
+    assert "proven best" in text
+    assert "greedy+prune:" in text
+    assert "as planned with onednn: " in text
+
+
+def test_without_accelerators_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found(monkeypatch, "its library is not there")
+    assert main(["demo"]) == 0
+    text = capsys.readouterr().out
+    assert "not onednn: its library is not there" in text
+    assert "not openvino: it is not installed" in text
+    assert "as planned" not in text
 
 
 def test_without_onnxruntime_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    found(monkeypatch, "not here")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["demo"]) == 0
     text = capsys.readouterr().out
     assert "not checked: ONNX Runtime is not installed" in text
-    assert "per inference" in text
+    assert "host alone: " in text
 
 
 def test_outside_a_checkout(

@@ -26,10 +26,10 @@ NATIVE = """
     }
 """
 
-# Static, with one product that no kernel takes because its weights are no constant.
+# Static, with one operator that no kernel takes.
 MIXED = """
-    product (float[2, 7] x, float[7, 5] w) => (float[2, 5] z) {
-        [times] a = MatMul (x, w)
+    product (float[2, 3, 3] x) => (float[2] z) {
+        [times] a = Det (x)
         [rectify] b = Relu (a)
         [last] z = Softmax (b)
     }

@@ -28,7 +28,7 @@ from tests.runtime.kernels import (
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
 from graft.llvm.barrier import YIELD_OFFSET
-from graft.runtime import executor, team
+from graft.runtime import team
 from graft.runtime.agreement import GIVE_AWAY
 from graft.runtime.cores import available_cores
 from graft.runtime.program import (
@@ -358,51 +358,6 @@ def test_threads_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch)
     assert len(workers()) == before
     assert np.array_equal(session.run(None, {"x": numbers(5)})[0], chain_meaning(numbers(5)))
     assert len(workers()) == before + 3
-
-
-def test_long_programs_stop_for_ctrl_c() -> None:
-    """A run of a minute ends soon after it is interrupted."""
-    outcome = subprocess.run(
-        [sys.executable, "-c", LONG],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "interrupted\n", "")
-
-
-LONG = """
-import os, signal, threading, time
-from dataclasses import replace
-import numpy as np
-from tests.runtime.kernels import chain
-from graft.runtime.session import Session
-n = 1 << 20
-short = chain(n, 2)
-long = replace(short, steps=tuple(replace(step, flops=10**10) for step in short.steps) * 20_000)
-session = Session(long, threads=2)
-threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-start = time.perf_counter()
-try:
-    session.run(None, {"x": np.ones(n, np.float32)})
-except KeyboardInterrupt:
-    print("interrupted" if time.perf_counter() - start < 10 else "late")
-"""
-
-
-@every_number_of_threads
-def test_a_program_in_pieces_gives_the_same(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the limit, steps run once and in order, and each is measured."""
-    x, expected = numbers(77), chain_meaning(numbers(77), 4)
-    for limit in (1, 200, 10**12):
-        monkeypatch.setattr(executor, "_LONG_FLOPS", limit)
-        session = Session(chain(77, 4), threads)
-        assert np.array_equal(session.run(None, {"x": x})[0], expected)
-        profile = session.profile({"x": x})
-        assert np.array_equal(profile.outputs[0], expected)
-        assert (profile.seconds > 0).all()
 
 
 def test_kernels_own_barriers_can_give_the_processor_away() -> None:

@@ -29,6 +29,8 @@ def choose(
     """The cheapest choice that can be found in the time; `known` are choices to begin with."""
     if not problem.nodes:
         return Choice((), (), 0.0, 0.0, "exact")
+    if not all(problem.covering):
+        raise ValueError(f"node {problem.covering.index(())} has no option")
     deadline = time.monotonic() + time_limit
     best = min(known, key=lambda choice: choice.seconds, default=None)
     loose = _solve(problem, 0, deadline)
@@ -36,7 +38,7 @@ def choose(
     if best is None or bound < best.seconds * (1 - _CLOSE):
         best, bound = _in_rounds(problem, best, loose, deadline)
     if best is None:
-        raise ValueError("there is no placement: a node has no option, or capacities are too small")
+        raise ValueError("no placement was found: capacities or the time limit are too small")
     # prices are never negative, so that nothing is a bound even where time was too short for one
     return replace(best, bound=max(0.0, min(bound, best.seconds)), method="exact")
 

@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
 from graft.ir.graph import Graph, Node, Value
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
+from graft.runtime.regions import Runner
 
 HOME = "host"  # the memory space that every value can be brought to
 
@@ -90,18 +90,6 @@ PatternLike = Pattern | Formula | Callable[..., Pattern]
 PatternTable = Sequence[tuple[str, PatternLike]]
 
 
-class Runner(Protocol):
-    """A loaded region: reads the inputs and writes the outputs, or returns new arrays for them.
-
-    Arrays are contiguous and lie in the backend's memory space. They are the program's own memory:
-    inputs must not be written, and nothing may be kept beyond the call.
-    """
-
-    def __call__(
-        self, inputs: Sequence[Array], outputs: Sequence[Array]
-    ) -> Sequence[Array] | None: ...
-
-
 class Backend:
     """What to inherit from. `name`, `patterns`, `compile` and `load` are all a backend needs."""
 
@@ -136,7 +124,11 @@ class Backend:
         raise NotImplementedError(f"{type(self).__name__} does not compile")
 
     def load(self, blob: bytes) -> Runner:
-        """Compiled code, ready to run."""
+        """Compiled code, ready to run: a function of inputs and of memory for the outputs.
+
+        Arrays are contiguous and lie in the backend's memory space. They are the program's own:
+        inputs must not be written, and nothing may be kept beyond the call. The function writes
+        the outputs, or returns arrays to be copied there."""
         raise NotImplementedError(f"{type(self).__name__} does not load")
 
     def runner(self, region: Graph) -> Runner:
@@ -150,3 +142,16 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<backend {self.name} {self.version}>"
+
+
+__all__ = [
+    "HOME",
+    "Backend",
+    "Cost",
+    "Limits",
+    "Match",
+    "PatternLike",
+    "PatternTable",
+    "Runner",
+    "Source",
+]

@@ -1,5 +1,6 @@
 """Why the plan is what it is: a partition in; per node the refusals and the priced alternatives,
-per region what it takes, and what would change all this, out. Names and numbers only, no weights."""
+per region what it takes, and what would change all this, out. No weights, only names and numbers.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,13 @@ from graft.byoc.explain_words import (
 )
 
 _TITLE, _DATA = "@TITLE@", "@DATA@"
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_ESCAPES = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
 
 
 def to_html(explanation: Explanation) -> str:

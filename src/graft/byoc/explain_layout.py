@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 
 NODE_WIDTH, NODE_HEIGHT = 132.0, 30.0
@@ -94,7 +95,7 @@ class _Drawing:
                 chain.append(item)
         if span <= _LONGEST_BROKEN:
             path = [before, *chain, after]
-            for upper, lower in zip(path, path[1:], strict=False):
+            for upper, lower in pairwise(path):
                 self.below.setdefault(upper, []).append(lower)
                 self.above.setdefault(lower, []).append(upper)
         return chain
@@ -176,7 +177,7 @@ def _folded(
     points: list[Point] = [(0.0, 0.0)] * len(drawing.layer_of)
     left = 0.0
     gutters: list[float] = []
-    for first, end in zip(cuts, cuts[1:], strict=False):
+    for first, end in pairwise(cuts):
         low = min(low for low, _ in spans[first:end])
         high = max(high for _, high in spans[first:end])
         for row, layer in enumerate(drawing.layers[first:end]):
@@ -194,7 +195,7 @@ def _cuts(torn: Sequence[int], spans: Sequence[tuple[float, float]]) -> list[int
     best, fit = [0, depth], float("inf")
     for columns in range(1, min(depth, 40) + 1):
         cuts = _narrow_cuts(torn, columns)
-        pairs = list(zip(cuts, cuts[1:], strict=False))
+        pairs = list(pairwise(cuts))
         width = sum(
             max(high for _, high in spans[a:b])
             - min(low for low, _ in spans[a:b])

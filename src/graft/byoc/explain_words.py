@@ -26,7 +26,8 @@ def counted(count: int, noun: str) -> str:
 def summary(explanation: Explanation) -> str:
     """Who runs how much, in one line, and what that takes."""
     parts = [_share(explanation, backend) for backend in explanation.backends if backend.nodes]
-    timing = f"predicted {time_text(explanation.predicted, explanation.simulated)}"
+    simulated = any(one.simulated and one.nodes for one in explanation.backends)
+    timing = f"predicted {time_text(explanation.predicted, simulated)}"
     alone = next((t for t in explanation.totals if t.scheme == "host-only"), None)
     if alone is not None:
         timing += f", host-only {time_text(alone.predicted)}"
@@ -59,7 +60,7 @@ def flip_text(flip: Flip) -> str:
         what = f"all of {flip.region} ({counted(len(flip.nodes), 'node')})"
     elif len(flip.nodes) > 3:
         what += f" + {len(flip.nodes) - 3} more"
-    return f"{what}: {flip.origin} → {flip.backend}"
+    return f"{flip.origin} → {flip.backend}: {what}"
 
 
 def flip_price(explanation: Explanation, flip: Flip) -> str:
@@ -82,9 +83,8 @@ def hint_text(explanation: Explanation, hint: Hint) -> str:
 
 def obstacle_text(obstacle: Obstacle) -> str:
     """What keeps nodes where they are."""
-    nodes = counted(obstacle.nodes, "node")
-    taken = time_text(obstacle.seconds)
-    return f"{obstacle.backend} takes no {obstacle.op} ({nodes}, {taken}): {obstacle.reason}"
+    nodes, taken = f"{obstacle.nodes:,} × {obstacle.op}", time_text(obstacle.seconds)
+    return f"{obstacle.backend} refuses {nodes} ({taken} on the host): {obstacle.reason}"
 
 
 def is_simulated(explanation: Explanation, backend: str) -> bool:

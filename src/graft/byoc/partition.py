@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graft.base.errors import UserError
@@ -15,7 +16,7 @@ from graft.byoc.measure import UnrunnableError, timed_region_of
 from graft.byoc.place import Placement, placement_of
 from graft.byoc.plan import Plan, plan_from
 from graft.byoc.price import Pricing, price_all, refined
-from graft.byoc.problem import HOST, Bill, Choice, bill, site_of
+from graft.byoc.problem import HOST, Bill, Choice, Problem, bill, site_of
 from graft.byoc.region import region_graph
 from graft.byoc.sizes import node_work
 from graft.ir.graph import Graph, Node
@@ -54,36 +55,122 @@ class Partition:
 def partition(
     graph: Graph, backends: Sequence[Backend], pricing: Pricing, options: PartitionOptions
 ) -> Partition:
-    """Find candidates, price them, choose; then price what was chosen as a whole and choose again,
-    until the choice stays the same."""
+    """Find candidates, price them, choose; then measure chosen regions as a whole and choose again,
+    until the choice stays the same. What is cheapest by what whole regions take is the plan."""
     found = find_candidates(graph, backends, options.pins)
     unused = options.pins.unused(found.nodes)
     if unused:
         raise UserError(f"the pin '{unused[0]}' fits no node of the model")
     prices = price_all(found, backends, pricing)
-    seen: set[tuple[int, ...]] = set()
+    wholes = _Wholes(placement_of(found, prices, backends), pricing)
+    alternatives = other_choices(wholes.placement, options)
+    choice, tried = _settled(wholes, prices, alternatives, options)
+    best = min((choice, *tried, *alternatives.values()), key=wholes.seconds)
+    placement = placement_of(found, wholes.refined(prices, best), backends)
+    seconds = bill(placement.problem, best.options, best.stages).total
+    bound = min(choice.bound, seconds)
+    final = replace(best, seconds=seconds, bound=bound, method=choice.method)
+    others = {
+        name: replace(other, seconds=wholes.seconds(other))
+        for name, other in alternatives.items()
+        if math.isfinite(wholes.seconds(other))
+    }
+    return Partition(_plan(placement, final, others), placement, final, others)
+
+
+def _settled(
+    wholes: _Wholes,
+    prices: Mapping[Candidate, Cost],
+    alternatives: Mapping[str, Choice],
+    options: PartitionOptions,
+) -> tuple[Choice, list[Choice]]:
+    """The choice at which prices and choice agree, and those that were tried on the way.
+
+    To begin with, what accelerators can run costs as much as when they run all of it, which is the
+    least it can cost: a region that is larger than its parts together suggest gets its chance."""
+    for other in alternatives.values():
+        prices = wholes.refined(prices, other)
+    tried: dict[tuple[int, ...], Choice] = {}
     while True:
-        placement = placement_of(found, prices, backends)
-        alternatives = other_choices(placement, options)
-        choice = _chosen(placement, alternatives, options)
-        if choice.options in seen or len(seen) == _MOST_REFINEMENTS:
-            break
-        seen.add(choice.options)
-        better = _refined_prices(placement, choice, prices, pricing)
-        if better is None:
-            break
+        start = wholes.placement
+        placement = placement_of(start.found, prices, start.backends)
+        known = [_billed(placement.problem, other) for other in alternatives.values()]
+        choice = _chosen(placement, known, options)
+        if choice.options in tried or len(tried) == _MOST_REFINEMENTS:
+            return choice, list(tried.values())
+        tried[choice.options] = choice
+        better = wholes.refined(prices, choice)
+        if better == prices:
+            return choice, []
         prices = better
-    plan = _plan(placement, choice, alternatives)
-    return Partition(plan, placement, choice, alternatives)
 
 
-def _chosen(
-    placement: Placement, alternatives: Mapping[str, Choice], options: PartitionOptions
-) -> Choice:
+def _billed(problem: Problem, choice: Choice) -> Choice:
+    """The choice at this problem's prices."""
+    return replace(choice, seconds=bill(problem, choice.options, choice.stages).total)
+
+
+class _Wholes:
+    """What regions take as a whole, where that can be measured; `placement` has the prices of
+    candidates by themselves."""
+
+    def __init__(self, placement: Placement, pricing: Pricing) -> None:
+        self.placement = placement
+        self._pricing = pricing
+        self._backends = {backend.name: backend for backend in placement.backends}
+        self._known: dict[tuple[int, ...], float | None] = {}
+
+    def _of(self, name: str, nodes: Sequence[Node], options: Sequence[int]) -> float | None:
+        """The time of a region of several candidates; infinite where it does not run at all."""
+        key = tuple(options)
+        if key not in self._known:
+            region = region_graph(nodes, self.placement.found.graph)
+            try:
+                cost = timed_region_of(self._backends[name], region, self._pricing.store)
+                self._known[key] = None if cost is None else cost.seconds
+            except UnrunnableError as error:
+                self._pricing.report(f"{name} does not run a region as a whole: {error}")
+                self._known[key] = math.inf
+        return self._known[key]
+
+    def _measured(self, choice: Choice) -> Iterator[tuple[tuple[Candidate, ...], float]]:
+        for name, nodes, options in regions(self.placement, choice):
+            whole = self._of(name, nodes, options) if len(options) > 1 else None
+            if whole is not None:
+                yield tuple(self.placement.priced[o].candidate for o in options), whole
+
+    def refined(self, prices: Mapping[Candidate, Cost], choice: Choice) -> dict[Candidate, Cost]:
+        """Prices that add up to the time which the regions of a choice take."""
+        finite = {m: whole for m, whole in self._measured(choice) if math.isfinite(whole)}
+        return refined(prices, finite)
+
+    def seconds(self, choice: Choice) -> float:
+        """What a choice takes, by its regions as a whole."""
+        own = {item.candidate: item.cost.seconds for item in self.placement.priced}
+        total = bill(self.placement.problem, choice.options, choice.stages).total
+        for members, whole in self._measured(choice):
+            total += whole - sum(own[member] for member in members)
+        return total
+
+
+def _chosen(placement: Placement, known: Sequence[Choice], options: PartitionOptions) -> Choice:
+    _check_cover(placement)
     try:
-        return choose(placement.problem, list(alternatives.values()), options.time_limit)
+        return choose(placement.problem, known, options.time_limit)
     except ValueError as error:
         raise UserError(f"the model cannot be placed: {error}", hint="loosen the pins") from None
+
+
+def _check_cover(placement: Placement) -> None:
+    """Refuse a graph with a node that nothing may run: pins have left it no place."""
+    for node, options in zip(placement.found.nodes, placement.problem.covering, strict=True):
+        if not options:
+            refusals = placement.found.refusals.get(node, ())
+            why = "; ".join(f"{refused.backend}: {refused.reason}" for refused in refusals)
+            raise UserError(
+                f"nothing can run %{node.output.name} ({node.op.name}): {why or 'no candidates'}",
+                hint="loosen the pins",
+            )
 
 
 def other_choices(placement: Placement, options: PartitionOptions) -> dict[str, Choice]:
@@ -114,26 +201,6 @@ def regions(placement: Placement, choice: Choice) -> list[tuple[str, list[Node],
             options = list(dict.fromkeys(owner[number] for number in numbers))
             found.append((problem.sites[site].name, nodes, options))
     return found
-
-
-def _refined_prices(
-    placement: Placement, choice: Choice, prices: Mapping[Candidate, Cost], pricing: Pricing
-) -> dict[Candidate, Cost] | None:
-    """Prices that agree with the time which the chosen regions take as a whole."""
-    by_name = {backend.name: backend for backend in placement.backends}
-    whole: dict[tuple[Candidate, ...], float] = {}
-    for name, nodes, options in regions(placement, choice):
-        if len(options) > 1:
-            region = region_graph(nodes, placement.found.graph)
-            try:
-                cost = timed_region_of(by_name[name], region, pricing.store)
-            except UnrunnableError as error:
-                pricing.report(f"{name} does not run a region as a whole: {error}")
-                continue
-            if cost is not None:
-                members = tuple(placement.priced[option].candidate for option in options)
-                whole[members] = cost.seconds
-    return refined(prices, whole) if whole else None
 
 
 def plan_of(found: Partition, alternative: str) -> Plan:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from graft.byoc.contract import Backend, Cost, Source
 
+PRICES = "prices"  # the folder, beside the kernels
+
 
 class PriceStore:
     """A folder of measured prices; entries appear whole or not at all."""
@@ -53,3 +55,16 @@ class PriceStore:
             os.replace(name, self._folder / f"{key}.json")
         except OSError:
             return
+
+
+def count_prices(folder: Path) -> int:
+    """How many prices a folder holds."""
+    return sum(1 for _ in folder.glob("*.json"))
+
+
+def clear_prices(folder: Path) -> int:
+    """Remove all prices; gives how many there were."""
+    entries = list(folder.glob("*.json"))
+    for entry in entries:
+        entry.unlink(missing_ok=True)
+    return len(entries)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from graft.base.dtypes import dtype_of
 from graft.base.errors import UserError
@@ -35,9 +36,16 @@ from graft.cli.bench_rounds import (
 from graft.cli.bench_statistics import summarize
 from graft.cli.compare import Tolerance
 from graft.cli.inputs import add_input_arguments
+from graft.cli.placement import check_targets
+from graft.cli.placement_options import (
+    add_placement_arguments,
+    asked,
+    check_placement,
+    others_than_host,
+)
 from graft.cli.report import print_json, print_lines
 from graft.cli.status import status
-from graft.cli.usage import positive
+from graft.cli.usage import UsageError, positive
 from graft.ir.evaluate import Data
 from graft.ir.types import TensorType
 
@@ -52,6 +60,7 @@ EXAMPLES = """\
   graft bench model.onnx --peers onnxruntime --threads 1
   graft bench a.onnx b.onnx --batch 8 --seconds 120 --json
   graft bench model.onnx --dim length=128 --markdown >> results.md
+  graft bench model.onnx --target onednn,host     Graft with an accelerator
 """
 
 _PREPARE_SECONDS = 1200.0
@@ -114,6 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="to spend on timing a model, at most (default 60)",
     )
     add_input_arguments(parser)
+    add_placement_arguments(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object")
     form.add_argument("--markdown", action="store_true", help="print Markdown tables")
@@ -136,6 +146,10 @@ def _seconds(given: str) -> float:
 
 
 def execute(options: argparse.Namespace) -> int:
+    check_placement(options)
+    check_targets(options.target or ())
+    if options.save_plan is not None and len(options.models) > 1:
+        raise UsageError("--save-plan is for one model", hint="bench them one by one")
     machine = this_machine()
     threads = options.threads or machine.cores
     contenders = [CONTENDERS[name] for name in (GRAFT, *options.peers)]
@@ -177,7 +191,8 @@ def compared(
         for contender in contenders:
             try:
                 with status(f"preparing {path.name} in {contender.title}"):
-                    one = _prepare(contender, subject, folder, threads, workers)
+                    task = _task(contender, subject, threads, options)
+                    one = _prepare(contender, task, folder, workers)
             except ContenderError as error:
                 standings[contender.name] = Standing(
                     contender, reason=error.message, hint=error.hint
@@ -193,22 +208,31 @@ def compared(
     return Comparison(path, inputs, ordered, len(found.rounds), found.seconds)
 
 
+def _task(
+    contender: Contender, subject: Subject, threads: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """What a contender is to ready; what is asked about placement is for Graft alone."""
+    task = {
+        "function": contender.function,
+        "model": str(subject.file),
+        "feeds": subject.feeds,
+        "threads": threads,
+    }
+    if contender.name == GRAFT and others_than_host(options):
+        saved = None if options.save_plan is None else str(options.save_plan.absolute())
+        task |= {"asked": asked(options), "save_plan": saved}
+    return task
+
+
 def _prepare(
-    contender: Contender, subject: Subject, folder: Path, threads: int, workers: ExitStack
+    contender: Contender, task: dict[str, Any], folder: Path, workers: ExitStack
 ) -> Prepared:
     """Start a contender's process and have it run the model once."""
     own = folder / contender.name
     own.mkdir()
-    command = {
-        "do": "prepare",
-        "function": contender.function,
-        "model": str(subject.file),
-        "folder": str(own),
-        "feeds": subject.feeds,
-        "threads": threads,
-    }
+    command = {"do": "prepare", "folder": str(own), **task}
     with ExitStack() as stack:  # a process that fails is not kept until the end
-        worker = stack.enter_context(started(own / "log.txt", threads))
+        worker = stack.enter_context(started(own / "log.txt", task["threads"]))
         answer = worker.ask(command, _PREPARE_SECONDS)
         workers.push(stack.pop_all())
     outputs = [read_data(own, description) for description in answer["outputs"]]

@@ -15,7 +15,7 @@ import importlib.metadata
 import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import onnx
 
 import graft
 from graft.cli.bench_rounds import GRAFT, ContenderError
+from graft.cli.placement import write_plan
 from graft.ir.evaluate import Data
 
 Infer = Callable[[], Sequence[Data]]
@@ -36,6 +37,8 @@ class Task:
     feeds: Mapping[str, Data]
     threads: int
     folder: Path
+    asked: Mapping[str, Any] = field(default_factory=dict)  # of `graft.compile`, on placement
+    save_plan: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,10 @@ CONTENDERS = {GRAFT: _contender(GRAFT, "Graft"), **PEERS}
 
 
 def ready_graft(task: Task) -> Ready:
-    """Graft with its default targets, which share the work as they see fit."""
-    module = graft.compile(task.model, threads=task.threads)
+    """Graft with the targets that were asked for, which share the work as they see fit."""
+    module = graft.compile(task.model, threads=task.threads, **task.asked)
+    if task.save_plan is not None:
+        write_plan(module, task.save_plan)
     version = f"{graft.__version__} ({module.placement})"
     return Ready(version, lambda: module.run(None, task.feeds))
 

@@ -58,14 +58,23 @@ class _Worker:
         return self._measure(Slice(**command))
 
     def _prepare(
-        self, function: str, model: str, folder: str, feeds: Any, threads: int
+        self,
+        function: str,
+        model: str,
+        folder: str,
+        feeds: Any,
+        threads: int,
+        asked: dict[str, Any] | None = None,
+        save_plan: str | None = None,
     ) -> dict[str, Any]:
         start = time.perf_counter()
         beside = Path(model).parent
         data = {name: read_data(beside, description) for name, description in feeds}
         module, _, name = function.partition(":")
         prepare = getattr(importlib.import_module(module), name)
-        ready: Ready = prepare(Task(Path(model), data, threads, Path(folder)))
+        plan = None if save_plan is None else Path(save_plan)
+        task = Task(Path(model), data, threads, Path(folder), asked or {}, plan)
+        ready: Ready = prepare(task)
         self._infer = ready.infer
         outputs = list(ready.infer())
         described = [write_data(Path(folder), f"output-{n}", one) for n, one in enumerate(outputs)]

@@ -1,46 +1,51 @@
-"""`graft cache`: nothing in; where compiled kernels are kept and how many there are out."""
+"""`graft cache`: nothing in; where kernels and prices are kept and how many there are out."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 
+from graft.byoc.store import PRICES, clear_prices, count_prices
 from graft.cli.report import counted, print_json, print_lines, size_text, table
-from graft.llvm.cache import Usage, default_cache
+from graft.llvm.cache import Usage, default_cache, default_folder
 
 DESCRIPTION = """\
 Show the cache of compiled kernels: compiling a model again takes from it what it
-knows. $GRAFT_CACHE_DIR moves it; the least recently used kernels go when it is full."""
+knows. Beside them are the prices that placement has measured. $GRAFT_CACHE_DIR moves
+both; the least recently used kernels go when the cache is full."""
 EXAMPLES = """\
   graft cache             where it is and how full
-  graft cache --clear     remove all kernels in it
+  graft cache --clear     remove all kernels and prices
   graft cache --json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clear", action="store_true", help="remove all kernels")
+    parser.add_argument("--clear", action="store_true", help="remove all kernels and prices")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def execute(options: argparse.Namespace) -> int:
     cache = default_cache()
+    prices = default_folder() / PRICES
     removed = cache.clear() if options.clear else None
-    usage = cache.usage()
+    if options.clear:
+        clear_prices(prices)
+    usage, priced = cache.usage(), count_prices(prices)
     if options.json:
         gone = None if removed is None else {"kernels": removed.entries, "bytes": removed.bytes}
-        print_json({**_json(usage), "removed": gone})
+        print_json({**_json(usage), "prices": priced, "removed": gone})
     else:
-        print_lines(_text(usage, removed))
+        print_lines(_text(usage, priced, removed))
     return 0
 
 
-def _text(usage: Usage, removed: Usage | None) -> Iterator[str]:
+def _text(usage: Usage, priced: int, removed: Usage | None) -> Iterator[str]:
     if removed is not None:
         yield f"removed {counted(removed.entries, 'kernel')}, {size_text(removed.bytes)}"
     size = f"{size_text(usage.bytes)} of at most {size_text(usage.limit)}"
     rows = [("folder", str(usage.folder)), ("kernels", str(usage.entries)), ("size", size)]
-    yield from table(rows)
+    yield from table([*rows, ("prices", str(priced))])
 
 
 def _json(usage: Usage) -> dict[str, object]:

@@ -7,11 +7,12 @@ whether the graph as imported differs too (if not, a pass is to blame), and at w
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graft.cli.check_backend import add_backend_arguments, check_backend, wants_backend
 from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.inputs import add_input_arguments, feed
 from graft.cli.localize import (
@@ -23,12 +24,15 @@ from graft.cli.localize import (
     compare_nodes,
 )
 from graft.cli.peer import Feeds, Peer, onnxruntime, opened_peer
+from graft.cli.placement import check_targets, compiled_as_asked
+from graft.cli.placement_options import add_placement_arguments, asked, check_placement
 from graft.cli.records import in_expected_order
 from graft.cli.report import counted, error_text, number, print_json, print_lines, section, table
 from graft.cli.status import status
 from graft.compiler import compile
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
+from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 
 DESCRIPTION = """\
@@ -36,12 +40,17 @@ Compare a model's results with ONNX Runtime's on given or generated inputs. The
 outputs' floats may differ by atol + rtol * |expected|, all else not at all. Where
 outputs differ, say which of Graft's passes introduces the difference, or which
 node: each is judged on ONNX Runtime's operands, and where its results are larger
-than 1, atol is taken in proportion to them. Exit code 0 if everything agrees."""
+than 1, atol is taken in proportion to them. Exit code 0 if everything agrees.
+
+With --backend, check a backend on made-up graphs: what it accepts has to compile,
+run and equal the reference. A failure is shown as a graph of a few lines."""
 EXAMPLES = """\
   graft check model.onnx                         on generated inputs
   graft check model.onnx --dim batch=3 --seed 1
   graft check model.onnx --input x=x.npy --rtol 1e-5 --atol 1e-6
   graft check model.onnx --nodes                 compare every value inside, too
+  graft check model.onnx --target onednn,host    with an accelerator
+  graft check --backend mynpu --examples 50      does a backend do what it says?
 """
 
 
@@ -77,7 +86,7 @@ class Verdict:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
+    parser.add_argument("model", metavar="MODEL", type=Path, nargs="?", help="the ONNX file")
     add_input_arguments(parser)
     usual = Tolerance()
     for name, default in (("rtol", usual.relative), ("atol", usual.absolute)):
@@ -91,6 +100,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--nodes", action="store_true", help="compare every node even if the outputs agree"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_placement_arguments(parser)
+    add_backend_arguments(parser)
 
 
 def _tolerance(text: str) -> float:
@@ -107,18 +118,37 @@ def _tolerances(options: argparse.Namespace) -> Tolerance:
 
 
 def execute(options: argparse.Namespace) -> int:
+    if wants_backend(options):
+        return check_backend(options)
+    check_placement(options)
+    check_targets(options.target or ())
     onnxruntime()  # before any work
     tolerance = _tolerances(options)
     with status(f"importing {options.model.name}"):
         source = read_model(options.model)
         graph = import_source(source)
     feeds = {fed.value.name: fed.data for fed in feed(graph, options)}
-    verdict = check(options.model, source, graph, feeds, tolerance, options.nodes)
+
+    def run(graph: Graph, feeds: Feeds) -> list[Data]:
+        title = f"compiling {options.model.name}"
+        module = compiled_as_asked(graph, title, asked(options), options.save_plan)
+        with status(f"running {options.model.name} in Graft"):
+            return module.run(None, feeds)
+
+    verdict = check(options.model, source, graph, feeds, tolerance, options.nodes, run)
     if options.json:
         print_json(_json(verdict))
     else:
         print_lines(_text(verdict))
     return 0 if verdict.agrees else 1
+
+
+Run = Callable[[Graph, Feeds], list[Data]]
+
+
+def _run_on_host(graph: Graph, feeds: Feeds) -> list[Data]:
+    with status("running the model in Graft"):
+        return compile(graph).run(None, feeds)
 
 
 def check(
@@ -128,13 +158,13 @@ def check(
     feeds: Feeds,
     tolerance: Tolerance,
     every_node: bool = False,
+    run: Run = _run_on_host,
 ) -> Verdict:
     """Compare the compiled model with ONNX Runtime, and find the cause of a difference."""
     with opened_peer(path, source) as peer:
         with status(f"running {path.name} in ONNX Runtime"):
             expected = peer.run(feeds)
-        with status(f"running {path.name} in Graft"):
-            actual = compile(graph).run(None, feeds)
+        actual = run(graph, feeds)
         actual, moved = in_expected_order(graph, actual, expected, tolerance)
         outputs = [
             OutputCheck(name, str(value.type), compare(mine, other, tolerance))

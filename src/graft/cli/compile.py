@@ -5,16 +5,29 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import host_passes
+from graft.byoc.contract import HOME
+from graft.byoc.discover import find_backends
+from graft.byoc.outline import outline
+from graft.byoc.plan import regions_of
 from graft.cli.kernels import KERNEL_STAGES, kernel_text
+from graft.cli.placement import check_targets
+from graft.cli.placement_options import (
+    add_placement_arguments,
+    asked,
+    check_placement,
+    given,
+    others_than_host,
+)
 from graft.cli.report import pass_line, print_json, print_lines, seconds_text
-from graft.cli.save import Saved, save
+from graft.cli.save import Saved, Wishes, save
 from graft.cli.status import status
 from graft.cli.usage import UsageError, positive
+from graft.compiler import read_plan, study
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
@@ -27,7 +40,9 @@ Compile a model for this machine, or another one, and save it, or print what is 
 at a stage of the compiler. The stages, in order:
   graph        as imported, with the ONNX names
   optimized    after the frontend passes
-  fused        after the passes for the machine and grouping what one kernel should compute
+  plan         which backend runs what (with --target)
+  partitioned  the graph with a node for each backend's region (with --target)
+  fused        after the passes for the machine and grouping what one kernel computes
   loops        the loops of each kernel
   llvm         each kernel as LLVM gets it
   asm          each kernel as assembly
@@ -40,11 +55,14 @@ EXAMPLES = """\
   graft compile model.onnx --emit optimized -v >after.txt  what each pass did, on stderr
   graft compile model.onnx --emit loops --output loops.txt
   graft compile model.onnx -o model.graft --machine aarch64  to be run on a 64-bit Arm
+  graft compile model.onnx -o model.graft --target onednn,host --save-plan model.plan
+  graft compile model.onnx --emit plan --target onednn,host --pin "layer4/*=host"
 """
 
 COMMON_STAGES = ("graph", "optimized")  # the same for every machine
 GRAPH_STAGES = (*COMMON_STAGES, "fused")
-STAGES = (*GRAPH_STAGES, *KERNEL_STAGES)
+PLACEMENT_STAGES = ("plan", "partitioned")
+STAGES = (*COMMON_STAGES, *PLACEMENT_STAGES, "fused", *KERNEL_STAGES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,22 +96,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-v", "--verbose", action="store_true", help="say on standard error what each pass did"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on the file")
+    add_placement_arguments(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
     _check(options)
-    # What the passes report goes to the same terminal.
-    progress = nullcontext() if options.verbose else status(f"compiling {options.model.name}")
+    check_targets(options.target or ())
     if options.emit is None:
-        with progress:
-            saved = _saved(options)
+        saved = _saved(options)
         if options.json:
             print_json(saved.to_json())
         else:
             print_lines(saved.lines())
         return 0
-    with progress:
-        text = _text(options)
+    text = _text(options)
     if options.output is None:
         print(text, end="")
     else:
@@ -103,7 +119,11 @@ def execute(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse options that leave open what is wanted."""
+    check_placement(options)
+    if others_than_host(options) and options.machine is not None:
+        raise UsageError("--machine is for the host alone: accelerators are priced on this machine")
     if options.emit is not None:
+        _check_emit(options)
         if options.json or options.threads is not None:
             raise UsageError(f"--json and --threads are for saving a {SUFFIX} file, not for --emit")
         for name in ("machine", "accuracy"):
@@ -122,18 +142,62 @@ def _check(options: argparse.Namespace) -> None:
         )
 
 
+def _check_emit(options: argparse.Namespace) -> None:
+    """Refuse options on placement where they do not fit the stage."""
+    if options.emit not in PLACEMENT_STAGES:
+        if given(options):
+            stages = " and ".join(f"--emit {name}" for name in PLACEMENT_STAGES)
+            raise UsageError(f"{given(options)[0]} is for {stages}, and for saving a {SUFFIX} file")
+        return
+    if not others_than_host(options):
+        hint = "add --target NAME,host; `graft backends` lists the names"
+        raise UsageError(f"--emit {options.emit} wants a backend beside the host", hint=hint)
+    for name in ("save_plan", "measure", "fallback", "no_check", "accuracy"):
+        if getattr(options, name):
+            shown = name.replace("_", "-")
+            raise UsageError(f"--{shown} is for saving a {SUFFIX} file, not for --emit")
+    if options.emit == "plan" and options.plan is not None:
+        raise UsageError("--emit plan chooses a plan, and --plan is one already")
+
+
 def _saved(options: argparse.Namespace) -> Saved:
     start = time.perf_counter()
     # Only those who want to hear of the passes need them apart from the rest.
-    graph = _stage(options, "optimized" if options.verbose else "graph")
+    with _progress(options):
+        graph = _stage(options, "optimized" if options.verbose else "graph")
     machine, accuracy = options.machine or HOST, _accuracy(options)
-    return save(options.model, graph, options.output, options.threads, machine, accuracy, start)
+    wishes = Wishes(asked(options), options.save_plan, options.threads, machine, accuracy)
+    return save(options.model, graph, options.output, wishes, start)
+
+
+def _progress(options: argparse.Namespace) -> AbstractContextManager[object]:
+    """A line of progress, unless what the passes report goes to the same terminal."""
+    return nullcontext() if options.verbose else status(f"compiling {options.model.name}")
 
 
 def _text(options: argparse.Namespace) -> str:
-    if options.emit in GRAPH_STAGES:
-        return to_text(_stage(options, options.emit)).text
-    return kernel_text(_stage(options, "fused"), options.emit, options.machine or HOST)
+    if options.emit in PLACEMENT_STAGES:
+        return _placed(options)
+    with _progress(options):
+        if options.emit in GRAPH_STAGES:
+            return to_text(_stage(options, options.emit)).text
+        return kernel_text(_stage(options, "fused"), options.emit, options.machine or HOST)
+
+
+def _placed(options: argparse.Namespace) -> str:
+    """The plan, or the graph that it makes."""
+    with _progress(options):
+        graph = _stage(options, "optimized")
+    if options.plan is not None:
+        plan = read_plan(options.plan)
+    else:
+        with status(f"placing {options.model.name}") as tell:
+            plan = study(graph, options.target, options.pin, report=tell).found.plan
+    if options.emit == "plan":
+        return plan.to_text()
+    versions = {name: one.version for name, one in find_backends().backends.items()}
+    regions = [item for item in regions_of(plan, graph, versions) if item[0] != HOME]
+    return to_text(outline(graph, regions)).text
 
 
 def _accuracy(options: argparse.Namespace) -> Accuracy:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import statistics
+import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from graft.backends.host.backend import HostBackend
+from graft.backends.simnpu.backend import SimNpu
 from graft.base.errors import UserError
+from graft.byoc.choose import TIME_LIMIT
+from graft.byoc.contract import HOME, Backend
+from graft.byoc.discover import find_backends
+from graft.byoc.measure import race
+from graft.byoc.partition import Partition, PartitionOptions, partition
+from graft.byoc.price import Pricing
 from graft.cli.check import check
 from graft.cli.compare import Tolerance
 from graft.cli.inputs import feed
@@ -28,23 +37,27 @@ from graft.cli.report import (
 )
 from graft.cli.status import status
 from graft.cli.survey import parameters
-from graft.compiler import compile
+from graft.compiler import Grafting, compile, partition_graph
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
 from graft.ir.graph import Graph
+from graft.module import Module
 from graft.ops.composite import CompositeAttrs, arithmetic
 from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import PassReport, optimize
+from graft.runtime.regions import Policy
 
 DESCRIPTION = """\
 Take ResNet-18 from its ONNX file to numbers, and say at each step what happens:
-import, passes, fusion, placement, a comparison with ONNX Runtime, a timing."""
+import, passes, fusion, what an accelerator could run, what it is given and why,
+a check of the results, a timing beside the host alone; and the plan for a simulated device."""
 EXAMPLES = """\
   graft demo
 """
 
 MODEL = "resnet18.onnx"
-_RUNS = 3
+ACCELERATORS = ("onednn", "openvino")  # in order of preference
+_SECONDS = 2.0  # to run each contender for
 _SHOWN_GROUPS = 4
 
 
@@ -76,9 +89,21 @@ def execute(options: argparse.Namespace) -> int:
     optimized = optimize(graph, lambda report, _: reports.append(report))
     print_lines(section("2. Passes: a smaller graph that means the same", _passes(reports)))
     print_lines(section("3. Fusion: what one kernel should compute", _groups(optimized)))
-    print_lines(section("4. Placement: which backend runs what", _placement(optimized)))
-    print_lines(section("5. Check: the same numbers as ONNX Runtime?", _check(walk)))
-    print_lines(section("6. Run: one image", _timing(walk)))
+    backend = _accelerator()
+    if backend is None:
+        print_lines(section("4. Candidates: what could an accelerator run?", _no_accelerator()))
+        module = compile(optimized)
+    else:
+        with status(f"asking {backend.name} what it can run, and timing it"):
+            found = partition_graph(optimized, [backend], HostBackend(), _usual())
+            module = compile(optimized, [backend.name, HOME])
+        title = f"4. Candidates: what could {backend.name} run?"
+        print_lines(section(title, _candidates(found, backend)))
+        print_lines(section("5. Plan: who runs what, and what that takes", _plan(found, module)))
+    print_lines(section("6. Check: the right numbers?", _check(walk, module)))
+    print_lines(section("7. Run: one image", _timing(walk, optimized, module, backend)))
+    title = "8. Another accelerator: simnpu, which is simulated"
+    print_lines(section(title, _simulated(optimized)))
     print_lines(section("What to try next", _next_steps(path)))
     return 0
 
@@ -119,13 +144,68 @@ def _groups(graph: Graph) -> Iterator[str]:
         yield f"{counts[label]:>3} x {label.replace('+', ' + ')}"
 
 
-def _placement(graph: Graph) -> Iterator[str]:
-    yield str(compile(graph).placement)
-    yield "`host` is machine code for this processor, run as one native call. What has no"
-    yield "native code yet would run on `reference`, which evaluates with NumPy, and say so."
+def _accelerator() -> Backend | None:
+    """The first accelerator that can run here."""
+    found = find_backends().backends
+    present = [found[name] for name in ACCELERATORS if name in found]
+    return next((backend for backend in present if not backend.missing()), None)
 
 
-def _check(walk: Walk) -> Iterator[str]:
+def _no_accelerator() -> Iterator[str]:
+    found = find_backends().backends
+    for name in ACCELERATORS:
+        missing = found[name].missing() if name in found else "it is not installed"
+        yield f"not {name}: {missing}"
+    yield "everything runs on the host, which is machine code for this processor"
+
+
+def _usual() -> Grafting:
+    """What `compile` does when it is asked for nothing special."""
+    return Grafting((), None, False, Policy(), True, TIME_LIMIT, lambda _text: None)
+
+
+def _candidates(found: Partition, backend: Backend) -> Iterator[str]:
+    own = [c for c in found.found.candidates if c.backend == backend.name]
+    covered = {node for candidate in own for node in candidate.nodes}
+    nodes = found.found.nodes
+    yield f"{backend.name} {backend.version}: {counted(len(own), 'candidate')} from its patterns,"
+    yield f"which overlap; {len(covered)} of {counted(len(nodes), 'node')} are in one. The largest:"
+    labels = [candidate.label for candidate in own]
+    counts = {label: labels.count(label) for label in labels}
+    for label in sorted(counts, key=lambda label: (-label.count("+"), label))[:_SHOWN_GROUPS]:
+        yield f"{counts[label]:>3} x {label.replace('+', ' + ')}"
+    left = [node for node in nodes if node not in covered]
+    if left:
+        refused = found.found.refusals.get(left[0], ())
+        reason = next((r.reason for r in refused if r.backend == backend.name), "")
+        yield f"not {left[0].op.name} %{left[0].output.name}: {reason}"
+
+
+def _plan(found: Partition, module: Module) -> Iterator[str]:
+    plan = found.plan
+    for name, seconds in plan.alternatives.items():
+        yield f"{name + ':':<14}{seconds_text(seconds):>9}"
+    proof = "proven best" if plan.gap <= 1e-6 else f"at most {plan.gap:.2%} above the best"
+    yield f"{'exact:':<14}{seconds_text(plan.predicted):>9}  {proof}"
+    yield "so the plan is, after a race of it against the host alone, end to end:"
+    yield from textwrap.wrap(str(module.placement), 90)
+
+
+def _simulated(graph: Graph) -> Iterator[str]:
+    pricing = Pricing(HostBackend(), in_place={}, store=None)
+    plan = partition(graph, [SimNpu()], pricing, PartitionOptions()).plan
+    yield "its times are a model's, the host's come from a roofline; nothing is run:"
+    regions = counted(len(plan.regions), "region")
+    yield f"exact:    {seconds_text(plan.predicted)} in {regions} (simulated)"
+    for name, seconds in plan.alternatives.items():
+        yield f"{name}: {seconds_text(seconds)} (simulated)"
+
+
+def _check(walk: Walk, module: Module) -> Iterator[str]:
+    placed = module.placement
+    if placed.plan is not None:
+        checked = counted(len(placed.regions), "region")
+        yield f"{checked} compared with the host before use, {len(placed.demotions)} sent back"
     try:
         onnxruntime()
     except UserError as error:
@@ -141,17 +221,18 @@ def _check(walk: Walk) -> Iterator[str]:
     yield f"({verdict.peer}, a random image)"
 
 
-def _timing(walk: Walk) -> Iterator[str]:
-    module = compile(walk.graph)
+def _timing(walk: Walk, graph: Graph, module: Module, backend: Backend | None) -> Iterator[str]:
     feeds = {fed.value.name: fed.data for fed in feed(walk.graph, walk.inputs)}
-    seconds = []
+    runs = {"host alone": partial(compile(graph).run, None, feeds)}
+    if backend is not None:
+        runs[f"as planned with {backend.name}"] = partial(module.run, None, feeds)
     with status("timing"):
-        for _ in range(_RUNS):
-            start = time.perf_counter()
-            module.run(None, feeds)
-            seconds.append(time.perf_counter() - start)
-    middle = seconds_text(statistics.median(seconds))
-    yield f"{middle} per inference in native code (median of {_RUNS})"
+        times = race(runs, _SECONDS)
+    alone = times["host alone"]
+    for name, seconds in times.items():
+        factor = f", {alone / seconds:.2f} times as fast" if seconds is not alone else ""
+        yield f"{name}: {seconds_text(seconds)}{factor}"
+    yield "(medians; both take turns, so that they see the same neighbours)"
 
 
 def _next_steps(path: Path) -> Iterator[str]:
@@ -160,4 +241,5 @@ def _next_steps(path: Path) -> Iterator[str]:
     yield f"graft inspect {shown}"
     yield f"graft compile {shown} --emit fused"
     yield f"graft check {shown.with_name('vit_b_16.onnx')} --nodes"
+    yield f"graft explain {shown} --target simnpu,host"
     yield "graft run YOUR_MODEL.onnx"

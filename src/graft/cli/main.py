@@ -20,12 +20,15 @@ from graft import __version__
 from graft.base.errors import GraftError, InternalError
 from graft.cli.usage import UsageError
 
-# One line each; the command is the module of the same name in this package.
+# One line each; the command is the module of that name in this package, with `_` for `-`.
 COMMANDS = {
     "inspect": "say what is in a model and whether Graft can import it",
     "compile": "compile a model into a file, or print a stage of the compiler",
     "run": "run a model, or a compiled file, on given or generated inputs",
     "check": "compare a model's results with ONNX Runtime's",
+    "explain": "say who runs what of a model, why, and what would change that",
+    "backends": "list the backends that a model can be placed on",
+    "new-backend": "write a package that grafts a backend of your own onto the compiler",
     "bench": "time a model in Graft and in other runtimes, side by side",
     "cache": "show or clear the cache of compiled kernels",
     "demo": "walk through the whole compiler on a small network",
@@ -41,6 +44,9 @@ examples:
   graft run model.onnx --dim batch=4            run it on generated inputs
   graft check model.onnx                        compare with ONNX Runtime
   graft bench model.onnx                        time it beside other runtimes
+  graft backends                                who could run parts of it?
+  graft explain model.onnx --target simnpu,host   who would run what, and why?
+  graft new-backend mynpu                       write a backend of your own
   graft compile model.onnx -o model.graft       compile it into a file
   graft run model.graft --profile               run the file; where does the time go?
   graft compile model.onnx --emit optimized     the graph after the passes
@@ -98,7 +104,7 @@ def _parsed(arguments: Sequence[str] | None) -> tuple[str, list[str], bool]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    listing = "\n".join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items())
+    listing = "\n".join(f"  {name:<11} {summary}" for name, summary in COMMANDS.items())
     parser.description = f"{_DESCRIPTION}\n\ncommands:\n{listing}"
     parser.add_argument("--version", action="version", version=f"graft {__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
@@ -127,7 +133,7 @@ def _parser(name: str, command: Command) -> argparse.ArgumentParser:
 
 def _execute(name: str, arguments: list[str]) -> int:
     try:
-        command = cast(Command, importlib.import_module(f"graft.cli.{name}"))
+        command = cast(Command, importlib.import_module(f"graft.cli.{name.replace('-', '_')}"))
         return command.execute(_parser(name, command).parse_args(arguments))
     except (GraftError, OSError, MemoryError):
         raise

@@ -59,5 +59,3 @@ def spoken_warnings() -> Iterator[None]:
             print(f"graft: warning: {item.message}", file=sys.stderr)
         else:
             warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
-
-

@@ -16,7 +16,7 @@ FALLBACKS = ("host", "error")
 _ABOUT_OTHERS = ("pin", "plan", "save_plan", "measure", "fallback", "no_check")
 
 
-def add_target_argument(parser: argparse.ArgumentParser) -> None:
+def add_target_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--target",
         metavar="NAMES",
@@ -25,7 +25,7 @@ def add_target_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_pin_argument(parser: argparse.ArgumentParser) -> None:
+def add_pin_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--pin",
         metavar="NODES=NAME",
@@ -39,8 +39,8 @@ def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare all of them."""
     group = parser.add_argument_group("who runs what")
     add = group.add_argument
-    add_target_argument(group)  # type: ignore[arg-type]
-    add_pin_argument(group)  # type: ignore[arg-type]
+    add_target_argument(group)
+    add_pin_argument(group)
     add("--plan", metavar="FILE", type=Path, help="replay this plan instead of choosing one")
     add("--save-plan", metavar="FILE", type=Path, help="write the plan there, to edit or replay")
     add("--measure", action="store_true", help="run the best plans end to end, keep the fastest")

@@ -20,6 +20,13 @@ from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
 from graft.cli.inputs import Fed, add_input_arguments, feed
+from graft.cli.placement_options import (
+    REFERENCE,
+    add_placement_arguments,
+    asked,
+    check_placement,
+    given,
+)
 from graft.cli.profile import Measured, measured, profile_json, profile_lines, write_trace
 from graft.cli.report import figure, number, print_json, print_lines, seconds_text, section, table
 from graft.cli.runnable import Runnable, loaded
@@ -41,11 +48,12 @@ EXAMPLES = """\
   graft run model.onnx --input x=x.npy --output-dir out
   graft run model.onnx --input inputs.npz --json
   graft run model.onnx --target reference             without native code
+  graft run model.onnx --target onednn,host           with an accelerator
+  graft run model.onnx --target onednn,host --pin "layer4/*=host" --save-plan model.plan
   graft run model.graft --threads 2                   compiled before
   graft run model.graft --profile --trace trace.json  time per kernel; open it in Perfetto
 """
 
-HOST, REFERENCE = TARGETS = ("host", "reference")
 ACCURACIES = ("default", "strict")
 
 
@@ -77,9 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX or .graft file")
     add_input_arguments(parser)
     parser.add_argument(
-        "--target", choices=TARGETS, help="what runs a model: native code (default), or NumPy"
-    )
-    parser.add_argument(
         "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
     )
     parser.add_argument(
@@ -95,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", type=Path, help="with --profile: write trace events there"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_placement_arguments(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -119,11 +125,14 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that contradict one another."""
     if options.trace is not None and not options.profile:
         raise UsageError("--trace writes what --profile measures", hint="add --profile")
-    if options.target is not None and _is_compiled(options.model):
-        raise UsageError(f"--target is for models, and a {SUFFIX} file is compiled already")
+    on_placement = given(options)
+    if on_placement and _is_compiled(options.model):
+        name = on_placement[0]
+        raise UsageError(f"{name} is for models, and a {SUFFIX} file is compiled already")
+    check_placement(options)
     if options.accuracy is not None and _is_compiled(options.model):
         raise UsageError(f"--accuracy is for models, and a {SUFFIX} file is compiled already")
-    if options.target == REFERENCE:
+    if options.target == [REFERENCE]:
         hint = f"leave out --target {REFERENCE}"
         if options.profile:
             raise UsageError("profiling wants native code", hint=hint)
@@ -163,8 +172,11 @@ def _runnable(options: argparse.Namespace) -> Runnable:
     if _is_compiled(options.model):
         return loaded(options.model, options.threads)
     models = importlib.import_module("graft.cli.run_model")
-    target, accuracy = options.target or HOST, options.accuracy or ACCURACIES[0]
-    return cast(Runnable, models.compiled(options.model, target, options.threads, accuracy))
+    accuracy = options.accuracy or ACCURACIES[0]
+    made = models.compiled(
+        options.model, asked(options), options.save_plan, options.threads, accuracy
+    )
+    return cast(Runnable, made)
 
 
 def described(name: str, data: Data) -> Iterator[Statistics]:

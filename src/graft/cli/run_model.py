@@ -1,4 +1,4 @@
-"""A model as something to run: an ONNX file and a target in, a `Runnable` out.
+"""A model as something to run: an ONNX file and what is asked in, a `Runnable` out.
 
 It stands apart from `runnable.py` because it needs the whole compiler.
 """
@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from graft.backends.host.backend import HostExecutable
+from graft.backends.host.grafted import GraftedProgram
+from graft.cli.placement import compiled_as_asked
 from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable
-from graft.cli.status import status
-from graft.compiler import compile
 
 
-def compiled(path: Path, target: str, threads: int | None, accuracy: str) -> Runnable:
+def compiled(
+    path: Path,
+    asked: dict[str, Any],
+    save_plan: Path | None,
+    threads: int | None,
+    accuracy: str,
+) -> Runnable:
     """A model, compiled and ready to run."""
     start = time.perf_counter()
-    with status(f"compiling {path.name}"):
-        module = compile(path, target, threads=threads, accuracy=accuracy)
-        program = module.program
-        session = program.session if isinstance(program, HostExecutable) else None
+    title = f"compiling {path.name}"
+    module = compiled_as_asked(path, title, asked, save_plan, threads=threads, accuracy=accuracy)
+    program = module.program
+    native = program.built if isinstance(program, GraftedProgram) else program
+    session = native.session if isinstance(native, HostExecutable) else None
     seconds = time.perf_counter() - start
     placement = module.placement
     threads = None if session is None else session.threads

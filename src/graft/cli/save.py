@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graft.backends.host.backend import HostBackend, HostExecutable
+from graft.backends.host.backend import HostExecutable
+from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.options import Accuracy
+from graft.cli.placement import compiled_as_asked
 from graft.cli.report import number, seconds_text, size_text, table
-from graft.compiler import compile
+from graft.cli.status import status
 from graft.ir.graph import Graph
 from graft.module import Placement
 from graft.runtime.program import KernelCall
@@ -62,29 +64,46 @@ class Saved:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How a model is to be compiled; `asked` is about placement."""
+
+    asked: dict[str, Any]
+    save_plan: Path | None
+    threads: int | None
+    machine: str
+    accuracy: Accuracy
+
+
 def save(
     model: Path,
     graph: Graph,
     path: Path,
-    threads: int | None,
-    machine: str,
-    accuracy: Accuracy,
+    wishes: Wishes,
     start: float,
 ) -> Saved:
     """Compile a graph for a machine and save it; `start` is when the work on it began."""
-    module = compile(
-        graph, HostBackend.name, threads=threads, machine=machine, accuracy=accuracy.value
+    module = compiled_as_asked(
+        graph,
+        f"compiling {model.name}",
+        wishes.asked,
+        wishes.save_plan,
+        threads=wishes.threads,
+        machine=wishes.machine,
+        accuracy=wishes.accuracy.value,
     )
-    module.save(path)
+    with status(f"saving {path.name}"):
+        module.save(path)
     seconds = time.perf_counter() - start
-    executable = module.program
+    made = module.program
+    executable = made.built if isinstance(made, GraftedProgram) else made
     assert isinstance(executable, HostExecutable)  # nothing else can be saved
     program = executable.built.program
     symbols = [step.symbol for step in program.steps if isinstance(step, KernelCall)]
     return Saved(
         model,
         path,
-        machine,
+        wishes.machine,
         module.placement,
         len(symbols),
         len(set(symbols)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
@@ -21,7 +20,6 @@ from graft.rewrite.pattern import (
     ConstantIs,
     Constrained,
     Constraint,
-    Dominated,
     Dominated,
     DTypeIn,
     Either,
@@ -173,16 +171,6 @@ class _Matcher:
         for found in self.match(pattern, values[0], state):
             yield from self.every(pattern, values[1:], _State(state.bound, found.nodes))
 
-    def every(
-        self, pattern: Pattern, values: tuple[Value, ...], state: _State
-    ) -> Iterator[_State]:
-        """The same pattern anew on each operand: what it binds in one means nothing in the next."""
-        if not values:
-            yield state
-            return
-        for found in self.match(pattern, values[0], state):
-            yield from self.every(pattern, values[1:], _State(state.bound, found.nodes))
-
     def constant(self, pattern: ConstantIs, value: Value, state: _State) -> Iterator[_State]:
         literal = literal_of(value, self.producer)
         if literal is None:
@@ -250,54 +238,6 @@ class _Matcher:
             found = passed
         return found
 
-    def dominated(self, pattern: Dominated, value: Value, state: _State) -> Iterator[_State]:
-        for child in self.match(pattern.child, value, state):
-            for reached, on_the_way in self.upwards(pattern.path, value, child):
-                for found in self.match(pattern.parent, reached, on_the_way):
-                    between = self.led(pattern.path, reached, value, child, found)
-                    if between is not None:
-                        yield between.bind(pattern, value)
-
-    def upwards(
-        self, path: Pattern, root: Value, child: _State
-    ) -> Iterator[tuple[Value, _State]]:
-        """What the root is made of, by way of nodes that match the path; the nearest first."""
-        queue, seen = deque([(root, child)]), {root}
-        while queue:
-            value, state = queue.popleft()
-            node = self.producer(value)
-            if value is not root:
-                yield value, state
-                passed = self.passed(path, value, state, child)
-                if node is None or passed is None:
-                    continue
-                state = passed
-            for operand in node.args if node is not None else ():
-                if operand not in seen:
-                    seen.add(operand)
-                    queue.append((operand, state))
-
-    def passed(self, path: Pattern, value: Value, state: _State, child: _State) -> _State | None:
-        """The state after a value on the way; None where it does not match the path."""
-        if self.producer(value) in child.nodes:
-            return state
-        for found in self.match(path, value, _State(child.bound, state.nodes)):
-            covered = _State(state.bound, found.nodes)
-            node = self.producer(value)
-            return covered if node is None else covered.cover(node)
-        return None
-
-    def led(
-        self, path: Pattern, parent: Value, root: Value, child: _State, found: _State
-    ) -> _State | None:
-        """The state after all ways from the parent to the root; None where one does not match."""
-        for value in between(parent, root, self.producer):
-            passed = self.passed(path, value, found, child)
-            if passed is None:
-                return None
-            found = passed
-        return found
-
     def violation(self, constraint: Constraint, value: Value) -> str:
         if isinstance(constraint, AttrsAre):
             node = self.producer(value)
@@ -307,37 +247,12 @@ class _Matcher:
         if isinstance(constraint, TypeIs):
             fits = value.type == constraint.type
             return "" if fits else f"is {value.type}, not {constraint.type}"
-        if isinstance(constraint, TypeIs):
-            fits = value.type == constraint.type
-            return "" if fits else f"is {value.type}, not {constraint.type}"
         if not isinstance(value.type, TensorType):
             return "is not a tensor"
         if isinstance(constraint, DTypeIn):
             wanted = " or ".join(constraint.dtypes)
             return "" if value.dtype in constraint.dtypes else f"is {value.dtype}, not {wanted}"
         return _shape_violation(constraint, value.type)
-
-
-def between(first: Value, last: Value, producer: Producer) -> list[Value]:
-    """The values by way of which one value is made of another, without the two."""
-    readers: dict[Value, list[Value]] = {}
-    seen, stack = {last}, [last]
-    while stack:
-        value = stack.pop()
-        node = producer(value)
-        for operand in node.args if node is not None else ():
-            readers.setdefault(operand, []).append(value)
-            if operand not in seen and operand is not first:
-                seen.add(operand)
-                stack.append(operand)
-    found: dict[Value, None] = {}
-    stack = [first]
-    while stack:
-        for reader in readers.get(stack.pop(), ()):
-            if reader is not last and reader not in found:
-                found[reader] = None
-                stack.append(reader)
-    return list(found)
 
 
 def between(first: Value, last: Value, producer: Producer) -> list[Value]:

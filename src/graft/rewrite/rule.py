@@ -72,8 +72,6 @@ def root_operators(pattern: Pattern) -> tuple[str, ...]:
         return root_operators(pattern.inner)
     if isinstance(pattern, Dominated):
         return root_operators(pattern.child)
-    if isinstance(pattern, Dominated):
-        return root_operators(pattern.child)
     if isinstance(pattern, Either):
         return tuple(n for a in pattern.alternatives for n in root_operators(a))
     raise InternalError(f"a rule cannot start at a {type(pattern).__name__}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import graft.ops  # noqa: F401  (registers the operators)
+from graft.backends.host.storage import static_shape
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
@@ -31,10 +32,9 @@ class Net:
         return self.builder(op, *operands, **attrs)  # type: ignore[arg-type]
 
     def conv(self, data: Value, channels: int, kernel: int = 1) -> Value:
-        shape = data.shape or ()
-        weight = self.builder.constant(self.array(channels, int(shape[1]), kernel, kernel))  # type: ignore[arg-type]
-        padding = (kernel // 2,) * 4
-        return self("nn.conv2d", data, weight, padding=padding)
+        inputs = static_shape(data)[1]
+        weight = self.builder.constant(self.array(channels, inputs, kernel, kernel))
+        return self("nn.conv2d", data, weight, padding=(kernel // 2,) * 4)
 
     def graph(self, *outputs: Value) -> Graph:
         return group_fusion(self.builder.build(*outputs))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.backends.host.row_kernels import AVX2, Case, check
+from tests.backends.host.row_kernels import AVX2, Case, check, made, results
 
 import graft
 from graft.backends.host.choose_products import ProductOptions, choose_products
+from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.dense import dense
-from graft.backends.host.kernels.strassen import chunk_depth, pack_products
+from graft.backends.host.kernels.strassen import chunk_depth, pack_quarters
 from graft.backends.host.options import Accuracy
 from graft.base.dtypes import DType
 from graft.ir.builder import Builder
@@ -57,41 +58,41 @@ def test_error_beside_the_plain_product() -> None:
     x = random.standard_normal((128, 768), np.float32)
     weight = random.standard_normal((512, 768), np.float32)
     exact = x.astype(np.float64) @ weight.T.astype(np.float64)
-    packed = pack_products(weight, 64, 768).astype(np.float64)
-    assert packed.shape == (1, 4, 7, 384, 64)
-    plain = np.abs((x @ weight.T) - exact).max()
-    found = np.abs(_multiplied(x, weight) - exact).max()
-    assert found < 4 * plain
+    errors = []
+    for op, attrs in (("nn.dense", {}), ("nn.dense_strassen", {"chunk": 768})):
+        case = Case()
+        graph = case.graph(case(op, case.given(x), case.builder.constant(weight), **attrs))
+        kernel = made(dense, graph)
+        assert isinstance(kernel, Kernel)
+        ((found,), *_) = results(kernel, graph, [x], host_target())
+        errors.append(float(np.abs(found - exact).max()))
+    plain, strassen = errors
+    assert 0 < strassen < 4 * plain
 
 
-def _multiplied(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The algorithm in NumPy's float32."""
-    rows, depth = x.shape
-    a11, a12 = x[: rows // 2, : depth // 2], x[: rows // 2, depth // 2 :]
-    a21, a22 = x[rows // 2 :, : depth // 2], x[rows // 2 :, depth // 2 :]
-    s1 = a21 + a22
-    s2 = s1 - a11
-    packed = pack_products(weight, weight.shape[0] // 2, depth)[0, 0]
-    left = (a11, s2, a11 - a21, a22, s1, a12 - s2, a12)
-    p1, p6, p7, p4, p5, p3, p2 = (a @ b for a, b in zip(left, packed, strict=True))
-    u2 = p1 + p6
-    u3 = u2 + p7
-    upper = np.hstack((p1 + p2, u2 + p5 + p3))
-    return np.vstack((upper, np.hstack((u3 + p4, u3 + p5))))
+def test_packed_weights() -> None:
+    weight = np.arange(16, dtype=np.float32).reshape(4, 4)
+    packed = pack_quarters(weight, 2, 4)
+    assert packed.shape == (1, 1, 2, 4, 2)  # chunk, block, step, quarter, column
+    w11, w21, w12, w22 = packed[0, 0].swapaxes(0, 1)
+    np.testing.assert_array_equal(w11, weight[:2, :2].T)
+    np.testing.assert_array_equal(w21, weight[:2, 2:].T)
+    np.testing.assert_array_equal(w12, weight[2:, :2].T)
+    np.testing.assert_array_equal(w22, weight[2:, 2:].T)
 
 
 def test_where_it_pays() -> None:
     target = host_target()
     size = DType.FLOAT32
-    assert chunk_depth(target, size, 197, 768, 768, 64) > 0
-    assert chunk_depth(target, size, 197, 768, 3072, 64) <= 1024  # the weights stay in the cache
-    assert chunk_depth(target, size, 32, 768, 768, 64) == 0  # few rows read many weights
-    assert chunk_depth(target, size, 197, 1000, 768, 64) == 0  # no halves of whole blocks
-    assert chunk_depth(target, size, 197, 768, 769, 64) == 0  # an odd depth
-    assert chunk_depth(target, size, 197, 768, 2 * 2003, 64) == 0  # no chunk divides it
-    assert chunk_depth(target, size, 5000, 768, 768, 64) == 0
-    assert chunk_depth(target, DType.FLOAT64, 197, 768, 768, 64) == 0
-    assert chunk_depth(AVX2, size, 197, 768, 768, 16) > 0
+    assert chunk_depth(target, size, 197, 768, 768) > 0
+    assert chunk_depth(target, size, 197, 768, 3072) <= 1024  # the weights stay in the cache
+    assert chunk_depth(target, size, 32, 768, 768) == 0  # few rows read many weights
+    assert chunk_depth(target, size, 197, 1000, 768) == 0  # no halves of whole blocks
+    assert chunk_depth(target, size, 197, 768, 769) == 0  # an odd depth
+    assert chunk_depth(target, size, 197, 768, 2 * 2003) == 0  # no chunk divides it
+    assert chunk_depth(target, size, 5000, 768, 768) == 0
+    assert chunk_depth(target, DType.FLOAT64, 197, 768, 768) == 0
+    assert chunk_depth(AVX2, size, 197, 768, 768) > 0
 
 
 def _layer(rows: int, units: int, inputs: int) -> Graph:
@@ -122,7 +123,8 @@ def test_small_layers_and_strict_accuracy_keep_plain_sums() -> None:
 @pytest.mark.parametrize("accuracy", ["default", "strict"])
 def test_accuracy_of_compiled_models(accuracy: str) -> None:
     module = graft.compile(_layer(128, 512, 256), accuracy=accuracy, strict=True)
-    labels = [step.label for step in module.program.built.program.steps]  # type: ignore[attr-defined]
+    built = module.program.built  # type: ignore[attr-defined]
+    labels = [step.label for step in built.program.steps]
     assert labels == ["nn.dense_strassen" if accuracy == "default" else "nn.dense"]
 
 

@@ -116,7 +116,11 @@ def test_pieces_of_a_convolution() -> None:
     y = case("transpose", case("reshape", y, shape=(1, 24, 30)), axes=(0, 2, 1))
     first, second, third = case.builder.call("split", y, axis=2, sizes=(7, 9, 8))
     first = case("nn.dense", first, case.constant(9, 7))
-    check(case, case("add", first, second), case("nn.layer_norm", third, None, None))
+    check(
+        case,
+        case("add", first, second),
+        case("nn.layer_norm", third, case.constant(8), case.constant(8)),
+    )
 
 
 def test_outputs_that_are_inputs_constants_or_each_other() -> None:

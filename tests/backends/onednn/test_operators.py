@@ -92,12 +92,6 @@ def test_pooling_windows_that_reach_beyond_the_data(kind: str) -> None:
     check(case, case(f"nn.{kind}_pool2d", case.input(1, 9, 8, 10), **given))
 
 
-def test_pooling_with_gaps() -> None:
-    case = Case()
-    given = {"pool_size": (3, 2), "dilation": (2, 3), "padding": (1, 1, 1, 1)}
-    check(case, case("nn.max_pool2d", case.input(1, 9, 8, 10), **given))
-
-
 @pytest.mark.parametrize(
     ("op", "attrs"),
     [
@@ -168,14 +162,11 @@ def test_softmax(op: str, shape: tuple[int, ...], axis: int) -> None:
     check(case, case(op, case.input(*shape), axis=axis))
 
 
-@pytest.mark.parametrize("parameters", ["both", "scale", "shift", "none"])
 @pytest.mark.parametrize("shape", [(3, 13), (2, 5, 33), (1, 2, 3, 7)])
-def test_layer_norm(parameters: str, shape: tuple[int, ...]) -> None:
+def test_layer_norm(shape: tuple[int, ...]) -> None:
     case = Case()
-    x = case.input(*shape)
-    scale = case.constant(shape[-1]) if parameters in ("both", "scale") else None
-    shift = case.constant(1, shape[-1]) if parameters in ("both", "shift") else None
-    check(case, case("nn.layer_norm", x, scale, shift, epsilon=1e-3))
+    scale, shift = case.constant(shape[-1]), case.input(1, shape[-1])
+    check(case, case("nn.layer_norm", case.input(*shape), scale, shift, epsilon=1e-3))
 
 
 @pytest.mark.parametrize(
@@ -183,12 +174,11 @@ def test_layer_norm(parameters: str, shape: tuple[int, ...]) -> None:
     [
         ((2, 9, 5, 7), {"axes": (2, 3), "keepdims": True}),
         ((2, 9, 5, 7), {"axes": (-1, -2)}),
-        ((2, 9, 5, 7), {"axes": (1,)}),
-        ((3, 4), {}),
-        ((2, 3, 4), {"axes": (0, 2), "keepdims": True}),
+        ((1, 33, 6), {"axes": (2,)}),
+        ((1, 3, 2, 4, 5), {"axes": (2, 3, 4), "keepdims": True}),
     ],
 )
-def test_mean(shape: tuple[int, ...], attrs: dict[str, Any]) -> None:
+def test_mean_over_pixels(shape: tuple[int, ...], attrs: dict[str, Any]) -> None:
     case = Case()
     check(case, case("mean", case.input(*shape), **attrs))
 

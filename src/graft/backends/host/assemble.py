@@ -265,7 +265,8 @@ class _Assembler:
 
     def deliver(self, number: int, value: Value) -> None:
         """See to it that an output is in the user's memory."""
-        storage, home = self.in_rows(value) if self.is_in_rows(value) else (None, None)
+        there = value in self.constants or any(not one.block for one in self.homes[value])
+        storage, home = self.in_rows(value) if there else (None, None)
         if home == Output(number):
             return
         users = _users(row_major(value))
@@ -275,11 +276,6 @@ class _Assembler:
             self.relayout(value, source, users)
         else:
             self.copy(value, storage, home, number)
-
-    def is_in_rows(self, value: Value) -> bool:
-        if value in self.constants:
-            return True
-        return any(not storage.block for storage in self.homes[value])
 
     def copy(self, value: Value, storage: Storage, home: Home | None, number: int) -> None:
         """An output that is an input, a constant or another output as well."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from graft.backends.host.kernels.product import default_schedule
 from graft.backends.host.kernels.strassen import chunk_depth
 from graft.backends.host.options import Accuracy
 from graft.backends.host.storage import static_shape
@@ -42,8 +41,7 @@ def choose_products(graph: Graph, options: ProductOptions) -> Graph:
             return Refusal("the weights are not constant, or the rows not counted")
         units, inputs = array.shape
         rows = math.prod(static_shape(data)[:-1])
-        width = default_schedule(options.target, data.dtype, rows, units).width
-        chunk = chunk_depth(options.target, data.dtype, rows, units, inputs, width)
+        chunk = chunk_depth(options.target, data.dtype, rows, units, inputs)
         if not chunk:
             return Refusal("plain sums are cheaper")
         return site.emit("nn.dense_strassen", data, weight, chunk=chunk)

@@ -20,7 +20,8 @@ from graft.backends.host.kernels.product import (
     Spot,
     default_schedule,
 )
-from graft.backends.host.kernels.strassen import Strassen, pack_products
+from graft.backends.host.kernels.strassen import Strassen, pack_quarters
+from graft.backends.host.kernels.strassen import default_schedule as strassen_schedule
 from graft.backends.host.kernels.views import not_in_rows, unflattened
 from graft.base.dtypes import Array, DType
 from graft.llvm.target import Target
@@ -51,12 +52,11 @@ def _kernel(epilogue: Epilogue, weight: Array, target: Target) -> Kernel:
     units = weight.shape[0]
     rows = math.prod(epilogue.extents[:-1])
     dtype = epilogue.anchor.output.dtype
-    schedule = default_schedule(target, dtype, rows, units)
-    writer = _Writer(epilogue, schedule)
-    halves = units % (2 * schedule.width) == 0
-    if epilogue.anchor.op.name == STRASSEN and halves:
-        return writer.in_quarters(weight, rows, epilogue.anchor.attrs.chunk)
-    return writer.plain(weight, rows)
+    if epilogue.anchor.op.name == STRASSEN:
+        schedule = strassen_schedule(target, dtype, rows)
+        if units % (2 * schedule.width) == 0:
+            return _Writer(epilogue, schedule).in_quarters(weight, rows)
+    return _Writer(epilogue, default_schedule(target, dtype, rows, units)).plain(weight, rows)
 
 
 class _Writer:
@@ -85,10 +85,11 @@ class _Writer:
         product = Product(*shape, self.dtype, schedule, element, weights, self.finish)
         return self.parameters.kernel(product.body())
 
-    def in_quarters(self, weight: Array, rows: int, chunk: int) -> Kernel:
+    def in_quarters(self, weight: Array, rows: int) -> Kernel:
         """By Strassen's algorithm."""
         units, inputs = weight.shape
-        packed = pack_products(weight, self.schedule.width, chunk)
+        chunk: int = self.epilogue.anchor.attrs.chunk
+        packed = pack_quarters(weight, self.schedule.width, chunk)
         product = Strassen(
             *(rows, units, inputs, chunk),
             self.dtype,

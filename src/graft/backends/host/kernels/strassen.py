@@ -1,14 +1,14 @@
 """Products with constant weights in seven eighths of the multiplications.
 
 Strassen's algorithm in Winograd's form, one level deep: rows, columns and depth are cut in halves,
-and seven products of halves give the four quarters of the result. The sums of weights are made when
-the weights are packed; those of rows are made by each thread for itself before it multiplies. A job
-is one register tile in each quarter: the seven products follow one another in registers, so nothing
-but finished sums goes to memory. Deep products are done in chunks of the depth whose weights stay
-in the cache; between chunks, the result's memory holds what has been summed up.
+and seven products of halves give the four quarters of the result. Each thread makes the sums of
+rows for itself before it multiplies, and those of a block of weights when it gets to the block. A
+register tile in each quarter is done at a time: the seven products follow one another in registers,
+so nothing but finished sums goes to memory. Deep products are done in chunks of the depth; between
+chunks, the result's memory holds what has been summed up.
 
-The price: weights take 7/4 of the memory; rounding errors grow by a small factor, since quarters
-are differences of larger sums; and a row that holds an infinity spoils the row half the rows away.
+The price: rounding errors grow by a small factor, since quarters are differences of larger sums,
+and a row that holds an infinity spoils the row half the rows away.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from graft.backends.host.kernels.product import ProductSchedule, Spot
-from graft.backends.host.kernels.tile import Tile, balanced
+from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
 from graft.backends.host.kernels.vectors import Span, along
-from graft.backends.host.kernels.views import unflattened
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import index
 from graft.base.dtypes import Array, DType
@@ -53,21 +50,27 @@ from graft.loop.ir import (
 from graft.runtime.memory import aligned_empty
 
 PRODUCTS = 7
-SUMS, QUARTERS, KEPT = 4, 4, 3
+QUARTERS, KEPT = 4, 3
 # Below these the sums, and weights that are read for few rows, cost what is saved.
 LEAST_ROWS, LEAST_DEPTH, LEAST_COLUMNS = 96, 256, 256
 # Above this the sums of rows take too much scratch memory.
 MOST_ROWS = 2048
-# The part of the second-level cache that the weights of a chunk may take.
-CACHE_SHARE = 0.7
+# The part of the second-level cache that a block of weights and its sums may take.
+CACHE_SHARE = 0.4
 USUAL_CACHE = 512 * 1024
 LINE_BYTES = 64  # of a cache
+VECTORS = 2  # of a tile: few, so that there are many blocks for the threads to share
 
 
-def chunk_depth(
-    target: Target, dtype: DType, rows: int, columns: int, depth: int, width: int
-) -> int:
+def default_schedule(target: Target, dtype: DType, rows: int) -> ProductSchedule:
+    """Tall tiles that fill the registers."""
+    most = most_pixels(target, VECTORS)
+    return ProductSchedule(min(-(-rows // 2), most), VECTORS, target.lanes(dtype))
+
+
+def chunk_depth(target: Target, dtype: DType, rows: int, columns: int, depth: int) -> int:
     """How much of the depth is done at a time; 0 where the plain product is better."""
+    width = default_schedule(target, dtype, rows).width
     small = rows < LEAST_ROWS or columns < LEAST_COLUMNS or depth < LEAST_DEPTH
     if small or rows > MOST_ROWS or columns % (2 * width) or dtype is not DType.FLOAT32:
         return 0
@@ -78,22 +81,29 @@ def chunk_depth(
     return found if found >= min(depth, LEAST_DEPTH) else 0
 
 
-def pack_products(weight: Array, width: int, chunk: int) -> Array:
-    """[units, inputs] as [inputs / chunk, units / 2 width, product, chunk / 2, width]."""
+def pack_quarters(weight: Array, width: int, chunk: int) -> Array:
+    """[units, inputs] as [inputs / chunk, units / 2 width, chunk / 2, quarter, width]."""
     units, inputs = weight.shape
     blocks, half = units // 2 // width, chunk // 2
     split = weight.reshape(2, blocks, width, inputs // chunk, 2, half)
-    # [half of the units, half of the depth, chunk, block, step, unit]
-    split = split.transpose(0, 4, 3, 1, 5, 2)
-    packed = aligned_empty((inputs // chunk, blocks, PRODUCTS, half, width), weight.dtype)
-    w11, t2, t3, t4, t1, w22, w21 = (packed[:, :, number] for number in range(PRODUCTS))
-    w11[...], w21[...], w22[...] = split[0, 0], split[0, 1], split[1, 1]
-    t3[...] = split[1, 0]  # w12, for a while
-    np.subtract(t3, w11, out=t1)
-    np.subtract(w22, t1, out=t2)
-    np.subtract(w22, t3, out=t3)
-    np.subtract(w21, t2, out=t4)  # it is subtracted
+    turned = split.transpose(3, 1, 5, 0, 4, 2)
+    packed = aligned_empty((inputs // chunk, blocks, half, QUARTERS, width), weight.dtype)
+    packed.reshape(turned.shape)[...] = turned
     return packed
+
+
+def sums_of_weights(w11: Term, w21: Term, w12: Term, w22: Term) -> tuple[Term, ...]:
+    """The right operands of the seven products, in their order."""
+    t1 = w12 - w11
+    t2 = w22 - t1
+    return w11, t2, w22 - w12, w21 - t2, t1, w22, w21
+
+
+def sums_of_rows(a11: Term, a12: Term, a21: Term, a22: Term) -> tuple[Term, ...]:
+    """The left operands of the seven products, in their order."""
+    s1 = a21 + a22
+    s2 = s1 - a11
+    return a11, s2, a11 - a21, a22, s1, a12 - s2, a12
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ class Strassen:
     dtype: DType
     schedule: ProductSchedule
     element: Callable[[Expr, Expr], Expr]  # row, steps -> elements
-    weights: Buffer  # as `pack_products` has them
+    weights: Buffer  # as `pack_quarters` has them
     result: Callable[[Expr, Expr], tuple[Buffer, tuple[Expr, ...]]]  # row, columns -> where
     finish: Callable[[Spot, Expr], Stmt]  # what to do with the sums of a spot
 
@@ -120,82 +130,96 @@ class Strassen:
         return self.chunk // 2
 
     @property
-    def tiles(self) -> int:
-        return sum(count for _, count in balanced(self.half_rows, self.schedule.rows))
-
-    @property
     def chunks(self) -> int:
         return self.depth // self.chunk
 
     @property
-    def sums(self) -> Buffer:
-        """Sums of rows: [which, row, step]."""
-        extents = index(SUMS, self.half_rows, self.half_depth)
-        return Buffer("sums", self.dtype, extents, Scope.HEAP)
+    def kinds(self) -> tuple[tuple[int, int], ...]:
+        """Sizes of tiles, with how many there are."""
+        return balanced(self.half_rows, self.schedule.rows)
+
+    @property
+    def left(self) -> Buffer:
+        """Left operands: [product, row, step]."""
+        extents = index(PRODUCTS, self.half_rows, self.half_depth)
+        return Buffer("left", self.dtype, extents, Scope.HEAP)
+
+    @property
+    def right(self) -> Buffer:
+        """Right operands of a block: [product, step, column].
+
+        One step more than there are, lest all products' begin in the same place of a cache.
+        """
+        extents = index(PRODUCTS, self.half_depth + 1, self.schedule.width)
+        return Buffer("right", self.dtype, extents, Scope.HEAP)
 
     def body(self) -> Stmt:
         """The whole product, chunk by chunk."""
-        kinds = balanced(self.half_rows, self.schedule.rows)
+        chunk, block = Var("chunk"), Var("block")
+        tiles: list[Stmt] = []
+        row = 0
+        for size, count in self.kinds:
+            tile = Var(f"tile_{size}")
+            first = plus(times(tile, size), row)
+            body = _Quarters(self, size, chunk, block).body(first)
+            tiles.append(For(tile, Const(0), Const(count), body))
+            row += size * count
+        job = Block((self.summed_weights(chunk, block), *tiles))
         blocks = self.columns // 2 // self.schedule.width
-        chunk, job, block, tile = Var("chunk"), Var("job"), Var("block"), Var("tile")
-        quarters: Stmt = self.of_kind(chunk, block, tile, kinds)
-        indices = unflattened(job, (blocks, self.tiles))
-        for var, value in ((tile, indices[1]), (block, indices[0])):
-            quarters = Let(var, value, quarters)
-        jobs = For(job, Const(0), Const(blocks * self.tiles), quarters, LoopKind.PARALLEL)
-        both = Block((self.summed(chunk), jobs))
-        return Allocate(self.sums, For(chunk, Const(0), Const(self.chunks), both))
+        jobs = For(block, Const(0), Const(blocks), job, LoopKind.PARALLEL)
+        both = Block((self.summed_rows(chunk), jobs))
+        whole = For(chunk, Const(0), Const(self.chunks), both)
+        return Allocate(self.left, Allocate(self.right, whole))
 
-    def of_kind(
-        self, chunk: Expr, block: Expr, tile: Expr, kinds: tuple[tuple[int, int], ...]
-    ) -> Stmt:
-        """The tile of that number, which is of the first size or of the second."""
-        (size, count), *rest = kinds
-        first = _Quarters(self, size, chunk, block, tile).body(times(tile, size))
-        if not rest:
-            return first
-        beyond = plus(times(plus(tile, -count), rest[0][0]), size * count)
-        second = _Quarters(self, rest[0][0], chunk, block, tile).body(beyond)
-        return If(Compare(CompareKind.LESS, tile, Const(count)), first, second)
+    def summed_weights(self, chunk: Expr, block: Expr) -> Stmt:
+        """The right operands of one block."""
+        step, lanes = Var("summed_step"), self.schedule.lanes
 
-    def below(self, row: Expr) -> Expr:
-        """The row half the rows further on, or the last one where there is none."""
-        found = plus(row, self.half_rows)
-        if self.rows % 2 == 0:
-            return found
-        return Binary(BinaryKind.MINIMUM, found, Const(self.rows - 1))
+        def part(vector: int) -> Stmt:
+            columns = Ramp(Const(vector * lanes), 1, lanes)
+            quarters = (
+                Term(Load(self.weights, (chunk, block, step, Const(number), columns)))
+                for number in range(QUARTERS)
+            )
+            values = sums_of_weights(*quarters)
+            return Block(
+                tuple(
+                    Store(self.right, (Const(number), step, columns), value.expr)
+                    for number, value in enumerate(values)
+                )
+            )
 
-    def summed(self, chunk: Expr) -> Stmt:
-        """The sums of rows of one chunk; a row that the lower half lacks is zero."""
+        line = Block(tuple(part(vector) for vector in range(self.schedule.vectors)))
+        return For(step, Const(0), Const(self.half_depth), line)
+
+    def summed_rows(self, chunk: Expr) -> Stmt:
+        """The left operands of one chunk; a row that the lower half lacks is zero."""
         row = Var("summed_row")
         both = self.rows - self.half_rows
-        whole = For(row, Const(0), Const(both), self.summed_row(chunk, row, "_s"))
+        whole = For(row, Const(0), Const(both), self.summed_row(chunk, row, "_s", paired=True))
         if both == self.half_rows:
             return whole
-        return Block((whole, self.summed_row(chunk, Const(both), "_t")))
+        return Block((whole, self.summed_row(chunk, Const(both), "_t", paired=False)))
 
-    def summed_row(self, chunk: Expr, row: Expr, tag: str) -> Stmt:
+    def summed_row(self, chunk: Expr, row: Expr, tag: str, paired: bool) -> Stmt:
         start = times(chunk, self.chunk)
-        alone = row == Const(self.rows - self.half_rows)
+        below = plus(row, self.half_rows)
 
         def part(span: Span) -> Stmt:
             near, far = (
                 Span(plus(plus(start, first), span.first), span.lanes, 0, "").index
                 for first in (0, self.half_depth)
             )
-            a11, a12 = (Term(self.element(row, steps)) for steps in (near, far))
+            upper = [Term(self.element(row, steps)) for steps in (near, far)]
             zero = Term(Const(0.0, self.dtype, span.lanes))
-            below = plus(row, self.half_rows)
-            a21, a22 = (
-                zero if alone else Term(self.element(below, steps)) for steps in (near, far)
+            lower = [Term(self.element(below, s)) if paired else zero for s in (near, far)]
+            values = sums_of_rows(*upper, *lower)
+            return Block(
+                tuple(
+                    Store(self.left, (Const(number), row, span.index), value.expr)
+                    for number, value in enumerate(values)
+                )
             )
-            names = [Var(f"sum{n}{span.tag}", self.dtype, span.lanes) for n in range(SUMS)]
-            values = (a21 + a22, Term(names[0]) - a11, a11 - a21, a12 - Term(names[1]))
-            stores = (Store(self.sums, (Const(n), row, span.index), names[n]) for n in range(SUMS))
-            body: Stmt = Block(tuple(stores))
-            for name, value in reversed(list(zip(names, values, strict=True))):
-                body = Let(name, value.expr, body)
-            return body
 
         return along(self.half_depth, math.gcd(self.half_depth, self.schedule.lanes), tag, part)
 
@@ -203,10 +227,9 @@ class Strassen:
 class _Quarters:
     """Writes a register tile of each quarter."""
 
-    def __init__(self, product: Strassen, size: int, chunk: Expr, block: Expr, tile: Expr) -> None:
+    def __init__(self, product: Strassen, size: int, chunk: Expr, block: Expr) -> None:
         schedule = product.schedule
-        self.product, self.size = product, size
-        self.chunk, self.block, self.tile = chunk, block, tile
+        self.product, self.size, self.chunk, self.block = product, size, chunk, block
         self.lanes, self.vectors = schedule.lanes, schedule.vectors
         self.row = Var(f"row_{size}")
         self.tiles = [
@@ -223,13 +246,13 @@ class _Quarters:
         """
         first, second, third = range(QUARTERS, QUARTERS + KEPT)
         steps = (
-            *(self.tiles[0].clear(), self.multiplied(0, self.upper(0)), self.keep(0, first)),
-            *(self.follow(1, 0), self.multiplied(1, self.summed(1)), self.keep(1, second)),
-            *(self.follow(2, 1), self.multiplied(2, self.summed(2)), self.keep(2, third)),
-            *(self.follow(3, 2), self.multiplied(3, self.lower), self.keep(3, 2)),
-            *(self.tiles[4].clear(), self.multiplied(4, self.summed(0)), self.keep(4, 3, third)),
-            *(self.follow(5, 4, second), self.multiplied(5, self.summed(3)), self.keep(5, 1)),
-            *(self.resume(6, first), self.multiplied(6, self.upper(1)), self.keep(6, 0)),
+            *(self.tiles[0].clear(), self.multiplied(0), self.keep(0, first)),
+            *(self.follow(1, 0), self.multiplied(1), self.keep(1, second)),
+            *(self.follow(2, 1), self.multiplied(2), self.keep(2, third)),
+            *(self.follow(3, 2), self.multiplied(3), self.keep(3, 2)),
+            *(self.tiles[4].clear(), self.multiplied(4), self.keep(4, 3, third)),
+            *(self.follow(5, 4, second), self.multiplied(5), self.keep(5, 1)),
+            *(self.resume(6, first), self.multiplied(6), self.keep(6, 0)),
             self.stored(),
         )
         body: Stmt = Block(steps)
@@ -237,38 +260,29 @@ class _Quarters:
             body = Allocate(buffer, body)
         return Let(self.row, row, body)
 
-    def upper(self, half: int) -> Callable[[Expr, Expr], Expr]:
-        product = self.product
-        start = plus(times(self.chunk, product.chunk), half * product.half_depth)
-        return lambda row, step: product.element(row, plus(start, step))
-
-    def lower(self, row: Expr, step: Expr) -> Expr:
-        product = self.product
-        start = plus(times(self.chunk, product.chunk), product.half_depth)
-        return product.element(product.below(row), plus(start, step))
-
-    def summed(self, which: int) -> Callable[[Expr, Expr], Expr]:
-        return lambda row, step: Load(self.product.sums, (Const(which), row, step))
-
-    def multiplied(self, number: int, element: Callable[[Expr, Expr], Expr]) -> Stmt:
+    def multiplied(self, number: int) -> Stmt:
         """One product, added to what its tile holds."""
         tile, product = self.tiles[number], self.product
-        step = Var(f"step{tile.tag}")
+        step, which = Var(f"step{tile.tag}"), Const(number)
+
+        def element(pixel: int) -> Expr:
+            return Load(product.left, (which, plus(self.row, pixel), step))
 
         def weights(vector: int) -> Expr:
             lanes = Ramp(Const(vector * tile.lanes), 1, tile.lanes)
-            return Load(product.weights, (self.chunk, self.block, Const(number), step, lanes))
+            return Load(product.right, (which, step, lanes))
 
-        sums = tile.step(lambda pixel: element(plus(self.row, pixel), step), weights)
-        both = Block((self.ahead(number, step), sums))
+        both = Block((self.ahead(number, step), tile.step(element, weights)))
         return For(step, Const(0), Const(product.half_depth), both)
 
     def ahead(self, number: int, step: Expr) -> Stmt:
         """Ask for weights of the next block, so that all tiles together ask for all of them."""
         product = self.product
         line = LINE_BYTES // product.dtype.numpy.itemsize
-        counted = plus(times(plus(times(self.tile, PRODUCTS), number), product.half_depth), step)
-        spread = max(1, product.tiles * line // product.schedule.width)
+        steps = PRODUCTS * product.half_rows  # that a row of weights is spread over
+        spread = max(1, steps * line // (QUARTERS * product.schedule.width * self.size))
+        done = _over(times(self.row, PRODUCTS), self.size)
+        counted = plus(times(plus(done, number), product.half_depth), step)
         place = times(_over(counted, spread), line)
         block = plus(self.block, 1)
         return Prefetch(product.weights, (self.chunk, block, Const(0), Const(0), place))

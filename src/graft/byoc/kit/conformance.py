@@ -1,0 +1,182 @@
+"""The conformance kit: a backend in, a report out.
+
+For every pattern graphs are made at random, and for several patterns together, too, since a region
+may hold any number of matches. What the backend accepts has to be right; where it is not, the
+example is made as small as it gets.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from graft.byoc.annotate import Entry, predicate_of, tables_of
+from graft.byoc.contract import Backend
+from graft.byoc.kit.draw import Draw
+from graft.byoc.kit.report import Failure, PatternReport, Report
+from graft.byoc.kit.shrink import shrink
+from graft.byoc.kit.synthesize import UnbuildableError, synthesize
+from graft.byoc.kit.trial import Outcome, attempt
+from graft.ir.graph import Graph
+from graft.ir.op import OPS
+from graft.ir.printer import to_text
+from graft.rewrite.pattern import Formula, is_op
+
+COMBINED = "combined"
+EXAMPLES = 20
+_FAILURES = 3  # of one pattern, after which it is left alone
+_STUBBORN = 8  # times as many examples for a pattern that accepts few of them
+_PATIENCE = 20  # drawings per graph that make no sense or do not match
+
+Progress = Callable[[str], None]
+
+
+def conformance(
+    backend: Backend,
+    examples: int = EXAMPLES,
+    seed: int = 0,
+    progress: Progress = lambda _what: None,
+) -> Report:
+    """Check a backend on `examples` graphs per pattern; the same seed makes the same graphs."""
+    failures = [Failure("", reason) for reason in broken_promises(backend)]
+    entries = entries_of(backend)
+    tallies = []
+    for entry in entries:
+        progress(entry.name)
+        tally = _Tally(backend, entry.name, seed)
+        _try_pattern(tally, entry, examples)
+        tallies.append(tally)
+    progress(COMBINED)
+    combined = _Tally(backend, COMBINED, seed)
+    accepted = [e for e, tally in zip(entries, tallies, strict=True) if tally.clean]
+    if accepted:
+        _try_together(combined, accepted, examples * 2)
+    for tally in (*tallies, combined):
+        failures += sorted(tally.failures, key=lambda failure: len(failure.text))
+    patterns = tuple(tally.report() for tally in tallies)
+    return Report(backend.name, backend.version, seed, patterns, combined.report(), tuple(failures))
+
+
+def entries_of(backend: Backend) -> list[Entry]:
+    """The patterns of a backend, and operators that a predicate speaks for."""
+    entries = list(tables_of(backend))
+    named = {entry.name for entry in entries}
+    spoken = [name for name in OPS if predicate_of(backend.name, name) and name not in named]
+    return [*entries, *(Entry(name, Formula(is_op(name))) for name in sorted(spoken))]
+
+
+def broken_promises(backend: Backend) -> list[str]:
+    """What is wrong with a backend before it has seen a graph."""
+    limits = backend.limits
+    rates = (limits.bytes_per_second, limits.peak_flops, limits.peak_bytes_per_second)
+    times = (limits.launch_seconds, limits.latency)
+    entries = Counter(entry.name for entry in tables_of(backend))
+    checks = [
+        (bool(backend.name) and isinstance(backend.name, str), "it has no name"),
+        (bool(backend.version) and isinstance(backend.version, str), "it has no version"),
+        (isinstance(backend.missing(), str), "missing() gives no string"),
+        (bool(limits.space), "limits.space is empty"),
+        (all(rate is None or rate > 0 for rate in rates), "a rate of its limits is not positive"),
+        (all(0 <= t < math.inf for t in times), "a time of its limits is negative or infinite"),
+        (limits.memory_bytes is None or limits.memory_bytes > 0, "limits.memory_bytes is no size"),
+        *((count == 1, f"two patterns are named '{name}'") for name, count in entries.items()),
+    ]
+    return [reason for holds, reason in checks if not holds]
+
+
+@dataclass
+class _Tally:
+    """Counts for one pattern while it is tried."""
+
+    backend: Backend
+    name: str
+    seed: int
+    tried: int = 0
+    accepted: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return self.accepted > 0 and not self.failures
+
+    @property
+    def pattern(self) -> str:
+        """Which pattern has to accept; graphs of several may be accepted piece by piece."""
+        return "" if self.name == COMBINED else self.name
+
+    def offer(self, graph: Graph) -> Outcome:
+        outcome = attempt(graph, self.backend, self.pattern, thorough=self.accepted == 0)
+        if outcome.useless:
+            return outcome
+        self.tried += 1
+        if outcome.refused:
+            self.refused[outcome.refused] += 1
+            return outcome
+        self.accepted += 1
+        if outcome.failed:
+            self.fail(graph, outcome)
+        return outcome
+
+    def fail(self, graph: Graph, outcome: Outcome) -> None:
+        thorough = self.accepted == 1
+        reasons = [outcome.failed]
+
+        def fails(smaller: Graph) -> bool:
+            failed = attempt(smaller, self.backend, "", thorough).failed
+            same = bool(failed) and _kind(failed) == _kind(outcome.failed)
+            if same:
+                reasons.append(failed)
+            return same
+
+        small = shrink(graph, fails)
+        text = to_text(small).text
+        if not any(text == known.text or reasons[-1] == known.reason for known in self.failures):
+            count = sum(1 for node in small.nodes if node.op.name != "constant")
+            self.failures.append(Failure(self.name, reasons[-1], text, count))
+
+    def report(self) -> PatternReport:
+        return PatternReport(self.name, self.tried, self.accepted, self.refused)
+
+
+def _kind(reason: str) -> str:
+    """What a failure has in common with others of its kind: not names, not numbers, not details.
+    Without it a small example would often show some other mistake."""
+    return re.sub(r"%\S+|[\d.]+", "", reason)[:40]
+
+
+def _try_pattern(tally: _Tally, entry: Entry, examples: int) -> None:
+    """First plain examples, so that most patterns get at least one, then anything; a pattern that
+    accepts little gets more."""
+    for number in range(examples * _STUBBORN):
+        if number >= examples and tally.accepted >= examples / 4:
+            return
+        for redraw in range(_PATIENCE):
+            draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", plain=number < 3)
+            try:
+                graph = synthesize([entry.formula.pattern], draw)
+            except UnbuildableError:
+                continue
+            if not tally.offer(graph).useless:
+                break
+        if len(tally.failures) >= _FAILURES:
+            return
+
+
+def _try_together(tally: _Tally, entries: list[Entry], examples: int) -> None:
+    """Several patterns in one graph, each reading what an earlier one makes."""
+    for number in range(examples):
+        for redraw in range(_PATIENCE):
+            draw = Draw(f"{tally.seed} {COMBINED} {number} {redraw}", plain=True)
+            chosen = [draw.among(entries) for _ in range(draw.between(2, 4))]
+            try:
+                graph = synthesize([entry.formula.pattern for entry in chosen], draw)
+            except UnbuildableError:
+                continue
+            if not tally.offer(graph).useless:
+                break
+        if len(tally.failures) >= _FAILURES:
+            return

@@ -1,0 +1,71 @@
+"""Chance, seeded: what sizes, types and numbers the kit's graphs are made of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+
+T = TypeVar("T")
+
+# Uneven, prime, one and none: where loops and vectors have their edges.
+_EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 11, 16, 17)
+_DTYPES = (
+    DType.FLOAT64,
+    DType.FLOAT16,
+    DType.BFLOAT16,
+    DType.INT32,
+    DType.INT64,
+    DType.INT8,
+    DType.UINT8,
+    DType.BOOL,
+)
+
+
+class Draw:
+    """A source of decisions. `plain` leaves out empty tensors and odd types."""
+
+    def __init__(self, seed: str, plain: bool = False) -> None:
+        self._random = random.Random(seed)
+        self.plain = plain
+        self.empty = not plain and self.chance(0.08)
+
+    def chance(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+    def among(self, options: Sequence[T]) -> T:
+        return self._random.choice(options)
+
+    def between(self, low: int, high: int) -> int:
+        """A number, both ends included."""
+        return self._random.randint(low, max(low, high))
+
+    def extent(self, largest: int = 17) -> int:
+        if self.empty and self.chance(0.3):
+            return 0
+        return self.among([extent for extent in _EXTENTS if extent <= largest])
+
+    def shape(self, rank: int | None = None) -> tuple[int, ...]:
+        rank = self.among((0, 1, 2, 2, 3, 4, 4, 5)) if rank is None else rank
+        return tuple(self.extent(17 if rank < 3 else 7) for _ in range(rank))
+
+    def dtype(self) -> DType:
+        if self.plain or self.chance(0.85):
+            return DType.FLOAT32
+        return self.among(_DTYPES)
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        return self._random.sample(list(items), len(items))
+
+    def array(self, dtype: DType, shape: tuple[int, ...]) -> Array:
+        """Contents of a constant."""
+        generator = np.random.default_rng(self._random.getrandbits(32))
+        if dtype is DType.BOOL:
+            return generator.random(shape) < 0.5
+        if dtype.is_float:
+            return np.asarray(generator.standard_normal(shape)).astype(dtype.numpy)
+        return np.asarray(generator.integers(0, 3, shape)).astype(dtype.numpy)

@@ -1,0 +1,195 @@
+"""How operators are called: what is known of the operands in, the rest of the call out.
+
+A recipe gets the types of operands that exist already (None where it may choose) and gives types
+for the others, and attributes. It need not be right every time: what the operator's type rule
+refuses is thrown away and drawn anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.byoc.kit.draw import Draw
+from graft.ir.op import Kind, Op
+from graft.ir.types import TensorType
+
+Known = Sequence[TensorType | None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Operand types, in order (None: left out), and attributes; contents where they matter."""
+
+    operands: tuple[TensorType | None, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    contents: dict[int, Array] = field(default_factory=dict)
+
+
+Recipe = Callable[[Draw, Op, Known], Call]
+RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(*names: str) -> Callable[[Recipe], Recipe]:
+    """Register how operators of these names are called."""
+
+    def register(function: Recipe) -> Recipe:
+        for name in names:
+            if name in RECIPES:
+                raise ValueError(f"two recipes for {name}")
+            RECIPES[name] = function
+        return function
+
+    return register
+
+
+def call_of(draw: Draw, op: Op, known: Known) -> Call:
+    """A call of the operator on what is known; operators without a recipe get a guess."""
+    return RECIPES.get(op.name, _guess)(draw, op, known)
+
+
+def extents(type_: TensorType) -> tuple[int, ...]:
+    """The shape, which is static in everything that the kit builds."""
+    return tuple(int(str(dim)) for dim in type_.shape or ())
+
+
+def first(draw: Draw, known: Known, rank: int | None = None) -> TensorType:
+    """The first operand: what is there already, or something new."""
+    if known and known[0] is not None:
+        return known[0]
+    return TensorType(draw.dtype(), draw.shape(rank))
+
+
+def _guess(draw: Draw, op: Op, known: Known) -> Call:
+    """Operands of one type; of shapes that broadcast, where the operator does."""
+    data = next((type_ for type_ in known if type_ is not None), None) or first(draw, known)
+    operands: list[TensorType | None] = list(known)
+    if op.operands and op.operands[-1].variadic and not operands:
+        operands = [None] * draw.between(1, 4)
+    wanted = sum(not (operand.optional or operand.variadic) for operand in op.operands)
+    operands += [None] * (wanted - len(operands))
+    shapes = op.kind is Kind.BROADCAST
+    return Call(
+        tuple(
+            type_ or (_broadcast(draw, data) if shapes and position else data)
+            for position, type_ in enumerate(operands)
+        )
+    )
+
+
+def _broadcast(draw: Draw, data: TensorType) -> TensorType:
+    """A type that broadcasts with another: equal, ones instead, fewer axes or more."""
+    shape = list(extents(data))
+    kind = draw.between(0, 5)
+    if kind == 1 and shape:
+        axis = draw.between(0, len(shape) - 1)
+        shape[axis] = 1
+    elif kind == 2 and shape:
+        shape = shape[draw.between(1, len(shape)) :]
+    elif kind == 3:
+        shape = [draw.extent(3), *shape]
+    elif kind == 4:
+        shape = [1 if draw.chance(0.5) else extent for extent in shape]
+    return TensorType(data.dtype, tuple(shape))
+
+
+@recipe("where")
+def _where(draw: Draw, op: Op, known: Known) -> Call:
+    given = [*known, None, None, None][:3]
+    data = given[1] or given[2] or TensorType(draw.dtype(), draw.shape())
+    condition = given[0] or TensorType(DType.BOOL, _broadcast(draw, data).shape)
+    return Call((condition, given[1] or data, given[2] or _broadcast(draw, data)))
+
+
+@recipe("logical_and", "logical_or", "logical_xor", "logical_not")
+def _logical(draw: Draw, op: Op, known: Known) -> Call:
+    count = len(op.operands)
+    given = [*known, None, None][:count]
+    data = next((t for t in given if t is not None), TensorType(DType.BOOL, draw.shape()))
+    return Call(tuple(type_ or data for type_ in given))
+
+
+@recipe("nn.relu", "sigmoid", "tanh", "exp", "erf", "abs", "negative", "sqrt", "log", "nn.gelu")
+def _unary(draw: Draw, op: Op, known: Known) -> Call:
+    attrs = {"approximate": draw.chance(0.5)} if op.name == "nn.gelu" else {}
+    return Call((first(draw, known),), attrs)
+
+
+@recipe("nn.leaky_relu")
+def _leaky(draw: Draw, op: Op, known: Known) -> Call:
+    return Call((first(draw, known),), {"alpha": draw.among((0.01, 0.0, 1.0, 2.5, -0.5))})
+
+
+@recipe("clip")
+def _clip(draw: Draw, op: Op, known: Known) -> Call:
+    low, high = draw.among(((0, 6), (-1, 1), (None, 0.5), (0, None), (-0.25, 1e30), (2, 1)))
+    return Call((first(draw, known),), {"a_min": low, "a_max": high})
+
+
+@recipe("nn.bias_add", "nn.prelu", "nn.batch_norm", "nn.instance_norm")
+def _per_channel(draw: Draw, op: Op, known: Known) -> Call:
+    """Vectors with a number per channel beside the data."""
+    data = first(draw, known, draw.among((2, 3, 4, 4)))
+    shape = extents(data)
+    axis = 1
+    if op.name == "nn.bias_add" and shape and draw.chance(0.3):
+        axis = draw.between(-len(shape), len(shape) - 1)
+    channels = shape[axis] if -len(shape) <= axis < len(shape) else 1
+    vector = TensorType(data.dtype, (channels,))
+    if op.name == "nn.prelu":
+        return Call((data, draw.among((TensorType(data.dtype, (channels, 1, 1)), data, vector))))
+    attrs: dict[str, Any] = {"axis": axis} if axis != 1 else {}
+    count = len(op.operands)
+    contents = {}
+    if op.name == "nn.batch_norm":
+        attrs["epsilon"] = draw.among((1e-5, 1e-3, 0.5))
+        contents[4] = np.abs(draw.array(data.dtype, (channels,))) + data.dtype.numpy.type(0.5)
+    return Call((data, *(vector for _ in range(count - 1))), attrs, contents)
+
+
+@recipe("nn.layer_norm")
+def _layer_norm(draw: Draw, op: Op, known: Known) -> Call:
+    data = first(draw, known, draw.among((2, 3, 3)))
+    axis = draw.among((-1, -1, -1, len(data.shape or ()) - 1, -2))
+    rest = TensorType(data.dtype, extents(data)[axis:])
+    extra = draw.among(((rest, rest), (rest, rest), (rest,), ()))
+    return Call((data, *extra), {"axis": axis, "epsilon": draw.among((1e-5, 1e-2))})
+
+
+@recipe("nn.softmax", "nn.log_softmax", "nn.lrn")
+def _along_axis(draw: Draw, op: Op, known: Known) -> Call:
+    data = first(draw, known, 4 if op.name == "nn.lrn" else draw.between(1, 4))
+    rank = len(data.shape or ())
+    if op.name == "nn.lrn":
+        attrs = {"size": draw.among((1, 3, 5)), "alpha": 0.1, "beta": draw.among((0.75, 0.5))}
+        return Call((data,), attrs)
+    return Call((data,), {"axis": draw.between(-rank, rank - 1) if rank else -1})
+
+
+@recipe("nn.dense")
+def _dense(draw: Draw, op: Op, known: Known) -> Call:
+    given = [*known, None, None][:2]
+    data, weight = given
+    if data is None and weight is not None:
+        data = TensorType(weight.dtype, (*draw.shape(draw.between(0, 3)), extents(weight)[-1]))
+    data = data or TensorType(draw.dtype(), draw.shape(draw.among((1, 2, 2, 3, 4))))
+    return Call((data, weight or TensorType(data.dtype, (draw.extent(), extents(data)[-1]))))
+
+
+@recipe("nn.batch_matmul")
+def _batch_matmul(draw: Draw, op: Op, known: Known) -> Call:
+    a = first(draw, known, draw.among((2, 3, 3, 4)))
+    shape = extents(a)
+    flip_a, flip_b = draw.chance(0.3), draw.chance(0.3)
+    depth, columns = shape[-2 if flip_a else -1], draw.extent()
+    batch = shape[:-2]
+    if batch and draw.chance(0.3):
+        batch = draw.among(((), (1,) * len(batch), batch[1:]))
+    b = (*batch, columns, depth) if flip_b else (*batch, depth, columns)
+    attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
+    given_b = known[1] if len(known) > 1 else None
+    return Call((a, given_b or TensorType(a.dtype, b)), attrs)

@@ -1,0 +1,86 @@
+"""Recipes of convolutions and pooling: strided, dilated, grouped, padded on one side or both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graft.byoc.kit.draw import Draw
+from graft.byoc.kit.recipes import Call, Known, extents, first, recipe
+from graft.ir.op import Op
+from graft.ir.types import TensorType
+
+_CONVOLUTIONS = [f"nn.conv{rank}d" for rank in (1, 2, 3)]
+_TRANSPOSED = [f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)]
+_POOLS = [f"nn.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3)]
+
+
+def _rank(op: Op) -> int:
+    return int(op.name[op.name.index("d") - 1] if "conv" in op.name else op.name[-2])
+
+
+def _image(draw: Draw, known: Known, rank: int) -> TensorType:
+    if known and known[0] is not None:
+        return known[0]
+    spatial = tuple(draw.extent(13 if rank < 3 else 7) for _ in range(rank))
+    batch = draw.among((1, 1, 2, 3))
+    channels = draw.among((1, 2, 3, 4, 6, 8, 16))
+    return TensorType(draw.dtype(), (0 if draw.empty else batch, channels, *spatial))
+
+
+def _windows(draw: Draw, rank: int) -> dict[str, Any]:
+    """Strides, dilation and padding: mostly plain, often not, sometimes lopsided."""
+    attrs: dict[str, Any] = {}
+    if draw.chance(0.4):
+        attrs["strides"] = tuple(draw.between(1, 3) for _ in range(rank))
+    if draw.chance(0.25):
+        attrs["dilation"] = tuple(draw.between(1, 3) for _ in range(rank))
+    if draw.chance(0.5):
+        before = tuple(draw.between(0, 2) for _ in range(rank))
+        lopsided = tuple(draw.between(0, 2) for _ in range(rank))
+        attrs["padding"] = (*before, *(lopsided if draw.chance(0.4) else before))
+    return attrs
+
+
+def _groups(draw: Draw, channels: int) -> int:
+    """How many groups: mostly one, sometimes each channel by itself."""
+    divisors = [n for n in range(1, channels + 1) if channels % n == 0] or [1]
+    return draw.among((1, 1, 1, channels or 1, draw.among(divisors)))
+
+
+@recipe(*_CONVOLUTIONS)
+def _convolution(draw: Draw, op: Op, known: Known) -> Call:
+    rank = _rank(op)
+    data = _image(draw, known, rank)
+    channels = extents(data)[1]
+    groups = _groups(draw, channels)
+    kernel = tuple(draw.among((1, 2, 3, 3, 5)) for _ in range(rank))
+    made = groups * draw.among((1, 1, 2, 3, 5))
+    weight = TensorType(data.dtype, (made, channels // groups, *kernel))
+    given = known[1] if len(known) > 1 else None
+    return Call((data, given or weight), {**_windows(draw, rank), "groups": groups})
+
+
+@recipe(*_TRANSPOSED)
+def _transposed(draw: Draw, op: Op, known: Known) -> Call:
+    rank = _rank(op)
+    data = _image(draw, known, rank)
+    channels = extents(data)[1]
+    groups = _groups(draw, channels)
+    kernel = tuple(draw.among((1, 2, 3, 4)) for _ in range(rank))
+    weight = TensorType(data.dtype, (channels, draw.among((1, 2, 3)), *kernel))
+    attrs = {**_windows(draw, rank), "groups": groups}
+    if "strides" in attrs and draw.chance(0.3):
+        attrs["output_padding"] = tuple(draw.between(0, step - 1) for step in attrs["strides"])
+    return Call((data, weight), attrs)
+
+
+@recipe(*_POOLS)
+def _pool(draw: Draw, op: Op, known: Known) -> Call:
+    rank = _rank(op)
+    attrs = {**_windows(draw, rank), "ceil_mode": draw.chance(0.25)}
+    attrs["pool_size"] = tuple(draw.between(1, 4) for _ in range(rank))
+    if "avg" in op.name:
+        attrs["count_include_pad"] = draw.chance(0.4)
+    if known and known[0] is not None:
+        return Call((first(draw, known),), attrs)
+    return Call((_image(draw, known, rank),), attrs)

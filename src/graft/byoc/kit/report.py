@@ -1,0 +1,121 @@
+"""What the kit found: counts per pattern, failures with a small graph each, and what it says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from graft.base.errors import UserError
+
+
+class ConformanceError(UserError):
+    """A backend does not do what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Something accepted that went wrong: the reason, and the smallest graph found that shows it.
+
+    `text` parses back with `graft.ir.parser.from_text`; it is empty where no graph is to blame.
+    """
+
+    pattern: str
+    reason: str
+    text: str = ""
+    nodes: int = 0
+
+    def __str__(self) -> str:
+        head = f"{self.pattern}: {self.reason}" if self.pattern else self.reason
+        return f"{head}\n{self.text}".rstrip()
+
+
+@dataclass(frozen=True)
+class PatternReport:
+    """What became of the graphs that were made for a pattern."""
+
+    name: str
+    tried: int = 0
+    accepted: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def tested(self) -> bool:
+        return self.accepted > 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the kit found out about a backend."""
+
+    backend: str
+    version: str
+    seed: int
+    patterns: tuple[PatternReport, ...]
+    combined: PatternReport  # graphs of several patterns in one region
+    failures: tuple[Failure, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+    @property
+    def untested(self) -> tuple[str, ...]:
+        """Patterns of which no example was accepted, so that nothing is known about them."""
+        return tuple(pattern.name for pattern in self.patterns if not pattern.tested)
+
+    def assert_ok(self, strict: bool = False) -> None:
+        """Raise where something failed or, with `strict`, where a pattern was never tested."""
+        if self.failures:
+            shown = "\n\n".join(str(failure) for failure in self.failures)
+            raise ConformanceError(f"{self.backend} does not conform:\n\n{shown}")
+        if strict and self.untested:
+            names = ", ".join(self.untested)
+            raise ConformanceError(f"{self.backend} accepted no example of: {names}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "backend": self.backend,
+            "version": self.version,
+            "seed": self.seed,
+            "ok": self.ok,
+            "untested": list(self.untested),
+            "patterns": [_counts(pattern) for pattern in self.patterns],
+            "combined": _counts(self.combined),
+            "failures": [
+                {"pattern": f.pattern, "reason": f.reason, "graph": f.text, "nodes": f.nodes}
+                for f in self.failures
+            ],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The report as text."""
+        every = (*self.patterns, self.combined)
+        tried, accepted = sum(p.tried for p in every), sum(p.accepted for p in every)
+        yield (
+            f"{self.backend} {self.version}: {len(self.patterns)} patterns, {tried} graphs tried,"
+            f" {accepted} accepted, {len(self.failures)} failures (seed {self.seed})"
+        )
+        width = max((len(pattern.name) for pattern in every), default=0)
+        for pattern in every:
+            counts = f"{pattern.accepted:>4} of {pattern.tried:>4} accepted"
+            reasons = "; ".join(f"{n} × {reason}" for reason, n in pattern.refused.most_common(2))
+            yield f"  {pattern.name:<{width}}  {counts}  {reasons}".rstrip()
+        for name in self.untested:
+            yield f"warning: no example of {name} was accepted: it is untested"
+        for failure in self.failures:
+            yield ""
+            yield f"FAILED {failure}"
+
+
+def _counts(pattern: PatternReport) -> dict[str, Any]:
+    return {
+        "name": pattern.name,
+        "tried": pattern.tried,
+        "accepted": pattern.accepted,
+        "refused": dict(pattern.refused.most_common()),
+    }

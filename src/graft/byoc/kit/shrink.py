@@ -1,0 +1,202 @@
+"""Makes a failing example small: a graph and a test in, a smaller graph that still fails out.
+
+Nodes are dropped, extents shrink, attributes return to their defaults and constants become inputs,
+one step at a time, as long as the test holds. What the type rules refuse is not even tested.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, replace
+from itertools import combinations
+from typing import Any
+
+from graft.base.dtypes import Array
+from graft.base.errors import GraftError
+from graft.byoc.candidates import placeable
+from graft.byoc.kit.draw import Draw
+from graft.byoc.region import region_graph
+from graft.ir.builder import Builder
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import TensorType
+from graft.passes.eliminate_dead_code import eliminate_dead_code
+
+Fails = Callable[[Graph], bool]
+
+BUDGET = 15.0  # seconds
+_STEPS = 400  # tests of one example
+
+
+def shrink(graph: Graph, fails: Fails, budget: float = BUDGET) -> Graph:
+    """The smallest graph found in the time for which the test still holds."""
+    deadline = time.monotonic() + budget
+    steps = 0
+    going = True
+    while going:
+        going = False
+        for smaller in _smaller(graph):
+            steps += 1
+            if steps > _STEPS or time.monotonic() > deadline:
+                return graph
+            if fails(smaller):
+                graph, going = smaller, True
+                break
+    return graph
+
+
+def _smaller(graph: Graph) -> Iterator[Graph]:
+    """Everything one step smaller, the largest steps first."""
+    yield from _fewer_nodes(graph)
+    yield from _fewer_outputs(graph)
+    yield from _smaller_shapes(graph)
+    yield from _plainer_attrs(graph)
+    yield from _fewer_constants(graph)
+
+
+def _fewer_nodes(graph: Graph) -> Iterator[Graph]:
+    nodes = placeable(graph)
+    for count in range(1, len(nodes)):
+        for start in range(len(nodes) - count + 1):
+            part = nodes[start : start + count]
+            yield eliminate_dead_code(region_graph(part, graph, graph.name))
+
+
+def _fewer_outputs(graph: Graph) -> Iterator[Graph]:
+    if len(graph.outputs) > 1:
+        for value in graph.outputs:
+            rest = tuple(other for other in graph.outputs if other is not value)
+            yield eliminate_dead_code(replace(graph, outputs=rest, output_names=()))
+
+
+def _leaves(graph: Graph) -> list[Value]:
+    """Inputs and constants: whose types decide all others."""
+    constants = [node.output for node in graph.nodes if node.op.name == "constant"]
+    return [*graph.inputs, *constants]
+
+
+def _sizes(graph: Graph) -> dict[tuple[Value, int], int]:
+    """The extent of every axis of every leaf."""
+    shapes = {value: value.shape or () for value in _leaves(graph)}
+    return {
+        (value, axis): int(str(dim))
+        for value, shape in shapes.items()
+        for axis, dim in enumerate(shape)
+    }
+
+
+def _smaller_shapes(graph: Graph) -> Iterator[Graph]:
+    sizes = _sizes(graph)
+    places = list(sizes)
+    by_size = [[place for place in places if sizes[place] == n] for n in set(sizes.values())]
+    singles = [[place] for place in places]
+    pairs = [list(pair) for pair in combinations(places, 2) if sizes[pair[0]] == sizes[pair[1]] > 1]
+    # A group of channels has as many weights again, so different extents may shrink together, too.
+    mixed = [list(pair) for pair in combinations(places, 2) if sizes[pair[0]] > sizes[pair[1]] > 1]
+    for chosen in (*by_size, *singles, *pairs, *mixed):
+        least = min(sizes[place] for place in chosen)
+        for target in dict.fromkeys((1, 2, least // 2, least - 1)):
+            if 0 < target < least:
+                made = _rebuilt(graph, dict.fromkeys(chosen, target), {})
+                if made is not None:
+                    yield made
+    for value in _leaves(graph):  # fewer axes
+        if len(value.shape or ()) > 1:
+            made = _rebuilt(graph, {}, {}, dropped=value)
+            if made is not None:
+                yield made
+
+
+def _plainer_attrs(graph: Graph) -> Iterator[Graph]:
+    for node in placeable(graph):
+        for field in fields(node.attrs):
+            now = getattr(node.attrs, field.name)
+            for plainer in _plainer(now, field.default):
+                try:
+                    attrs = replace(node.attrs, **{field.name: plainer})
+                except (GraftError, TypeError, ValueError):
+                    continue
+                reset = plainer == field.default
+                for sizes in ({}, *(_fitting(graph, now) if reset else ())):
+                    made = _rebuilt(graph, sizes, {node: attrs})
+                    if made is not None:
+                        yield made
+
+
+def _fitting(graph: Graph, gone: Any) -> Iterator[dict[tuple[Value, int], int]]:
+    """Extents that may go with an attribute's default: divided by what it was, as channels are by
+    groups, or a little larger, in place of padding."""
+    sizes = _sizes(graph)
+    if type(gone) is int and gone > 1:
+        divisible = [place for place, size in sizes.items() if size and size % gone == 0]
+        for count in (1, 2, 3):
+            for chosen in combinations(divisible, count):
+                yield {place: sizes[place] // gone for place in chosen}
+    elif isinstance(gone, tuple):
+        for place, size in sizes.items():
+            yield from ({place: size + more} for more in (1, 2))
+
+
+def _plainer(now: Any, default: Any) -> Iterator[Any]:
+    if default is not MISSING and now != default:
+        yield default
+    if isinstance(now, tuple) and all(type(item) is int for item in now):
+        usual = default if isinstance(default, tuple) and len(default) == len(now) else None
+        for position, item in enumerate(now):
+            for other in dict.fromkeys((usual[position] if usual else 1, 1, 2)):
+                if abs(other) < abs(item):
+                    yield (*now[:position], other, *now[position + 1 :])
+    elif type(now) is int:
+        yield from (other for other in (1, 2) if other < now)
+
+
+def _fewer_constants(graph: Graph) -> Iterator[Graph]:
+    for node in graph.nodes:
+        if node.op.name == "constant":
+            made = _rebuilt(graph, {}, {}, opened=node.output)
+            if made is not None:
+                yield made
+
+
+def _rebuilt(
+    graph: Graph,
+    sizes: Mapping[tuple[Value, int], int],
+    attrs: Mapping[Node, Any],
+    dropped: Value | None = None,
+    opened: Value | None = None,
+) -> Graph | None:
+    """The graph with other extents, attributes, one axis less of a leaf, or a constant made an
+    input; None where its nodes do not take that."""
+    builder = Builder(graph.name)
+    made: dict[Value, Value] = {}
+
+    def shape_of(value: Value) -> tuple[int, ...]:
+        extents = [int(str(dim)) for dim in value.shape or ()]
+        for axis in range(len(extents)):
+            extents[axis] = sizes.get((value, axis), extents[axis])
+        return tuple(extents[1:] if value is dropped else extents)
+
+    try:
+        for value in graph.inputs:
+            made[value] = builder.input(value.name, TensorType(value.dtype, shape_of(value)))
+        for node in graph.nodes:
+            if node.op.name == "constant":
+                made[node.output] = _leaf(builder, node, shape_of(node.output), opened)
+                continue
+            inputs = [None if value is None else made[value] for value in node.inputs]
+            names = [value.name for value in node.outputs]
+            results = builder.add(node.op, inputs, attrs.get(node, node.attrs), names)
+            made.update(zip(node.outputs, results, strict=True))
+        return eliminate_dead_code(builder.build(*(made[value] for value in graph.outputs)))
+    except (GraftError, ValueError, IndexError, ArithmeticError):
+        return None
+
+
+def _leaf(builder: Builder, node: Node, shape: tuple[int, ...], opened: Value | None) -> Value:
+    value = node.output
+    if value is opened:
+        return builder.input(value.name, TensorType(value.dtype, shape))
+    array: Array = node.attrs.value.array
+    if array.shape != shape:
+        array = Draw(f"{value.name} {shape}").array(value.dtype, shape)
+    return builder.constant(array, value.name)

@@ -1,0 +1,191 @@
+"""Graphs that a pattern matches: a pattern and chance in, a graph out.
+
+A pattern is built from the leaves up: wildcards become inputs or constants once the operator that
+reads them has said of what type, and alternatives are drawn. What comes out need not match (a
+pattern may hold any condition): whoever asks tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import graft.ops  # noqa: F401  patterns speak of operators by name
+from graft.base.dtypes import Array, DType
+from graft.base.errors import GraftError, InternalError
+from graft.byoc.kit import recipes_movement, recipes_window  # noqa: F401  they register recipes
+from graft.byoc.kit.draw import Draw
+from graft.byoc.kit.recipes import call_of
+from graft.ir.builder import Builder
+from graft.ir.graph import Graph, Value
+from graft.ir.op import get_op
+from graft.ir.types import TensorType
+from graft.passes.eliminate_dead_code import eliminate_dead_code
+from graft.rewrite.pattern import (
+    AttrsAre,
+    ConstantIs,
+    Constrained,
+    Dominated,
+    DTypeIn,
+    Either,
+    OpIs,
+    Pattern,
+    ResultOf,
+    ShapeIs,
+    TypeIs,
+    Wildcard,
+)
+
+
+class UnbuildableError(Exception):
+    """What was drawn does not fit together."""
+
+
+def synthesize(patterns: Sequence[Pattern], draw: Draw) -> Graph:
+    """A graph of one pattern, or of several of which each may read the one before it."""
+    maker = _Maker(draw)
+    results: list[Value] = []
+    try:
+        for pattern in patterns:
+            fed = results[-1] if results and draw.chance(0.9) else None
+            results.append(maker.start(pattern, fed))
+        kept = [value for value in results[:-1] if maker.unread(value) or draw.chance(0.2)]
+        outputs = dict.fromkeys((*kept, results[-1]))
+        return eliminate_dead_code(maker.builder.build(*outputs))
+    except (GraftError, IndexError, ValueError, ArithmeticError) as error:
+        raise UnbuildableError(str(error)) from error
+
+
+class _Maker:
+    def __init__(self, draw: Draw) -> None:
+        self.draw, self.builder = draw, Builder("example")
+        self._made: dict[Pattern, Value] = {}
+        self._fed: Value | None = None
+        self._read: set[Value] = set()
+        self._count = 0
+
+    def start(self, pattern: Pattern, fed: Value | None) -> Value:
+        """The value of a pattern whose first open leaf is `fed`, if that is a value."""
+        self._made, self._fed = {}, fed
+        return self.inner(pattern)
+
+    def unread(self, value: Value) -> bool:
+        return value not in self._read
+
+    def inner(self, pattern: Pattern, attrs: Mapping[str, Any] | None = None) -> Value:
+        """The value of a pattern that holds an operator."""
+        if pattern in self._made:
+            return self._made[pattern]
+        value = self._inner(pattern, attrs or {})
+        self._made[pattern] = value
+        return value
+
+    def _inner(self, pattern: Pattern, attrs: Mapping[str, Any]) -> Value:
+        if isinstance(pattern, OpIs):
+            return self.call(pattern, attrs)[0]
+        if isinstance(pattern, ResultOf):
+            return self.call(pattern.node, attrs)[pattern.index]
+        if isinstance(pattern, Either):
+            return self.inner(self.draw.among(pattern.alternatives), attrs)
+        if isinstance(pattern, Dominated):
+            return self.dominated(pattern)
+        if isinstance(pattern, Constrained):
+            constraint = pattern.constraint
+            more = dict(constraint.wanted) if isinstance(constraint, AttrsAre) else {}
+            return self.inner(pattern.inner, {**attrs, **more})
+        raise InternalError(f"{type(pattern).__name__} is no operator's result")
+
+    def dominated(self, pattern: Dominated) -> Value:
+        """The parent, a few nodes of the path, and the child on what comes of them."""
+        value = self.inner(pattern.parent)
+        for _ in range(self.draw.between(0, 2)):
+            if _has_operator(pattern.path):
+                self._fed, self._made = value, {}
+                value = self.inner(pattern.path)
+        self._fed = value
+        return self.inner(pattern.child)
+
+    def call(self, pattern: OpIs, attrs: Mapping[str, Any]) -> tuple[Value, ...]:
+        op = get_op(self.draw.among(pattern.names))
+        args = self._args(pattern, len(op.operands))
+        known = [self._known(arg) for arg in args]
+        drawn = call_of(self.draw, op, [None if v is None else v.tensor for v in known])
+        if args and len(args) != len(drawn.operands):
+            raise UnbuildableError(f"{op.name} is not called with {len(args)} operands")
+        operands: list[Value | None] = []
+        for position, type_ in enumerate(drawn.operands):
+            value = known[position] if position < len(known) else None
+            arg = args[position] if position < len(args) else None
+            if value is None and type_ is not None:
+                value = self._leaf(arg, type_, position, drawn.contents.get(position))
+            operands.append(value)
+        self._read.update(value for value in operands if value is not None)
+        given = {**drawn.attrs, **attrs, **dict(pattern.attrs)}
+        return self.builder.call(op, *operands, **given)
+
+    def _args(self, pattern: OpIs, operands: int) -> tuple[Pattern, ...]:
+        if pattern.every is not None:
+            return (pattern.every,) * self.draw.between(1, 4)
+        if pattern.args is not None:
+            return pattern.args
+        return (Wildcard(),) if self._fed is not None and operands == 1 else ()
+
+    def _known(self, arg: Pattern) -> Value | None:
+        """The operand, where it exists before its reader is asked what it wants."""
+        if _has_operator(arg):
+            return self.inner(arg)
+        made = self._made.get(arg)
+        if made is None and self._fed is not None and isinstance(arg, Wildcard):
+            made, self._fed = self._fed, None
+            self._made[arg] = made
+        if made is not None or not isinstance(arg, Constrained):
+            return made
+        constraint = arg.constraint
+        if isinstance(constraint, TypeIs) and isinstance(constraint.type, TensorType):
+            return self._leaf(arg, constraint.type, 0, None)
+        if isinstance(constraint, ShapeIs):
+            shape = tuple(self.draw.extent() if d is None else d for d in constraint.shape)
+            return self._leaf(arg, TensorType(DType.FLOAT32, shape), 0, None)
+        return None
+
+    def _leaf(
+        self, arg: Pattern | None, type_: TensorType, position: int, contents: Array | None
+    ) -> Value:
+        if arg is not None and arg in self._made:
+            return self._made[arg]
+        plain = arg
+        while isinstance(plain, Constrained):
+            if isinstance(plain.constraint, DTypeIn):
+                type_ = TensorType(self.draw.among(plain.constraint.dtypes), type_.shape)
+                contents = None if contents is None else contents.astype(type_.dtype.numpy)
+            plain = plain.inner
+        constant = isinstance(plain, ConstantIs)
+        if constant or contents is not None or (position and self.draw.chance(0.6)):
+            value = self._constant(plain, type_, contents)
+        else:
+            self._count += 1
+            value = self.builder.input(f"x{self._count}", type_)
+        if arg is not None:
+            self._made[arg] = value
+        return value
+
+    def _constant(
+        self, pattern: Pattern | None, type_: TensorType, contents: Array | None
+    ) -> Value:
+        shape = tuple(int(str(dim)) for dim in type_.shape or ())
+        if isinstance(pattern, ConstantIs) and pattern.number is not None:
+            contents = np.full(shape if self.draw.chance(0.2) else (), pattern.number)
+            contents = contents.astype(type_.dtype.numpy)
+        elif contents is None:
+            contents = self.draw.array(type_.dtype, shape)
+        return self.builder.constant(contents)
+
+
+def _has_operator(pattern: Pattern) -> bool:
+    if isinstance(pattern, Either):
+        return all(_has_operator(alternative) for alternative in pattern.alternatives)
+    if isinstance(pattern, Constrained):
+        return _has_operator(pattern.inner)
+    return isinstance(pattern, OpIs | ResultOf | Dominated)

@@ -1,0 +1,84 @@
+"""`graft backends`: nothing in; the backends there are, and what keeps some from working, out."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from graft.byoc.contract import Backend
+from graft.byoc.discover import Found, find_backends
+from graft.cli.report import print_json, print_lines, section, table
+
+DESCRIPTION = """\
+List the backends that `--target` can name: those of installed packages, which announce
+them in the entry-point group graft.backends. Says what this machine lacks to run one,
+and which packages bring one that does not load."""
+EXAMPLES = """\
+  graft backends
+  graft backends --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(options: argparse.Namespace) -> int:
+    found = find_backends()
+    if options.json:
+        print_json(_json(found))
+    else:
+        print_lines(_text(found))
+    return 0
+
+
+def _text(found: Found) -> Iterator[str]:
+    header = ("name", "version", "device", "from", "available")
+    rows = [
+        (name, one.version, device(one), found.origins[name], "no" if missing(one) else "yes")
+        for name, one in sorted(found.backends.items())
+    ]
+    yield from table(rows, header)
+    lacking = [(name, missing(one)) for name, one in sorted(found.backends.items())]
+    told = [f"{name}: {reason}" for name, reason in lacking if reason]
+    if told:
+        yield from section("What is missing", told)
+    if found.broken:
+        lines = [f"{one.name} (from {one.origin}): {one.reason}" for one in found.broken]
+        yield from section("What does not load", lines)
+
+
+def device(backend: Backend) -> str:
+    """What it runs on; whether that is a simulation is always said."""
+    if backend.simulated and backend.device != "simulated":
+        return f"{backend.device} (simulated)"
+    return backend.device
+
+
+def missing(backend: Backend) -> str:
+    """What the machine lacks for a backend, also where it fails to say so."""
+    try:
+        return backend.missing()
+    except Exception as error:  # noqa: BLE001  whatever a plug-in raises is its own affair
+        return f"it cannot say: {type(error).__name__}: {error}"
+
+
+def _json(found: Found) -> dict[str, Any]:
+    return {
+        "backends": [
+            {
+                "name": name,
+                "version": one.version,
+                "device": one.device,
+                "simulated": one.simulated,
+                "origin": found.origins[name],
+                "available": not missing(one),
+                "missing": missing(one) or None,
+            }
+            for name, one in sorted(found.backends.items())
+        ],
+        "broken": [
+            {"name": one.name, "origin": one.origin, "reason": one.reason} for one in found.broken
+        ],
+    }

@@ -1,0 +1,94 @@
+"""`graft explain`: a model and backends in; who runs what, why, and what would change that, out."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from graft.base.errors import UserError
+from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
+from graft.byoc.explain_html import to_html
+from graft.cli.explain_text import node_lines, page
+from graft.cli.placement import check_targets, spoken_warnings
+from graft.cli.placement_options import REFERENCE, add_pin_argument, targets
+from graft.cli.report import print_json, print_lines
+from graft.cli.status import status
+from graft.cli.usage import UsageError, positive
+from graft.compiler import study
+
+DESCRIPTION = """\
+Say who would run what of a model and why: the regions of each backend and what they
+take, other plans beside the chosen one, per node the refusals and the alternatives with
+their prices, and what would change all this. The model is not run, but for what is
+timed to price it."""
+EXAMPLES = """\
+  graft explain model.onnx --target onednn,host            a summary
+  graft explain model.onnx --target onednn,host --node /layer1/conv1/Conv
+  graft explain model.onnx --target onednn,host --html model.html
+  graft explain model.onnx --target simnpu,host --pin "layer4/*=host" --json
+  graft explain model.onnx --target openvino,host --measure
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
+    parser.add_argument(
+        "--target",
+        metavar="NAMES",
+        type=targets,
+        required=True,
+        help="backends to place it on, separated by commas; see `graft backends`",
+    )
+    add_pin_argument(parser)
+    parser.add_argument(
+        "--node", metavar="NAME", help="all about one node: its ONNX name, or a value it makes"
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page to look around in")
+    parser.add_argument("--measure", action="store_true", help="run the best plans end to end, too")
+    parser.add_argument(
+        "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(options: argparse.Namespace) -> int:
+    if REFERENCE in options.target:
+        raise UsageError("the reference evaluator runs whole models: there is nothing to explain")
+    check_targets(options.target)
+    found = _explained(options)
+    node = None if options.node is None else named(found, options.node)
+    if options.html is not None:
+        options.html.write_text(to_html(found), encoding="utf-8")
+    if options.json:
+        print_json(asdict(node) if node is not None else json.loads(found.to_json()))
+    elif node is not None:
+        print_lines(node_lines(found, node))
+    else:
+        print_lines(page(found))
+        if options.html is not None:
+            print_lines(["", f"{options.html} shows the graph"])
+    return 0
+
+
+def _explained(options: argparse.Namespace) -> Explanation:
+    name = options.model.stem
+    with status(f"explaining {options.model.name}") as tell, spoken_warnings():
+        looked = study(
+            options.model, options.target, options.pin, options.measure, options.threads, tell
+        )
+        tell("looking for what would change the plan")
+        return explain(looked.found, looked.measured, looked.demotions, name)
+
+
+def named(found: Explanation, name: str) -> NodeFacts:
+    """The node of that name."""
+    nodes = nodes_like(found, name)
+    if nodes:
+        return nodes[-1]
+    known = [one for node in found.nodes for one in (node.name, *node.outputs)]
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else "nodes that passes removed have no place"
+    raise UserError(f"the optimised model has no node '{name}'", hint=hint)

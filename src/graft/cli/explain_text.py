@@ -1,0 +1,158 @@
+"""A placement on a terminal: an explanation in, lines of at most 100 columns out."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from graft.byoc.contract import HOME
+from graft.byoc.explain import Explanation, NodeFacts
+from graft.byoc.explain_words import (
+    SIMULATED,
+    flip_price,
+    flip_text,
+    hint_text,
+    is_simulated,
+    obstacle_text,
+    quality,
+    summary,
+    time_text,
+)
+from graft.cli.report import counted, number, section, size_text, table
+
+WIDTH = 100
+_INSIDE = WIDTH - 2  # of a section
+_MOST_REGIONS = 20
+_LONGEST_NAME = 44
+
+
+def page(found: Explanation) -> Iterator[str]:
+    """The whole story, the summary first."""
+    yield found.model
+    yield from _wrapped(summary(found), WIDTH - 2, "  ")
+    yield from section("Where the time goes", _shares(found))
+    yield from section("Plans", [*_totals(found), f"the chosen one is {quality(found)}"])
+    if found.regions:
+        yield from section("Regions", _regions(found))
+    if found.demotions:
+        lines = [f"{one.label} went back to the host: {one.reason}" for one in found.demotions]
+        yield from section("Not trusted", _items(lines))
+    if found.flips or found.hints:
+        yield from section("What would change this", _changes(found))
+    if found.obstacles:
+        lines = [obstacle_text(one) for one in found.obstacles]
+        yield from section("What keeps nodes on the host", _items(lines))
+
+
+def _shares(found: Explanation) -> list[str]:
+    header = ("backend", "nodes", "MACs", "regions", "execution", "transfers", "launches", "in all")
+    rows = []
+    for backend in found.backends:
+        parts = (backend.execution, backend.transfers, backend.launches, backend.seconds)
+        rows.append(
+            (
+                f"{backend.name} {SIMULATED}" if backend.simulated else backend.name,
+                number(backend.nodes),
+                f"{backend.macs / max(found.macs, 1):.1%}",
+                "-" if backend.name == HOME else number(backend.regions),
+                *(time_text(part) for part in parts),
+            )
+        )
+    return table(rows, header, right=range(1, 8))
+
+
+def _totals(found: Explanation) -> list[str]:
+    header = ("plan", "predicted", "measured", "regions", "nodes off the host", "MACs")
+    rows = []
+    for total in found.totals:
+        simulated = found.simulated and total.regions > 0
+        rows.append(
+            (
+                total.scheme,
+                time_text(total.predicted, simulated),
+                "-" if total.measured is None else time_text(total.measured),
+                number(total.regions),
+                f"{number(total.nodes)} of {number(len(found.nodes))}",
+                f"{total.macs / max(found.macs, 1):.1%}",
+            )
+        )
+    return table(rows, header, right=range(1, 6))
+
+
+def _regions(found: Explanation) -> list[str]:
+    header = ("region", "nodes", "MACs", "in", "out", "takes", "prices", "first node")
+    rows = [
+        (
+            region.label,
+            number(len(region.nodes)),
+            f"{region.macs / max(found.macs, 1):.1%}",
+            size_text(region.input_bytes),
+            size_text(region.output_bytes),
+            time_text(region.seconds, is_simulated(found, region.backend)),
+            region.source,
+            region.nodes[0],
+        )
+        for region in found.regions[:_MOST_REGIONS]
+    ]
+    lines = table(rows, header, right=range(1, 6))
+    if len(found.regions) > _MOST_REGIONS:
+        left = len(found.regions) - _MOST_REGIONS
+        lines.append(f"and {counted(left, 'more region')}, which --json and --html show")
+    return [_cut(line, _INSIDE) for line in lines]
+
+
+def _changes(found: Explanation) -> list[str]:
+    rows = [(flip_price(found, flip), flip_text(flip)) for flip in found.flips]
+    lines = [_cut(line, _INSIDE) for line in table(rows, right=(0,))]
+    return [*lines, *_items(hint_text(found, hint) for hint in found.hints)]
+
+
+def node_lines(found: Explanation, node: NodeFacts) -> Iterator[str]:
+    """One node in full."""
+    yield node.name
+    where = f"{node.backend}, in {node.region}" if node.region else node.backend
+    rows = (
+        ("operator", node.op),
+        ("result", node.type),
+        ("makes", ", ".join(node.outputs)),
+        ("MACs", number(node.macs)),
+        ("runs on", where),
+    )
+    yield from (f"  {line}" for line in table(rows))
+    yield from _wrapped(node.why, WIDTH - 2, "  ")
+    header = ("backend", "as", "nodes", "takes", "prices", "")
+    options = [
+        (
+            one.backend,
+            _cut(one.pattern, _LONGEST_NAME),
+            number(one.nodes),
+            time_text(one.seconds, is_simulated(found, one.backend)),
+            one.source,
+            "chosen" if one.chosen else "",
+        )
+        for one in node.alternatives
+    ]
+    yield from section("Alternatives", table(options, header, right=(2, 3)))
+    if node.refusals:
+        lines = [f"{one.backend} {one.pattern}".rstrip() for one in node.refusals]
+        told = [f"{who}: {one.reason}" for who, one in zip(lines, node.refusals, strict=True)]
+        yield from section("Refusals", _items(told))
+    moves = [flip for flip in found.flips if node.name in flip.nodes]
+    if moves:
+        told = [f"{flip_text(flip)}: {flip_price(found, flip)}" for flip in moves]
+        yield from section("What would change this", _items(told))
+
+
+def _items(texts: Iterable[str]) -> list[str]:
+    return [line for text in texts for line in _wrapped(text, _INSIDE, "", "  ")]
+
+
+def _wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
+    after = first if rest is None else rest
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=after, break_on_hyphens=False
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

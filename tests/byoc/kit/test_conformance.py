@@ -1,0 +1,252 @@
+"""The kit finds what is wrong with a backend and shows it on a small graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tests.byoc.fakes import chain
+from tests.byoc.kit.wrong import (
+    Fused,
+    Results,
+    Wrong,
+    dislikes_empty,
+    keeps_first,
+    results,
+    shares_memory,
+    wider,
+    without,
+    without_broadcasting,
+    writes_inputs,
+    writes_late,
+)
+
+from graft.base.dtypes import Array
+from graft.byoc.annotate import register_op_attr, unregister
+from graft.byoc.contract import Backend, Limits, Match
+from graft.byoc.kit import Report, conformance
+from graft.byoc.kit.recipes import RECIPES
+from graft.byoc.kit.report import ConformanceError
+from graft.byoc.kit.trial import attempt
+from graft.ir.graph import Graph, Node
+from graft.ir.op import OPS
+from graft.ir.parser import from_text
+from graft.ir.verify import verify
+from graft.rewrite.rule import Refusal
+
+
+def checked(backend: Backend, examples: int = 30) -> Report:
+    report = conformance(backend, examples, seed=0)
+    for failure in report.failures:
+        if failure.text:
+            verify(from_text(failure.text, {}))
+    return report
+
+
+def smallest(report: Report) -> Graph:
+    shown = [from_text(failure.text, {}) for failure in report.failures]
+    return min(shown, key=lambda graph: len(graph.nodes))
+
+
+def test_a_right_backend_passes() -> None:
+    report = checked(Wrong("nn.conv2d", "add", "nn.relu", "concatenate", "nn.max_pool2d"), 12)
+    report.assert_ok(strict=True)
+    assert report.untested == ()
+    assert all(pattern.accepted >= 12 for pattern in report.patterns)
+    assert report.combined.accepted == 24
+
+
+def test_ignored_strides_are_found_on_a_small_graph() -> None:
+    report = checked(Wrong("nn.conv2d", behave=without("strides", (1, 1))))
+    assert not report.ok
+    assert "%conv2d differs from the reference's" in report.failures[0].reason
+    graph = smallest(report)
+    (conv,) = (node for node in graph.nodes if node.op.name == "nn.conv2d")
+    assert sorted(conv.attrs.strides) == [1, 2]
+    assert conv.attrs.groups == 1
+    assert conv.attrs.padding == (0, 0, 0, 0)
+    assert np.prod(conv.output.shape) <= 4
+    assert conv.output.shape is not None
+    assert "strides" in report.failures[0].text
+
+
+def test_ignored_dilation_and_groups_are_found() -> None:
+    assert not checked(Wrong("nn.conv2d", behave=without("dilation", (1, 1))), 40).ok
+
+
+def test_wrong_broadcasting_is_found() -> None:
+    graph = smallest(checked(Wrong("add", behave=without_broadcasting)))
+    assert len(graph.nodes) == 1
+    assert sum(len(value.shape or ()) for value in graph.inputs) <= 5
+    assert max(max(value.shape or (1,)) for value in graph.inputs) == 2
+
+
+def test_written_inputs_are_found() -> None:
+    report = checked(Wrong("add", behave=writes_inputs), 5)
+    assert report.failures[0].reason.startswith("it writes its input %")
+
+
+def test_kept_inputs_are_found() -> None:
+    report = checked(Wrong("nn.relu", behave=keeps_first()), 5)
+    assert report.failures[0].reason.startswith("in a later call, its result %relu differs")
+
+
+def test_results_written_after_the_call_are_found() -> None:
+    report = checked(Wrong("nn.relu", behave=writes_late()), 5)
+    assert report.failures[0].reason == "it writes the results of an earlier call again"
+
+
+def test_failing_on_empty_tensors_is_found() -> None:
+    report = checked(Wrong("nn.relu", "concatenate", behave=dislikes_empty), 60)
+    assert any("ZeroDivisionError: no elements" in f.reason for f in report.failures)
+    graph = smallest(report)
+    assert 0 in (graph.outputs[0].shape or ())
+
+
+def test_a_wrong_dtype_is_found() -> None:
+    report = checked(Wrong("nn.relu", behave=wider), 3)
+    assert "is float64[" in report.failures[0].reason
+    assert "instead of float32[" in report.failures[0].reason
+
+
+def test_threads_in_each_others_way_are_found() -> None:
+    report = checked(Wrong("nn.relu", behave=shares_memory()), 2)
+    assert report.failures[0].reason.startswith("called from several threads, its result %relu")
+
+
+def test_a_failure_inside_a_fused_pattern_keeps_the_pattern() -> None:
+    def without_bias(region: Graph, inputs: Sequence[Array], outputs: Sequence[Array]) -> Results:
+        found = results(region, inputs)
+        return [array * 0 for array in found]
+
+    report = checked(Fused(behave=without_bias), 4)
+    assert {failure.nodes for failure in report.failures} == {3}
+    graph = smallest(report)
+    names = [node.op.name for node in graph.nodes if node.op.name != "constant"]
+    assert names == ["nn.conv2d", "nn.bias_add", "nn.relu"]
+    assert all((node.output.tensor.size <= 4) for node in graph.nodes)
+
+
+def test_what_fails_only_in_company_is_found_and_shrinks_to_two_nodes() -> None:
+    def alone(region: Graph, inputs: Sequence[Array], _outputs: Sequence[Array]) -> Results:
+        assert sum(node.op.name != "constant" for node in region.nodes) == 1, "one at a time"
+        return results(region, inputs)
+
+    report = checked(Wrong("nn.relu", "add", behave=alone), 6)
+    assert {failure.pattern for failure in report.failures} == {"combined"}
+    assert {failure.nodes for failure in report.failures} == {2}
+    assert "AssertionError: one at a time" in report.failures[0].reason
+
+
+def test_supports_that_raises_is_a_failure() -> None:
+    class Raising(Wrong):
+        def supports(self, match: Match) -> Refusal | None:
+            raise KeyError("axis")
+
+    report = checked(Raising("nn.relu"), 2)
+    assert report.failures[0].reason == "supports raised KeyError: 'axis'"
+
+
+def test_compilation_that_fails_the_second_time_is_found() -> None:
+    class Once(Wrong):
+        def compile(self, region: Graph) -> bytes:
+            if region in self._regions:
+                raise MemoryError("no more")
+            return super().compile(region)
+
+    failed = attempt(chain("nn.relu"), Once("nn.relu"), "", thorough=True).failed
+    assert failed == "it was accepted and does not compile a second time: MemoryError: no more"
+    assert "MemoryError: no more" in checked(Once("nn.relu"), 2).failures[0].reason
+
+
+def test_refusals_are_counted_by_reason_and_untested_patterns_named() -> None:
+    class Picky(Wrong):
+        def supports(self, match: Match) -> Refusal | None:
+            if match.root.op.name == "add":
+                return Refusal(f"%{match.root.output.name} is not for us")
+            return None
+
+    report = checked(Picky("nn.relu", "add"), 5)
+    assert report.ok
+    assert report.untested == ("add",)
+    assert report.patterns[1].refused.keys() == {"a value is not for us"}
+    assert report.patterns[1].tried > 5  # more were tried before giving up
+    assert "warning: no example of add was accepted: it is untested" in str(report)
+    report.assert_ok()
+    with pytest.raises(ConformanceError, match="wrong accepted no example of: add"):
+        report.assert_ok(strict=True)
+
+
+def test_operators_of_a_predicate_are_checked_too() -> None:
+    backend = Wrong(behave=wider)
+
+    @register_op_attr("sqrt", "codegen.wrong")
+    def small(node: Node) -> bool:
+        return node.output.dtype == "float32"
+
+    try:
+        report = checked(backend, 4)
+    finally:
+        unregister("wrong")
+    assert [pattern.name for pattern in report.patterns] == ["sqrt"]
+    assert {failure.pattern for failure in report.failures} == {"sqrt"}
+
+
+def test_promises_that_need_no_graph() -> None:
+    class Nameless(Backend):
+        version = ""
+        limits = Limits(space="", bytes_per_second=0, latency=-1, memory_bytes=0)
+
+        def missing(self) -> str:
+            return None  # type: ignore[return-value]
+
+    reasons = [failure.reason for failure in conformance(Nameless(), 1).failures]
+    assert reasons == [
+        "it has no name",
+        "it has no version",
+        "missing() gives no string",
+        "limits.space is empty",
+        "a rate of its limits is not positive",
+        "a time of its limits is negative or infinite",
+        "limits.memory_bytes is no size",
+    ]
+
+
+def test_one_seed_makes_one_report() -> None:
+    backends = [Wrong("nn.conv2d", behave=without("strides", (1, 1))) for _ in range(2)]
+    first, second = (conformance(backend, 15, seed=3).to_json() for backend in backends)
+    assert first == second
+    assert first["ok"] is False
+    assert first["failures"][0]["nodes"] == 1
+
+
+def test_errors_show_the_graph() -> None:
+    report = checked(Wrong("nn.relu", behave=wider), 3)
+    with pytest.raises(ConformanceError, match=r"wrong does not conform:\n\nnn.relu: it was") as e:
+        report.assert_ok()
+    assert "nn.relu(%x1)" in str(e.value)
+
+
+def test_the_example_that_is_shown_fails_when_it_is_read_back() -> None:
+    backend = Wrong("nn.conv2d", behave=without("strides", (1, 1)))
+    (failure, *_) = checked(backend).failures
+    assert attempt(from_text(failure.text, {}), backend, "").failed
+    assert not attempt(from_text(failure.text, {}), Wrong("nn.conv2d"), "").failed
+
+
+def test_a_hanging_backend_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graft.byoc.kit.trial.DEADLINE", 0.2)
+
+    def sleep(region: Graph, inputs: Sequence[Array], outputs: Sequence[Array]) -> Results:
+        time.sleep(1)
+        return results(region, inputs)
+
+    report = conformance(Wrong("nn.relu", behave=sleep), 1)
+    assert report.failures[0].reason.startswith("no answer within")
+
+
+def test_all_operators_with_recipes_exist_and_can_be_drawn() -> None:
+    assert set(RECIPES) <= set(OPS)
+    conformance(Wrong(*sorted(RECIPES)), 3).assert_ok(strict=True)

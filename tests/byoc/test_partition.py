@@ -1,0 +1,224 @@
+"""Small graphs on which every decision is forced by its price."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.byoc.fakes import Fake, chain, conv_relu, flat
+
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.byoc.annotate import Pins
+from graft.byoc.contract import Cost, Limits, Runner, Source
+from graft.byoc.partition import (
+    Partition,
+    PartitionOptions,
+    is_host_only,
+    partition,
+    plan_of,
+    regions,
+)
+from graft.byoc.place import HOST_STEP
+from graft.byoc.price import Pricing
+from graft.byoc.store import PriceStore
+from graft.ir.graph import Graph
+from graft.rewrite.pattern import is_op
+
+HOST = Fake("host")
+SLOW = 1.0  # seconds that the host is said to take for each node
+
+
+def host_prices(graph: Graph) -> dict[str, Cost]:
+    return {
+        node.output.name: Cost(SLOW, Source.MEASURED)
+        for node in graph.nodes
+        if node.op.name != "constant"
+    }
+
+
+def fake(name: str, *ops: str, seconds: float = 0.01, limits: Limits | None = None) -> Fake:
+    table = [(op, is_op(op)) for op in ops]
+    return Fake(name, table, price=flat(seconds), limits=limits, simulated=True)
+
+
+def placed(graph: Graph, *backends: Fake, pins: tuple[str, ...] = ()) -> Partition:
+    pricing = Pricing(HOST, host_prices(graph))
+    return partition(graph, backends, pricing, PartitionOptions(Pins.parse(pins)))
+
+
+def sites(found: Partition) -> list[tuple[str, list[str]]]:
+    """Backends and operators of the chosen regions."""
+    chosen = regions(found.placement, found.choice)
+    return [(name, [node.op.name for node in nodes]) for name, nodes, _ in chosen]
+
+
+def steps() -> Graph:
+    """Operators that fuse with nothing, so that each has a price of its own on the host."""
+    return chain("nn.softmax", "nn.log_softmax", "nn.softmax", "nn.log_softmax")
+
+
+def test_what_pays_goes() -> None:
+    found = placed(steps(), fake("acc", "nn.softmax", "nn.log_softmax"))
+    assert sites(found) == [("acc", [node.op.name for node in steps().nodes])]
+    assert found.plan.predicted == pytest.approx(4 * 0.01 + HOST_STEP, rel=0.01)
+    assert found.plan.method == "exact"
+    assert found.plan.gap == pytest.approx(0.0, abs=1e-6)
+    assert not is_host_only(found.plan)
+
+
+def test_what_does_not_pay_stays() -> None:
+    found = placed(steps(), fake("acc", "nn.softmax", "nn.log_softmax", seconds=2.0))
+    assert sites(found) == []
+    assert is_host_only(found.plan)
+    assert found.plan.predicted == pytest.approx(found.plan.alternatives["host-only"])
+    assert found.plan.alternatives["greedy"] > found.plan.predicted
+
+
+def test_launches_decide() -> None:
+    """Alone, each softmax would be worth it but for the launch of its region."""
+    cheap = fake("acc", "nn.softmax", limits=Limits(launch_seconds=0.9))
+    dear = fake("acc", "nn.softmax", limits=Limits(launch_seconds=1.1))
+    assert len(sites(placed(steps(), cheap))) == 2
+    assert sites(placed(steps(), dear)) == []
+
+
+def test_transfers_decide() -> None:
+    near = fake("acc", "nn.softmax", limits=Limits(space="device", latency=0.4))
+    far = fake("acc", "nn.softmax", limits=Limits(space="device", latency=0.6))
+    assert len(sites(placed(steps(), near))) == 2
+    assert sites(placed(steps(), far)) == []
+
+
+def test_staying_on_a_device_saves_transfers() -> None:
+    """log_softmax is dearer there than here, but going home and back is dearer still."""
+    limits = Limits(space="device", latency=0.4)
+    dear = Fake(
+        "acc",
+        [("s", is_op("nn.softmax")), ("l", is_op("nn.log_softmax"))],
+        price=lambda region: Cost(1.3 if region.nodes[-1].op.name == "nn.log_softmax" else 0.01),
+        limits=limits,
+        simulated=True,
+    )
+    found = placed(steps(), dear)
+    # the last log_softmax stays at home, where its result is wanted
+    assert sites(found) == [("acc", ["nn.softmax", "nn.log_softmax", "nn.softmax"])]
+
+
+def test_two_accelerators_each_with_its_own() -> None:
+    found = placed(steps(), fake("a", "nn.softmax"), fake("b", "nn.log_softmax"))
+    assert [name for name, _ in sites(found)] == ["a", "b", "a", "b"]
+    assert set(found.plan.backends) == {"a", "b"}
+
+
+def test_of_two_that_can_the_cheaper_wins_whatever_its_priority() -> None:
+    slow = fake("slow", "nn.softmax", "nn.log_softmax", seconds=0.1)
+    fast = fake("fast", "nn.softmax", "nn.log_softmax", seconds=0.01)
+    found = placed(steps(), slow, fast)
+    assert {name for name, _ in sites(found)} == {"fast"}
+    assert {r.backend for r in plan_of(found, "greedy").regions} == {"slow"}
+
+
+def test_memory_splits_regions() -> None:
+    size = 1 * 3 * 9 * 7 * 4
+    limits = Limits(memory_bytes=2 * size)
+    found = placed(steps(), fake("acc", "nn.softmax", "nn.log_softmax", limits=limits))
+    assert [len(ops) for _, ops in sites(found)] == [2, 2]
+
+
+def test_pins() -> None:
+    accelerator = fake("acc", "nn.softmax", "nn.log_softmax")
+    graph = steps()
+    second = graph.nodes[1].output.name
+    found = placed(graph, accelerator, pins=(f"{second}=host",))
+    assert [len(ops) for _, ops in sites(found)] == [1, 2]
+    dear = fake("acc", "nn.softmax", "nn.log_softmax", seconds=9.0)
+    forced = placed(graph, dear, pins=(f"{second}=acc",))
+    assert sites(forced) == [("acc", ["nn.log_softmax"])]
+
+
+def test_pins_that_cannot_be_met() -> None:
+    graph = steps()
+    with pytest.raises(UserError, match="fits no node"):
+        placed(graph, fake("acc", "nn.softmax"), pins=("layer9/*=host",))
+    why = "acc: no pattern of acc ends in nn.log_softmax"
+    with pytest.raises(UserError, match=f"nothing can run %log_softmax .*{why}"):
+        placed(graph, fake("acc", "nn.softmax"), pins=(f"{graph.nodes[1].output.name}=acc",))
+
+
+def test_alternatives_are_priced_beside() -> None:
+    found = placed(conv_relu(), fake("acc", "nn.conv2d"))
+    assert set(found.plan.alternatives) == {"host-only", "greedy", "greedy+prune"}
+    assert all(found.plan.predicted <= s + 1e-9 for s in found.plan.alternatives.values())
+    # the region has fewer multiply-accumulates than pruning asks for
+    assert is_host_only(plan_of(found, "greedy+prune"))
+    assert not is_host_only(plan_of(found, "greedy"))
+
+
+def test_twice_the_same() -> None:
+    texts = {placed(steps(), fake("a", "nn.softmax")).plan.to_text() for _ in range(3)}
+    assert len(texts) == 1
+
+
+class Sleepy(Fake):
+    """Takes the same time for whatever region it is given."""
+
+    def load(self, blob: bytes) -> Runner:
+        run = super().load(blob)
+
+        def later(inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array] | None:
+            time.sleep(0.01)
+            return run(inputs, outputs)
+
+        return later
+
+
+class OneByOne(Fake):
+    """Compiles single nodes, and nothing larger."""
+
+    def compile(self, region: Graph) -> bytes:
+        if len(region.nodes) > 1:
+            raise RuntimeError("one at a time")
+        return super().compile(region)
+
+
+SOFTMAXES = [(op, is_op(op)) for op in ("nn.softmax", "nn.log_softmax")]
+
+
+def measured(backend: Fake, folder: Path, host: float) -> Partition:
+    graph = steps()
+    costs = dict.fromkeys(host_prices(graph), Cost(host, Source.MEASURED))
+    pricing = Pricing(HOST, costs, PriceStore(folder, "m"))
+    return partition(graph, [backend], pricing, PartitionOptions())
+
+
+def test_a_region_may_be_cheaper_than_its_parts_together(tmp_path: Path) -> None:
+    """Node by node the host is faster; in one piece the accelerator is."""
+    found = measured(Sleepy("acc", SOFTMAXES), tmp_path, host=0.006)
+    assert [len(ops) for _, ops in sites(found)] == [4]
+    assert found.plan.predicted < 0.02 < found.plan.alternatives["host-only"]
+    assert found.plan.alternatives["greedy"] == pytest.approx(found.plan.predicted)
+    assert found.bill().total == pytest.approx(found.plan.predicted)
+
+
+def test_what_runs_only_in_parts_is_not_planned_whole(tmp_path: Path) -> None:
+    found = measured(OneByOne("acc", SOFTMAXES), tmp_path, host=1.0)
+    assert "greedy" not in found.plan.alternatives
+    assert all(len(ops) == 1 for _, ops in sites(found))
+    assert found.plan.predicted <= found.plan.alternatives["host-only"]
+
+
+def test_regions_are_measured_whole_and_chosen_again(tmp_path: Path) -> None:
+    """Nothing is declared: prices come from running, first of parts, then of regions."""
+    graph = steps()
+    backend = Fake("acc", [(op, is_op(op)) for op in ("nn.softmax", "nn.log_softmax")])
+    store = PriceStore(tmp_path, "m")
+    pricing = Pricing(HOST, host_prices(graph), store)
+    found = partition(graph, [backend], pricing, PartitionOptions())
+    (region,) = found.plan.regions
+    assert region.source == "measured"
+    whole = sum(1 for _ in tmp_path.iterdir())
+    assert whole == 3  # softmax, log_softmax, and all four together
+    assert found.bill().total == pytest.approx(found.plan.predicted)

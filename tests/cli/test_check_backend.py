@@ -1,0 +1,82 @@
+"""`graft check --backend`: reports, exit codes, and options that make no sense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from tests.byoc.kit.wrong import Wrong, without
+
+from graft.byoc.contract import Match
+from graft.byoc.discover import register_backend, unregister_backend
+from graft.cli.main import main
+from graft.ir.parser import from_text
+from graft.rewrite.rule import Refusal
+
+
+class Picky(Wrong):
+    """Accepts no addition."""
+
+    def supports(self, match: Match) -> Refusal | None:
+        return Refusal("sums are not for us") if match.root.op.name == "add" else None
+
+
+@pytest.fixture(autouse=True)
+def backends() -> Iterator[None]:
+    made = {
+        "good": Wrong("nn.relu", "add"),
+        "bad": Wrong("nn.conv2d", behave=without("strides", (1, 1))),
+        "picky": Picky("nn.relu", "add"),
+    }
+    for name, backend in made.items():
+        backend.name = name
+        register_backend(backend)
+    yield
+    for name in made:
+        unregister_backend(name)
+
+
+def test_a_good_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--backend", "good", "--examples", "4", "--strict"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("good 1: 2 patterns, 16 graphs tried, ")
+    assert lines[0].endswith(" 0 failures (seed 0)")
+    assert [line.split()[0] for line in lines[1:]] == ["nn.relu", "add", "combined"]
+
+
+def test_a_bad_backend_is_shown_a_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--backend", "bad", "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["ok"] is False
+    failure = facts["failures"][0]
+    assert failure["pattern"] == "nn.conv2d"
+    (node,) = from_text(failure["graph"]).nodes
+    assert node.op.name == "nn.conv2d"
+    assert main(["check", "--backend", "bad"]) == 1
+    assert "FAILED nn.conv2d: its result %conv2d differs" in capsys.readouterr().out
+
+
+def test_untested_patterns_fail_only_strictly(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--backend", "picky", "--examples", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "× sums are not for us" in out
+    assert "warning: no example of add was accepted: it is untested" in out
+    assert main(["check", "--backend", "picky", "--examples", "3", "--strict"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--backend", "goood"], 1, "there is no backend 'goood'\n  hint: did you mean 'good'?"),
+        (["model.onnx", "--backend", "good"], 2, "a model and --backend are given"),
+        ([], 2, "what is to be checked?"),
+        (["model.onnx", "--strict"], 2, "--examples and --strict are about --backend NAME"),
+        (["--backend", "good", "--examples", "0"], 2, "'0' is not a positive whole number"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *arguments]) == code
+    assert message in capsys.readouterr().err

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from tests.byoc.explained import STRANGE, network
+from tests.cli.tiny import TWO_INPUTS, saved
+
+from graft.cli.main import main
+
+PLACED = ("--target", "simnpu,host", "--pin", "first/Conv=simnpu")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "small.onnx"
+    onnx.save(network(), path)
+    return str(path)
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["explain", *arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    assert main(["explain", *arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+def test_text_begins_with_the_summary_and_fits(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = told(capsys, model, *PLACED).splitlines()
+    assert lines[0] == "small"
+    assert lines[1].startswith("  simnpu (simulated): ")
+    assert max(map(len, lines)) <= 100
+    titles = [line for line in lines[1:] if line and not line.startswith(" ")]
+    assert titles[:3] == ["Where the time goes", "Plans", "Regions"]
+    assert "What keeps nodes on the host" in titles
+    exact = next(line for line in lines if line.startswith("  exact"))
+    assert "(simulated)" in exact
+    region = next(line for line in lines if line.startswith("  simnpu_0"))
+    assert "(simulated)" in region
+
+
+def test_one_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, model, *PLACED, "--node", STRANGE)
+    assert "runs on   host" in text
+    assert "Refusals\n  simnpu: no pattern of simnpu ends in nn.softmax" in text
+    by_value = told(capsys, model, *PLACED, "--node", "s")
+    assert by_value.splitlines()[1:5] == text.splitlines()[1:5]
+    facts = json.loads(told(capsys, model, *PLACED, "--node", "%s", "--json"))
+    assert facts["op"] == "nn.softmax"
+
+
+def test_a_misspelt_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = refused(capsys, 1, model, *PLACED, "--node", "first/Rellu")
+    assert "the optimised model has no node 'first/Rellu'" in text
+    assert "did you mean 'first/Relu'?" in text
+
+
+def test_json_and_page(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    facts = json.loads(told(capsys, model, *PLACED, "--json", "--html", str(page)))
+    assert [backend["name"] for backend in facts["backends"]] == ["simnpu", "host"]
+    assert facts["backends"][0]["simulated"] is True
+    assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert str(page) in told(capsys, model, *PLACED, "--html", str(page)).splitlines()[-1]
+
+
+def test_a_model_that_has_no_native_code_is_explained_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = told(capsys, saved(tmp_path, TWO_INPUTS), "--target", "simnpu")
+    assert "the device wants static shapes" in " ".join(text.split())
+    assert "host: 3 nodes" in text
+
+
+def test_end_to_end_times(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A simulated device has none: only what really runs is measured."""
+    facts = json.loads(told(capsys, model, *PLACED, "--measure", "--json"))
+    assert [total["measured"] for total in facts["totals"]] == [None] * len(facts["totals"])
+    assert facts["demotions"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["m.onnx"], 2, "required: --target"),
+        (["m.onnx", "--target", ""], 2, "'' is no list of backends"),
+        (["m.onnx", "--target", "simnpo"], 2, "did you mean 'simnpu'?"),
+        (["m.onnx", "--target", "reference"], 2, "runs whole models"),
+        (["missing.onnx", "--target", "simnpu"], 1, "missing.onnx"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(capsys, code, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("pin", "message"),
+    [
+        ("nowhere*=host", "the pin 'nowhere*=host' fits no node of the model"),
+        ("first", "the pin 'first' cannot be read"),
+        (f"{STRANGE}=simnpu", "nothing can run %s (nn.softmax)"),
+    ],
+)
+def test_pins_that_cannot_hold(
+    pin: str, message: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(capsys, 1, model, "--target", "simnpu,host", "--pin", pin)

@@ -1,0 +1,194 @@
+"""The options on placement that `compile`, `run`, `check` and `bench` share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from tests.byoc.explained import network
+
+from graft.backends.simnpu.backend import SimNpu
+from graft.byoc.contract import Runner
+from graft.byoc.discover import register_backend, unregister_backend
+from graft.byoc.plan import parse_plan
+from graft.cli.main import main
+
+PLACED = ("--target", "simnpu,host", "--pin", "first/Conv=simnpu")
+
+
+class Wrong(SimNpu):
+    """Compiles, and then computes nonsense."""
+
+    name = "wrong"
+
+    def load(self, blob: bytes) -> Runner:
+        def run(_inputs: Any, outputs: Any) -> None:
+            for one in outputs:
+                one[...] = 42
+
+        return run
+
+
+@pytest.fixture
+def wrong() -> Iterator[None]:
+    register_backend(Wrong)
+    yield
+    unregister_backend("wrong")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "small.onnx"
+    onnx.save(network(), path)
+    return str(path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    assert main(list(arguments)) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_run_with_an_accelerator(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.plan"
+    facts = json.loads(said(capsys, "run", model, *PLACED, "--save-plan", str(file), "--json"))
+    assert facts["placement"]["simnpu"] > 0
+    alone = json.loads(said(capsys, "run", model, "--json"))
+    for key in ("min", "max", "mean"):
+        assert facts["outputs"][0][key] == pytest.approx(alone["outputs"][0][key], rel=1e-3)
+    plan = parse_plan(file.read_text("utf-8"))
+    assert {region.backend for region in plan.regions} == {"simnpu"}
+    again = json.loads(
+        said(capsys, "run", model, "--target", "simnpu,host", "--plan", str(file), "--json")
+    )
+    assert again["placement"] == facts["placement"]
+
+
+def test_a_compiled_file_with_regions_runs(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.graft"
+    facts = json.loads(said(capsys, "compile", model, "-o", str(file), *PLACED, "--json"))
+    assert facts["placement"]["simnpu"] > 0
+    made = json.loads(said(capsys, "run", str(file), "--json"))
+    alone = json.loads(said(capsys, "run", model, "--json"))
+    assert made["outputs"][0]["max"] == pytest.approx(alone["outputs"][0]["max"], rel=1e-3)
+
+
+def test_the_stages_of_placement(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, "compile", model, "--emit", "plan", *PLACED)
+    plan = parse_plan(text)
+    assert plan.to_text() == text
+    file = tmp_path / "small.plan"
+    file.write_text(text, encoding="utf-8")
+    parted = said(
+        capsys,
+        *("compile", model, "--emit", "partitioned"),
+        *("--target", "simnpu,host", "--plan", str(file)),
+    )
+    assert parted.count(" = region(") == len(plan.regions)
+    assert "simnpu_0" in parted
+
+
+def test_check_with_an_accelerator(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "check", model, *PLACED).endswith("Graft and ONNX Runtime agree.\n")
+
+
+def test_wrong_results_go_back_to_the_host_and_are_told(
+    wrong: None, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--target", "wrong,host", "--pin", "first/Conv=wrong")
+    assert main(["run", model, *arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "graft: warning: wrong_0 goes back to the host: its result" in captured.err
+    assert "wrong" not in json.loads(captured.out)["placement"]
+
+
+def test_no_check_trusts(wrong: None, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--target", "wrong,host", "--pin", "first/Conv=wrong", "--no-check", "--json")
+    facts = json.loads(said(capsys, "run", model, *arguments))
+    assert facts["placement"]["wrong"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "m", "--pin", "a=host"], "--pin is about backends other than the host"),
+        (["check", "m", "--measure"], "--measure is about backends other than the host"),
+        (["run", "m", "--target", "host", "--no-check"], "--no-check is about backends other"),
+        (["run", "m", "--target", "reference,simnpu"], "the reference evaluator runs whole"),
+        (["run", "m", "--target", "a,,b"], "'a,,b' is no list of backends"),
+        (["run", "m", "--target", "simnpo,host"], "did you mean 'simnpu'?"),
+        (["check", "m", "--target", "simnpo"], "did you mean 'simnpu'?"),
+        (["bench", "m", "--target", "simnpo"], "did you mean 'simnpu'?"),
+        (["compile", "m", "-o", "m.graft", "--target", "simnpo"], "did you mean 'simnpu'?"),
+        (["run", "m.graft", "--pin", "a=host"], "--pin is for models"),
+        (["run", "m", "--target", "simnpu", "--fallback", "moon"], "invalid choice: 'moon'"),
+        (
+            ["run", "m", "--target", "simnpu", "--plan", "p", "--pin", "a=host"],
+            "--plan replays a plan, and --pin is for choosing one",
+        ),
+        (["compile", "m", "--emit", "plan"], "--emit plan wants a backend beside the host"),
+        (["compile", "m", "--emit", "loops", "--target", "simnpu"], "--target is for --emit plan"),
+        (
+            ["compile", "m", "--emit", "plan", "--target", "simnpu", "--plan", "p"],
+            "--emit plan chooses a plan",
+        ),
+        (
+            ["compile", "m", "--emit", "plan", "--target", "simnpu", "--measure"],
+            "--measure is for saving a .graft file",
+        ),
+        (
+            ["compile", "m", "-o", "m.graft", "--target", "simnpu", "--machine", "aarch64"],
+            "--machine is for the host alone",
+        ),
+        (["bench", "m", "n", "--target", "simnpu", "--save-plan", "p"], "is for one model"),
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(capsys, 2, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "this is no plan"),
+        ("graft plan 1\nmodel 0\n", "the plan was made for another model"),
+    ],
+)
+def test_plans_that_cannot_be_replayed(
+    text: str, message: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.plan"
+    file.write_text(text, encoding="utf-8")
+    arguments = ("run", model, "--target", "simnpu", "--plan", str(file))
+    assert message in refused(capsys, 1, *arguments)
+    assert "cannot be read" in refused(capsys, 1, *arguments[:-1], str(tmp_path / "none"))
+
+
+def test_bench_measures_what_was_asked_for(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.plan"
+    options = ("--peers", "onnxruntime", "--seconds", "0", "--rounds", "1", "--threads", "1")
+    text = said(capsys, "bench", model, *PLACED, *options, "--save-plan", str(file))
+    assert "simnpu: " in text
+    assert parse_plan(file.read_text("utf-8")).regions

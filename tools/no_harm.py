@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Runs each chosen plan beside the host alone and beside everything offloaded.
+
+    python tools/no_harm.py [--networks NAMES] [--backends NAMES] [--seconds S] [--threads N]
+                            [--quick] [--write]
+
+For every network and every backend that can run here: the network is partitioned, the host alone,
+the greedy plan (all that can be offloaded) and the chosen plan are compiled, and the three run in
+turns in one process, so that all see the same neighbours. The time of a contender is its median.
+`--write` puts the table into docs/benchmarks.md between its markers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from bench_pages import (
+    DOCUMENT,
+    MODELS,
+    add_common_arguments,
+    chosen_pages,
+    paragraph,
+    parsed,
+    table,
+)
+from graft import __version__
+from graft.backends.host.backend import HostBackend
+from graft.backends.host.options import HostOptions
+from graft.base.dtypes import Array
+from graft.byoc.choose import TIME_LIMIT
+from graft.byoc.discover import backend_named, find_backends
+from graft.byoc.measure import race
+from graft.byoc.partition import plan_of
+from graft.byoc.plan import Plan
+from graft.cli.bench_machine import this_machine
+from graft.cli.report import seconds_text
+from graft.compiler import Grafting, compile, partition_graph
+from graft.frontends.onnx.importer import import_model
+from graft.ir.graph import Graph
+from graft.module import Module
+from graft.passes.pipeline import optimize
+from graft.runtime.regions import Policy
+
+BACKENDS = ("onednn", "openvino")
+SECONDS = 10.0
+NOISE = 0.03  # what two equal programs may differ by
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One network with one backend: what was thought and what was measured."""
+
+    network: str
+    backend: str
+    regions: int
+    predicted: float
+    host: float
+    offloaded: float
+    chosen: float
+
+    @property
+    def harm(self) -> float:
+        """By how much the chosen plan is slower than the better of the others."""
+        return self.chosen / min(self.host, self.offloaded) - 1
+
+    @property
+    def error(self) -> float:
+        """By how much the prediction is off."""
+        return self.predicted / self.chosen - 1
+
+
+def main() -> None:
+    options = _options()
+    pages = chosen_pages(options.write)
+    names = [name for name in options.backends if _runs_here(name)]
+    found = []
+    for network in options.networks:
+        for name in names:
+            print(f"  {network} with {name}: ", end="", flush=True)
+            found.append(outcome(network, name, options))
+            print(_in_short(found[-1]), flush=True)
+    lines = report(found, this_machine(), options.threads)
+    print("\n".join(["", *lines]))
+    pages.replace(DOCUMENT, "no-harm", lines)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0], allow_abbrev=False
+    )
+    add_common_arguments(parser)
+    parser.add_argument(
+        "--backends",
+        metavar="NAMES",
+        type=lambda text: text.split(","),
+        default=list(BACKENDS),
+        help=f"separated by commas (default {','.join(BACKENDS)})",
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="S",
+        type=float,
+        default=SECONDS,
+        help=f"to run each contender for (default {SECONDS:g})",
+    )
+    options = parsed(parser)
+    if options.quick:
+        options.seconds = min(options.seconds, 1.0)
+    return options
+
+
+def _runs_here(name: str) -> bool:
+    backend = find_backends().backends.get(name)
+    missing = "it is not installed" if backend is None else backend.missing()
+    if missing:
+        print(f"without {name}: {missing}", flush=True)
+    return not missing
+
+
+def outcome(network: str, backend: str, options: argparse.Namespace) -> Outcome:
+    """Three plans of one network, side by side."""
+    graph = optimize(import_model(MODELS / f"{network}.onnx"))
+    target = [backend, "host"]
+    build = partial(compile, graph, threads=options.threads)
+    chosen = build(target)
+    contenders = {
+        "host": build(),
+        "offloaded": build(target, plan=_greedy(graph, backend, options.threads)),
+        "chosen": chosen,
+    }
+    feeds = _feeds(chosen)
+    runs = {name: partial(module.run, None, feeds) for name, module in contenders.items()}
+    times = race(runs, options.seconds)
+    plan = chosen.placement.plan
+    assert plan is not None
+    return Outcome(
+        network,
+        backend,
+        len(chosen.placement.regions),
+        plan.predicted,
+        times["host"],
+        times["offloaded"],
+        times["chosen"],
+    )
+
+
+def _greedy(graph: Graph, backend: str, threads: int) -> Plan:
+    """The plan that offloads all it can."""
+    found = find_backends()
+    host = HostBackend(HostOptions(threads))
+    asked = Grafting((), None, False, Policy(), True, TIME_LIMIT, lambda _text: None)
+    parted = partition_graph(graph, [backend_named(backend, found)], host, asked)
+    return plan_of(parted, "greedy")
+
+
+def _feeds(module: Module) -> dict[str, Array]:
+    draw = np.random.default_rng(0)
+    return {
+        argument.name: draw.standard_normal(argument.shape).astype(np.float32)
+        for argument in module.get_inputs()
+    }
+
+
+def report(found: Sequence[Outcome], machine: object, threads: int) -> list[str]:
+    """The table, and how far it keeps what is promised."""
+    header = (
+        "network",
+        "backend",
+        "regions",
+        "host alone",
+        "all offloaded",
+        "chosen",
+        "beside the better",
+        "predicted",
+        "off by",
+    )
+    rows = [
+        (
+            one.network,
+            one.backend,
+            str(one.regions),
+            seconds_text(one.host),
+            seconds_text(one.offloaded),
+            seconds_text(one.chosen),
+            f"{one.harm:+.1%}",
+            seconds_text(one.predicted),
+            f"{one.error:+.0%}",
+        )
+        for one in found
+    ]
+    harmed = [f"{one.network} with {one.backend}" for one in found if one.harm > NOISE]
+    verdict = (
+        f"No chosen plan is more than {NOISE:.0%} slower than the better of the other two."
+        if not harmed
+        else f"More than {NOISE:.0%} slower than the better of the other two: {', '.join(harmed)}."
+    )
+    where = (
+        f"{verdict} Medians, all contenders in turns in one process, made on"
+        f" {datetime.date.today().isoformat()} on {machine}, with {threads} threads, by"
+        f" `python tools/no_harm.py --write` with Graft {__version__}."
+    )
+    return [*table(header, rows), "", *paragraph(where)]
+
+
+def _in_short(one: Outcome) -> str:
+    times: Mapping[str, float] = {
+        "host": one.host,
+        "offloaded": one.offloaded,
+        "chosen": one.chosen,
+        "predicted": one.predicted,
+    }
+    return ", ".join(f"{name} {seconds_text(value)}" for name, value in times.items())
+
+
+if __name__ == "__main__":
+    main()
