@@ -33,6 +33,7 @@ from graft.ir.graph import Graph
 from graft.llvm.cache import default_folder
 from graft.llvm.target import HOST
 from graft.module import Module, PlacedRegion, Placement, Program, Signature
+from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
 from graft.runtime.regions import Policy
 
@@ -86,9 +87,10 @@ def compile(
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
-    `time_limit` seconds. The chosen plan is run against the host alone, with `measure` against all
-    plans that were priced, and the fastest is kept. `check` compares every region with the host
-    before it is trusted, and `fallback` says what happens when one fails later: "host" or "error".
+    `time_limit` seconds. The chosen plan is run against the host alone and against everything
+    offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
+    compares every region with the host before it is trusted, and `fallback` says what happens when
+    one fails later: "host" or "error".
     `deadline` is how many seconds a region may take. `report` is told what is being done.
     """
     names = [target] if isinstance(target, str) else list(target)
@@ -96,6 +98,8 @@ def compile(
     asked = Grafting(pins, plan, measure, Policy(fallback, deadline), check, time_limit, report)
     accelerators = _accelerators(names)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    if accelerators:
+        graph = duplicate_dequantize(graph)
     if REFERENCE in names:
         return _on_reference(graph, names, options, strict)
 
@@ -139,6 +143,8 @@ def study(
     the plans are put to work and run end to end."""
     accelerators = _accelerators([target] if isinstance(target, str) else target)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    if accelerators:
+        graph = duplicate_dequantize(graph)
     host = HostBackend(HostOptions(threads))
     asked = Grafting(pins, None, measure, Policy(), True, TIME_LIMIT, report)
     found = partition_graph(graph, accelerators, host, asked)
@@ -192,7 +198,7 @@ def _plans(found: Partition, accelerators: Sequence[Backend], asked: Grafting) -
     """The chosen plan, and others to be measured beside it; equal ones once."""
     plans = [found.plan]
     if not any(backend.simulated for backend in accelerators):
-        others = found.alternatives if asked.measure else {"host-only"}
+        others = found.alternatives if asked.measure else {"host-only", "greedy"}
         plans += [plan_of(found, name) for name in others if name in found.alternatives]
     distinct = {plan.regions: plan for plan in reversed(plans)}
     return [plan for plan in plans if distinct[plan.regions] is plan]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 
@@ -57,7 +58,7 @@ def here(name: str) -> str:
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
-    monkeypatch.setitem(__import__("sys").modules, __name__, request.module)
+    monkeypatch.setitem(sys.modules, __name__, request.module)
     yield
     unregister_backend("good")
     unregister_backend("fake")

@@ -12,6 +12,7 @@ from graft.byoc.explain import carried_seconds, explain, nodes_like, region_node
 from graft.byoc.explain_flips import Flip, Hint
 from graft.byoc.explain_html import to_html
 from graft.byoc.explain_words import (
+    by_parts_note,
     flip_price,
     flip_text,
     hint_text,
@@ -82,6 +83,9 @@ def test_measured_times_and_demotions_are_told() -> None:
     assert measured["greedy"] is None
     assert found.demotions == (demotion,)
     assert "measured 250 ms" in summary(found)
+    assert quality(found) == "proven best at these prices"
+    slower = explain(studied().found, {"exact": 0.25, "greedy": 0.125})
+    assert quality(slower).endswith("; but end to end greedy is the fastest, which is what runs")
 
 
 def test_flips_are_exact_and_sorted() -> None:
@@ -161,6 +165,10 @@ def test_sentences() -> None:
     assert flip_text(flip) == "host → simnpu: a + b + c + 2 more"
     assert flip_price(found, flip) == "at most +2 µs (simulated)"
     assert flip_text(replace(flip, region="npu_1")) == "host → simnpu: all of npu_1 (5 nodes)"
+    assert by_parts_note(replace(found, flips=(flip,))) == ""
+    gain = replace(flip, extra_seconds=-3e-3)
+    assert flip_price(found, gain) == "-3 ms (simulated) by its parts"
+    assert by_parts_note(replace(found, flips=(flip, gain))).startswith("minus: cheaper by")
     launch = Hint("simnpu", "launch", 7e-5, 2e-5, 3, 1e-3)
     assert hint_text(found, launch) == (
         "if a launch on simnpu took less than 20 µs (simulated) (now 70 µs (simulated)),"
@@ -168,6 +176,7 @@ def test_sentences() -> None:
     )
     transfer = Hint("simnpu", "transfer", 1.0, 0.25, 1, 1e-3)
     assert "less than 25% of now, a plan of 1 region would" in hint_text(found, transfer)
+    assert all(one.op != "nn.conv2d" for one in found.obstacles if "pin" in one.reason)
     assert any(
         obstacle_text(one).startswith("simnpu refuses 1 × nn.softmax (") for one in found.obstacles
     )

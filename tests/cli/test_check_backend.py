@@ -80,3 +80,26 @@ def test_mistakes(
 ) -> None:
     assert main(["check", *arguments]) == code
     assert message in capsys.readouterr().err
+
+
+_DYING = """
+import os, signal, sys
+open(sys.argv[-1], "w").write("add\\ngraph @example() {}\\n")
+os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_a_backend_that_takes_its_process_down(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("graft.cli.check_backend._CHILD", _DYING)
+    assert main(["check", "--backend", "simnpu", "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["failures"] == [
+        {
+            "pattern": "add",
+            "reason": "it takes the whole process down (SIGSEGV)",
+            "graph": "graph @example() {}\n",
+            "nodes": 0,
+        }
+    ]

@@ -54,3 +54,12 @@ def test_an_error_clears_the_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert stream.getvalue().endswith("\r\x1b[K")
+
+
+def test_what_exactly_is_being_done_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    monkeypatch.setattr(module, "SECONDS_BETWEEN", 0.02)
+    with status("compiling m.onnx") as tell:
+        tell("pricing 1 of 9")
+        time.sleep(0.2)
+    assert "compiling m.onnx: pricing 1 of 9 ... 0 s" in stream.getvalue()

@@ -333,7 +333,7 @@ def _totals(found: Partition, measured: Mapping[str, float]) -> list[Total]:
 def _obstacles(nodes: Sequence[NodeFacts]) -> list[Obstacle]:
     """What keeps most of the host's time on the host."""
     counts: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for node in nodes:
+    for node in (one for one in nodes if one.backend == HOME):
         able = {option.backend for option in node.alternatives}
         seconds = sum(_per_node(option) for option in node.alternatives if option.chosen)
         for backend in {refused.backend for refused in node.refusals} - able:

@@ -21,7 +21,7 @@ MOST_FLIPS = 10
 _TOTAL_SECONDS = 4.0  # for all flips together
 _FLIP_SECONDS = 1.0  # for one
 _MOST_PER_KIND = 5  # nodes brought to accelerators, nodes brought home, regions brought home
-_NOTHING = 1e-12
+NOTHING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Flip:
     """A change of mind: nodes moved to another backend, and what the best such plan costs more.
 
     `region` names what moves where that is a whole region; `proven` says whether no plan with the
-    nodes there is cheaper."""
+    nodes there is cheaper. Less than nothing means cheaper by the prices of parts, where whole
+    regions, once measured, have spoken for the plan that was chosen."""
 
     nodes: tuple[str, ...]
     region: str
@@ -70,7 +71,7 @@ def flips(found: Partition) -> list[Flip]:
                     label,
                     problem.sites[here[nodes[0]]].name,
                     problem.sites[site].name,
-                    max(0.0, other.seconds - found.choice.seconds),
+                    other.seconds - found.choice.seconds,
                     other.proven,
                 )
             )
@@ -242,10 +243,10 @@ def _hint(found: Partition, site: int, quantity: str, changed: Problem) -> Hint 
         return None
     floor = bill(changed, chosen.options, chosen.stages).total
     gained = floor - other.seconds  # with the quantity at nothing
-    if gained <= max(_NOTHING, 1e-6 * chosen.seconds):
+    if gained <= max(NOTHING, 1e-6 * chosen.seconds):
         return None
     dearer = bill(problem, other.options, other.stages).total - chosen.seconds  # as it is now
-    if dearer <= _NOTHING:
+    if dearer <= NOTHING:
         return None
     threshold = gained / (gained + dearer)
     sites = site_of(problem, other.options)

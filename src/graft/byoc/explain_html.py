@@ -15,6 +15,7 @@ from typing import Any
 from graft.byoc.explain import Explanation, NodeFacts
 from graft.byoc.explain_layout import NODE_HEIGHT, NODE_WIDTH, layout
 from graft.byoc.explain_words import (
+    by_parts_note,
     flip_price,
     flip_text,
     hint_text,
@@ -97,7 +98,10 @@ def _facts(explanation: Explanation) -> dict[str, Any]:
             }
             for flip in explanation.flips
         ],
-        "hints": [hint_text(explanation, hint) for hint in explanation.hints],
+        "hints": [
+            *filter(None, [by_parts_note(explanation)]),
+            *(hint_text(explanation, hint) for hint in explanation.hints),
+        ],
         "obstacles": [obstacle_text(obstacle) for obstacle in explanation.obstacles],
         "demotions": [
             f"{one.label} went back to the host: {one.reason}" for one in explanation.demotions

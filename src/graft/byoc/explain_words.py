@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from graft.byoc.contract import HOME
 from graft.byoc.explain import BackendFacts, Explanation, Obstacle
-from graft.byoc.explain_flips import Flip, Hint
+from graft.byoc.explain_flips import NOTHING, Flip, Hint
 
 SIMULATED = "(simulated)"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
@@ -47,10 +47,15 @@ def _share(explanation: Explanation, backend: BackendFacts) -> str:
 
 
 def quality(explanation: Explanation) -> str:
-    """What is proven about the plan."""
+    """What is proven about the plan, and what measuring said."""
+    told = f"within {explanation.gap:.2%} of the best at these prices"
     if explanation.gap <= 1e-6:
-        return "proven best at these prices"
-    return f"within {explanation.gap:.2%} of the best at these prices"
+        told = "proven best at these prices"
+    ran = {t.scheme: t.measured for t in explanation.totals if t.measured is not None}
+    fastest = min(ran, key=ran.__getitem__, default="")
+    if fastest and fastest != explanation.totals[0].scheme:
+        told += f"; but end to end {fastest} is the fastest, which is what runs"
+    return told
 
 
 def flip_text(flip: Flip) -> str:
@@ -65,8 +70,20 @@ def flip_text(flip: Flip) -> str:
 
 def flip_price(explanation: Explanation, flip: Flip) -> str:
     """What a change of mind costs."""
-    extra = time_text(flip.extra_seconds, explanation.simulated)
+    extra = time_text(abs(flip.extra_seconds), explanation.simulated)
+    if flip.extra_seconds < -NOTHING:
+        return f"-{extra} by its parts"
     return f"+{extra}" if flip.proven else f"at most +{extra}"
+
+
+def by_parts_note(explanation: Explanation) -> str:
+    """What to think of flips that seem to save time; empty where there are none."""
+    if all(flip.extra_seconds >= -NOTHING for flip in explanation.flips):
+        return ""
+    return (
+        "minus: cheaper by the prices of its parts; measured as a whole, the chosen plan was the"
+        " fastest of those tried"
+    )
 
 
 def hint_text(explanation: Explanation, hint: Hint) -> str:

@@ -7,14 +7,22 @@ and equal the reference.
 from __future__ import annotations
 
 import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 from graft.byoc.discover import backend_named, find_backends
-from graft.byoc.kit import Report, conformance
+from graft.byoc.kit import Failure, PatternReport, Report, conformance
 from graft.cli.report import print_json, print_lines
 from graft.cli.status import status
 from graft.cli.usage import UsageError, positive
+from graft.ir.graph import Graph
+from graft.ir.printer import to_text
 
 _EXAMPLES = 20
+_HERE = "this process"  # the origin of backends that no package announces
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,15 +55,46 @@ def wants_backend(options: argparse.Namespace) -> bool:
 
 def check_backend(options: argparse.Namespace) -> int:
     """Check the backend and print the report; gives the exit code."""
-    backend = backend_named(options.backend, find_backends())
-    with status(f"checking {backend.name}") as tell:
-        report = conformance(backend, options.examples or _EXAMPLES, options.seed or 0, tell)
-    if options.json:
+    found = find_backends()
+    backend = backend_named(options.backend, found)
+    examples, seed = options.examples or _EXAMPLES, options.seed or 0
+    if found.origins[backend.name] == _HERE:
+        with status(f"checking {backend.name}") as tell:
+            return _print(conformance(backend, examples, seed, tell), options.strict, options.json)
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Path(folder) / "graph"
+        flags = [str(int(options.strict)), str(int(options.json))]
+        command = [sys.executable, "-c", _CHILD, backend.name, str(examples), str(seed), *flags]
+        code = subprocess.run([*command, str(journal)], check=False).returncode
+        if code >= 0 or not journal.exists():
+            return code
+        pattern, _, text = journal.read_text("utf-8").partition("\n")
+    reason = f"it takes the whole process down ({signal.Signals(-code).name})"
+    failure = Failure(pattern, reason, text)
+    none = PatternReport("combined")
+    dead = Report(backend.name, backend.version, seed, (), none, (failure,))
+    return _print(dead, options.strict, options.json)
+
+
+# A backend may bring its process down; so it gets one of its own.
+_CHILD = "import sys; from graft.cli.check_backend import child; sys.exit(child(*sys.argv[1:]))"
+
+
+def child(name: str, examples: str, seed: str, strict: str, as_json: str, journal: str) -> int:
+    """The check itself, which notes every graph before it is tried."""
+    backend = backend_named(name, find_backends())
+
+    def note(pattern: str, graph: Graph) -> None:
+        Path(journal).write_text(f"{pattern}\n{to_text(graph).text}", encoding="utf-8")
+
+    with status(f"checking {name}") as tell:
+        report = conformance(backend, int(examples), int(seed), tell, note)
+    return _print(report, strict == "1", as_json == "1")
+
+
+def _print(report: Report, strict: bool, as_json: bool) -> int:
+    if as_json:
         print_json(report.to_json())
     else:
         print_lines(report.lines())
-    return 0 if _passes(report, options.strict) else 1
-
-
-def _passes(report: Report, strict: bool) -> bool:
-    return report.ok and not (strict and report.untested)
+    return 0 if report.ok and not (strict and report.untested) else 1

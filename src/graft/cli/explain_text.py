@@ -9,6 +9,7 @@ from graft.byoc.contract import HOME
 from graft.byoc.explain import Explanation, NodeFacts
 from graft.byoc.explain_words import (
     SIMULATED,
+    by_parts_note,
     flip_price,
     flip_text,
     hint_text,
@@ -104,7 +105,8 @@ def _regions(found: Explanation) -> list[str]:
 def _changes(found: Explanation) -> list[str]:
     rows = [(flip_price(found, flip), flip_text(flip)) for flip in found.flips]
     lines = [_cut(line, _INSIDE) for line in table(rows, right=(0,))]
-    return [*lines, *_items(hint_text(found, hint) for hint in found.hints)]
+    told = [by_parts_note(found), *(hint_text(found, hint) for hint in found.hints)]
+    return [*lines, *_items(text for text in told if text)]
 
 
 def node_lines(found: Explanation, node: NodeFacts) -> Iterator[str]:

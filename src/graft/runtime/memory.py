@@ -46,3 +46,17 @@ def aligned_copy(array: Array, alignment: int = ALIGNMENT) -> Array:
     copy = aligned_empty(array.shape, array.dtype, alignment)
     copy[...] = array
     return copy
+
+
+class _Unlocked:
+    """An array's memory without the mark that it is read-only."""
+
+    def __init__(self, array: Array) -> None:
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+        self.array = array
+
+
+def unlocked(array: Array) -> Array:
+    """The same memory as a writable array, for libraries that take no other and only read it."""
+    return np.asarray(_Unlocked(array))

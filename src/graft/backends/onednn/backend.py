@@ -26,8 +26,8 @@ _BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1, "maximum": 0x1FFF2, "minimum": 0
 _BINARY |= {"divide": 0x1FFF4, "subtract": 0x1FFF5}
 _SOFTMAX = {"nn.softmax": 0x30000, "nn.log_softmax": 0x30001}
 _LINEAR, _GELU_BY_TANH, _MAXIMUM, _MEAN_WITH_PADS, _MEAN = 0x26, 0x2B, 0x1FF, 0x2FF, 0x3FF
-_INFERENCE, _DIRECT, _SCALE_AND_SHIFT = 96, 1, 6
-_SOURCE, _SECOND, _WEIGHTS, _SCALE, _SHIFT, _MULTIPLE, _POST = 1, 2, 33, 51, 52, 1024, 32768
+_INFERENCE, _DIRECT, _SCALE_AND_SHIFT, _SOURCE, _SECOND, _WEIGHTS = 96, 1, 6, 1, 2, 33
+_SCALE, _SHIFT, _MULTIPLE, _POST = 51, 52, 1024, 32768
 
 _CONVOLUTIONS, _PRODUCTS = ("nn.conv1d", "nn.conv2d", "nn.conv3d"), ("nn.dense", "nn.batch_matmul")
 _POOLS = tuple(f"nn.{kind}_pool{rank}d" for rank in (1, 2, 3) for kind in ("max", "avg"))

@@ -148,7 +148,7 @@ class Region:
         return copy
 
     def _reorder(self, source: _Value, target: _Value) -> None:
-        given = source.form, self._engine, target.form, self._engine, self._attributes((), ())
+        given = source.form, self._engine, target.form, self._engine, self._attributes((), (), ())
         self._add("reorder", given, {_SOURCE: source, _TARGET: target})
 
     # A primitive as the next step, with operands as it wants them and memory to work in.
@@ -177,7 +177,7 @@ class Region:
             seen = _Value(shape, form, values[0].buffer)
             # Not every primitive minds strides.
             return seen if node.op.endswith("reshape") else self._bring(seen, self._form(shape))
-        given = [self._engine, *given, self._attributes(attrs["post"], values)]
+        given = [self._engine, *given, self._attributes(attrs["post"], values, shape)]
         made = self._add(node.op, given, dict(zip(attrs["numbers"], values, strict=True)))
         self._steps[-1][1][_TARGET] = target = self._value(shape, _chosen(made, _TARGET))
         return target
@@ -196,14 +196,14 @@ class Region:
         return self._form(values[item["any"]].shape if item else shape, free=True)
 
     # Memory for a primitive to work in is ours; what follows it is part of it.
-    def _attributes(self, posts: Sequence[Any], values: Sequence[_Value]) -> c_void_p:
+    def _attributes(self, posts: Sequence[Any], values: Any, shape: Sequence[int]) -> c_void_p:
         chain = self._make("post_ops", "post_ops_create")
         for alg, *rest in posts:
             if len(rest) == 2:
                 _call("post_ops_append_eltwise", chain, alg, *map(c_float, rest))
             else:
-                shape = values[rest[0]].shape
-                form = self._form(shape, free=1 not in shape)  # what is broadcast lies in rows
+                extents = values[rest[0]].shape  # what is broadcast lies in rows
+                form = self._form(extents, free=extents == shape)
                 _call("post_ops_append_binary", chain, alg, form)
         made = self._make("primitive_attr", "primitive_attr_create")
         _call("primitive_attr_set_scratchpad_mode", made, _OWN_SCRATCHPAD)

@@ -43,6 +43,8 @@ class OpenVino(OnnxBackend):
                 return Refusal(f"%{value.name} is {type_}, not a tensor of static shape")
             if type_.dtype is not DType.FLOAT32:
                 return Refusal(f"%{value.name} is {type_.dtype}, not float32")
+            if 0 in (type_.shape or ()):  # OpenVINO divides by zero there
+                return Refusal(f"%{value.name} is {type_}, which is empty")
         return why_not(match.nodes)
 
     def compile_model(self, model: onnx.ModelProto) -> bytes:

@@ -6,12 +6,12 @@ import io
 import threading
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
-
-import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
+from graft.runtime.memory import unlocked
 
 DEVICE = "CPU"
 # Results are compared with the host's, so no silent computation in fewer bits.
@@ -20,19 +20,15 @@ _OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 def missing() -> str:
     """What to install, or nothing."""
-    try:
-        import openvino  # noqa: F401
-    except ImportError:
-        return "it needs the package 'openvino': pip install 'graft-compiler[openvino]'"
-    return ""
+    hint = "it needs the package 'openvino': pip install 'graft-compiler[openvino]'"
+    return "" if find_spec("openvino") else hint
 
 
 @cache
 def core() -> Any:
     """OpenVINO itself, loaded once."""
-    problem = missing()
-    if problem:
-        raise UserError(f"OpenVINO cannot run here: {problem}")
+    if missing():
+        raise UserError(f"OpenVINO cannot run here: {missing()}")
     import openvino
 
     return openvino.Core()
@@ -50,34 +46,19 @@ class Region:
     """A compiled region; one call at a time works on the caller's memory."""
 
     def __init__(self, blob: bytes) -> None:
-        self._model = core().import_model(io.BytesIO(blob), DEVICE, _OPTIONS)
-        self._request = self._model.create_infer_request()
+        model = core().import_model(io.BytesIO(blob), DEVICE, _OPTIONS)
+        self._request = model.create_infer_request()
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        import openvino
+        from openvino import Tensor
 
         with self._lock:
             for index, array in enumerate(inputs):
-                tensor = openvino.Tensor(_writable(array), shared_memory=True)
-                self._request.set_input_tensor(index, tensor)
+                self._request.set_input_tensor(index, Tensor(unlocked(array), shared_memory=True))
             for index, array in enumerate(outputs):
-                tensor = openvino.Tensor(array, shared_memory=True)
-                self._request.set_output_tensor(index, tensor)
+                self._request.set_output_tensor(index, Tensor(array, shared_memory=True))
             self._request.infer()
-
-
-class _Writable:
-    """An array's memory without the mark that it is read-only, for OpenVINO takes no other."""
-
-    def __init__(self, array: Array) -> None:
-        address, _ = array.__array_interface__["data"]
-        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
-        self.array = array
-
-
-def _writable(array: Array) -> Array:
-    return np.asarray(_Writable(array))
 
 
 def load(blob: bytes) -> Region:

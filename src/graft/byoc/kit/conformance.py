@@ -32,6 +32,7 @@ _STUBBORN = 8  # times as many examples for a pattern that accepts few of them
 _PATIENCE = 20  # drawings per graph that make no sense or do not match
 
 Progress = Callable[[str], None]
+Journal = Callable[[str, Graph], None]
 
 
 def conformance(
@@ -39,18 +40,22 @@ def conformance(
     examples: int = EXAMPLES,
     seed: int = 0,
     progress: Progress = lambda _what: None,
+    journal: Journal = lambda _pattern, _graph: None,
 ) -> Report:
-    """Check a backend on `examples` graphs per pattern; the same seed makes the same graphs."""
+    """Check a backend on `examples` graphs per pattern; the same seed makes the same graphs.
+
+    `journal` is told of every graph before it is tried, in case the process does not survive it.
+    """
     failures = [Failure("", reason) for reason in broken_promises(backend)]
     entries = entries_of(backend)
     tallies = []
     for entry in entries:
         progress(entry.name)
-        tally = _Tally(backend, entry.name, seed)
+        tally = _Tally(backend, entry.name, seed, journal)
         _try_pattern(tally, entry, examples)
         tallies.append(tally)
     progress(COMBINED)
-    combined = _Tally(backend, COMBINED, seed)
+    combined = _Tally(backend, COMBINED, seed, journal)
     accepted = [e for e, tally in zip(entries, tallies, strict=True) if tally.clean]
     if accepted:
         _try_together(combined, accepted, examples * 2)
@@ -94,6 +99,7 @@ class _Tally:
     backend: Backend
     name: str
     seed: int
+    journal: Journal
     tried: int = 0
     accepted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -109,6 +115,7 @@ class _Tally:
         return "" if self.name == COMBINED else self.name
 
     def offer(self, graph: Graph) -> Outcome:
+        self.journal(self.name, graph)
         outcome = attempt(graph, self.backend, self.pattern, thorough=self.accepted == 0)
         if outcome.useless:
             return outcome
@@ -126,6 +133,7 @@ class _Tally:
         reasons = [outcome.failed]
 
         def fails(smaller: Graph) -> bool:
+            self.journal(self.name, smaller)
             failed = attempt(smaller, self.backend, "", thorough).failed
             same = bool(failed) and _kind(failed) == _kind(outcome.failed)
             if same:

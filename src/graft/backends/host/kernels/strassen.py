@@ -92,11 +92,24 @@ def pack_quarters(weight: Array, width: int, chunk: int) -> Array:
     return packed
 
 
+# Per product its right operand: a quarter of the weights as it is, or one of the sums of quarters.
+RIGHT = (
+    ("quarter", 0),
+    ("sum", 0),
+    ("sum", 1),
+    ("sum", 2),
+    ("sum", 3),
+    ("quarter", 3),
+    ("quarter", 1),
+)
+SUMS = 4
+
+
 def sums_of_weights(w11: Term, w21: Term, w12: Term, w22: Term) -> tuple[Term, ...]:
-    """The right operands of the seven products, in their order."""
+    """The right operands that are no quarters of the weights."""
     t1 = w12 - w11
     t2 = w22 - t1
-    return w11, t2, w22 - w12, w21 - t2, t1, w22, w21
+    return t2, w22 - w12, w21 - t2, t1
 
 
 def sums_of_rows(a11: Term, a12: Term, a21: Term, a22: Term) -> tuple[Term, ...]:
@@ -145,13 +158,10 @@ class Strassen:
         return Buffer("left", self.dtype, extents, Scope.HEAP)
 
     @property
-    def right(self) -> Buffer:
-        """Right operands of a block: [product, step, column].
-
-        One step more than there are, lest all products' begin in the same place of a cache.
-        """
-        extents = index(PRODUCTS, self.half_depth + 1, self.schedule.width)
-        return Buffer("right", self.dtype, extents, Scope.HEAP)
+    def sums(self) -> Buffer:
+        """Sums of the quarters of a block of weights: [step, which, column]."""
+        extents = index(self.half_depth, SUMS, self.schedule.width)
+        return Buffer("sums", self.dtype, extents, Scope.HEAP)
 
     def body(self) -> Stmt:
         """The whole product, chunk by chunk."""
@@ -169,10 +179,10 @@ class Strassen:
         jobs = For(block, Const(0), Const(blocks), job, LoopKind.PARALLEL)
         both = Block((self.summed_rows(chunk), jobs))
         whole = For(chunk, Const(0), Const(self.chunks), both)
-        return Allocate(self.left, Allocate(self.right, whole))
+        return Allocate(self.left, Allocate(self.sums, whole))
 
     def summed_weights(self, chunk: Expr, block: Expr) -> Stmt:
-        """The right operands of one block."""
+        """The sums of one block."""
         step, lanes = Var("summed_step"), self.schedule.lanes
 
         def part(vector: int) -> Stmt:
@@ -184,7 +194,7 @@ class Strassen:
             values = sums_of_weights(*quarters)
             return Block(
                 tuple(
-                    Store(self.right, (Const(number), step, columns), value.expr)
+                    Store(self.sums, (step, Const(number), columns), value.expr)
                     for number, value in enumerate(values)
                 )
             )
@@ -263,14 +273,17 @@ class _Quarters:
     def multiplied(self, number: int) -> Stmt:
         """One product, added to what its tile holds."""
         tile, product = self.tiles[number], self.product
-        step, which = Var(f"step{tile.tag}"), Const(number)
+        step = Var(f"step{tile.tag}")
+        kind, which = RIGHT[number]
 
         def element(pixel: int) -> Expr:
-            return Load(product.left, (which, plus(self.row, pixel), step))
+            return Load(product.left, (Const(number), plus(self.row, pixel), step))
 
         def weights(vector: int) -> Expr:
-            lanes = Ramp(Const(vector * tile.lanes), 1, tile.lanes)
-            return Load(product.right, (which, step, lanes))
+            place = (step, Const(which), Ramp(Const(vector * tile.lanes), 1, tile.lanes))
+            if kind == "sum":
+                return Load(product.sums, place)
+            return Load(product.weights, (self.chunk, self.block, *place))
 
         both = Block((self.ahead(number, step), tile.step(element, weights)))
         return For(step, Const(0), Const(product.half_depth), both)
