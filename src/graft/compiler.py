@@ -213,7 +213,8 @@ def _contender(
 
 def _fastest(graph: Graph, contenders: Sequence[_Contender], asked: Grafting) -> _Contender:
     """The contender that is fastest end to end; the first wins by default."""
-    if len(contenders) == 1 or not all(v.tensor.is_static for v in graph.inputs):
+    native = all(isinstance(item.built, HostExecutable) for item in contenders)
+    if len(contenders) == 1 or not native:
         return contenders[0]
     asked.report(f"running {len(contenders)} plans end to end")
     inputs = [sample(value, seed) for seed, value in enumerate(graph.inputs)]
@@ -314,4 +315,5 @@ def _placement(
         sum(macs.values()),
         plan,
         linked.demotions,
+        tuple({item.backend.name for item in linked.compiled if item.backend.simulated}),
     )

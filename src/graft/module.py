@@ -73,13 +73,15 @@ class Placement:
     macs: int = 0
     plan: Plan | None = None
     demotions: tuple[Demotion, ...] = ()
+    simulated: tuple[str, ...] = ()  # backends whose times are a model's
 
     def __str__(self) -> str:
         total = sum(self.nodes.values())
         parts = [self._of(backend, count, total) for backend, count in self.nodes.items()]
         plan = self.plan
         if plan is not None and plan.predicted:
-            parts.append(f"predicted {_seconds(plan.predicted)}")
+            label = " (simulated)" if self.simulated else ""
+            parts.append(f"predicted {_seconds(plan.predicted)}{label}")
             alone = plan.alternatives.get("host-only")
             if alone is not None and plan.method != "host-only":
                 parts[-1] += f", host-only {_seconds(alone)}"
@@ -93,7 +95,8 @@ class Placement:
             return f"{backend}: {count} nodes"
         share = sum(region.macs for region in own) / max(self.macs, 1)
         regions = f"{len(own)} region{'s' if len(own) > 1 else ''}"
-        return f"{backend}: {count} of {total} nodes, {share:.1%} of MACs, {regions}"
+        name = f"{backend} (simulated)" if backend in self.simulated else backend
+        return f"{name}: {count} of {total} nodes, {share:.1%} of MACs, {regions}"
 
     def to_json(self) -> str:
         """All of it, for machines."""

@@ -68,8 +68,10 @@ def partition(
     best = min((choice, *tried, *alternatives.values()), key=wholes.seconds)
     placement = placement_of(found, wholes.refined(prices, best), backends)
     seconds = bill(placement.problem, best.options, best.stages).total
-    bound = min(choice.bound, seconds)
-    final = replace(best, seconds=seconds, bound=bound, method=choice.method)
+    # what is proven is proven at the prices that the plan shows
+    known = replace(best, seconds=seconds)
+    bound = min(_chosen(placement, [known], options).bound, seconds)
+    final = replace(known, bound=bound, method=choice.method)
     others = {
         name: replace(other, seconds=wholes.seconds(other))
         for name, other in alternatives.items()
