@@ -190,5 +190,5 @@ def test_bench_measures_what_was_asked_for(
     file = tmp_path / "small.plan"
     options = ("--peers", "onnxruntime", "--seconds", "0", "--rounds", "1", "--threads", "1")
     text = said(capsys, "bench", model, *PLACED, *options, "--save-plan", str(file))
-    assert "simnpu: " in text
+    assert "simnpu (simulated): " in text
     assert parse_plan(file.read_text("utf-8")).regions

@@ -50,7 +50,8 @@ from graft.runtime.regions import Policy
 DESCRIPTION = """\
 Take ResNet-18 from its ONNX file to numbers, and say at each step what happens:
 import, passes, fusion, what an accelerator could run, what it is given and why,
-a check of the results, a timing beside the host alone; and the plan for a simulated device."""
+a check of the results, a timing beside the host alone; and the plan for a
+simulated device."""
 EXAMPLES = """\
   graft demo
 """

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sysconfig
 import threading
 import weakref
@@ -31,6 +32,8 @@ INSTALL = "it needs oneDNN 3: pip install 'graft-compiler[onednn]'"
 @cache
 def library() -> Any:
     """oneDNN itself, loaded once, and OpenMP with it."""
+    # Threads that wait by spinning would take the cores from the host's.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         loaded: Any = ctypes.CDLL(f"{sysconfig.get_path('data')}/lib/libdnnl.so.3")
     except OSError as error:
