@@ -95,9 +95,9 @@ def test_where_it_pays() -> None:
     assert chunk_depth(AVX2, size, 197, 768, 768) > 0
 
 
-def _layer(rows: int, units: int, inputs: int) -> Graph:
+def _layer(rows: int, units: int, inputs: int, *items: int) -> Graph:
     g = Builder()
-    x = g.input("x", tensor("float32", rows, inputs))
+    x = g.input("x", tensor("float32", *(items or (1,)), rows, inputs))
     weight = np.random.default_rng(0).standard_normal((units, inputs), np.float32)
     return g.build(g("nn.dense", x, g.constant(weight)))
 
@@ -108,7 +108,7 @@ def test_choice_prints_and_parses_and_means_the_same() -> None:
     text = to_text(chosen)
     assert "nn.dense_strassen" in text.text
     assert "chunk=256" in text.text
-    x = np.random.default_rng(0).standard_normal((128, 256), np.float32)
+    x = np.random.default_rng(0).standard_normal((1, 128, 256), np.float32)
     again = from_text(text.text, text.constants)
     np.testing.assert_array_equal(evaluate(again, [x]), evaluate(graph, [x]))
 
@@ -116,6 +116,8 @@ def test_choice_prints_and_parses_and_means_the_same() -> None:
 def test_small_layers_and_strict_accuracy_keep_plain_sums() -> None:
     small, large = _layer(8, 512, 256), _layer(128, 512, 256)
     assert choose_products(small, ProductOptions(host_target())) is small
+    batch = _layer(128, 512, 256, 2)  # a NaN in one item must not reach the other
+    assert choose_products(batch, ProductOptions(host_target())) is batch
     strict = ProductOptions(host_target(), Accuracy.STRICT)
     assert choose_products(large, strict) is large
 

@@ -40,7 +40,10 @@ def choose_products(graph: Graph, options: ProductOptions) -> Graph:
         if array is None or not data.tensor.is_static:
             return Refusal("the weights are not constant, or the rows not counted")
         units, inputs = array.shape
-        rows = math.prod(static_shape(data)[:-1])
+        *items, rows, _ = (1, *static_shape(data))
+        if len(items) < 2 or math.prod(items) != 1:
+            # Strassen's sums mix rows, so that a NaN in one spoils another
+            return Refusal("the rows may belong to several items of a batch")
         chunk = chunk_depth(options.target, data.dtype, rows, units, inputs)
         if not chunk:
             return Refusal("plain sums are cheaper")
