@@ -6,13 +6,27 @@ import hashlib
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from graft.byoc.contract import Backend, Cost, Source
 
 PRICES = "prices"  # the folder, beside the kernels
+
+
+@cache
+def code_of(module: str) -> str:
+    """A hash of the backend's own code, so that no price outlives what it was measured with."""
+    source = getattr(sys.modules.get(module), "__file__", None)
+    if source is None:
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted(Path(source).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 class PriceStore:
@@ -30,6 +44,7 @@ class PriceStore:
             backend.name,
             backend.version,
             backend.device,
+            code_of(type(backend).__module__),
             json.dumps(dict(backend.options), sort_keys=True),
         )
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
