@@ -12,6 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def load_regions(blobs: Mapping[str, memoryview], threads: int | None) -> dict[s
         stored = StoredRegion(**item)
         if stored.code not in runners:
             runners[stored.code] = _accelerated(stored, blobs, policy)
-        host = _host(blobs[stored.host], threads) if stored.host else None
+        host = partial(artifact_runner, blobs[stored.host], threads) if stored.host else None
         found[stored.label] = Region(
             stored.label, stored.backend, runners[stored.code], host, policy
         )
@@ -93,16 +94,12 @@ def _announced(backend: str) -> EntryPoint:
     raise UserError(f"no installed package announces the run time of '{backend}'")
 
 
-def _host(blob: memoryview, threads: int | None) -> Callable[[], Runner]:
-    """What loads the host's code of a region when it is first needed."""
-
-    def load() -> Runner:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "region.graft"
-            path.write_bytes(blob)
-            return session_runner(Session(load_artifact(path).program, threads))
-
-    return load
+def artifact_runner(blob: bytes | memoryview, threads: int | None = None) -> Runner:
+    """What runs a region whose code is the bytes of an artifact."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "region.graft"
+        path.write_bytes(blob)
+        return session_runner(Session(load_artifact(path).program, threads))
 
 
 def session_runner(session: Session) -> Runner:

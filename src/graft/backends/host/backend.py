@@ -25,9 +25,8 @@ from graft.ir.graph import Graph
 from graft.ir.types import TensorType
 from graft.llvm.target import HOST, named_target
 from graft.runtime.artifact import Origin, save
-from graft.runtime.artifact import load as load_artifact
 from graft.runtime.cores import available_processors
-from graft.runtime.grafted import session_runner
+from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.memory import give_back
 from graft.runtime.native import why_not_here
 from graft.runtime.session import Session
@@ -63,10 +62,7 @@ class HostBackend(Backend):
             return path.read_bytes()
 
     def load(self, blob: bytes) -> Runner:
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "region.graft"
-            path.write_bytes(blob)
-            return session_runner(Session(load_artifact(path).program, self._options.threads))
+        return artifact_runner(blob, self._options.threads)
 
     def runner(self, region: Graph) -> Runner:
         """The same without the way through bytes."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import struct
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from graft.base.dtypes import Array
-from graft.runtime.artifact import load as load_artifact
-from graft.runtime.session import Session
+from graft.runtime.grafted import artifact_runner
 
 _HEADER = struct.Struct("<d")
 
@@ -26,16 +23,10 @@ class Region:
 
     def __init__(self, blob: bytes) -> None:
         (self.seconds,) = _HEADER.unpack_from(blob)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "region.graft"
-            path.write_bytes(blob[_HEADER.size :])
-            self._session = Session(load_artifact(path).program)
-        self._inputs = [spec.name for spec in self._session.program.inputs]
-        self._outputs = [spec.name for spec in self._session.program.outputs]
+        self._compute = artifact_runner(blob[_HEADER.size :])
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        homes = dict(zip(self._outputs, outputs, strict=True))
-        self._session.run(None, dict(zip(self._inputs, inputs, strict=True)), homes)
+        self._compute(inputs, outputs)
 
 
 def load(blob: bytes) -> Region:
