@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from graft.backends.host.kernels.winograd import chunk_of
 from graft.backends.host.kernels.winograd_matrices import tiles_along, transforms
 from graft.backends.host.kernels.winograd_vectors import operations
+from graft.backends.host.kernels.winograd_weights import bytes_read, last_cache
 from graft.llvm.target import Target
 
 _FLOAT = 4  # bytes
@@ -23,8 +24,8 @@ _BYTE_FROM_MEMORY = 2.0
 _SHARE_FROM_CACHE = 0.25
 # Loads, stores and additions of the transforms, each beside a multiply-addition.
 _TRANSFORM = 1.2
-# Where nothing is known of a machine's caches.
-_LAST_CACHE = 8 << 20
+# Loads, multiply-additions and the store that finish a vector of half-transformed weights.
+_PANEL = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
     forward = operations(matrices.data) + 2 * points
     back = operations(matrices.result) + points + tile * tile
     transformed = tiles * (forward * layer.inputs + back * layer.outputs)
-    size = pairs * points * _FLOAT
-    last = target.cache_bytes[-1] if target.cache_bytes else _LAST_CACHE
-    again = -(-tiles // chunk_of(target, tiles, points * layer.inputs * _FLOAT)) - 1
-    share = _SHARE_FROM_CACHE if size <= last else 1.0
-    read = size * (1 + again * share) * _BYTE_FROM_MEMORY
-    return tiles * points * pairs + _TRANSFORM * transformed + read
+    size, half = bytes_read(points, pairs, matrices.side, target)
+    chunks = -(-tiles // chunk_of(target, tiles, points * layer.inputs * _FLOAT))
+    share = _SHARE_FROM_CACHE if size <= last_cache(target) else 1.0
+    read = size * (1 + (chunks - 1) * share) * _BYTE_FROM_MEMORY
+    panels = _PANEL * chunks * points * pairs if half else 0.0
+    return tiles * points * pairs + _TRANSFORM * transformed + read + panels

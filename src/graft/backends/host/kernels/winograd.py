@@ -27,11 +27,11 @@ from graft.backends.host.kernels.image import (
 from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
 from graft.backends.host.kernels.winograd_matrices import (
     halo,
-    pack_weights,
     tiles_along,
     transforms,
 )
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
+from graft.backends.host.kernels.winograd_weights import bytes_read, weights_for
 from graft.backends.host.point import BlockedPoint, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
@@ -51,7 +51,6 @@ from graft.loop.ir import (
     Let,
     Load,
     LoopKind,
-    Prefetch,
     Ramp,
     Scope,
     Stmt,
@@ -63,10 +62,6 @@ from graft.rewrite.rule import Refusal
 # Floats between transformed tiles in memory: a power of two apart, they would all want the same
 # few places of the first cache.
 PITCH = 16
-
-# How many vectors of weights are asked for ahead of their use: memory takes its time, and what the
-# processor fetches on its own ends at each page.
-PREFETCHED = 32
 
 # Fewer tiles than this would read the transformed weights for too little work.
 LEAST_CHUNK = 24
@@ -126,8 +121,12 @@ class _Writer(ImageWriter):
         self.data, self.source = parameters.value(anchor.args[0], "data")
         block = parameters.stores[parameters.group.output].block
         super().__init__(parameters, vector_lanes(target, DType.FLOAT32, block))
-        self.weights = parameters.packed(pack_weights(self.matrices, weight, block), "weights")
         self.channels = weight.shape[1]
+        pairs = weight.shape[0] * weight.shape[1]
+        _, half = bytes_read(self.matrices.points, pairs, self.matrices.side, target)
+        self.weights = weights_for(
+            self.matrices, weight, parameters, self.block, self.lanes, half
+        )
         self.blocks = self.result.shape[1] // block
         batch, _, rows, columns = self.result.shape
         out, points = self.matrices.out, self.matrices.points
@@ -165,7 +164,7 @@ class _Writer(ImageWriter):
         work = Let(chunk, over(job, shares), work)
         loop = For(job, Const(0), Const(chunks * shares), work, LoopKind.PARALLEL)
         whole: Stmt = Block((Store(self.held, here, Const(-1)), loop))
-        for buffer in (self.held, self.sums, self.inputs):
+        for buffer in (self.held, self.sums, self.inputs, *self.weights.scratch):
             whole = Allocate(buffer, whole)
         return whole
 
@@ -217,32 +216,34 @@ class _Writer(ImageWriter):
 
     def products(self) -> Stmt:
         """For one block of the result, the matrix products over the channels."""
-        point = Var("point")
-        parts: list[Stmt] = []
-        start = 0
-        for size, count in balanced(self.schedule.chunk, self.most):
-            tile = Tile(size, self.result.block // self.lanes, self.lanes, f"_{start}")
-            number = Var(f"part{tile.tag}")
-            first = plus(times(number, size), start)
-            parts.append(For(number, Const(0), Const(count), self.product(tile, point, first)))
-            start += size * count
-        return For(point, Const(0), Const(self.matrices.points), Block(tuple(parts)))
 
-    def product(self, tile: Tile, point: Var, first: Expr) -> Stmt:
+        def at(point: Expr) -> Stmt:
+            parts: list[Stmt] = []
+            start = 0
+            for size, count in balanced(self.schedule.chunk, self.most):
+                tile = Tile(size, self.result.block // self.lanes, self.lanes, f"_{start}")
+                number = Var(f"part{tile.tag}")
+                first = plus(times(number, size), start)
+                parts.append(For(number, Const(0), Const(count), self.product(tile, point, first)))
+                start += size * count
+            return Block(tuple(parts))
+
+        return self.weights.each_point(at)
+
+    def product(self, tile: Tile, point: Expr, first: Expr) -> Stmt:
         """Some tiles at one point times the weights there."""
         channel = Var(f"channel{tile.tag}")
         ramps = [Ramp(Const(v * tile.lanes), 1, tile.lanes) for v in range(tile.vectors)]
         step = tile.step(
             lambda pixel: Load(self.inputs, (point, plus(first, pixel), channel)),
-            lambda v: Load(self.weights, (self.block, point, channel, ramps[v])),
+            lambda v: self.weights.vector(point, channel, ramps[v]),
         )
         store = tile.each(
             lambda pixel, v: Store(
                 self.sums, (point, plus(first, pixel), ramps[v]), tile.value(pixel, v)
             )
         )
-        ahead = (self.block, point, plus(channel, PREFETCHED), Const(0))
-        step = Block((Prefetch(self.weights, ahead), step))
+        step = Block((*self.weights.ask_ahead(point, channel), step))
         reduction = For(channel, Const(0), Const(self.channels), step)
         return Allocate(tile.accumulators, Block((tile.clear(), reduction, store)))
 
