@@ -10,10 +10,12 @@ from pathlib import Path
 
 import onnx
 
-from graft.backends.host.backend import HostBackend, HostExecutable, why_not_native
+from graft.backends.host.backend import HostBackend, HostExecutable
+from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.options import Accuracy, HostOptions
-from graft.backends.reference.backend import ReferenceBackend, ReferenceProgram
+from graft.backends.host.stretches import why_not_native
+from graft.backends.reference.backend import ReferenceBackend
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.annotate import Pins
 from graft.byoc.candidates import placeable
@@ -179,7 +181,7 @@ class _Contender:
 
     plan: Plan
     linked: Linked
-    built: HostExecutable | ReferenceProgram
+    built: HostExecutable | FlowExecutable
 
 
 def _contenders(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from graft.cli.bench_cores import Watch, cores_given
 from graft.cli.bench_rounds import (
     LEAST_ROUNDS,
     ContenderError,
@@ -57,13 +58,16 @@ def test_intervals_mostly_hold_the_truth(rounds: int) -> None:
     assert np.median(widths) < 0.3
 
 
+ALWAYS = Watch(1, 0.0)
+
+
 def constant(seconds: float, runs: int = 3) -> Callable[[Slice], Sample]:
     return lambda portion: Sample((seconds,) * runs, 2 * seconds * runs)
 
 
 def test_rounds_end_when_the_ratio_is_known() -> None:
     runs = {"graft": constant(0.5), "a": constant(1.0), "b": constant(0.25)}
-    found = measure(runs, Limits(1000, 1000.0), Slice())
+    found = measure(runs, Limits(1000, 1000.0), Slice(), ALWAYS)
     assert len(found.rounds) == LEAST_ROUNDS
     assert found.ratio("graft", "a") == Ratio(0.5, 0.5, 0.5)
     assert found.ratio("graft", "b").value == 2.0
@@ -78,8 +82,8 @@ def test_rounds_end_at_the_limits() -> None:
         return Sample((float(generator.lognormal(0, 1)),), 1.0)
 
     runs = {"graft": noisy, "a": noisy}
-    assert len(measure(runs, Limits(30, 1000.0), Slice()).rounds) == 30
-    assert len(measure(runs, Limits(1000, 0.0), Slice()).rounds) == 1
+    assert len(measure(runs, Limits(30, 1000.0), Slice(), ALWAYS).rounds) == 30
+    assert len(measure(runs, Limits(1000, 0.0), Slice(), ALWAYS).rounds) == 1
 
 
 def test_everyone_has_one_turn_a_round_in_changing_order() -> None:
@@ -93,7 +97,7 @@ def test_everyone_has_one_turn_a_round_in_changing_order() -> None:
         return run
 
     names = ["graft", "a", "b"]
-    measure({name: recorded(name) for name in names}, Limits(8, 1000.0), Slice())
+    measure({name: recorded(name) for name in names}, Limits(8, 1000.0), Slice(), ALWAYS)
     rounds = [tuple(turns[start : start + 3]) for start in range(0, 24, 3)]
     assert all(sorted(one) == sorted(names) for one in rounds)
     assert len(set(rounds)) > 2
@@ -112,7 +116,7 @@ def failing_after(count: int) -> Callable[[Slice], Sample]:
 
 def test_one_that_fails_is_dropped_altogether() -> None:
     runs = {"graft": constant(1.0), "a": failing_after(2), "b": constant(2.0)}
-    found = measure(runs, Limits(5, 1000.0), Slice())
+    found = measure(runs, Limits(5, 1000.0), Slice(), ALWAYS)
     assert len(found.rounds) == 5
     assert all(set(one) == {"graft", "b"} for one in found.rounds)
     assert (found.failures["a"].message, found.failures["a"].hint) == ("broke", "mend it")
@@ -121,4 +125,23 @@ def test_one_that_fails_is_dropped_altogether() -> None:
 @pytest.mark.parametrize("who", ["graft", "a"])
 def test_without_graft_or_any_peer_there_is_no_race(who: str) -> None:
     runs = {"graft": constant(1.0), "a": constant(1.0), who: failing_after(2)}
-    assert len(measure(runs, Limits(50, 1000.0), Slice()).rounds) == 3
+    assert len(measure(runs, Limits(50, 1000.0), Slice(), ALWAYS).rounds) == 3
+
+
+def test_rounds_count_only_while_all_cores_are_there() -> None:
+    given = iter([2.0, 2.0, 1.0, 2.0, 1.0, 2.0])  # before and after, and once more before
+    watch = Watch(2, 1000.0, lambda threads: next(given, 2.0))
+    runs = {"graft": constant(0.5), "a": constant(1.0)}
+    found = measure(runs, Limits(2, 1000.0), Slice(), watch)
+    assert (len(found.rounds), found.disturbed) == (2, 1)
+    assert 0.4 < watch.lost < 100.0
+
+
+def test_patience_ends() -> None:
+    watch = Watch(2, 0.1, lambda threads: 1.0)
+    found = measure({"graft": constant(0.5), "a": constant(1.0)}, Limits(3, 9.0), Slice(), watch)
+    assert (len(found.rounds), found.disturbed) == (3, 0)
+
+
+def test_one_thread_has_one_core() -> None:
+    assert 0.2 < cores_given(1) < 5.0

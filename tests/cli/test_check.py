@@ -188,7 +188,8 @@ def test_nodes_in_branches_count_as_their_if(
     """
     for name in ("tanh", "sin"):
         break_operator(monkeypatch, name, lambda right: -right)
-    node = checked(capsys, saved(tmp_path, text), code=1)["nodes"]["largest"]
+    model = saved(tmp_path, text)
+    node = checked(capsys, model, "--target", "reference", code=1)["nodes"]["largest"]
     assert (node["node"], node["operator"]) == ("choice", "If")
 
 

@@ -68,7 +68,7 @@ def test_text_about_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(TWO_INPUTS, "native programs want static shapes, and %x is"), (MIXED, "1 nodes run on the")],
+    [(TWO_INPUTS, "the sizes or steps of this model depend on"), (MIXED, "1 nodes run on the")],
 )
 def test_what_a_file_cannot_hold(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

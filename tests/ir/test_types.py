@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graft.base.dims import UNKNOWN, AnyDim, symbol
+from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, symbol
 from graft.base.dtypes import DType
 from graft.ir.types import (
     MapType,
@@ -12,7 +12,6 @@ from graft.ir.types import (
     SequenceType,
     TensorType,
     Type,
-    bare_symbol,
     bound_symbols,
     compatible,
     dims_of,

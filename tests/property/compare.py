@@ -15,11 +15,11 @@ import numpy as np
 from tests.property.graphs import Sample
 from tests.property.sketch import FUZZY, STRICT, Info
 
+from graft.base.dims import bare_symbol
 from graft.base.dtypes import Array, dtype_of
 from graft.ir.attrs import bind_attrs
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Value
-from graft.ir.types import bare_symbol
 
 # Rounding errors, in units of the dtype's epsilon, that a pass may cause.
 ALLOWED = 64

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from tests.property import data
 
 import graft.ops  # noqa: F401  (registers the operators)
-from graft.base.dims import AnyDim, substitute, symbols_of
+from graft.base.dims import AnyDim, bare_symbol, substitute, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
-from graft.ir.types import Shape, TensorType, Type, bare_symbol
+from graft.ir.types import Shape, TensorType, Type
 
 T = TypeVar("T")
 

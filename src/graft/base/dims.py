@@ -325,6 +325,12 @@ def provably_different(left: AnyDim, right: AnyDim) -> bool:
     return _at_least(difference, 1) or _at_least(-difference, 1)
 
 
+def bare_symbol(dim: AnyDim) -> str | None:
+    """The symbol's name when the dim is a symbol and nothing else."""
+    atom = sole_atom(dim.terms) if isinstance(dim, Expr) else None
+    return None if atom is None or atom.is_call else atom.name
+
+
 def symbols_of(dim: AnyDim) -> frozenset[str]:
     """The names of the symbols that the extent depends on."""
     names: set[str] = set()

@@ -19,6 +19,7 @@ from graft.base.dtypes import dtype_of
 from graft.base.errors import UserError
 from graft.cli.bench_agree import disagreements
 from graft.cli.bench_contenders import CONTENDERS, PEERS, Contender
+from graft.cli.bench_cores import Watch
 from graft.cli.bench_data import read_data
 from graft.cli.bench_machine import this_machine
 from graft.cli.bench_model import Subject, prepared
@@ -201,11 +202,14 @@ def compared(
                 ready[contender.name] = one
                 standings[contender.name] = one.standing()
         _exclude(ready, standings, subject)
-        found = _measured(ready, Limits(options.rounds, options.seconds), path)
+        limits = Limits(options.rounds, options.seconds)
+        found = _measured(ready, limits, path, threads)
         standings |= dict(_timed(standings, found))
     inputs = [(fed.value.name, _type_text(fed.data)) for fed in subject.inputs]
     ordered = [standings[contender.name] for contender in contenders]
-    return Comparison(path, inputs, ordered, len(found.rounds), found.seconds)
+    return Comparison(
+        path, inputs, ordered, len(found.rounds), found.seconds, disturbed=found.disturbed
+    )
 
 
 def _task(
@@ -249,12 +253,14 @@ def _exclude(ready: dict[str, Prepared], standings: dict[str, Standing], subject
         ready.pop(name).worker.close()
 
 
-def _measured(ready: Mapping[str, Prepared], limits: Limits, path: Path) -> Measurement:
+def _measured(
+    ready: Mapping[str, Prepared], limits: Limits, path: Path, threads: int
+) -> Measurement:
     if GRAFT not in ready or len(ready) < 2:
         return Measurement([], {}, 0.0)
     runs = {name: one.run for name, one in ready.items()}
     with status(f"timing {path.name}: {', '.join(runs)}"):
-        return measure(runs, limits, Slice())
+        return measure(runs, limits, Slice(), Watch(threads, limits.seconds))
 
 
 def _timed(standings: Mapping[str, Standing], found: Measurement) -> Iterator[tuple[str, Standing]]:

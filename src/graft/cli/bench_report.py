@@ -58,6 +58,7 @@ class Comparison:
     rounds: int = 0
     seconds: float = 0.0
     problem: str = ""
+    disturbed: int = 0  # rounds left out: the machine did not give its cores in full
 
     @property
     def best_peer(self) -> Standing | None:
@@ -98,7 +99,7 @@ def _text(comparison: Comparison, threads: int) -> Iterator[str]:
     yield from (f"  {name} {type_}" for name, type_ in comparison.inputs)
     rows = _rows(comparison)
     if rows:
-        title = f"{counted(comparison.rounds, 'round')} in {seconds_text(comparison.seconds)}"
+        title = f"{_rounds(comparison)} in {seconds_text(comparison.seconds)}"
         yield from section(title, [*table(rows, _HEADER, _NUMBERS), *_LEGEND])
     missing = [(one.contender.title, one.why_not) for one in comparison.standings if one.reason]
     if missing:
@@ -121,7 +122,7 @@ def _markdown(comparison: Comparison, threads: int) -> Iterator[str]:
         yield _markdown_row("---:" if n in _NUMBERS else "---" for n in range(len(_HEADER)))
         yield from map(_markdown_row, rows)
         yield ""
-        yield f"{counted(comparison.rounds, 'round')}. {_conclusion(comparison)}"
+        yield f"{_rounds(comparison)}. {_conclusion(comparison)}"
         yield ""
     for one in comparison.standings:
         if one.reason:
@@ -174,6 +175,14 @@ def _ratio_text(ratio: Ratio) -> str:
     return f"{ratio.value:.3g} ({ratio.low:.3g} to {ratio.high:.3g})"
 
 
+def _rounds(comparison: Comparison) -> str:
+    """How many rounds counted, and how many did not."""
+    text = counted(comparison.rounds, "round")
+    if not comparison.disturbed:
+        return text
+    return f"{text} (and {comparison.disturbed} left out, without all cores at full speed)"
+
+
 def _conclusion(comparison: Comparison) -> str:
     best = comparison.best_peer
     if best is None or best.timing is None or best.timing.ratio is None:
@@ -197,6 +206,7 @@ def _comparison_json(comparison: Comparison, threads: int) -> dict[str, Any]:
         "problem": comparison.problem or None,
         "inputs": [{"name": name, "type": type_} for name, type_ in comparison.inputs],
         "rounds": comparison.rounds,
+        "disturbed_rounds": comparison.disturbed,
         "seconds": comparison.seconds,
         "warnings": warnings(comparison, threads),
         "contenders": [_standing_json(one) for one in comparison.standings],

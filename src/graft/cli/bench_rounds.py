@@ -14,6 +14,7 @@ from functools import cached_property
 from statistics import median
 
 from graft.base.errors import UserError
+from graft.cli.bench_cores import Watch
 from graft.cli.bench_statistics import Ratio, ratio
 
 GRAFT = "graft"
@@ -67,6 +68,7 @@ class Measurement:
     rounds: Sequence[Mapping[str, Sample]]
     failures: Mapping[str, ContenderError]
     seconds: float
+    disturbed: int = 0  # rounds left out because the machine did not give its cores in full
 
     def samples(self, name: str) -> list[Sample]:
         return [one[name] for one in self.rounds]
@@ -90,24 +92,35 @@ class Measurement:
 Run = Callable[[Slice], Sample]
 
 
-def measure(contenders: Mapping[str, Run], limits: Limits, portion: Slice) -> Measurement:
-    """Run the contenders in turns; one that fails is dropped, with what it had done so far."""
+def measure(
+    contenders: Mapping[str, Run], limits: Limits, portion: Slice, watch: Watch
+) -> Measurement:
+    """Run the contenders in turns; one that fails is dropped, with what it had done so far.
+
+    Rounds start, and count, only while the machine gives its cores in full."""
     start = time.monotonic()
+    disturbed = 0
     shuffler = random.Random(0)
     racing = list(contenders)
     rounds: list[dict[str, Sample]] = []
     failures: dict[str, ContenderError] = {}
     while True:
         samples: dict[str, Sample] = {}
+        watch.wait()
+        begun = time.monotonic()
         for name in shuffler.sample(racing, len(racing)):
             try:
                 samples[name] = contenders[name](portion)
             except ContenderError as error:
                 failures[name] = error
                 racing.remove(name)
+        if not watch.holds():
+            disturbed += 1
+            watch.lost += time.monotonic() - begun
+            continue
         rounds.append(samples)
         lasting = [{name: one[name] for name in racing} for one in rounds]
-        found = Measurement(lasting, failures, time.monotonic() - start)
+        found = Measurement(lasting, failures, time.monotonic() - start - watch.lost, disturbed)
         if _is_over(found, racing, limits):
             return found
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, substitute
+from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, substitute
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import arrays_in
-from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type, bare_symbol
+from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 
+from graft.base.dims import bare_symbol
 from graft.base.errors import GraftError
 from graft.cli.report import (
     INDENT,
@@ -36,7 +37,7 @@ from graft.frontends.onnx.types import type_from_onnx
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Work
 from graft.ir.printer import to_text
-from graft.ir.types import bare_symbol, dims_of, symbols_in
+from graft.ir.types import dims_of, symbols_in
 from graft.ops.composite import arithmetic
 from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import optimize

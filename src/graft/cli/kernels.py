@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from graft.backends.host.assemble import Assembly, ReferenceStep, assemble
-from graft.backends.host.backend import why_not_native
+from graft.backends.host.stretches import why_not_native
 from graft.base.errors import UnsupportedError
 from graft.cli.report import counted
 from graft.ir.graph import Graph

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from graft.base.dims import UNKNOWN, substitute
+from graft.base.dims import UNKNOWN, bare_symbol, substitute
 from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.peer import Feeds, Peer
 from graft.cli.records import in_expected_order
@@ -23,7 +23,7 @@ from graft.frontends.onnx.scope import sorted_nodes
 from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import bytes_of
-from graft.ir.types import SequenceType, TensorType, Type, bare_symbol, dims_of
+from graft.ir.types import SequenceType, TensorType, Type, dims_of
 from graft.passes.pipeline import optimize
 
 PORTION_BYTES = 1 << 28

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, substitute
+from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, substitute
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError, GraftError, InternalError, Place, TypeRuleError
 from graft.ir.attrs import Attrs, bind_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.memory import check_bytes
 from graft.ir.op import Op, bytes_of
-from graft.ir.types import OptionalType, SequenceType, TensorType, Type, bare_symbol
+from graft.ir.types import OptionalType, SequenceType, TensorType, Type
 
 # What a value is at run time: an array, a list (sequence), None (empty optional) or a dict (map).
 Data = Any

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from graft.base.dim_polynomials import sole_atom
-from graft.base.dims import UNKNOWN, AnyDim, product, provably_different, symbols_of
+from graft.base.dims import (
+    UNKNOWN,
+    AnyDim,
+    bare_symbol,
+    product,
+    provably_different,
+    symbols_of,
+)
 from graft.base.dtypes import DType
 
 Shape = tuple[AnyDim, ...]
@@ -97,14 +103,6 @@ def symbols_in(type_: Type) -> frozenset[str]:
         if not isinstance(dim, int) and dim is not UNKNOWN:
             found |= symbols_of(dim)
     return found
-
-
-def bare_symbol(dim: AnyDim) -> str | None:
-    """The symbol's name when the dim is a symbol and nothing else."""
-    if isinstance(dim, int) or dim is UNKNOWN:
-        return None
-    atom = sole_atom(dim.terms)
-    return None if atom is None or atom.is_call else atom.name
 
 
 def bound_symbols(type_: Type) -> frozenset[str]:

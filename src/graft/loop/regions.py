@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graft.loop.affine import add
-from graft.loop.ir import BinaryKind, Const, Expr
+from graft.loop.ir import BinaryKind, Const, Expr, Load
 from graft.loop.nest import short
 from graft.loop.position import Position, binary
 from graft.loop.ranges import Context, Range, constant_upper_bound, hull, interval
 from graft.loop.simplify import simplify
 from graft.loop.stages import loads
 from graft.loop.tensor import Reduce, Tensor
+from graft.loop.traverse import walk_expr
 
 Spans = Mapping[str, Range]  # of a stage's axes, those it reduces over too
 
@@ -83,10 +84,17 @@ def _needed(tensor: Tensor, readers: Iterable[tuple[Tensor, Spans]], context: Co
         for load in loads(reader):
             if load.buffer.name != tensor.name:
                 continue
-            part = [interval(simplify(index, context), spans, context) for index in load.indices]
+            part = [_reached(index, spans, context) for index in load.indices]
             total = part if total is None else list(map(hull, total, part))
     whole = [Range(Const(0), add(extent, Const(-1))) for extent in tensor.shape]
     return _box([_cut(*pair, context) for pair in zip(total or whole, whole, strict=True)], context)
+
+
+def _reached(index: Expr, spans: Spans, context: Context) -> Range:
+    """Between which positions an index lies; positions that are data may be any."""
+    if any(isinstance(part, Load) for part in walk_expr(index)):
+        return Range(None, None)
+    return interval(simplify(index, context), spans, context)
 
 
 def _cut(part: Range, whole: Range, context: Context) -> Range:

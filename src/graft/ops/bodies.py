@@ -14,6 +14,7 @@ import numpy as np
 from graft.base.dims import (
     UNKNOWN,
     AnyDim,
+    bare_symbol,
     provably_different,
     substitute,
     symbol,
@@ -25,16 +26,7 @@ from graft.ir.attrs import bind_attrs
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.op import Work
-from graft.ir.types import (
-    OptionalType,
-    TensorType,
-    Type,
-    bare_symbol,
-    compatible,
-    join,
-    map_dims,
-    symbols_in,
-)
+from graft.ir.types import OptionalType, TensorType, Type, compatible, join, map_dims, symbols_in
 from graft.ops.rules import normalize_axis, require
 
 Bindings = dict[str, AnyDim]

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from graft.base.dims import bare_symbol
 from graft.ir.attrs import make_attrs, symbols_in_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.nested import change_nested
 from graft.ir.op import Kind, get_op
-from graft.ir.types import TensorType, bare_symbol, dims_of
+from graft.ir.types import TensorType, dims_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)

@@ -16,7 +16,8 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
-from graft.runtime.agreement import RECORD_WORDS, RUN, RUNS_ON, SERIAL, STOP, WORK
+from graft.runtime.agreement import RECORD_WORDS, RUNS_ON, SERIAL
+from graft.runtime.engine import Engine
 from graft.runtime.memory import address_of, aligned_empty, aligned_size
 from graft.runtime.native import Library
 from graft.runtime.program import (
@@ -32,7 +33,6 @@ from graft.runtime.program import (
     Scratch,
 )
 from graft.runtime.regions import Runner, deliver
-from graft.runtime.team import Team
 
 # Work after which a native call ends, so that Python can see to Ctrl-C: some seconds' worth.
 _LONG_FLOPS, _LONG_BYTES = 100_000_000_000, 20_000_000_000
@@ -141,7 +141,7 @@ _Memory = tuple[Context, Sequence[Array], Sequence[Array]]
 class Executor:
     """A program, linked and ready to run. Safe to call from several threads."""
 
-    def __init__(self, program: Program, threads: int, functions: Mapping[str, Runner]) -> None:
+    def __init__(self, program: Program, engine: Engine, functions: Mapping[str, Runner]) -> None:
         self._program = program
         self._functions = dict(functions)
         for step in program.python_steps:
@@ -151,11 +151,8 @@ class Executor:
                     place=step.place,
                     hint=f"functions={{'{step.function}': ...}} supplies it",
                 )
-        kernels = {step.symbol for step in program.steps if isinstance(step, KernelCall)}
-        # The library has to live as long as the addresses that are taken from it.
-        self._library = Library(program.objects, kernels | {RUN, WORK, STOP})
-        self._team = Team(self._library, threads)
-        self._tables = _Tables(program, self._library, threads)
+        self._engine, self._team = engine, engine.team
+        self._tables = _Tables(program, engine.library, self._team.threads)
         self._plan = _plan(program)
         self._free: list[Context] = []
 

@@ -41,6 +41,14 @@ def aligned_empty(
     return np.ndarray(shape, dtype, memory, -address_of(memory) % alignment)
 
 
+def is_usable(array: Array, alignment: int = 1) -> bool:
+    """Whether kernels can work on the array where it lies."""
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        return False
+    return alignment == 1 or address_of(array) % alignment == 0
+
+
 def aligned_copy(array: Array, alignment: int = ALIGNMENT) -> Array:
     """The same elements, contiguous and aligned."""
     copy = aligned_empty(array.shape, array.dtype, alignment)

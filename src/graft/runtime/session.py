@@ -16,8 +16,9 @@ import numpy as np
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.runtime.cores import available_cores
+from graft.runtime.engine import Engine
 from graft.runtime.executor import Executor
-from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_empty
+from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
 from graft.runtime.program import Program, Step, TensorSpec
 from graft.runtime.regions import Runner
 
@@ -63,7 +64,7 @@ class Session:
         if count < 1:
             raise UserError(f"threads={count}: at least one thread has to run the program")
         self.program = program
-        self._executor = Executor(program, count, functions or {})
+        self._executor = Executor(program, Engine([program], count), functions or {})
         self._input_names = {spec.name for spec in program.inputs}
         self._output_names = [spec.name for spec in program.outputs]
         self._inputs = [_Slot(spec) for spec in program.inputs]
@@ -169,10 +170,7 @@ class _Slot:
 
     def usable(self, array: Array) -> bool:
         """Whether kernels can work on the array where it lies."""
-        flags = array.flags
-        if not (flags.c_contiguous and flags.aligned):
-            return False
-        return self.spec.alignment == 1 or address_of(array) % self.spec.alignment == 0
+        return is_usable(array, self.spec.alignment)
 
     def accept(self, data: Any) -> Array:
         """The input as an array that kernels can read."""

@@ -12,17 +12,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from graft.backends.host.assemble import assemble
+from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.options import HostOptions
-from graft.backends.host.prepare import prepare
-from graft.backends.host.program import HostProgram, build_program
-from graft.backends.reference.backend import ReferenceProgram
-from graft.base.dtypes import Array, DType
+from graft.backends.host.program import HostProgram
+from graft.backends.host.stretches import Stretches, why_not_native
+from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner, Source
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
-from graft.ir.types import TensorType
 from graft.llvm.target import HOST, named_target
 from graft.runtime.artifact import Origin, save
 from graft.runtime.cores import available_processors
@@ -67,21 +65,21 @@ class HostBackend(Backend):
     def runner(self, region: Graph) -> Runner:
         """The same without the way through bytes."""
         built = self.build(region)
-        if isinstance(built, ReferenceProgram):
+        if isinstance(built, FlowExecutable):
             return lambda inputs, _outputs: [np.asarray(item) for item in built(inputs)]
         return session_runner(built.session)
 
     def time_groups(self, graph: Graph, inputs: Sequence[Array]) -> dict[str, Cost]:
         """What each kernel takes within a run of the whole graph, by the value that it makes.
 
-        Empty for graphs that do not run natively."""
+        Empty for graphs that are not one native program."""
         built = self.build(graph)
-        return {} if isinstance(built, ReferenceProgram) else built.time_steps(inputs)
+        return built.time_steps(inputs) if isinstance(built, HostExecutable) else {}
 
     def build(
         self, graph: Graph, regions: Mapping[str, Runner] | None = None
-    ) -> HostExecutable | ReferenceProgram:
-        """Machine code for a graph; one that native code does not reach runs on the evaluator.
+    ) -> HostExecutable | FlowExecutable:
+        """Machine code for a graph; what native code does not reach runs on the evaluator.
 
         `regions` runs what is left to other backends, by label."""
         reason = why_not_native(graph)
@@ -89,23 +87,10 @@ class HostBackend(Backend):
             raise UnsupportedError(
                 f"this model has no native code for machine='{self._options.machine}': {reason}"
             )
+        compiler = Stretches(self._target, self._options.accuracy, regions or {})
         if reason:
-            return ReferenceProgram(graph, reason)
-        fused = prepare(graph, self._target, self._options.accuracy)
-        built = build_program(fused, assemble(fused, self._target), self._target, regions)
-        return HostExecutable(built, self._options)
-
-
-def why_not_native(graph: Graph) -> str:
-    """Why a whole graph has no native program yet; empty where it has one."""
-    values = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
-    for value in values:
-        type_ = value.type
-        if not isinstance(type_, TensorType) or not type_.is_static:
-            return f"native programs want static shapes, and %{value.name} is {type_}"
-        if type_.dtype is DType.STRING:
-            return f"native programs have no strings, and %{value.name} is {type_}"
-    return ""
+            return FlowExecutable.of(graph, compiler, self._options)
+        return HostExecutable(compiler.static(graph), self._options)
 
 
 class HostExecutable:

@@ -44,8 +44,11 @@ def build_program(
     assembly: Assembly,
     target: Target,
     regions: Mapping[str, Runner] | None = None,
+    label: str = "",
 ) -> HostProgram:
-    """The finished program; `regions` are what runs the regions of other backends, by label."""
+    """The finished program; `regions` are what runs the regions of other backends, by label.
+
+    `label` goes before the names of its functions, which several programs may share a table of."""
     offsets, bound = _offsets(assembly)
     cache, triple = default_cache(), target.triple
     codes = compile_all(list(assembly.functions.values()), target, cache)
@@ -59,7 +62,7 @@ def build_program(
         elif isinstance(step, RegionStep):
             steps.append(_python(step.node.attrs.label, step, offsets))
         else:
-            name = f"{step.node.op.name}_{number}"
+            name = f"{label} {step.node.op.name}_{number}".strip()
             functions[name] = step.function()
             reasons[step.node.output.name] = step.reason
             steps.append(_python(name, step, offsets))
@@ -80,17 +83,21 @@ def build_program(
 
 
 def _offsets(assembly: Assembly) -> tuple[dict[Slot, int], int]:
-    first: dict[Slot, int] = {}
-    last: dict[Slot, int] = {}
+    spans = lifetimes(assembly)
+    intervals = {slot: Interval(_rounded(slot.nbytes), *span) for slot, span in spans.items()}
+    offsets = place(list(intervals.values()))
+    return dict(zip(intervals, offsets, strict=True)), lower_bound(intervals.values())
+
+
+def lifetimes(assembly: Assembly) -> dict[Slot, tuple[int, int]]:
+    """The first and the last step that touches each slot."""
+    found: dict[Slot, tuple[int, int]] = {}
     for number, step in enumerate(assembly.steps):
         for home in _homes(step):
             slot = home.slot if isinstance(home, Part) else home
             if isinstance(slot, Slot):
-                first.setdefault(slot, number)
-                last[slot] = number
-    intervals = {s: Interval(_rounded(s.nbytes), first[s], last[s]) for s in first}
-    offsets = place(list(intervals.values()))
-    return dict(zip(intervals, offsets, strict=True)), lower_bound(intervals.values())
+                found[slot] = found.get(slot, (number, number))[0], number
+    return found
 
 
 def _homes(step: NativeStep | ReferenceStep) -> tuple[Home, ...]:
@@ -126,7 +133,7 @@ def _call(
         flops=flops,
         bytes=sum(_size(home, assembly, graph) for home in step.homes),
         place=where,
-        serial=not _is_parallel(assembly.functions[step.symbol]),
+        serial=not is_parallel(assembly.functions[step.symbol]),
     )
 
 
@@ -143,7 +150,7 @@ def _size(home: Home, assembly: Assembly, graph: Graph) -> int:
             return _spec("", graph.outputs[index]).nbytes
 
 
-def _is_parallel(function: Function) -> bool:
+def is_parallel(function: Function) -> bool:
     """Whether the function shares its work among threads; otherwise one of them runs it."""
     loops = (stmt for stmt in walk_stmt(function.body) if isinstance(stmt, For))
     return any(loop.kind is LoopKind.PARALLEL for loop in loops)

@@ -124,9 +124,7 @@ class _Writer(ImageWriter):
         self.channels = weight.shape[1]
         pairs = weight.shape[0] * weight.shape[1]
         _, half = bytes_read(self.matrices.points, pairs, self.matrices.side, target)
-        self.weights = weights_for(
-            self.matrices, weight, parameters, self.block, self.lanes, half
-        )
+        self.weights = weights_for(self.matrices, weight, parameters, self.block, self.lanes, half)
         self.blocks = self.result.shape[1] // block
         batch, _, rows, columns = self.result.shape
         out, points = self.matrices.out, self.matrices.points

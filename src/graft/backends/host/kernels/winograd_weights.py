@@ -148,7 +148,9 @@ class _Half:
     def each_point(self, body: Callable[[Expr], Stmt]) -> Stmt:
         side = self.matrices.side
         row, column, point = Var("point_row"), Var("point_column"), Var("point")
-        at = Let(point, plus(times(row, side), column), Block((self._fill(row, column), body(point))))
+        at = Let(
+            point, plus(times(row, side), column), Block((self._fill(row, column), body(point)))
+        )
         return For(column, Const(0), Const(side), For(row, Const(0), Const(side), at))
 
     def vector(self, point: Expr, channel: Expr, ramp: Ramp) -> Expr:
@@ -174,7 +176,9 @@ class _Half:
 
     def _ramps(self, width: Expr) -> list[Ramp]:
         assert isinstance(width, Const)
-        return [Ramp(Const(first), 1, self.lanes) for first in range(0, int(width.value), self.lanes)]
+        return [
+            Ramp(Const(first), 1, self.lanes) for first in range(0, int(width.value), self.lanes)
+        ]
 
     def _combined(self, factors: list[Var], column: Expr, channel: Expr, ramp: Ramp) -> Expr:
         found: Expr = Const(0.0, _FLOAT, self.lanes)

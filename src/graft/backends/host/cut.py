@@ -1,0 +1,91 @@
+"""Cuts a graph where numbers have to be known before anything can go on.
+
+A graph enters; out come pieces in the order in which they run. A stretch is a set of nodes whose
+sizes are all known when it starts: it becomes one native program. Between stretches stand single
+nodes: those whose results have sizes that only their data tell, control flow, and what has no
+native code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from graft.base.dims import AnyDim, symbols_of
+from graft.ir.attrs import symbols_in_attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import TensorType, bound_symbols
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Nodes that are one native program, or a node for itself."""
+
+    nodes: tuple[Node, ...]
+    native: bool
+
+
+def cut(graph: Graph, is_native: Callable[[Node], bool]) -> list[Piece]:
+    """The pieces of a graph; `is_native` tells which nodes have code once sizes are known."""
+    return _Cutter(graph, is_native).pieces()
+
+
+class _Cutter:
+    def __init__(self, graph: Graph, is_native: Callable[[Node], bool]) -> None:
+        self._waiting = [node for node in graph.nodes if node.op.name != "constant"]
+        self._made = set(graph.inputs)
+        self._made |= {n.output for n in graph.nodes if n.op.name == "constant"}
+        self._known: set[str] = set(graph.input_symbols)
+        self._is_native = is_native
+
+    def pieces(self) -> list[Piece]:
+        """As long stretches as can be, then all single nodes that can run, and so on."""
+        found: list[Piece] = []
+        while self._waiting:
+            stretch = self._taken(self._fits)
+            if stretch:
+                found.append(Piece(tuple(stretch), True))
+            singles = self._taken(lambda node: not self._fits(node), at_once=False)
+            found += [Piece((node,), False) for node in singles]
+        return found
+
+    def _fits(self, node: Node) -> bool:
+        """Whether a node's sizes are all known."""
+        return self._is_native(node) and needed_symbols(node) <= self._known
+
+    def _taken(self, wanted: Callable[[Node], bool], at_once: bool = True) -> list[Node]:
+        """Waiting nodes that are wanted and have their operands; in a stretch, also from within.
+
+        Single nodes tell sizes, after which others may fit: only those that can run now."""
+        found: list[Node] = []
+        left: list[Node] = []
+        made = set(self._made)
+        for node in self._waiting:
+            ready = all(value in made for value in node.args)
+            if ready and wanted(node):
+                found.append(node)
+                self._made.update(node.outputs)
+                if at_once:
+                    made.update(node.outputs)
+            else:
+                left.append(node)
+        self._waiting = left
+        for node in found:
+            for value in node.outputs:
+                self._known |= bound_symbols(value.type)
+        return found
+
+
+def needed_symbols(node: Node) -> frozenset[str]:
+    """The symbols that a node's code needs numbers for."""
+    needed = set(symbols_in_attrs(node.attrs))
+    for value in (*node.args, *node.outputs):
+        needed |= _symbols_in(value)
+    return frozenset(needed)
+
+
+def _symbols_in(value: Value) -> set[str]:
+    shape: Sequence[AnyDim] = ()
+    if isinstance(value.type, TensorType) and value.type.shape is not None:
+        shape = value.type.shape
+    return {name for dim in shape for name in symbols_of(dim)}

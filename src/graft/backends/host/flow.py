@@ -1,0 +1,208 @@
+"""Graphs whose sizes or steps depend on data: native stretches and what stands between them.
+
+A graph enters; a flow leaves, with the Python functions that its steps name. Stretches are compiled
+as whole graphs are; branches and the bodies of loops are flows of their own. What has no native
+code runs on the reference evaluator, node by node, and is listed with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from graft.backends.host.cut import Piece, cut
+from graft.base.dims import Unknown
+from graft.base.dtypes import DType
+from graft.base.errors import EvaluationError, GraftError, Place
+from graft.byoc.region import borders, region_graph
+from graft.ir.attrs import bind_attrs
+from graft.ir.evaluate import run_op
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import TensorType
+from graft.runtime.flow import (
+    Choice,
+    Evaluation,
+    Flow,
+    FlowStep,
+    Kind,
+    Repetition,
+    Stretch,
+    Sweep,
+)
+from graft.runtime.flow_executor import Data, Evaluator
+from graft.runtime.program import Program
+from graft.runtime.regions import Runner
+from graft.runtime.shaped import ShapedProgram
+
+_FAILURES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledStretch:
+    """A native program and what goes with it in this process."""
+
+    program: Program | ShapedProgram
+    functions: Mapping[str, Runner]
+    reasons: Mapping[str, str]
+
+
+@dataclass
+class Made:
+    """What flows need beside themselves, collected while they are built."""
+
+    programs: list[Program | ShapedProgram] = field(default_factory=list)
+    functions: dict[str, Runner] = field(default_factory=dict)
+    evaluators: dict[str, Evaluator] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # value -> why the evaluator makes it
+
+
+class StretchCompiler(Protocol):
+    """What the builder asks of whoever compiles."""
+
+    def why_not(self, node: Node) -> str:
+        """Why a node has no native code even when its sizes are known; empty where it has."""
+        ...
+
+    def compile(self, stretch: Graph, label: str) -> CompiledStretch:
+        """A stretch as a program; `label` keeps the names of its functions apart from others'."""
+        ...
+
+
+def build_flow(graph: Graph, compiler: StretchCompiler, made: Made) -> Flow:
+    """The flow of a graph."""
+    return _Builder(graph, compiler, made).flow()
+
+
+class _Builder:
+    def __init__(self, graph: Graph, compiler: StretchCompiler, made: Made) -> None:
+        self._graph, self._compiler, self._made = graph, compiler, made
+        self._numbers: dict[Value, int] = {}
+        self._kinds: list[Kind] = []
+        self._constants = {
+            node.output: node.attrs.value.array
+            for node in graph.nodes
+            if node.op.name == "constant"
+        }
+
+    def flow(self) -> Flow:
+        inputs = tuple(self._number(value) for value in self._graph.inputs)
+        reasons = {node: self._compiler.why_not(node) for node in self._graph.nodes}
+        pieces = cut(self._graph, lambda node: not reasons[node])
+        steps = tuple(self._step(piece, reasons) for piece in pieces)
+        outputs = tuple(self._number(value) for value in self._graph.outputs)
+        constants = tuple(
+            (number, self._constants[value])
+            for value, number in self._numbers.items()
+            if value in self._constants
+        )
+        return Flow(self._graph.name, tuple(self._kinds), inputs, constants, steps, outputs)
+
+    def _number(self, value: Value) -> int:
+        if value not in self._numbers:
+            self._numbers[value] = len(self._kinds)
+            self._kinds.append(_kind(value))
+        return self._numbers[value]
+
+    def _numbered(self, values: Sequence[Value]) -> tuple[int, ...]:
+        return tuple(self._number(value) for value in values)
+
+    def _step(self, piece: Piece, reasons: Mapping[Node, str]) -> FlowStep:
+        if piece.native:
+            return self._stretch(piece.nodes)
+        (node,) = piece.nodes
+        match node.op.name:
+            case "if":
+                return self._choice(node)
+            case "loop":
+                return self._repetition(node)
+            case "scan":
+                return self._sweep(node)
+        return self._evaluation(node, reasons[node] or "its size is known only from data")
+
+    def _stretch(self, nodes: Sequence[Node]) -> Stretch:
+        inputs, outputs = borders(nodes, self._graph)
+        label = f"stretch {len(self._made.programs)}"
+        compiled = self._compiler.compile(region_graph(nodes, self._graph, label), label)
+        self._made.programs.append(compiled.program)
+        self._made.functions.update(compiled.functions)
+        self._made.reasons.update(compiled.reasons)
+        return Stretch(compiled.program, self._numbered(inputs), self._numbered(outputs))
+
+    def _evaluation(self, node: Node, reason: str) -> Evaluation:
+        name = f"{node.op.name} {len(self._made.evaluators)}"
+        self._made.evaluators[name] = _evaluator(node)
+        self._made.reasons[node.output.name] = reason
+        inputs = tuple(None if value is None else self._number(value) for value in node.inputs)
+        outputs = self._numbered(node.outputs)
+        return Evaluation(name, inputs, outputs, node.op.name, node.place or Place())
+
+    def _nested(self, graph: Graph) -> Flow:
+        return build_flow(graph, self._compiler, self._made)
+
+    def _choice(self, node: Node) -> Choice:
+        condition, *captures = node.args
+        branches = self._nested(node.attrs.else_branch), self._nested(node.attrs.then_branch)
+        return Choice(
+            self._number(condition),
+            self._numbered(captures),
+            branches,
+            self._numbered(node.outputs),
+            node.place or Place(),
+        )
+
+    def _repetition(self, node: Node) -> Repetition:
+        limit, condition, *values = node.inputs
+        given = [value for value in values if value is not None]
+        carried = node.attrs.carried
+        return Repetition(
+            None if limit is None else self._number(limit),
+            None if condition is None else self._number(condition),
+            self._numbered(given[:carried]),
+            self._numbered(given[carried:]),
+            self._nested(node.attrs.body),
+            self._numbered(node.outputs),
+            node.place or Place(),
+        )
+
+    def _sweep(self, node: Node) -> Sweep:
+        attrs = node.attrs
+        first, last = attrs.carried, attrs.carried + attrs.num_scan_inputs
+        return Sweep(
+            self._numbered(node.args[:first]),
+            self._numbered(node.args[first:last]),
+            self._numbered(node.args[last:]),
+            tuple(attrs.input_axes),
+            tuple(bool(back) for back in attrs.input_directions),
+            tuple(attrs.output_axes),
+            tuple(bool(back) for back in attrs.output_directions),
+            self._nested(attrs.body),
+            self._numbered(node.outputs),
+            node.place or Place(),
+        )
+
+
+def _kind(value: Value) -> Kind:
+    type_ = value.type
+    if not isinstance(type_, TensorType) or type_.dtype is DType.STRING:
+        return Kind(value.name)
+    shape = [dim for dim in type_.shape or () if not isinstance(dim, Unknown)]
+    known = type_.shape is not None and len(shape) == len(type_.shape)
+    return Kind(value.name, type_.dtype, tuple(shape) if known else None)
+
+
+def _evaluator(node: Node) -> Evaluator:
+    """The node's NumPy meaning as a function."""
+
+    def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
+        try:
+            with np.errstate(all="ignore"):
+                return run_op(node.op, bind_attrs(node.attrs, symbols), operands)
+        except GraftError:
+            raise
+        except _FAILURES as error:
+            raise EvaluationError(f"{node.op.name}: {error}") from error
+
+    return run

@@ -1,0 +1,68 @@
+"""Whether a machine gives its cores in full: a number of threads in, how many cores they got out.
+
+On a virtual machine two processors may share one core for seconds at a time, and other work may
+take a core away. What is timed meanwhile says nothing about a machine with that many cores, and
+contenders differ in how much it hurts them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+# Arithmetic that a core needs some milliseconds for, without memory that anybody else has in use.
+_NUMBERS, _TURNS = 8192, 60
+# Of the cores that were asked for, what there has to be.
+_ENOUGH = 0.8
+_PAUSE_SECONDS = 0.5
+
+
+def cores_given(threads: int) -> float:
+    """How many cores' worth of work that many threads get done."""
+    _busy_seconds(1)  # wakes the processor up
+    return threads * _busy_seconds(1) / _busy_seconds(threads)
+
+
+def _busy_seconds(threads: int) -> float:
+    workers = [threading.Thread(target=_work) for _ in range(threads)]
+    start = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return time.perf_counter() - start
+
+
+def _work() -> None:
+    numbers = np.linspace(0.0, 1.0, _NUMBERS)
+    results = np.empty_like(numbers)
+    for _ in range(_TURNS):
+        np.sin(numbers, results)
+
+
+@dataclass
+class Watch:
+    """Waits for full cores, until so many seconds are lost; afterwards it takes what there is."""
+
+    threads: int
+    patience: float
+    given: Callable[[int], float] = cores_given
+    lost: float = 0.0
+
+    def wait(self) -> None:
+        """Return when the cores are there in full, or patience is at an end."""
+        start = time.monotonic()
+        while not self.holds():
+            time.sleep(_PAUSE_SECONDS)
+            self.lost += time.monotonic() - start
+            start = time.monotonic()
+
+    def holds(self) -> bool:
+        """Whether the cores are there in full, as far as anybody still cares."""
+        if self.threads == 1 or self.lost >= self.patience:
+            return True
+        return self.given(self.threads) >= _ENOUGH * self.threads

@@ -1,0 +1,26 @@
+"""Linked code and the threads that run it: what all programs of one model share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from graft.runtime.agreement import RUN, STOP, WORK
+from graft.runtime.native import Library
+from graft.runtime.program import KernelCall, Program
+from graft.runtime.shaped import ShapedCall, ShapedProgram
+from graft.runtime.team import Team
+
+
+class Engine:
+    """The kernels of some programs, and a team to call them."""
+
+    def __init__(self, programs: Iterable[Program | ShapedProgram], threads: int) -> None:
+        objects: dict[bytes, None] = {}
+        symbols = {RUN, WORK, STOP}
+        for program in programs:
+            objects.update(dict.fromkeys(program.objects))
+            calls = (one for one in program.steps if isinstance(one, KernelCall | ShapedCall))
+            symbols |= {call.symbol for call in calls}
+        # The library has to live as long as the addresses that are taken from it.
+        self.library = Library(tuple(objects), symbols)
+        self.team = Team(self.library, threads)
