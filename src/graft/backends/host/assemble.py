@@ -157,7 +157,7 @@ class _Assembler:
                     continue
                 for part, place in zip(ranges, filter(None, places), strict=True):
                     inner, offset = place
-                    self.homes[part.value] = {inner: within(home, offset, inner.nbytes)}
+                    self.homes[part.value] = {inner: within(home, offset, inner.static_bytes)}
                 return True
         return False
 
@@ -197,10 +197,10 @@ class _Assembler:
             return self.slot(storage)
         whole = self.destination(joint.whole)[1]
         assert isinstance(whole, Slot)
-        return within(whole, joint.offset, storage.nbytes)
+        return within(whole, joint.offset, storage.static_bytes)
 
     def slot(self, storage: Storage) -> Slot:
-        made = Slot(len(self.made.slots), storage.nbytes)
+        made = Slot(len(self.made.slots), storage.static_bytes)
         self.made.slots.append(made)
         return made
 
@@ -281,7 +281,7 @@ class _Assembler:
         """An output that is an input, a constant or another output as well."""
         assert home is not None
         # byte by byte, whatever the elements are
-        flat = Storage(DType.UINT8, (1, 1, 1, storage.nbytes), alignment=1)
+        flat = Storage(DType.UINT8, (1, 1, 1, storage.static_bytes), alignment=1)
         symbol = self.symbol(relayout(flat, flat))
         work = Work(bytes=2 * storage.nbytes)
         self.made.steps.append(

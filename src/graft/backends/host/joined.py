@@ -37,18 +37,20 @@ class Joint:
 
 def located(whole: Storage, axis: int, first: int, count: int) -> tuple[Storage, int] | None:
     """The storage of a range along an axis and the byte at which it begins; None if scattered."""
-    shape = list(whole.shape)
+    if not all(isinstance(extent, int) for extent in whole.shape):
+        return None
+    shape = list(whole.sizes)
     if any(extent != 1 for extent in shape[:axis]) or not count or 0 in shape:
         return None
     if whole.block and axis == 1:
         if first % whole.block or count % whole.block:
             return None
-        inner = math.prod(whole.extents[2:])
+        inner = math.prod(whole.static_extents[2:])
         offset = first // whole.block * inner
     elif whole.block and axis != 0:
         return None
     else:
-        offset = first * math.prod(whole.extents[axis + 1 :])
+        offset = first * math.prod(whole.static_extents[axis + 1 :])
     offset *= whole.dtype.numpy.itemsize
     shape[axis] = count
     return None if offset % ALIGNMENT else (replace(whole, shape=tuple(shape)), offset)

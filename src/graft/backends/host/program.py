@@ -151,7 +151,7 @@ def _is_parallel(function: Function) -> bool:
 
 def _python(name: str, step: ReferenceStep, offsets: Mapping[Slot, int]) -> rt.PythonStep:
     def operand(home: Home, storage: Storage) -> rt.Operand:
-        return rt.Operand(_reference(home, offsets), storage.dtype, storage.shape)
+        return rt.Operand(_reference(home, offsets), storage.dtype, storage.sizes)
 
     return rt.PythonStep(
         name,

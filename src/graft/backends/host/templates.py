@@ -21,6 +21,7 @@ from graft.backends.host.kernels.rows import rows
 from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.winograd import winograd
 from graft.ir.op import Kind
+from graft.ir.types import TensorType
 from graft.llvm.target import Target
 from graft.ops.scalar import has_scalar
 from graft.rewrite.rule import Refusal
@@ -47,8 +48,10 @@ TEMPLATES: tuple[Template, ...] = (
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """The first template's kernel that takes the group, or all refusals in one."""
     pointwise = [n for n in group.nodes if n.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST)]
-    # Templates that compute element by element know nothing but the table of formulas.
-    hand_written = TEMPLATES if all(map(has_scalar, pointwise)) else ()
+    # Templates that compute element by element know nothing but the table of formulas, and none
+    # of the hand-written ones knows extents that are not numbers.
+    fits = _is_static(group) and all(map(has_scalar, pointwise))
+    hand_written = TEMPLATES if fits else ()
     reasons: list[str] = []
     for template in (*hand_written, expression):
         made = template(group, stores, target)
@@ -56,3 +59,9 @@ def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
             return made
         reasons.append(f"{template.__name__}: {made.reason}")
     return Refusal("; ".join(reasons))
+
+
+def _is_static(group: Group) -> bool:
+    """Whether all extents that the group has to do with are numbers."""
+    types = (value.type for node in group.nodes for value in (*node.args, *node.outputs))
+    return all(isinstance(type_, TensorType) and type_.is_static for type_ in types)

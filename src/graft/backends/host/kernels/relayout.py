@@ -60,7 +60,7 @@ def _named(storage: Storage) -> str:
 
 def _rows(storage: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
     """A row-major tensor of any rank, cut along its last axis so that all threads have work."""
-    *outer, width = storage.shape or (1,)
+    *outer, width = storage.sizes or (1,)
     if 0 in storage.shape:
         return Block(())
     lanes = VECTOR_BYTES // storage.dtype.numpy.itemsize
@@ -86,7 +86,7 @@ def _rows(storage: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
 
 
 def _image(source: Storage, target: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
-    batch, channels, height, _ = target.shape
+    batch, channels, height, _ = target.sizes
     size = target.block or source.block
     if _in_vectors(source, target):
         line = _vectors(source, target, buffers, size)
@@ -116,7 +116,7 @@ def _vectors(
         return [_vector(source, target, buffers, column, size, n, lanes) for n in firsts]
 
     firsts = range(0, size, lanes)
-    return _across(target.shape[3], max(1, PIXELS * lanes // size), copied)
+    return _across(target.sizes[3], max(1, PIXELS * lanes // size), copied)
 
 
 def _vector(
@@ -146,7 +146,7 @@ def _elements(
         read = Load(buffers[0], _element(source, size, channel, column))
         return [Store(buffers[1], _element(target, size, channel, column), read)]
 
-    row = Block(tuple(_across(target.shape[3], PIXELS, copied)))
+    row = Block(tuple(_across(target.sizes[3], PIXELS, copied)))
     return [For(channel, Const(0), Const(size), row)]
 
 
