@@ -1,6 +1,6 @@
 """Writing expressions pleasantly.
 
-Numbers, IR expressions and `Term`s enter; a `Term`, which has Python's operators, leaves, and
+Numbers, dims, IR expressions and `Term`s enter; a `Term`, which has Python's operators, leaves, and
 `.expr` takes the IR expression out of it. A number takes the dtype of the operand beside it and a
 scalar beside a vector is broadcast; nothing else is converted silently. A `Term` also remembers
 which tensors it reads, so that a computation can be found from its outputs.
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import DType
+from graft.loop.dims import Symbolic, index_of
 from graft.loop.errors import LoopError
 from graft.loop.intrinsics import INTRINSICS
 from graft.loop.ir import (
@@ -103,13 +104,15 @@ class Term:
         return compare(CompareKind.GREATER_EQUAL, self, other)
 
 
-Operand = Term | Expr | Number
+Operand = Term | Expr | Number | Symbolic
 
 
 def term(operand: Operand, dtype: DType = INDEX) -> Term:
     """The operand as a term; a plain number gets `dtype`."""
     if isinstance(operand, Term):
         return operand
+    if isinstance(operand, Symbolic):
+        return Term(index_of(operand))
     return Term(constant(operand, dtype) if isinstance(operand, Number) else operand)
 
 

@@ -2,30 +2,38 @@
 
 The pipeline reads top to bottom in `lower`; each step is a module of its own. The arguments become
 the function's buffers, in order: inputs, outputs, and any stage that the threads are to share.
-Named extents become scalar parameters behind them.
+Named extents become scalar parameters behind them; by these a function may choose its schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 from graft.loop.generate import Around, Generator, Memory, full_box, one_thread
 from graft.loop.guards import branch_on_selects, predicate_lanes, tighten_loops
 from graft.loop.ir import (
     Allocate,
     Barrier,
+    Binary,
+    BinaryKind,
     Buffer,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
     For,
     Function,
+    If,
     LoopKind,
     Stmt,
     Var,
 )
 from graft.loop.names import unique_names
 from graft.loop.program import Program, make_program
-from graft.loop.ranges import NATURAL, Context
-from graft.loop.schedule import Schedule
+from graft.loop.ranges import Context, Range
+from graft.loop.schedule import Schedule, Variant
 from graft.loop.simplify import simplify_stmt
 from graft.loop.stages import reads
 from graft.loop.tensor import Tensor, index_variables
@@ -42,10 +50,28 @@ def lower(
     notes: tuple[str, ...] = (),
 ) -> Function:
     """The function that computes those arguments that are computed from the others."""
-    program = make_program(arguments, schedule or Schedule())
-    extents = index_variables(list(program.tensors.values()))
-    context = Context({extent.name: NATURAL for extent in extents})
+    return lower_variants(name, arguments, [Variant(schedule or Schedule())], notes)
 
+
+def lower_variants(
+    name: str, arguments: Sequence[Tensor], variants: Sequence[Variant], notes: tuple[str, ...] = ()
+) -> Function:
+    """The same by the first variant that will do when it runs; the last one needs nothing."""
+    programs = [make_program(arguments, variant.schedule) for variant in variants]
+    extents = index_variables([one for program in programs for one in program.tensors.values()])
+    bodies = [
+        _body(program, _known(extents, variant.needs))
+        for program, variant in zip(programs, variants, strict=True)
+    ]
+    body = bodies[-1]
+    for variant, preferred in reversed(list(zip(variants, bodies[:-1], strict=False))):
+        body = _either(variant.needs, preferred, body)
+    parameters: tuple[Buffer | Var, ...] = (*_buffers(programs[0]), *extents)
+    body = unique_names(body, [parameter.name for parameter in parameters])
+    return verify(Function(name, parameters, body, notes))
+
+
+def _body(program: Program, context: Context) -> Stmt:
     body = simplify_stmt(_generated(program, context), context)
     body = predicate_lanes(body, context)
     body = simplify_stmt(branch_on_selects(body, context), context)
@@ -53,10 +79,21 @@ def lower(
     body = simplify_stmt(vectorize(body, context), context)
     body = simplify_stmt(unroll(body, context), context)
     check_registers(body)
+    return body
 
-    parameters: tuple[Buffer | Var, ...] = (*_buffers(program), *extents)
-    body = unique_names(body, [parameter.name for parameter in parameters])
-    return verify(Function(name, parameters, body, notes))
+
+def _known(scalars: Sequence[Var], needs: Sequence[tuple[str, int]]) -> Context:
+    """What a variant knows: scalars are natural numbers, some of them no small ones."""
+    least = dict(needs)
+    return Context({one.name: Range(Const(least.get(one.name, 0)), None) for one in scalars})
+
+
+def _either(needs: Sequence[tuple[str, int]], body: Stmt, otherwise: Stmt) -> Stmt:
+    """One of two statements, by whether scalars are as large as they have to be."""
+    tests: list[Expr] = [
+        Compare(CompareKind.GREATER_EQUAL, Var(name), Const(least)) for name, least in needs
+    ]
+    return If(reduce(lambda one, other: Binary(BinaryKind.AND, one, other), tests), body, otherwise)
 
 
 def _generated(program: Program, context: Context) -> Stmt:

@@ -202,6 +202,14 @@ class Schedule:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A schedule that will do where some scalars have at least some values."""
+
+    schedule: Schedule
+    needs: tuple[tuple[str, int], ...] = ()
+
+
 def _keyword(kind: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 

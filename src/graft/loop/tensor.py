@@ -219,12 +219,16 @@ def in_order(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def index_variables(tensors: Sequence[Tensor]) -> tuple[Var, ...]:
-    """The symbolic scalars that the tensors' extents mention, in order of appearance."""
+    """The symbolic scalars that the tensors mention, in order of appearance."""
     seen: dict[str, Var] = {}
     for tensor in tensors:
-        extents = list(tensor.shape)
-        if isinstance(tensor.body, Reduce):
-            extents += [extent for _, extent in tensor.body.axes]
-        parts = [part for extent in extents for part in walk_expr(extent)]
-        seen |= {part.name: part for part in parts if isinstance(part, Var)}
+        body, own = tensor.body, set(tensor.axes)
+        mentioned = list(tensor.shape)
+        if isinstance(body, Reduce):
+            own |= {axis for axis, _ in body.axes}
+            mentioned += [*(extent for _, extent in body.axes), body.body, body.initial]
+        elif body is not None:
+            mentioned.append(body)
+        parts = [part for expr in mentioned for part in walk_expr(expr)]
+        seen |= {one.name: one for one in parts if isinstance(one, Var) and one not in own}
     return tuple(seen.values())

@@ -58,6 +58,12 @@ def slice_positions(begin: int, end: int, stride: int, extent: int) -> range:
     return range(*slice(begin, end, stride).indices(extent))
 
 
+def slice_start(begin: AnyDim, stride: int, extent: AnyDim) -> AnyDim:
+    """The place of the first element that is taken of an axis, if any is."""
+    first = _from_front(begin, extent)
+    return dim_max(first if stride > 0 else dim_min(first, extent - 1), 0)
+
+
 def slice_extent(begin: AnyDim, end: AnyDim, stride: int, extent: AnyDim) -> AnyDim:
     """How many elements `[begin:end:stride]` takes of an axis."""
     if isinstance(begin, int) and isinstance(end, int) and isinstance(extent, int):

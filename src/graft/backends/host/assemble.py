@@ -12,15 +12,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.homes import Home, Part, Slot, within
 from graft.backends.host.joined import Joins, cuts, located
 from graft.backends.host.kernel import Kernel
-from graft.backends.host.kernels.relayout import relayout
+from graft.backends.host.kernels.relayout import copied, relayout
 from graft.backends.host.layout import choose_layout
-from graft.backends.host.storage import Storage, row_major, static_shape
+from graft.backends.host.storage import Storage, row_major, shape_of
 from graft.backends.host.templates import kernel_for
-from graft.base.dtypes import Array, DType
+from graft.base.dims import Dim
+from graft.base.dtypes import Array
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
@@ -42,6 +44,7 @@ class NativeStep:
     label: str
     work: Work
     node: Node | None
+    scalars: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,18 +123,38 @@ class _Assembler:
     def view(self, node: Node) -> None:
         """The operand's memory under another shape."""
         source, home = self.in_rows(node.args[0])
-        storage = replace(source, shape=static_shape(node.output))
+        storage = replace(source, shape=shape_of(node.output))
         self.homes[node.output] = {storage: home}
 
     def compute(self, node: Node) -> None:
+        """The kernel of a group, or else of each of its nodes, or else the evaluator."""
         group = group_of(node, self.constants)
         stores = self.operand_stores(group)
         stores.update((value, self.destination(value)[0]) for value in node.outputs)
         made = kernel_for(group, stores, self.target)
         if isinstance(made, Kernel):
             self.native(group, made, stores)
+        elif len(group.nodes) > 1:
+            self.one_by_one(group)
         else:
             self.in_python(node, ReferenceStep, made.reason)
+
+    def one_by_one(self, group: Group) -> None:
+        """The nodes of a group for which there is no kernel."""
+        self.constants.update(group.constants)
+        actual = dict(group.formal)
+        actual.update(zip(group.node.attrs.body.outputs, group.node.outputs, strict=True))
+        for node in group.nodes:
+            for value in node.outputs:
+                if value not in actual:
+                    self.chosen[value] = row_major(value)
+            self.compute(
+                replace(
+                    node,
+                    inputs=tuple(v if v is None else actual.get(v, v) for v in node.inputs),
+                    outputs=tuple(actual.get(value, value) for value in node.outputs),
+                )
+            )
 
     def is_joined(self, node: Node) -> bool:
         """Whether a concatenation's operands have all been made where they belong."""
@@ -157,14 +180,14 @@ class _Assembler:
                     continue
                 for part, place in zip(ranges, filter(None, places), strict=True):
                     inner, offset = place
-                    self.homes[part.value] = {inner: within(home, offset, inner.nbytes)}
+                    self.homes[part.value] = {inner: within(home, offset, inner.static_bytes)}
                 return True
         return False
 
     def operand_stores(self, group: Group) -> dict[Value, Storage]:
         """The storage in which the group reads each of its operands: as it is, if that will do."""
-        way = self.layout.ways[group.node]
-        wanted = {want.value: want.blocks for want in way.wants}
+        way = self.layout.ways.get(group.node)
+        wanted = {want.value: want.blocks for want in way.wants} if way else {}
         found: dict[Value, Storage] = {}
         for value in group.reads():
             if value in group.constants:
@@ -197,7 +220,7 @@ class _Assembler:
             return self.slot(storage)
         whole = self.destination(joint.whole)[1]
         assert isinstance(whole, Slot)
-        return within(whole, joint.offset, storage.nbytes)
+        return within(whole, joint.offset, storage.static_bytes)
 
     def slot(self, storage: Storage) -> Slot:
         made = Slot(len(self.made.slots), storage.nbytes)
@@ -212,7 +235,8 @@ class _Assembler:
             for argument in kernel.arguments
         )
         symbol = self.symbol(kernel.function)
-        self.made.steps.append(NativeStep(symbol, homes, group.label, kernel.work, group.node))
+        step = NativeStep(symbol, homes, group.label, kernel.work, group.node, kernel.scalars)
+        self.made.steps.append(step)
 
     def symbol(self, function: Function) -> str:
         """The function's name in the program: equal functions are one."""
@@ -280,13 +304,17 @@ class _Assembler:
     def copy(self, value: Value, storage: Storage, home: Home | None, number: int) -> None:
         """An output that is an input, a constant or another output as well."""
         assert home is not None
-        # byte by byte, whatever the elements are
-        flat = Storage(DType.UINT8, (1, 1, 1, storage.nbytes), alignment=1)
-        symbol = self.symbol(relayout(flat, flat))
-        work = Work(bytes=2 * storage.nbytes)
-        self.made.steps.append(
-            NativeStep(symbol, (home, Output(number)), f"copy {value.name}", work, None)
+        extents = Extents()
+        function = copied(storage.nbytes, extents)
+        step = NativeStep(
+            self.symbol(function),
+            (home, Output(number)),
+            f"copy {value.name}",
+            Work(bytes=2 * storage.nbytes),
+            None,
+            extents.passed(function),
         )
+        self.made.steps.append(step)
 
 
 def _users(storage: Storage) -> Storage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graft.base.dims import Dim
 from graft.runtime.program import Constant, Input, Output
 
 
@@ -12,7 +13,7 @@ class Slot:
     """Memory of the arena whose offset is not decided yet."""
 
     number: int
-    nbytes: int
+    nbytes: Dim
 
 
 @dataclass(frozen=True, slots=True)

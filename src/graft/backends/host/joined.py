@@ -37,18 +37,20 @@ class Joint:
 
 def located(whole: Storage, axis: int, first: int, count: int) -> tuple[Storage, int] | None:
     """The storage of a range along an axis and the byte at which it begins; None if scattered."""
-    shape = list(whole.shape)
+    if not all(isinstance(extent, int) for extent in whole.shape):
+        return None
+    shape = list(whole.sizes)
     if any(extent != 1 for extent in shape[:axis]) or not count or 0 in shape:
         return None
     if whole.block and axis == 1:
         if first % whole.block or count % whole.block:
             return None
-        inner = math.prod(whole.extents[2:])
+        inner = math.prod(whole.static_extents[2:])
         offset = first // whole.block * inner
     elif whole.block and axis != 0:
         return None
     else:
-        offset = first * math.prod(whole.extents[axis + 1 :])
+        offset = first * math.prod(whole.static_extents[axis + 1 :])
     offset *= whole.dtype.numpy.itemsize
     shape[axis] = count
     return None if offset % ALIGNMENT else (replace(whole, shape=tuple(shape)), offset)
@@ -74,6 +76,8 @@ class Joins:
     def joins(self, node: Node) -> bool:
         """Whether the operands may be computed in their place."""
         if node.op.name != "concatenate" or node.output in self.fixed:
+            return False
+        if not all(value.tensor.is_static for value in (*node.args, node.output)):
             return False
         roots = [self.root(value) for value in node.args]
         return len(set(roots)) == len(roots) and all(self.is_free(value) for value in roots)
@@ -121,7 +125,8 @@ CUTS = ("split", "strided_slice")
 
 def cuts(node: Node) -> tuple[int, list[Range]] | None:
     """The axis and the ranges that a split or slice takes of its operand, if it is that simple."""
-    if node.op.name not in CUTS:
+    static = all(value.tensor.is_static for value in (*node.args, *node.outputs))
+    if node.op.name not in CUTS or not static:
         return None
     shape = static_shape(node.args[0])
     if node.op.name == "split":

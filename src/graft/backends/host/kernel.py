@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from graft.backends.host.group import Group
 from graft.backends.host.storage import Storage
+from graft.base.dims import Dim
 from graft.base.dtypes import Array
 from graft.ir.graph import Value
 from graft.ir.op import Work
@@ -19,11 +20,15 @@ Stores = Mapping[Value, Storage]
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A function, and per parameter the graph's value or the constant that it is called with."""
+    """A function, and per buffer the graph's value or the constant that it is called with.
+
+    `scalars` are the dims that are passed for its scalar parameters, in order.
+    """
 
     function: Function
     arguments: tuple[Value | Array, ...]
     work: Work
+    scalars: tuple[Dim, ...] = ()
 
 
 Template = Callable[[Group, Stores, Target], "Kernel | Refusal"]

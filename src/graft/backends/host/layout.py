@@ -23,7 +23,7 @@ from graft.backends.host.kernels.conv_plan import (
 )
 from graft.backends.host.kernels.image_mean import over_pixels
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
-from graft.backends.host.storage import NO_HALO, Halo, Storage, static_shape
+from graft.backends.host.storage import NO_HALO, Halo, Storage, shape_of, static_shape
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
@@ -90,13 +90,15 @@ def choose_layout(
 
 def _stored(value: Value, block: int, halos: Mapping[Value, Halo]) -> Storage:
     halo = halos.get(value, NO_HALO) if block else NO_HALO
-    return Storage(value.dtype, static_shape(value), block, halo)
+    return Storage(value.dtype, shape_of(value), block, halo)
 
 
 def is_image(value: Value) -> bool:
     """Whether blocks of channels are possible at all."""
+    if value.dtype is not DType.FLOAT32 or not value.tensor.is_static:
+        return False
     shape = static_shape(value)
-    return value.dtype is DType.FLOAT32 and len(shape) == 4 and 0 not in shape
+    return len(shape) == 4 and 0 not in shape
 
 
 def blocks_for(value: Value) -> tuple[int, ...]:
@@ -230,8 +232,8 @@ def _averaged(group: Group, images: Sequence[Value]) -> Value | None:
     anchor = group.anchor
     if anchor is None or anchor.op.name != "mean" or not over_pixels(anchor):
         return None
-    shape = static_shape(anchor.args[0])
-    found = [value for value in images if static_shape(group.outer(value)) == shape]
+    shape = anchor.args[0].shape
+    found = [value for value in images if group.outer(value).shape == shape]
     return found[0] if len(found) == 1 else None
 
 
@@ -263,7 +265,8 @@ def _flops(group: Group) -> float:
 
 
 def _bytes(group: Group) -> float:
-    values = (*(v for v in group.node.args), *group.node.outputs)
+    """What the group reads and writes, as far as that is known."""
+    values = (v for v in (*group.node.args, *group.node.outputs) if v.tensor.is_static)
     return float(sum(math.prod(static_shape(v)) * v.dtype.numpy.itemsize for v in values))
 
 
@@ -275,6 +278,8 @@ def _halos(groups: Sequence[Group]) -> dict[Value, Halo]:
         if conv is None or conv.op.name not in CONVOLUTIONS or conv.args[1] not in group.constants:
             continue
         value = group.outer(conv.args[0])
+        if not is_image(value) or not conv.output.tensor.is_static:
+            continue
         needed = read_halo(conv, group.constants[conv.args[1]].array.shape)
         found[value] = _wider(found.get(value, NO_HALO), needed)
     return found

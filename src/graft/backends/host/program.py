@@ -14,7 +14,7 @@ from graft.backends.host.assemble import (
 from graft.backends.host.homes import Home, Part, Slot
 from graft.backends.host.storage import Storage, static_shape
 from graft.base.dims import AnyDim
-from graft.base.errors import Place
+from graft.base.errors import InternalError, Place
 from graft.ir.graph import Graph, Value
 from graft.llvm.cache import default_cache
 from graft.llvm.load import scratch_bytes
@@ -67,7 +67,7 @@ def build_program(
             reasons[step.node.output.name] = step.reason
             steps.append(_python(name, step, offsets))
     scratch = max((scratch_bytes(f, {}) for f in assembly.functions.values()), default=0)
-    arena = max((offset + _rounded(slot.nbytes) for slot, offset in offsets.items()), default=0)
+    arena = max((offset + _rounded(_bytes(slot)) for slot, offset in offsets.items()), default=0)
     program = rt.Program(
         rt.Target(target.triple, target.features),
         tuple(_spec(value.name, value) for value in graph.inputs),
@@ -84,7 +84,7 @@ def build_program(
 
 def _offsets(assembly: Assembly) -> tuple[dict[Slot, int], int]:
     spans = lifetimes(assembly)
-    intervals = {slot: Interval(_rounded(slot.nbytes), *span) for slot, span in spans.items()}
+    intervals = {slot: Interval(_rounded(_bytes(slot)), *span) for slot, span in spans.items()}
     offsets = place(list(intervals.values()))
     return dict(zip(intervals, offsets, strict=True)), lower_bound(intervals.values())
 
@@ -106,6 +106,13 @@ def _homes(step: NativeStep | ReferenceStep) -> tuple[Home, ...]:
     return tuple(home for home, _ in (*step.inputs, *step.outputs))
 
 
+def _bytes(slot: Slot) -> int:
+    """How large a slot of a program with static shapes is."""
+    if not isinstance(slot.nbytes, int):
+        raise InternalError(f"a slot of a static program has the size {slot.nbytes}")
+    return slot.nbytes
+
+
 def _rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -113,7 +120,7 @@ def _rounded(size: int) -> int:
 def _reference(home: Home, offsets: Mapping[Slot, int]) -> rt.BufferRef:
     match home:
         case Slot():
-            return rt.Arena(offsets[home], home.nbytes)
+            return rt.Arena(offsets[home], _bytes(home))
         case Part(slot, offset, nbytes):
             return rt.Arena(offsets[slot] + offset, nbytes)
     return home
@@ -140,7 +147,9 @@ def _call(
 def _size(home: Home, assembly: Assembly, graph: Graph) -> int:
     """Bytes that a kernel reads or writes there, each once."""
     match home:
-        case Slot() | Part():
+        case Slot():
+            return _bytes(home)
+        case Part():
             return home.nbytes
         case rt.Constant(index):
             return int(assembly.constants[index].nbytes)
@@ -158,7 +167,7 @@ def is_parallel(function: Function) -> bool:
 
 def _python(name: str, step: ReferenceStep, offsets: Mapping[Slot, int]) -> rt.PythonStep:
     def operand(home: Home, storage: Storage) -> rt.Operand:
-        return rt.Operand(_reference(home, offsets), storage.dtype, storage.shape)
+        return rt.Operand(_reference(home, offsets), storage.dtype, storage.sizes)
 
     return rt.PythonStep(
         name,

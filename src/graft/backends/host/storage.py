@@ -2,7 +2,8 @@
 
 Row-major, or, for images, in blocks of channels: [batch, channels / block, height, width, block],
 so that a vector of channels is contiguous. An image may have a halo of zeros around it, which
-spares the convolutions that read it all tests for the border.
+spares the convolutions that read it all tests for the border. Extents of row-major tensors may be
+symbolic; blocked images are static.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graft.backends.host.extents import Extents
+from graft.base.dims import AnyDim, Dim, Unknown, product
 from graft.base.dtypes import Array, DType
+from graft.base.errors import InternalError
 from graft.ir.graph import Value
 from graft.loop.ir import Buffer, Const, Expr
 from graft.runtime.memory import ALIGNMENT, address_of, aligned_empty
@@ -27,40 +31,62 @@ class Storage:
     """A tensor's place in memory. `block` 0 is row-major; halos are for blocked images only."""
 
     dtype: DType
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
     block: int = 0
     halo: Halo = NO_HALO
     alignment: int = 64  # bytes; memory of the user's has only that of its elements
 
     @property
-    def extents(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of a tensor whose extents are numbers."""
+        found = tuple(dim for dim in self.shape if isinstance(dim, int))
+        if len(found) < len(self.shape):
+            raise InternalError(f"a tensor has the symbolic shape {self.shape}")
+        return found
+
+    @property
+    def extents(self) -> tuple[Dim, ...]:
         """The extents as memory has them."""
+        return self.static_extents if self.block else self.shape
+
+    @property
+    def static_extents(self) -> tuple[int, ...]:
+        """The same of a tensor whose extents are numbers."""
         if not self.block:
-            return self.shape
-        batch, channels, height, width = self.shape
+            return self.sizes
+        batch, channels, height, width = self.sizes
         top, left, bottom, right = self.halo
         blocks = channels // self.block
         return batch, blocks, height + top + bottom, width + left + right, self.block
 
     @property
-    def nbytes(self) -> int:
-        return math.prod(self.extents) * self.dtype.numpy.itemsize
+    def nbytes(self) -> Dim:
+        total = product(self.extents) * self.dtype.numpy.itemsize
+        if isinstance(total, Unknown):
+            raise InternalError(f"the shape {self.shape} is too large an expression")
+        return total
 
-    def buffer(self, name: str) -> Buffer:
-        """A kernel's parameter for such a tensor."""
-        extents = tuple(Const(extent) for extent in self.extents)
-        return Buffer(name, self.dtype, extents, alignment=self.alignment)
+    @property
+    def static_bytes(self) -> int:
+        """The bytes of a tensor whose extents are numbers."""
+        return math.prod(self.static_extents) * self.dtype.numpy.itemsize
+
+    def buffer(self, name: str, extents: Extents | None = None) -> Buffer:
+        """A kernel's parameter for such a tensor; `extents` names what is symbolic of its shape."""
+        names = extents or Extents()
+        shape = tuple(names.expr(extent) for extent in self.extents)
+        return Buffer(name, self.dtype, shape, alignment=self.alignment)
 
     def pack(self, array: Array) -> Array:
         """A constant as memory has it: the same memory, where it is like that already."""
         ordered = not self.block and array.dtype == self.dtype.numpy and array.flags.c_contiguous
         if ordered and array.size and address_of(array) % ALIGNMENT == 0:
-            return array.reshape(self.shape)
-        packed = aligned_empty(self.extents, self.dtype.numpy)
+            return array.reshape(self.sizes)
+        packed = aligned_empty(self.static_extents, self.dtype.numpy)
         if not self.block:
-            packed[...] = array.reshape(self.shape)
+            packed[...] = array.reshape(self.sizes)
             return packed
-        batch, channels, height, width = self.shape
+        batch, channels, height, width = self.sizes
         top, left, _, _ = self.halo
         packed[...] = np.zeros((), self.dtype.numpy)
         split = array.reshape(batch, channels // self.block, self.block, height, width)
@@ -70,13 +96,25 @@ class Storage:
 
 
 def static_shape(value: Value) -> tuple[int, ...]:
-    """The plain extents of a tensor."""
-    return tuple(dim for dim in value.shape or () if isinstance(dim, int))
+    """The extents of a tensor that has to have a static shape."""
+    shape = tuple(dim for dim in shape_of(value) if isinstance(dim, int))
+    if len(shape) < len(shape_of(value)):
+        raise InternalError(f"%{value.name} has the symbolic shape {value.shape}")
+    return shape
+
+
+def shape_of(value: Value) -> tuple[Dim, ...]:
+    """The extents of a tensor, none of which is known only from data."""
+    shape: tuple[AnyDim, ...] | None = value.shape
+    known = tuple(dim for dim in shape or () if not isinstance(dim, Unknown))
+    if shape is None or len(known) < len(shape):
+        raise InternalError(f"the shape of %{value.name} is known only from data")
+    return known
 
 
 def row_major(value: Value) -> Storage:
     """The storage of a tensor that nothing special is known of."""
-    return Storage(value.dtype, static_shape(value))
+    return Storage(value.dtype, shape_of(value))
 
 
 def index(*items: Expr | int) -> tuple[Expr, ...]:

@@ -10,10 +10,14 @@ from graft.backends.host.flow import CompiledStretch
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import prepare
 from graft.backends.host.program import HostProgram, build_program
+from graft.backends.host.shaped import build_shaped
+from graft.backends.host.templates import why_not_symbolic
+from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.llvm.target import Target
+from graft.passes.plan_memory import is_view
 from graft.runtime.regions import Runner
 
 _CONTROL_FLOW = ("if", "loop", "scan")
@@ -31,8 +35,10 @@ class Stretches:
         """Why a node has no native code even when its sizes are known; empty where it has."""
         if node.op.name in _CONTROL_FLOW:
             return "it decides what runs"
-        reasons = (why_not_held(value) for value in (*node.args, *node.outputs))
-        return next((reason for reason in reasons if reason), "")
+        values = (*node.args, *node.outputs)
+        reason = next((reason for value in values if (reason := why_not_tensor(value))), "")
+        is_static = all(value.tensor.is_static for value in values) if not reason else True
+        return reason if is_static or is_view(node) else why_not_symbolic(node, self.target)
 
     def static(self, graph: Graph, label: str = "") -> HostProgram:
         """The program of a graph with static shapes."""
@@ -42,23 +48,40 @@ class Stretches:
 
     def compile(self, stretch: Graph, label: str) -> CompiledStretch:
         """A stretch as a program."""
-        built = self.static(stretch, label)
-        return CompiledStretch(built.program, built.functions, built.reasons)
+        if is_static(stretch):
+            built = self.static(stretch, label)
+            return CompiledStretch(built.program, built.functions, built.reasons)
+        fused = prepare(stretch, self.target, self.accuracy)
+        program = build_shaped(fused, assemble(fused, self.target), self.target)
+        return CompiledStretch(program, {}, {})
 
 
-def why_not_held(value: Value) -> str:
-    """Why native code cannot have a value; empty where it can."""
+def why_not_tensor(value: Value) -> str:
+    """Why native code cannot have a value, whatever its size; empty where it can."""
     type_ = value.type
-    if not isinstance(type_, TensorType) or not type_.is_static:
-        return f"native programs want static shapes, and %{value.name} is {type_}"
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return f"native programs want tensors of known rank, and %{value.name} is {type_}"
     if type_.dtype is DType.STRING:
         return f"native programs have no strings, and %{value.name} is {type_}"
+    if any(isinstance(dim, Unknown) for dim in type_.shape):
+        return f"%{value.name} is {type_}"
     return ""
+
+
+def is_static(graph: Graph) -> bool:
+    """Whether all shapes are numbers."""
+    values = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
+    return all(isinstance(v.type, TensorType) and v.type.is_static for v in values)
 
 
 def why_not_native(graph: Graph) -> str:
     """Why a whole graph is not one native program; empty where it is."""
     values = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
+    for value in values:
+        reason = why_not_tensor(value)
+        if not reason and not value.tensor.is_static:
+            reason = f"one native program wants static shapes, and %{value.name} is {value.type}"
+        if reason:
+            return reason
     control = (node.op.name for node in graph.nodes if node.op.name in _CONTROL_FLOW)
-    reasons = (reason for value in values if (reason := why_not_held(value)))
-    return next(reasons, "") or next((f"it has a {name}" for name in control), "")
+    return next((f"it has a {name}" for name in control), "")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from graft.backends.host.group import Group
+from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel, Stores, Template
 from graft.backends.host.kernels.attention import attention
 from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
-from graft.backends.host.kernels.expression import expression
+from graft.backends.host.kernels.expression import expression, unexpressed
 from graft.backends.host.kernels.image_concat import image_concat
 from graft.backends.host.kernels.image_mean import image_mean
 from graft.backends.host.kernels.image_pointwise import image_pointwise
+from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.layer_norm import layer_norm
 from graft.backends.host.kernels.movement import movement
 from graft.backends.host.kernels.pool import pool2d
@@ -20,7 +21,10 @@ from graft.backends.host.kernels.reduce import reduce
 from graft.backends.host.kernels.rows import rows
 from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.winograd import winograd
+from graft.backends.host.storage import row_major
+from graft.ir.graph import Node
 from graft.ir.op import Kind
+from graft.ir.types import TensorType
 from graft.llvm.target import Target
 from graft.ops.scalar import has_scalar
 from graft.rewrite.rule import Refusal
@@ -44,11 +48,17 @@ TEMPLATES: tuple[Template, ...] = (
 )
 
 
+# Those that take any sizes, known or not.
+SYMBOLIC_TEMPLATES: tuple[Template, ...] = (joining,)
+
+
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """The first template's kernel that takes the group, or all refusals in one."""
     pointwise = [n for n in group.nodes if n.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST)]
-    # Templates that compute element by element know nothing but the table of formulas.
-    hand_written = TEMPLATES if all(map(has_scalar, pointwise)) else ()
+    # Templates that compute element by element know nothing but the table of formulas, and none
+    # of the hand-written ones knows extents that are not numbers.
+    fits = _is_static(group) and all(map(has_scalar, pointwise))
+    hand_written = TEMPLATES if fits else SYMBOLIC_TEMPLATES
     reasons: list[str] = []
     for template in (*hand_written, expression):
         made = template(group, stores, target)
@@ -56,3 +66,18 @@ def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
             return made
         reasons.append(f"{template.__name__}: {made.reason}")
     return Refusal("; ".join(reasons))
+
+
+def why_not_symbolic(node: Node, target: Target) -> str:
+    """Why a node with sizes that are known only when it runs has no kernel; empty where it has."""
+    stores = {value: row_major(value) for value in (*node.args, *node.outputs)}
+    group = group_of(node, {})
+    if any(isinstance(one(group, stores, target), Kernel) for one in SYMBOLIC_TEMPLATES):
+        return ""
+    return unexpressed(node)
+
+
+def _is_static(group: Group) -> bool:
+    """Whether all extents that the group has to do with are numbers."""
+    types = (value.type for node in group.nodes for value in (*node.args, *node.outputs))
+    return all(isinstance(type_, TensorType) and type_.is_static for type_ in types)

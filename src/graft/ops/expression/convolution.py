@@ -13,6 +13,7 @@ from graft.ops.expression.shapes import (
     by_index,
     extents_of,
     number,
+    numbers,
     present,
     read,
     reduce_axes,
@@ -45,15 +46,17 @@ def convolution(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """Data [batch, channels, ...] and weights [outputs, channels / groups, ...]."""
     data, weight = map(present, inputs)
     dtype, shape = types[0].dtype, extents_of(types[0])
-    rank, (outputs, depth, *kernel) = len(attrs.strides), sizes(weight)
+    rank = len(attrs.strides)
+    outputs, depth, *kernel = numbers(sizes(weight), "the kernel's extents")
     wanted = [
         (count - 1) * stride + (taps - 1) * dilation + 1
         for count, stride, taps, dilation in zip(
             shape[2:], attrs.strides, kernel, attrs.dilation, strict=True
         )
     ]
-    begins = [int(width) for width in attrs.padding[:rank]]
-    source = bordered(data, f"{name}_pad", begins, wanted, number(0, accumulated_in(dtype)))
+    begins, ends = attrs.padding[:rank], attrs.padding[rank:]
+    zero = number(0, accumulated_in(dtype))
+    source = bordered(data, f"{name}_pad", begins, wanted, zero, ends=ends)
 
     def element(batch: Term, output: Term, *place: Term) -> Reduce:
         channel, *taps = reduce_axes((depth, *kernel))
@@ -81,11 +84,12 @@ def transposed(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """
     data, weight = map(present, inputs)
     dtype, shape = types[0].dtype, extents_of(types[0])
-    rank, (channels, outputs, *kernel) = len(attrs.strides), sizes(weight)
+    rank = len(attrs.strides)
+    channels, outputs, *kernel = numbers(sizes(weight), "the kernel's extents")
     depth = channels // attrs.groups
     reach = [(taps - 1) * step for taps, step in zip(kernel, attrs.dilation, strict=True)]
     wanted = [count + last for count, last in zip(shape[2:], reach, strict=True)]
-    begins = [last - int(cut) for last, cut in zip(reach, attrs.padding[:rank], strict=True)]
+    begins = [last - cut for last, cut in zip(reach, attrs.padding[:rank], strict=True)]
     zero = number(0, accumulated_in(dtype))
     source = bordered(data, f"{name}_pad", begins, wanted, zero, attrs.strides)
 

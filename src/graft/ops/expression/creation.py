@@ -7,7 +7,7 @@ from typing import Any
 from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, equal
 from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses
-from graft.ops.expression.shapes import by_index, extents_of, number, present, single
+from graft.ops.expression.shapes import by_index, extents_of, is_known, number, present, single
 from graft.ops.scalar import widened
 
 
@@ -25,7 +25,9 @@ def arange(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     start, _, delta = inputs
 
     def given(attribute: Any, operand: Any) -> Term:
-        return number(attribute, dtype) if operand is None else single(operand)
+        if operand is not None:
+            return single(operand)
+        return number(attribute, dtype) if is_known(attribute) else cast(dtype, attribute)
 
     def element(index: Term) -> Term:
         first, step = given(attrs.start, start), given(attrs.delta, delta)

@@ -8,20 +8,38 @@ from __future__ import annotations
 
 from typing import Any
 
+from graft.base.dims import AnyDim
 from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, maximum, minimum, select, term
 from graft.loop.tensor import Tensor
 from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses
-from graft.ops.expression.shapes import by_index, extents_of, present, read, sizes
+from graft.ops.expression.shapes import (
+    by_index,
+    extents_of,
+    is_known,
+    number,
+    numbers,
+    present,
+    read,
+    sizes,
+)
 from graft.ops.rules import normalize_axis
 
 
-def position(indices: Tensor, at: list[Term], extent: int) -> Term:
+def position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:
     """The place along an axis that an element of `indices` names."""
     found = cast(DType.INT64, read(indices, at))
     if not indices.dtype.is_unsigned_integer:
         found = select(found < 0, found + extent, found)
     return maximum(minimum(found, extent - 1), 0)
+
+
+def _unless_empty(data: Tensor, value: Term) -> Term:
+    """An element of data that may turn out to have none, which is a mistake too."""
+    unsure = [extent for extent in sizes(data) if not is_known(extent)]
+    for extent in unsure:
+        value = select(term(extent) > 0, value, number(0, data.dtype))
+    return value
 
 
 def _is_empty(data: Tensor, types: Types) -> bool:
@@ -40,7 +58,7 @@ def take(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
 
     def element(*at: Term) -> Term:
         place = position(indices, list(at[axis : axis + count]), extent)
-        return read(data, [*at[:axis], place, *at[axis + count :]])
+        return _unless_empty(data, read(data, [*at[:axis], place, *at[axis + count :]]))
 
     return (by_index(name, extents_of(types[0]), element),)
 
@@ -55,7 +73,8 @@ def gather(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     extent = sizes(data)[axis]
 
     def element(*at: Term) -> Term:
-        return read(data, [*at[:axis], position(indices, list(at), extent), *at[axis + 1 :]])
+        place = position(indices, list(at), extent)
+        return _unless_empty(data, read(data, [*at[:axis], place, *at[axis + 1 :]]))
 
     return (by_index(name, extents_of(types[0]), element),)
 
@@ -67,13 +86,14 @@ def gather_nd(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     batch, shape = attrs.batch_dims, sizes(data)
     if _is_empty(data, types):
         return Unexpressed("there is nothing to gather")
-    count, named = len(indices.shape) - 1, sizes(indices)[-1]
+    count = len(indices.shape) - 1
+    (named,) = numbers(sizes(indices)[-1:], "how many axes the positions name")
 
     def element(*at: Term) -> Term:
         places = [
             position(indices, [*at[:count], term(entry)], shape[batch + entry])
             for entry in range(named)
         ]
-        return read(data, [*at[:batch], *places, *at[count:]])
+        return _unless_empty(data, read(data, [*at[:batch], *places, *at[count:]]))
 
     return (by_index(name, extents_of(types[0]), element),)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
-from graft.loop.build import Term, cast, equal, maximum, minimum, select
-from graft.loop.ir import Const
+from graft.base.dims import AnyDim, dim_max, dim_min, product
+from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
+from graft.loop.tensor import Tensor
 from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses
 from graft.ops.expression.shapes import (
+    Extents,
     Index,
     Indices,
+    at_least,
     by_index,
     extents_of,
+    is_known,
     linear,
     number,
     present,
@@ -23,7 +27,10 @@ from graft.ops.expression.shapes import (
     unravelled,
 )
 from graft.ops.rules import normalize_axes, normalize_axis
-from graft.ops.slicing import slice_positions
+from graft.ops.slicing import slice_positions, slice_start
+
+# Of these a concatenation is one expression where it is not known how long they are.
+MOST_PIECES = 3
 
 
 def _moved(name: str, types: Types, element: Any) -> Results:
@@ -45,10 +52,32 @@ def reshape(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
             for source, axis in zip(had, kept, strict=True):
                 at[source] = indices[axis]
             return read(data, at)
-        place = linear(indices, [Const(extent) for extent in shape])
-        return read(data, unravelled(place, data.shape))
+        return read(data, _renumbered(indices, shape, data))
 
     return _moved(name, types, element)
+
+
+def _renumbered(indices: Indices, shape: Extents, data: Tensor) -> list[Term]:
+    """Where the data have the element with the same number.
+
+    Runs of axes with equally many elements, as far as extents that are not known show it, need no
+    numbers of the axes around them.
+    """
+    have, found = sizes(data), list[Term]()
+    if all(map(is_known, (*have, *shape))):
+        return unravelled(linear(indices, shape), have)
+    last = first = 0
+    for end in range(1, len(have) + 1):
+        counts = (product(shape[first:stop]) for stop in range(first, len(shape) + 1))
+        whole = product(have[last:end])
+        stop = next((first + n for n, count in enumerate(counts) if count == whole), None)
+        if end == len(have):
+            stop = len(shape)
+        if stop is not None:
+            place = linear(indices[first:stop], shape[first:stop])
+            found += unravelled(place, have[last:end])
+            last, first = end, stop
+    return found
 
 
 @expresses("transpose")
@@ -69,7 +98,8 @@ def transpose(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
 def broadcast_to(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """The element that NumPy's broadcasting puts there."""
     data = present(inputs[0])
-    return _moved(name, types, lambda *indices: spread(data, indices))
+    shape = extents_of(types[0])
+    return _moved(name, types, lambda *indices: spread(data, indices, shape))
 
 
 @expresses("concatenate")
@@ -77,8 +107,10 @@ def concatenate(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """One operand after the other along an axis."""
     pieces = [present(one) for one in inputs if one is not None]
     axis = normalize_axis(attrs.axis, len(pieces[0].shape))
-    pieces = [piece for piece in pieces if sizes(piece)[axis]] or pieces[:1]
-    starts = [0, *accumulate(sizes(piece)[axis] for piece in pieces)]
+    pieces = [piece for piece in pieces if sizes(piece)[axis] != 0] or pieces[:1]
+    starts: list[AnyDim] = [0, *accumulate(sizes(piece)[axis] for piece in pieces)]
+    if len(pieces) > MOST_PIECES and not all(isinstance(start, int) for start in starts):
+        return Unexpressed("too many pieces of unknown sizes, each a branch of its own")
 
     def element(*indices: Term) -> Term:
         def of(piece: int) -> Term:
@@ -100,9 +132,9 @@ def split(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     data = present(inputs[0])
     axis = normalize_axis(attrs.axis, len(data.shape))
     lengths = [extents_of(type_)[axis] for type_ in types]
-    starts = [0, *accumulate(lengths)]
+    starts: list[AnyDim] = [0, *accumulate(lengths)]
 
-    def piece(start: int) -> Any:
+    def piece(start: AnyDim) -> Any:
         def element(*indices: Term) -> Term:
             return read(data, [*indices[:axis], indices[axis] + start, *indices[axis + 1 :]])
 
@@ -135,10 +167,13 @@ def strided_slice(attrs: Any, inputs: Inputs, types: Types, name: str) -> Result
     shape = sizes(data)
     axes = normalize_axes(range(len(attrs.begin)) if attrs.axes is None else attrs.axes, len(shape))
     strides = attrs.strides or (1,) * len(axes)
-    starts = {}
+    starts: dict[int, tuple[AnyDim, int]] = {}
     for axis, begin, end, stride in zip(axes, attrs.begin, attrs.end, strides, strict=True):
-        places = slice_positions(int(begin), int(end), stride, shape[axis])
-        starts[axis] = places.start, places.step
+        extent = shape[axis]
+        if isinstance(begin, int) and isinstance(end, int) and isinstance(extent, int):
+            starts[axis] = slice_positions(begin, end, stride, extent).start, stride
+        else:
+            starts[axis] = slice_start(begin, stride, extent), stride
 
     def element(*indices: Term) -> Term:
         at: list[Term] = []
@@ -163,13 +198,16 @@ def pad(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
 
     def place(axis: int, index: Term) -> tuple[Term, Term | None]:
         """Where an index of the result reads, and whether that is inside."""
-        begin, end = int(begins.get(axis, 0)), int(ends.get(axis, 0))
+        begin, end = begins.get(axis, 0), ends.get(axis, 0)
         at = index - begin
-        if begin <= 0 and end <= 0:
+        if at_least(-begin, 0) and at_least(-end, 0):
             return at, None
         if attrs.mode == "constant":
             return at, (at >= 0) & (at < shape[axis])
-        first, last = max(-begin, 0), shape[axis] + min(end, 0)  # what is left after cutting
+        first, last = (
+            dim_max(-begin, 0),
+            shape[axis] + dim_min(end, 0),
+        )  # what is left after cutting
         return _source(attrs.mode, at - first, last - first) + first, None
 
     def element(*indices: Term) -> Term:
@@ -187,15 +225,17 @@ def pad(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     return _moved(name, types, element)
 
 
-def _source(mode: str, position: Term, extent: int) -> Term:
+def _source(mode: str, position: Term, extent: AnyDim) -> Term:
     """Which of `extent` elements stands at a position that may lie outside."""
     if mode == "edge":
         return maximum(minimum(position, extent - 1), 0)
     if mode == "wrap":
         return position % extent
-    period = max(2 * (extent - 1), 1)
+    if extent == 1:
+        return position * 0
+    period = dim_max(2 * (extent - 1), 1)
     inside = position % period
-    return minimum(inside, period - inside) if extent > 1 else position * 0
+    return minimum(inside, term(period) - inside)
 
 
 @expresses("depth_to_space")
@@ -258,7 +298,7 @@ def one_hot(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     def element(*indices: Term) -> Term:
         given = read(indices_, [*indices[:axis], *indices[axis + 1 :]])
         if given.dtype.is_unsigned_integer and given.dtype.bits == 64:
-            given = minimum(given, depth)  # beyond the depth is no position
+            given = minimum(given, cast(given.dtype, depth))  # beyond the depth is no position
         wanted = cast(indices[0].dtype, given)
         wanted = select(wanted < 0, wanted + depth, wanted)
         return select(equal(wanted, indices[axis]), values[1], values[0])

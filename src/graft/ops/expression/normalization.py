@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from graft.base.dims import dim_max, product
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, equal, select
 from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
@@ -16,6 +16,7 @@ from graft.ops.expression.shapes import (
     along,
     by_index,
     extents_of,
+    floats,
     number,
     present,
     read,
@@ -27,14 +28,15 @@ from graft.ops.rules import normalize_axis
 
 def _mean(name: str, data: Tensor, axes: Sequence[int], square: bool, wide: DType) -> Tensor:
     """The mean, or mean square, along axes, which stay as 1."""
-    count = max(math.prod(sizes(data)[axis] for axis in axes), 1)
+    count = dim_max(product(sizes(data)[axis] for axis in axes), 1)
+    parts = float(count) if isinstance(count, int) else floats(count, wide)
 
     def value(element: Term, _place: Sequence[Term]) -> Term:
         found = cast(wide, element)
         return found * found if square else found
 
     total = total_over(f"{name}_sum", data, axes, sum_, value)
-    return by_index(name, total.shape, lambda *at: read(total, at) / float(count))
+    return by_index(name, total.shape, lambda *at: read(total, at) / parts)
 
 
 def _at_mean(indices: Sequence[Term], axes: Sequence[int]) -> list[Term | int]:
@@ -74,10 +76,10 @@ def layer_norm(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     data, *parameters = present(inputs[0]), *inputs[1:]
     rank = len(data.shape)
     axes = list(range(normalize_axis(attrs.axis, rank), rank))
-    normal = _standardized(data, axes, attrs.epsilon, name)
+    normal, shape = _standardized(data, axes, attrs.epsilon, name), sizes(data)
 
     def element(*indices: Term) -> Term:
-        factors = [None if one is None else spread(one, indices) for one in parameters]
+        factors = [None if one is None else spread(one, indices, shape) for one in parameters]
         return _scaled(read(normal, indices), factors, types[0].dtype)
 
     return (by_index(name, data.shape, element),)
@@ -93,7 +95,7 @@ def rms_norm(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
 
     def element(*indices: Term) -> Term:
         root = call("sqrt", read(mean, _at_mean(indices, axes)) + attrs.epsilon)
-        factor = None if gamma is None else spread(gamma, indices)
+        factor = None if gamma is None else spread(gamma, indices, sizes(data))
         return _scaled(cast(wide, read(data, indices)) / root, [factor, None], types[0].dtype)
 
     return (by_index(name, data.shape, element),)
@@ -106,10 +108,10 @@ def instance_norm(attrs: Any, inputs: Inputs, types: Types, name: str) -> Result
     rank = len(data.shape)
     channel = normalize_axis(attrs.axis, rank)
     axes = [axis for axis in range(rank) if axis not in (0, channel)]
-    normal = _standardized(data, axes, attrs.epsilon, name)
+    normal, shape = _standardized(data, axes, attrs.epsilon, name), sizes(data)
 
     def element(*indices: Term) -> Term:
-        factors = [along(one, indices, channel) for one in (gamma, beta)]
+        factors = [along(one, indices, channel, shape) for one in (gamma, beta)]
         return _scaled(read(normal, indices), factors, types[0].dtype)
 
     return (by_index(name, data.shape, element),)
@@ -135,7 +137,7 @@ def group_norm(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     def element(*indices: Term) -> Term:
         index = indices[channel]
         at = [*indices[:channel], index // members, index % members, *indices[channel + 1 :]]
-        factors = [along(one, indices, channel) for one in (gamma, beta)]
+        factors = [along(one, indices, channel, shape) for one in (gamma, beta)]
         return _scaled(read(normal, at), factors, types[0].dtype)
 
     return (by_index(name, shape, element),)

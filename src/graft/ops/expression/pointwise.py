@@ -23,11 +23,13 @@ from graft.ops.scalar import SCALARS, formula
 
 def _pointwise(name: str) -> None:
     def expression(attrs: Any, inputs: Inputs, types: Types, result: str) -> Results:
+        shape = extents_of(types[0])
+
         def element(*indices: Term) -> Term:
-            operands = [None if one is None else spread(one, indices) for one in inputs]
+            operands = [None if one is None else spread(one, indices, shape) for one in inputs]
             return formula(name, attrs, operands, types[0].dtype)
 
-        return (by_index(result, extents_of(types[0]), element),)
+        return (by_index(result, shape, element),)
 
     EXPRESSIONS.add(name, expression)
 
@@ -53,28 +55,29 @@ def clip(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
 def bias_add(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """The bias runs along one axis."""
     data, bias = map(present, inputs)
+    shape = extents_of(types[0])
 
     def element(*indices: Term) -> Term:
-        operands = [read(data, indices), along(bias, indices, attrs.axis)]
+        operands = [read(data, indices), along(bias, indices, attrs.axis, shape)]
         return formula("nn.bias_add", attrs, operands, types[0].dtype)
 
-    return (by_index(name, extents_of(types[0]), element),)
+    return (by_index(name, shape, element),)
 
 
 @expresses("nn.batch_norm")
 def batch_norm(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """By given statistics, each a list along one axis."""
     data, *parameters = map(present, inputs)
-    wide = _computed_in([data, *parameters])
+    wide, shape = _computed_in([data, *parameters]), extents_of(types[0])
 
     def element(*indices: Term) -> Term:
-        spread_out = (cast(wide, along(one, indices, attrs.axis)) for one in parameters)
+        spread_out = (cast(wide, along(one, indices, attrs.axis, shape)) for one in parameters)
         gamma, beta, mean, variance = spread_out
         factor = gamma / call("sqrt", variance + attrs.epsilon)
         normal = (cast(wide, read(data, indices)) - mean) * factor + beta
         return cast(types[0].dtype, normal)
 
-    return (by_index(name, extents_of(types[0]), element),)
+    return (by_index(name, shape, element),)
 
 
 def _computed_in(tensors: list[Tensor]) -> DType:

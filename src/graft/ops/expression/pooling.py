@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from graft.base.dims import AnyDim, product
 from graft.base.dtypes import DType
-from graft.loop.build import Term, call, cast, equal, maximum, minimum, select
-from graft.loop.ir import BinaryKind, Const
+from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
+from graft.loop.ir import BinaryKind
 from graft.loop.tensor import Axis, Reduce, Tensor, identity, max_, min_, sum_
 from graft.ops.expression.registry import Inputs, Results, Types, expresses
 from graft.ops.expression.shapes import (
+    Extents,
+    at_least,
     bordered,
     by_index,
     extents_of,
     floats,
+    is_known,
     linear,
     number,
     present,
@@ -28,12 +32,12 @@ from graft.ops.scalar import is_narrow, widened
 _RANKS = (1, 2, 3)
 
 
-def _windows(attrs: Any, data: Tensor, name: str, shape: tuple[int, ...], fill: Term) -> Tensor:
+def _windows(attrs: Any, data: Tensor, name: str, shape: Extents, fill: Term) -> Tensor:
     """The data with what windows read around them."""
     counts = zip(shape[2:], attrs.strides, attrs.pool_size, attrs.dilation, strict=True)
     wanted = [(count - 1) * stride + (taps - 1) * step + 1 for count, stride, taps, step in counts]
-    begins = [int(width) for width in attrs.padding[: len(wanted)]]
-    return bordered(data, name, begins, wanted, fill)
+    begins, ends = attrs.padding[: len(wanted)], attrs.padding[len(wanted) :]
+    return bordered(data, name, begins, wanted, fill, ends=None if attrs.ceil_mode else ends)
 
 
 def _at(attrs: Any, indices: tuple[Term, ...], taps: list[Axis]) -> list[Term]:
@@ -55,7 +59,7 @@ def max_pool(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
 
 
 def _largest(
-    attrs: Any, data: Tensor, shape: tuple[int, ...], dtype: DType, name: str, border: str
+    attrs: Any, data: Tensor, shape: Extents, dtype: DType, name: str, border: str
 ) -> Tensor:
     lowest = Term(identity(BinaryKind.MAXIMUM, dtype))
     source = _windows(attrs, data, border, shape, lowest)
@@ -77,7 +81,7 @@ def max_pool_with_indices(attrs: Any, inputs: Inputs, types: Types, name: str) -
     largest = _largest(attrs, data, shape, data.dtype, f"{name}_best", f"{name}_around")
     images, extents = sizes(data)[:2], sizes(data)[2:]
     nowhere = math.prod(attrs.pool_size)
-    begins = [int(width) for width in attrs.padding[: len(extents)]]
+    begins = attrs.padding[: len(extents)]
 
     def first(*indices: Term) -> Reduce:
         taps = reduce_axes(attrs.pool_size)
@@ -93,14 +97,14 @@ def max_pool_with_indices(attrs: Any, inputs: Inputs, types: Types, name: str) -
         found = equal(pixel, best)
         if data.dtype.is_float:
             found = found | (call("isnan", pixel) & call("isnan", best))
-        window = linear(taps, [axis.extent for axis in taps])
+        window = linear(taps, attrs.pool_size)
         return min_(select(inside & found, window, nowhere), taps)
 
     tap = by_index(f"{name}_tap", shape, first)
 
     def index(*indices: Term) -> Term:
         window = read(tap, indices)
-        taps = unravelled(minimum(window, nowhere - 1), [Const(n) for n in attrs.pool_size])
+        taps = unravelled(minimum(window, nowhere - 1), attrs.pool_size)
         steps = zip(indices[2:], attrs.strides, taps, attrs.dilation, begins, strict=True)
         place = [at * s + k * d - begin for at, s, k, d, begin in steps]
         order = list(zip(place, extents, strict=True))
@@ -108,7 +112,7 @@ def max_pool_with_indices(attrs: Any, inputs: Inputs, types: Types, name: str) -
         total: Term | int = 0
         for position, extent in reversed(order) if attrs.column_major else order:
             total = total * extent + position
-        return select(equal(window, nowhere), -1, image * math.prod(extents) + total)
+        return select(equal(window, nowhere), -1, image * product(extents) + total)
 
     return values[0], by_index(f"{name}_1", shape, index)
 
@@ -136,17 +140,19 @@ def avg_pool(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     return (by_index(name, shape, mean),)
 
 
-def _members(attrs: Any, axis: int, extent: int, count: int, index: Term) -> Term | int:
+def _members(attrs: Any, axis: int, extent: AnyDim, count: AnyDim, index: Term) -> Term | int:
     """How many elements a window along an axis counts."""
     rank, taps, step = len(attrs.strides), attrs.pool_size[axis], attrs.dilation[axis]
-    begin, end = int(attrs.padding[axis]), int(attrs.padding[rank + axis])
+    begin, end = attrs.padding[axis], attrs.padding[rank + axis]
     low, high = (-begin, extent + end) if attrs.count_include_pad else (0, extent)
     reach = (count - 1) * attrs.strides[axis] + (taps - 1) * step
-    if -begin >= low and reach - begin < high:
+    # Windows that are not rounded up end within the padding, whatever the extents are.
+    whole = not attrs.ceil_mode and not is_known(extent) and at_least(high, extent + end)
+    if at_least(-begin, low) and (whole or at_least(high, reach - begin + 1)):
         return int(taps)
     start = index * attrs.strides[axis] - begin
-    first = maximum((low + step - 1 - start) // step, 0)
-    last = minimum((high - 1 - start) // step, taps - 1)
+    first = maximum((term(low + step - 1) - start) // step, 0)
+    last = minimum((term(high - 1) - start) // step, taps - 1)
     return maximum(last - first + 1, 0)
 
 

@@ -9,19 +9,28 @@ from graft.loop.build import Term, call, cast, maximum, minimum, select
 from graft.loop.ir import Const
 from graft.loop.tensor import Tensor
 from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses
-from graft.ops.expression.shapes import by_index, extents_of, number, present, read, single
+from graft.ops.expression.shapes import (
+    Extents,
+    along,
+    by_index,
+    extents_of,
+    number,
+    present,
+    read,
+    single,
+)
 from graft.ops.rules import normalize_axis
 
 _REAL = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
 
 
-def _parameter(attrs: Any, tensor: Tensor, indices: tuple[Term, ...]) -> Term:
+def _parameter(attrs: Any, tensor: Tensor, indices: tuple[Term, ...], shape: Extents) -> Term:
     """The scale or zero point of an element: for all, per index of an axis, or per block."""
     if all(extent == Const(1) for extent in tensor.shape):
         return single(tensor)
     axis = normalize_axis(attrs.axis, len(indices))
     if not attrs.block_size:
-        return tensor[indices[axis]]
+        return along(tensor, indices, axis, shape)
     blocks = list(indices)
     blocks[axis] = indices[axis] // attrs.block_size
     return read(tensor, blocks)
@@ -31,7 +40,7 @@ def _parameter(attrs: Any, tensor: Tensor, indices: tuple[Term, ...]) -> Term:
 def quantize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """Ties go to even before the zero point is added; NaN becomes the smallest number."""
     data, scale, zero_point = present(inputs[0]), present(inputs[1]), inputs[2]
-    dtype = types[0].dtype
+    dtype, shape = types[0].dtype, extents_of(types[0])
     if not dtype.is_integer:
         return Unexpressed(f"quantisation to {dtype}")
     candidates = (attrs.precision, scale.dtype, data.dtype, DType.FLOAT64)
@@ -42,22 +51,22 @@ def quantize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     low, high = (-1 << dtype.bits - 1 if signed else 0), (1 << dtype.bits - signed) - 1
 
     def element(*indices: Term) -> Term:
-        step = cast(divided, _parameter(attrs, scale, indices))
+        step = cast(divided, _parameter(attrs, scale, indices, shape))
         ratio = call("round", cast(wide, cast(divided, read(data, indices)) / step))
         if zero_point is not None:
-            ratio = ratio + cast(wide, _parameter(attrs, zero_point, indices))
+            ratio = ratio + cast(wide, _parameter(attrs, zero_point, indices, shape))
         bounded = minimum(maximum(ratio, low), high)
         chosen = select(call("isnan", ratio), number(low, wide), bounded)
         return cast(dtype, cast(DType.INT32, chosen))
 
-    return (by_index(name, extents_of(types[0]), element),)
+    return (by_index(name, shape, element),)
 
 
 @expresses("qnn.dequantize")
 def dequantize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """The difference is exact; float32 multiplies unless the result is wider."""
     data, scale, zero_point = present(inputs[0]), present(inputs[1]), inputs[2]
-    dtype = types[0].dtype
+    dtype, shape = types[0].dtype, extents_of(types[0])
     if not data.dtype.is_integer:
         return Unexpressed(f"dequantisation of {data.dtype}")
     wide = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
@@ -66,8 +75,8 @@ def dequantize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     def element(*indices: Term) -> Term:
         difference = cast(exact, read(data, indices))
         if zero_point is not None:
-            difference = difference - cast(exact, _parameter(attrs, zero_point, indices))
-        factor = cast(wide, _parameter(attrs, scale, indices))
+            difference = difference - cast(exact, _parameter(attrs, zero_point, indices, shape))
+        factor = cast(wide, _parameter(attrs, scale, indices, shape))
         return cast(dtype, cast(wide, difference) * factor)
 
-    return (by_index(name, extents_of(types[0]), element),)
+    return (by_index(name, shape, element),)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from graft.base.dims import AnyDim, dim_max, product
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, compare, equal, select
 from graft.loop.ir import CompareKind
@@ -86,7 +86,7 @@ def _reduction(op: str) -> None:
         )
         if total.name == name:
             return (total,)
-        count = math.prod(sizes(data)[axis] for axis in axes)
+        count = product(sizes(data)[axis] for axis in axes)
 
         def element(*indices: Term) -> Term:
             value = read(total, indices)
@@ -108,15 +108,16 @@ def _accumulator(op: str, dtype: DType) -> DType:
     return dtype
 
 
-def _mean(total: Term, count: int) -> Term:
+def _mean(total: Term, count: AnyDim) -> Term:
     """Of integers, truncated."""
     if total.dtype.is_float:
         return total / floats(count, total.dtype)
-    parts = max(count, 1)
+    parts = dim_max(count, 1)
+    divisor = parts if isinstance(parts, int) else cast(total.dtype, parts)
     if total.dtype.is_unsigned_integer:
-        return total // parts
-    inexact = (total < 0) & compare(CompareKind.NOT_EQUAL, total % parts, 0)
-    return total // parts + cast(total.dtype, inexact)
+        return total // divisor
+    inexact = (total < 0) & compare(CompareKind.NOT_EQUAL, total % divisor, 0)
+    return total // divisor + cast(total.dtype, inexact)
 
 
 for _op in sorted(_KINDS):
@@ -140,7 +141,7 @@ def _place_of(
 ) -> Results:
     axis = normalize_axis(attrs.axis, len(data.shape))
     extent = sizes(data)[axis]
-    if not extent:
+    if extent == 0:
         return Unexpressed("there is no place in an empty axis")
     wide = DType.FLOAT32 if is_narrow(data.dtype) else data.dtype
     best = total_over(f"{name}_best", data, [axis], kind, lambda value, _: cast(wide, value))

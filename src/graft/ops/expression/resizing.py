@@ -11,9 +11,12 @@ from graft.loop.build import Term, call, cast, select
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses, table
 from graft.ops.expression.shapes import (
+    Extents,
     by_index,
     extents_of,
+    is_known,
     number,
+    numbers,
     present,
     read,
     reduce_axes,
@@ -28,6 +31,7 @@ from graft.ops.resize import (
     to_dtype,
     working_dtype,
 )
+from graft.ops.rules import normalize_axes
 
 
 @expresses("resize")
@@ -36,14 +40,29 @@ def resize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     data = present(inputs[0])
     if any(one is not None for one in inputs[1:]):
         return Unexpressed("scales, sizes or the region are known only at run time")
-    sized = None if attrs.sizes is None else tuple(int(extent) for extent in attrs.sizes)
-    steps = plan(attrs, sizes(data), attrs.roi, attrs.scales, sized)
+    steps = _steps(attrs, sizes(data), extents_of(types[0]))
     inner = f"{name}_inside" if _crops(attrs) else name
     if attrs.method == "nearest_neighbor":
         result = _copied(attrs, data, steps, types, inner)
     else:
         result = _interpolated(attrs, data, steps, types, inner)
     return (_extrapolated(attrs, steps, result, name) if _crops(attrs) else result,)
+
+
+def _steps(attrs: Any, before: Extents, after: Extents) -> list[AxisResize]:
+    """How axes are resized, those apart that stay as they are, whatever their extents."""
+    axes = normalize_axes(range(len(before)) if attrs.axes is None else attrs.axes, len(before))
+    scales = attrs.scales or (1.0,) * len(axes)
+    idle = {axis for axis, scale in zip(axes, scales, strict=True) if scale == 1}
+    same = [
+        axis in idle and not is_known(one) and one == after[axis] for axis, one in enumerate(before)
+    ]
+    have = numbers([1 if kept else one for kept, one in zip(same, before, strict=True)], "extents")
+    sized = None
+    if attrs.sizes is not None:
+        wanted = [1 if same[axis] else one for axis, one in zip(axes, attrs.sizes, strict=True)]
+        sized = numbers(wanted, "sizes")
+    return plan(attrs, have, attrs.roi, attrs.scales, sized)
 
 
 def _crops(attrs: Any) -> bool:

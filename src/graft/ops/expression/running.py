@@ -43,7 +43,8 @@ def _running(
     if attrs.axis is None or inputs[1] is not None:
         return Unexpressed("the axis is known only at run time")
     axis = normalize_axis(attrs.axis, len(data.shape))
-    if sizes(data)[axis] > LONGEST:
+    extent = sizes(data)[axis]
+    if isinstance(extent, int) and extent > LONGEST:
         return Unexpressed(f"running totals along more than {LONGEST} elements")
     wide = accumulated_in(dtype)
 

@@ -1,25 +1,36 @@
-"""What expressions share: extents, indices, reads that broadcast, and copies with a border."""
+"""What expressions share: extents, indices, reads that broadcast, and copies with a border.
+
+An extent is a dim: a number where it is known, else an expression over the kernel's scalars, which
+can be computed with and compared all the same. Whoever cannot do without a number asks for it with
+`numbers`, and has no expression where there is none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from graft.base.dims import AnyDim, dim_max
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
 from graft.ir.types import TensorType
-from graft.loop.build import Operand, Term, cast, constant, select, term
-from graft.loop.ir import Const, Expr
+from graft.loop.build import Operand, Term, cast, constant, minimum, select, term
+from graft.loop.dims import dim_of
 from graft.loop.simplify import simplify
 from graft.loop.tensor import Axis, Tensor, compute, reduce_axis
 
 Index = Term | int
 Indices = Sequence[Index]
+Extents = Sequence[AnyDim]
 Element = Callable[..., Term]
 
 
-def extents_of(type_: TensorType) -> tuple[int, ...]:
-    """The extents of a static type."""
-    return tuple(dim for dim in type_.shape or () if isinstance(dim, int))
+class NumbersNeededError(Exception):
+    """Why an operator has no expression over extents that are known only at run time."""
+
+
+def extents_of(type_: TensorType) -> tuple[AnyDim, ...]:
+    """The extents of a type."""
+    return tuple(type_.shape or ())
 
 
 def present(tensor: Tensor | None) -> Tensor:
@@ -29,16 +40,27 @@ def present(tensor: Tensor | None) -> Tensor:
     return tensor
 
 
-def size(extent: Expr) -> int:
-    """An extent as a number."""
-    if not isinstance(extent, Const):
-        raise InternalError("an extent that has to be known is not")
-    return int(extent.value)
+def sizes(tensor: Tensor) -> tuple[AnyDim, ...]:
+    """A tensor's extents."""
+    return tuple(dim_of(extent) for extent in tensor.shape)
 
 
-def sizes(tensor: Tensor) -> tuple[int, ...]:
-    """A tensor's extents as numbers."""
-    return tuple(size(extent) for extent in tensor.shape)
+def numbers(extents: Extents, what: str) -> tuple[int, ...]:
+    """Extents that have to be numbers."""
+    known = tuple(extent for extent in extents if isinstance(extent, int))
+    if len(known) < len(extents):
+        raise NumbersNeededError(f"{what} are known only at run time")
+    return known
+
+
+def at_least(dim: AnyDim, limit: AnyDim) -> bool:
+    """Whether the dim is surely no smaller than the limit."""
+    return dim_max(dim, limit) == dim
+
+
+def is_known(dim: AnyDim) -> bool:
+    """Whether the dim is a number."""
+    return isinstance(dim, int)
 
 
 def axis_names(rank: int, prefix: str = "i") -> list[str]:
@@ -61,17 +83,34 @@ def read(tensor: Tensor, indices: Indices) -> Term:
     return tensor[tuple(indices)]
 
 
-def spread(tensor: Tensor, indices: Indices) -> Term:
-    """An element of a tensor that broadcasts to the axes that the indices belong to."""
+def spread(tensor: Tensor, indices: Indices, shape: Extents) -> Term:
+    """An element of a tensor that broadcasts to the axes of `shape` that the indices belong to.
+
+    An extent that is not known may turn out to be 1. Along the last axis there is a read for either
+    case, so that neighbours stay neighbours; along others the index is kept within the extent.
+    """
     rank = len(tensor.shape)
-    aligned = indices[len(indices) - rank :] if rank else ()
-    pairs = zip(tensor.shape, aligned, strict=True)
-    return tensor[tuple(0 if extent == Const(1) else index for extent, index in pairs)]
+    first = len(indices) - rank
+    at: list[Index] = []
+    for extent, index, wanted in zip(sizes(tensor), indices[first:], shape[first:], strict=True):
+        if len(at) == rank - 1 and not (is_known(extent) or extent == wanted):
+            return select(term(extent) < 2, tensor[(*at, 0)], tensor[(*at, index)])
+        at.append(within(extent, index, wanted))
+    return tensor[tuple(at)]
 
 
-def along(tensor: Tensor, indices: Indices, axis: int) -> Term:
-    """An element of a list with one number per index of an axis."""
-    return tensor[0] if tensor.shape[0] == Const(1) else tensor[indices[axis]]
+def within(extent: AnyDim, index: Index, wanted: AnyDim) -> Index:
+    """The index along an axis that broadcasts to the extent that is wanted."""
+    if extent == 1:
+        return 0
+    if is_known(extent) or extent == wanted:
+        return index
+    return minimum(index, term(extent) - 1)
+
+
+def along(tensor: Tensor, indices: Indices, axis: int, shape: Extents) -> Term:
+    """An element of a list with one number, or one per index of an axis of `shape`."""
+    return spread(tensor, [indices[axis]], [shape[axis]])
 
 
 def single(tensor: Tensor) -> Term:
@@ -79,21 +118,21 @@ def single(tensor: Tensor) -> Term:
     return tensor[(0,) * len(tensor.shape)]
 
 
-def linear(indices: Indices, shape: Sequence[Expr]) -> Term:
+def linear(indices: Indices, shape: Extents) -> Term:
     """The number of an element in row-major order."""
     total = term(0)
     for index, extent in zip(indices, shape, strict=True):
-        total = total * Term(extent) + index
+        total = total * extent + index
     return _plain(total)
 
 
-def unravelled(number: Term, shape: Sequence[Expr]) -> list[Term]:
+def unravelled(number: Term, shape: Extents) -> list[Term]:
     """The indices of the element that has a number in row-major order."""
     indices: list[Term] = []
     for position, extent in enumerate(reversed(shape)):
         last = position == len(shape) - 1
-        indices.insert(0, number if last else _plain(number % Term(extent)))
-        number = _plain(number // Term(extent))
+        indices.insert(0, number if last else _plain(number % extent))
+        number = _plain(number // extent)
     return indices
 
 
@@ -114,21 +153,25 @@ def floats(index: Operand, dtype: DType) -> Term:
 def bordered(
     data: Tensor,
     name: str,
-    begins: Sequence[int],
-    wanted: Sequence[int],
+    begins: Extents,
+    wanted: Extents,
     fill: Term,
     steps: Sequence[int] = (),
+    ends: Extents | None = None,
 ) -> Tensor:
     """The data with its last axes moved `begins` into tensors of the `wanted` extents.
 
     Around the data, and between its elements where they are `steps` apart, is `fill`. Data that
-    fill what is wanted are given back as they are.
+    fill what is wanted are given back as they are. `ends` tells how far beyond the data what is
+    wanted reaches at most, where the extents do not.
     """
     lead = len(data.shape) - len(wanted)
     steps = steps or (1,) * len(wanted)
     have = sizes(data)[lead:]
-    pairs = zip(wanted, have, strict=True)
-    if not any(begins) and set(steps) <= {1} and all(want <= extent for want, extent in pairs):
+    reach = [(extent - 1) * step + 1 for extent, step in zip(have, steps, strict=True)]
+    limits = [None] * len(wanted) if ends is None else ends
+    spare = list(map(_is_spared, begins, wanted, reach, limits))
+    if all(begin == 0 for begin in begins) and set(steps) <= {1} and all(spare):
         return data
 
     def element(*indices: Term) -> Term:
@@ -136,11 +179,11 @@ def bordered(
         inside: Term | None = None
         for axis, index in enumerate(indices[lead:]):
             place = index - begins[axis]
-            tests = [] if begins[axis] <= 0 else [place >= 0]
+            tests = [] if at_least(-begins[axis], 0) else [place >= 0]
             if steps[axis] > 1:
                 tests.append(_is_zero(place % steps[axis]))
                 place = place // steps[axis]
-            if wanted[axis] - begins[axis] > (have[axis] - 1) * steps[axis] + 1:
+            if not spare[axis]:
                 tests.append(place < have[axis])
             at.append(_plain(place))
             for test in tests:
@@ -150,6 +193,13 @@ def bordered(
         return value if inside is None else select(inside, value, fill)
 
     return by_index(name, [*data.shape[:lead], *wanted], element)
+
+
+def _is_spared(begin: AnyDim, wanted: AnyDim, reach: AnyDim, end: AnyDim | None) -> bool:
+    """Whether nothing beyond the data is wanted."""
+    if at_least(reach + begin, wanted):
+        return True
+    return end is not None and not (is_known(reach) and is_known(wanted)) and at_least(0, end)
 
 
 def _is_zero(value: Term) -> Term:

@@ -25,7 +25,7 @@ def zero_border(
 ) -> list[Stmt]:
     """Statements that zero the halo beside one row, and above or below the first and last one."""
     top, left, bottom, right = storage.halo
-    _, _, height, width = storage.shape
+    _, _, height, width = storage.sizes
     here = plus(row, top)
     whole = left + width + right
     found: list[Stmt] = []

@@ -122,8 +122,8 @@ class _Writer(ImageWriter):
         """All results; a job is a row of each phase of one block, or a segment of it."""
         lines = tuple(self.one_row(phase) for phase in self.down)
         parts = (
-            (self.batch, self.result.shape[0]),
-            (self.block, self.result.shape[1] // self.result.block),
+            (self.batch, self.result.sizes[0]),
+            (self.block, self.result.sizes[1] // self.result.block),
             (self.line, max(phase.count for phase in self.down)),
             (self.segment, self.segments),
         )
@@ -132,7 +132,7 @@ class _Writer(ImageWriter):
     @property
     def segments(self) -> int:
         """Into how many parts rows are cut: more than one where there are few, but long ones."""
-        batch, channels, _, _ = self.result.shape
+        batch, channels, _, _ = self.result.sizes
         blocks = channels // self.result.block
         jobs = batch * blocks * max(phase.count for phase in self.down)
         tiles = max(phase.count for phase in self.columns) // self.pixels

@@ -1,28 +1,31 @@
 """Whatever has tensor expressions: a group's nodes as tensors, scheduled by default and lowered.
 
 The last template: it takes what no other does, on row-major tensors of any dtype that machine code
-holds. Hand-written kernels are faster where they exist; this one is there for everything else.
+holds. Hand-written kernels are faster where they exist; this one is there for everything else, and
+for all shapes that are known only at run time: symbolic extents become scalar parameters.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from graft.backends.host.group import Group
+from graft.backends.host.extents import Extents
+from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel, Stores
-from graft.backends.host.kernels.expression_schedule import CannotScheduleError, default_schedule
-from graft.backends.host.storage import Storage, static_shape
+from graft.backends.host.kernels.expression_schedule import CannotScheduleError, default_variants
+from graft.backends.host.storage import Storage, row_major, shape_of
+from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.types import TensorType
 from graft.llvm.target import Target
 from graft.llvm.types import SMALL_FLOATS
+from graft.loop.dims import index_of
 from graft.loop.errors import ScheduleError
-from graft.loop.ir import Block, Buffer, Function
-from graft.loop.lower import lower
+from graft.loop.ir import Block, Buffer, Const, Function
+from graft.loop.lower import lower_variants
 from graft.loop.tensor import Tensor, in_order
 from graft.ops.expression.registry import Table, Unexpressed, express
 from graft.ops.expression.shapes import by_index, read
@@ -50,7 +53,7 @@ def expression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
         if refused is not None:
             return refused
     results = [tensors.result(value) for value in group.node.outputs]
-    wanted = [tensor for tensor in results if 0 not in _extents(tensor)]
+    wanted = [tensor for tensor in results if Const(0) not in tensor.shape]
     arguments = [one for one in in_order(wanted) if one.body is None] + wanted
     label = (f"{group.label} {_place(group.node)}",)
     try:
@@ -61,7 +64,15 @@ def expression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     node = group.node
     types = [value.type for value in node.args]
     work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
-    return Kernel(function, tuple(passed), work)
+    return Kernel(function, tuple(passed), work, tensors.extents.passed(function))
+
+
+def unexpressed(node: Node) -> str:
+    """Why a node has no expression for its types, row-major; empty where it has one."""
+    group = group_of(node, {})
+    stores = {value: row_major(value) for value in (*node.args, *node.outputs)}
+    refused = _not_held(group, stores) or _Tensors(group, stores).add(node, "t0")
+    return refused.reason if refused else ""
 
 
 def _lowered(
@@ -69,15 +80,11 @@ def _lowered(
 ) -> Function:
     if not results:  # nothing to compute
         return Function("kernel", (), Block(()), notes)
-    return lower("kernel", arguments, default_schedule(results, target), notes)
+    return lower_variants("kernel", arguments, default_variants(results, target), notes)
 
 
 def _place(node: Node) -> str:
     return (node.place.node if node.place else "") or node.output.name
-
-
-def _extents(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(int(getattr(extent, "value", 1)) for extent in tensor.shape)
 
 
 def _not_held(group: Group, stores: Stores) -> Refusal | None:
@@ -85,8 +92,8 @@ def _not_held(group: Group, stores: Stores) -> Refusal | None:
     for node in group.nodes:
         for value in (*node.args, *node.outputs):
             type_ = value.type
-            if not isinstance(type_, TensorType) or not type_.is_static:
-                return Refusal(f"%{value.name} has no static shape")
+            if not isinstance(type_, TensorType) or type_.shape is None or UNKNOWN in type_.shape:
+                return Refusal(f"the shape of %{value.name} is known only from data")
             if type_.dtype not in HELD:
                 return Refusal(f"machine code does not hold {type_.dtype}")
     outer = [group.outer(value) for value in group.reads() if value not in group.constants]
@@ -98,12 +105,12 @@ def _not_held(group: Group, stores: Stores) -> Refusal | None:
 
 def _is_flat(group: Group) -> bool:
     """Whether all is element by element, so that any shape will do."""
-    shape = static_shape(group.output)
+    shape = shape_of(group.output)
     simple = SCALARS.keys() - {"nn.bias_add"}
     values = {value for node in group.nodes for value in (*node.args, *node.outputs)}
-    shapes = (static_shape(value) for value in values)
-    same = all(one == shape or math.prod(one) == 1 for one in shapes)
-    outputs = all(static_shape(node.output) == shape for node in group.nodes)
+    shapes = (shape_of(value) for value in values)
+    same = all(one == shape or product(one) == 1 for one in shapes)
+    outputs = all(shape_of(node.output) == shape for node in group.nodes)
     return same and outputs and all(node.op.name in simple for node in group.nodes)
 
 
@@ -112,6 +119,7 @@ class _Tensors:
 
     def __init__(self, group: Group, stores: Stores) -> None:
         self._group, self._stores = group, stores
+        self.extents = Extents()
         self._is_flat = _is_flat(group)
         self._tensors: dict[Value, Tensor] = {}
         self._arguments: dict[str, Value | Array] = {}
@@ -126,25 +134,24 @@ class _Tensors:
         else:
             storage = Storage(literal.type.dtype, literal.array.shape)
             self._arguments[name] = storage.pack(literal.array)
-        return Tensor(replace(self._viewed(storage), dtype=dtype or storage.dtype).buffer(name))
-
-    def _viewed(self, storage: Storage) -> Storage:
+        storage = replace(storage, dtype=dtype or storage.dtype)
         if not self._is_flat:
-            return storage
-        whole = storage.shape == static_shape(self._group.output)
-        return replace(storage, shape=(math.prod(storage.shape),) if whole else ())
+            return Tensor(storage.buffer(name, self.extents))
+        whole = storage.shape == shape_of(self._group.output)
+        single = replace(storage, shape=()).buffer(name)
+        return Tensor(replace(single, extents=(index_of(self._count()),) if whole else ()))
+
+    def _count(self) -> AnyDim:
+        """How many elements the result has."""
+        return self.extents.total(shape_of(self._group.output))
 
     def add(self, node: Node, name: str) -> Refusal | None:
         """Make a node's results known."""
         if node.op.name == "bitcast":
             return self._add_bitcast(node, name)
         inputs = [None if value is None else self._tensors[value] for value in node.inputs]
-        types = [value.type for value in node.outputs if isinstance(value.type, TensorType)]
-        if self._is_flat:
-            types = [
-                TensorType(one.dtype, (math.prod(static_shape(node.output)),)) for one in types
-            ]
-        made = express(node, inputs, name, types)
+        types = [TensorType(value.dtype, self._shape(value)) for value in node.outputs]
+        made = express(node, inputs, name, types, self.extents.attributes(node.attrs))
         if isinstance(made, Unexpressed):
             return Refusal(made.reason, node)
         for value, tensor in zip(node.outputs, made, strict=True):
@@ -152,6 +159,11 @@ class _Tensors:
                 raise InternalError(f"{node.op.name} is expressed as {tensor.dtype}", node.place)
             self._tensors[value] = tensor
         return None
+
+    def _shape(self, value: Value) -> tuple[AnyDim, ...]:
+        if self._is_flat:
+            return (self._count(),)
+        return tuple(self.extents.named(dim) for dim in shape_of(value))
 
     def _add_bitcast(self, node: Node, name: str) -> Refusal | None:
         """What is read from memory can be read as another dtype."""

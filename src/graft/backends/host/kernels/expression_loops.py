@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from graft.backends.host.kernels.expression_stages import (
     axis_names,
     extent,
+    has_rest,
     is_near,
+    least,
     reduction_names,
 )
 from graft.llvm.target import Target
+from graft.loop.ir import Const, Expr
 from graft.loop.schedule import (
     ComputeAt,
     Directive,
@@ -21,6 +24,7 @@ from graft.loop.schedule import (
     Reorder,
     Split,
     StoreIn,
+    Tail,
     Unroll,
     Vectorize,
 )
@@ -53,26 +57,41 @@ class ExpressionSchedule:
 
 @dataclass
 class Loops:
-    """A result's nest: the loops that become one, those inside it, and those of a tile."""
+    """A result's nest: the loops that become one, those inside it, and those of a tile.
 
+    `needs` are the least values of scalars with which it will do: a tile can be moved back only
+    where there is as much as a tile. A careful nest needs nothing.
+    """
+
+    careful: bool = False
+    needs: dict[str, int] = field(default_factory=dict)
     outer: list[str] = field(default_factory=list)
     serial: list[str] = field(default_factory=list)
     inner: list[str] = field(default_factory=list)
     splits: Directives = field(default_factory=list)
     marks: Directives = field(default_factory=list)
 
-    def split(self, loop: str, factor: int, whole: int) -> tuple[str, str]:
+    def split(self, loop: str, factor: int, whole: Expr) -> tuple[str, str]:
         """The loop in tiles, the last of which is moved back where it would reach too far."""
         outer, inner = f"{loop}_o", f"{loop}_i"
-        shifts = whole % factor and whole > factor
-        self.splits.append(
-            Split(loop, outer, inner, factor, "shift_inwards" if shifts else "guard")
-        )
+        tail: Tail = "shift_inwards" if self._shifts(factor, whole) else "guard"
+        self.splits.append(Split(loop, outer, inner, factor, tail))
         return outer, inner
 
-    def vectors(self, loop: str, lanes: int, whole: int, unrolled: bool = False) -> list[str]:
+    def _shifts(self, factor: int, whole: Expr) -> bool:
+        if isinstance(whole, Const):
+            count = int(whole.value)
+            return count % factor != 0 and count > factor
+        needed = None if self.careful or not has_rest(whole, factor) else least(whole, factor)
+        if needed is None:
+            return False
+        name, count = needed
+        self.needs[name] = max(self.needs.get(name, 0), count)
+        return True
+
+    def vectors(self, loop: str, lanes: int, whole: Expr, unrolled: bool = False) -> list[str]:
         """The loop in vectors: the loops that it becomes."""
-        if lanes >= whole:
+        if lanes >= extent(whole):
             self.marks.append(Vectorize(loop))
             return [loop]
         outer, inner = self.split(loop, lanes, whole)
@@ -167,7 +186,7 @@ def tile_stage(
     loops = Loops()
     for name, size in sizes.items():
         if name == lane:
-            loops.inner += loops.vectors(name, lanes, size, unrolled=True)
+            loops.inner += loops.vectors(name, lanes, Const(size), unrolled=True)
         else:
             loops.inner.append(loops.unroll(name))
     copies = 1
@@ -204,7 +223,7 @@ def dot_stages(
         totals: [*site, *place, order, *marks, Vectorize("lane")],
     }
     assert isinstance(stage.body, Reduce)
-    count = next(extent(n) for variable, n in stage.body.axes if variable.name == summed)
-    if count % lanes:
+    count = next(n for variable, n in stage.body.axes if variable.name == summed)
+    if has_rest(count, lanes):
         found[f"{totals}.tail"] = [*site, *place, *marks]
     return found

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 
 from graft.backends.host.kernels.expression_loops import (
+    SHORT,
     Directives,
     ExpressionSchedule,
     Loops,
@@ -35,7 +37,16 @@ from graft.backends.host.kernels.expression_stages import (
     shares,
 )
 from graft.llvm.target import Target
-from graft.loop.schedule import CacheWrite, ComputeAt, Inline, Schedule
+from graft.loop.ir import Const
+from graft.loop.schedule import (
+    CacheWrite,
+    ComputeAt,
+    Inline,
+    Schedule,
+    Split,
+    Variant,
+    Vectorize,
+)
 from graft.loop.stages import loads, rewrite_stages
 from graft.loop.tensor import Reduce, Tensor, in_order
 
@@ -43,12 +54,38 @@ from graft.loop.tensor import Reduce, Tensor, in_order
 MOST_LANES = 32
 
 
+class Caution(Enum):
+    """What a schedule relies on: extents that are not known may be smaller than its tiles."""
+
+    NONE = 0  # all of them fill tiles
+    SOME = 1  # contiguous axes fill a short vector
+    ALL = 2
+
+
 class CannotScheduleError(Exception):
     """Why there is no default schedule."""
 
 
+def default_variants(results: Sequence[Tensor], target: Target) -> list[Variant]:
+    """How to compute the results, by how large extents turn out to be that are not known."""
+    found: list[Variant] = []
+    for caution in Caution:
+        variant = _variant(results, target, caution)
+        if not found or variant.schedule != found[-1].schedule:
+            found.append(variant)
+        if not variant.needs:
+            break
+    return found
+
+
 def default_schedule(results: Sequence[Tensor], target: Target) -> Schedule:
-    """How to compute the results, which share no stage but what is written out."""
+    """How to compute results whose extents are as large as any tile."""
+    return _variant(results, target, Caution.NONE).schedule
+
+
+def _variant(results: Sequence[Tensor], target: Target, caution: Caution) -> Variant:
+    """A schedule for the results, which share no stage but what is written out."""
+    needs: dict[str, int] = {}
     found: dict[str, Directives] = {}
     tensors = in_order(results)
     kept = kept_stages(tensors, results)
@@ -67,10 +104,12 @@ def default_schedule(results: Sequence[Tensor], target: Target) -> Schedule:
         if shared:
             raise CannotScheduleError(f"several results need '{min(shared)}'")
         claimed |= {stage.name for stage in inner}
-        made = _Root(stages[result.name], inner, target).schedule()
-        for name, directives in made.items():
+        root = _Root(stages[result.name], inner, target, caution)
+        for name, directives in root.schedule().items():
             found[name] = [*found.get(name, []), *directives]
-    return Schedule.of({name: directives for name, directives in found.items() if directives})
+        needs |= {n: max(least, needs.get(n, 0)) for n, least in root.loops.needs.items()}
+    schedule = Schedule.of({name: parts for name, parts in found.items() if parts})
+    return Variant(schedule, tuple(sorted(needs.items())))
 
 
 def _inner_stages(stages: dict[str, Tensor], result: str, results: set[str]) -> list[Tensor]:
@@ -89,15 +128,18 @@ def _inner_stages(stages: dict[str, Tensor], result: str, results: set[str]) -> 
 class _Root:
     """Schedules one result and the stages inside it."""
 
-    def __init__(self, result: Tensor, inner: list[Tensor], target: Target) -> None:
+    def __init__(
+        self, result: Tensor, inner: list[Tensor], target: Target, caution: Caution
+    ) -> None:
         self.result, self.inner, self.target = result, inner, target
+        self.caution = caution
         self.options = ExpressionSchedule.of(target)
         self.axes = axis_names(result)
         self.extents = [extent(one) for one in result.shape]
         self.where: Places = places(result, inner)
         self.wide = [axis for axis, count in enumerate(self.extents) if count > 1]
         self.lane_axis = self.wide[-1] if self.wide else None
-        self.loops = Loops()
+        self.loops = Loops(careful=caution is Caution.ALL)
 
     def schedule(self) -> dict[str, Directives]:
         """Directives for the result and each stage."""
@@ -119,6 +161,13 @@ class _Root:
         followed = [one.axis for one in self.where[stage.name] if one and one.factor == 1]
         return bool(self.axes) and all(axis in followed for axis in self.wide)
 
+    def is_known(self, axis: int) -> bool:
+        """Whether an axis of the result has a number for an extent."""
+        return isinstance(self.result.shape[axis], Const)
+
+    def may_tile(self, axis: int) -> bool:
+        return self.caution is not Caution.ALL or self.is_known(axis)
+
     def site(self, loop: str | None) -> list[ComputeAt]:
         return [] if loop is None else [ComputeAt(self.result.name, loop)]
 
@@ -138,15 +187,7 @@ class _Root:
         loops.outer = [name for axis, name in enumerate(self.axes) if axis != lane]
         lanes = self.lanes(self.result, *self.inner)
         if lane is not None:
-            name, count = self.axes[lane], self.extents[lane]
-            piece = lanes * self.options.piece
-            if count >= 2 * piece:
-                outer, name = loops.split(name, piece, count)
-                loops.outer.append(outer)
-                count = piece
-            lanes, _ = vectors_of(count, lanes, 1)
-            *loops.serial, vector = loops.vectors(name, lanes, count)
-            loops.inner = [vector]
+            lanes = self.in_pieces(lane, lanes)
         found = {self.result.name: loops.directives()}
         site = self.site(loops.around_tile())
         for stage in self.inner:
@@ -156,6 +197,27 @@ class _Root:
             ]
             found[stage.name] = plain_stage(stage, site, box, lanes)
         return found
+
+    def in_pieces(self, lane: int, lanes: int) -> int:
+        """An axis in pieces of some vectors: lanes of a vector."""
+        loops, name, whole = self.loops, self.axes[lane], self.result.shape[lane]
+        if not isinstance(whole, Const):
+            vectors, vector = loops.split(name, lanes, whole)
+            outer, turn = f"{vectors}_o", f"{vectors}_i"
+            loops.splits.append(Split(vectors, outer, turn, self.options.piece))
+            loops.marks.append(Vectorize(vector))
+            loops.outer.append(outer)
+            loops.serial, loops.inner = [turn], [vector]
+            return lanes
+        count, piece = self.extents[lane], lanes * self.options.piece
+        if count >= 2 * piece:
+            outer, name = loops.split(name, piece, whole)
+            loops.outer.append(outer)
+            count = piece
+        lanes, _ = vectors_of(count, lanes, 1)
+        *loops.serial, vector = loops.vectors(name, lanes, Const(count))
+        loops.inner = [vector]
+        return lanes
 
     def tiled(self, stage: Tensor) -> dict[str, Directives]:
         """One reduction with as many elements as the result."""
@@ -169,19 +231,21 @@ class _Root:
     def tile_of_vectors(self, stage: Tensor, lanes: int) -> dict[str, Directives]:
         """Lanes along the contiguous axis, rows along one that shares what is read."""
         lane, tile = self.lane_axis, dict[int, int]()
-        if lane is not None:
+        if lane is not None and self.may_tile(lane):
             lanes, vectors = vectors_of(self.extents[lane], lanes, self.options.vectors)
+            if self.caution is Caution.SOME and not self.is_known(lane):
+                lanes, vectors = min(lanes, SHORT), 1
             tile[lane] = lanes * vectors
             rows = self.row_axis(stage, lane)
-            if rows is not None:
+            if rows is not None and (self.caution is Caution.NONE or self.is_known(rows)):
                 most = self.options.rows * self.options.vectors // vectors
                 tile[rows] = even_part(self.extents[rows], min(most, 12))
         sizes: dict[str, int] = {}
         for axis, size in sorted(tile.items()):
-            outer, inside = self.loops.split(self.axes[axis], size, self.extents[axis])
+            outer, inside = self.loops.split(self.axes[axis], size, self.result.shape[axis])
             self.axes[axis] = outer
             if axis == lane:
-                self.loops.inner += self.loops.vectors(inside, lanes, size, unrolled=True)
+                self.loops.inner += self.loops.vectors(inside, lanes, Const(size), unrolled=True)
             else:
                 self.loops.inner.append(self.loops.unroll(inside))
             dimension = self.dimension(stage, axis)
@@ -230,8 +294,11 @@ class _Root:
         unrolled: list[str] = []
         tile: dict[int, int] = {}
         for axis, most in zip(reversed(self.wide), reversed(self.options.dot_rows), strict=False):
+            if self.caution is not Caution.NONE and not self.is_known(axis):
+                continue
             tile[axis] = even_part(self.extents[axis], most)
-            outer, inside = self.loops.split(self.axes[axis], tile[axis], self.extents[axis])
+            whole = self.result.shape[axis]
+            outer, inside = self.loops.split(self.axes[axis], tile[axis], whole)
             self.axes[axis] = outer
             self.loops.inner.insert(0, self.loops.unroll(inside))
             unrolled.append(axis_names(stage)[self.dimension(stage, axis) or 0])
@@ -251,11 +318,12 @@ class _Root:
                 loops.outer.append(name)
                 continue
             if size[axis] < self.extents[axis]:
-                outer, inside = loops.split(name, size[axis], self.extents[axis])
+                outer, inside = loops.split(name, size[axis], self.result.shape[axis])
                 loops.outer.append(outer)
             if axis == self.lane_axis:
                 width, _ = vectors_of(size[axis], lanes, 1)
-                loops.inner += loops.vectors(inside, width, size[axis])
+                whole = Const(size[axis]) if factor else self.result.shape[axis]
+                loops.inner += loops.vectors(inside, width, whole)
             else:
                 loops.inner.append(inside)
         found = {self.result.name: loops.directives()}

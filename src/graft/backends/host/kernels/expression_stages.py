@@ -24,6 +24,7 @@ from graft.loop.ir import (
 )
 from graft.loop.nest import short
 from graft.loop.regions import axis_extents
+from graft.loop.simplify import simplify
 from graft.loop.stages import body_expressions, loads
 from graft.loop.tensor import Reduce, Tensor
 from graft.loop.traverse import variables, walk_expr
@@ -39,6 +40,23 @@ NEAR = 4
 def extent(expr: Expr, unknown: int = 1 << 20) -> int:
     """An extent as a number to decide by; one that is not known counts as large."""
     return int(expr.value) if isinstance(expr, Const) else unknown
+
+
+def has_rest(expr: Expr, factor: int) -> bool:
+    """Whether an extent may be something else than so many whole parts."""
+    return simplify(Binary(BinaryKind.FLOOR_MODULO, expr, Const(factor))) != Const(0)
+
+
+def least(expr: Expr, count: int) -> tuple[str, int] | None:
+    """The value from which on a scalar makes the extent at least so large; None if it takes more
+    than one scalar."""
+    terms = polynomial(expr)
+    constant = terms.pop((), 0)
+    match list(terms.items()):
+        case [((Var(name),), factor)] if factor > 0:
+            return name, max(0, -((constant - count) // factor))
+        case _:
+            return None
 
 
 def size(shape: Iterable[Expr]) -> int:
@@ -148,7 +166,7 @@ def row_factors(result: Tensor, stages: Sequence[Tensor], where: Places) -> list
     for axis, whole in enumerate(result.shape):
         found = [_factor_along(where[stage.name], axis) for stage in stages]
         factor = max(found, default=1)
-        even = factor > 0 and extent(whole) % factor == 0
+        even = factor > 0 and not has_rest(whole, factor)
         factors.append(factor if even and all(one in (1, factor) for one in found) else 0)
     return factors
 

@@ -140,7 +140,7 @@ def not_readable(
 def unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
     """Why what follows the anchor cannot be computed on its vectors, if it cannot."""
     after = needed(group, group.nodes[-1].output, {anchor.output})
-    shape, block = stores[group.output].shape, stores[group.output].block
+    shape, block = stores[group.output].sizes, stores[group.output].block
     values = operands(after, {anchor.output})
     return not_pointwise(after) or not_readable(group, stores, values, shape, block)
 
@@ -248,7 +248,7 @@ class ImageWriter:
         """A row in tiles of at most so many pixels, each made from its first column and size."""
         found: list[Stmt] = []
         start = 0
-        for size, count in balanced(self.result.shape[3], most):
+        for size, count in balanced(self.result.sizes[3], most):
             number = Var(self.fresh("tile"))
             body = pixels(plus(times(number, size), start), size)
             found.append(For(number, Const(0), Const(count), body))
@@ -259,7 +259,7 @@ class ImageWriter:
         """The statements of a row for each row of each block, and the border."""
         buffer = self.parameters.value(self.group.output, "result")[1]
         border = zero_border(self.result, buffer, self.batch, self.block, self.row)
-        batch, channels, height, _ = self.result.shape
+        batch, channels, height, _ = self.result.sizes
         parts = (
             (self.batch, batch),
             (self.block, channels // self.result.block),

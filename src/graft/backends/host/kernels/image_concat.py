@@ -54,7 +54,7 @@ def image_concat(group: Group, stores: Stores, target: Target) -> Kernel | Refus
     reasons = (
         no_image(result),
         not_pointwise(after),
-        not_readable(group, stores, values, result.shape, result.block),
+        not_readable(group, stores, values, result.sizes, result.block),
         *(_unfit(group, stores, value, result) for value in anchor.args),
     )
     reason = next(filter(None, reasons), None)
@@ -125,7 +125,7 @@ class _Writer(ImageWriter):
         lanes = vector_lanes(self.machine, self.result.dtype, math.gcd(*cuts))
         pixels = max(1, self.schedule.vectors * lanes // (run.high - run.low))
         body = Block(tuple(self.across(pixels, partial(self.tile, run, lanes))))
-        blocks = self.result.shape[1] // self.result.block
+        blocks = self.result.sizes[1] // self.result.block
         if (run.begin, run.end) == (0, blocks):
             return body
         after = Compare(CompareKind.GREATER_EQUAL, self.block, Const(run.begin))

@@ -99,7 +99,7 @@ def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
     return (
         not_pointwise((*before, *after))
         or not_readable(group, stores, read, static_shape(source), result.block)
-        or not_readable(group, stores, later, result.shape, result.block)
+        or not_readable(group, stores, later, result.sizes, result.block)
     )
 
 
@@ -113,7 +113,7 @@ class _Writer(ImageWriter):
         self.columns = schedule.columns
         extents = static_shape(anchor.args[0])[2:]
         self.vertical, self.horizontal = (
-            Window.of(anchor.attrs, axis, extents[axis], self.result.shape[2 + axis])
+            Window.of(anchor.attrs, axis, extents[axis], self.result.sizes[2 + axis])
             for axis in (0, 1)
         )
         self.averages = anchor.op.name == "nn.avg_pool2d"
@@ -138,7 +138,7 @@ class _Writer(ImageWriter):
 
     def tiles(self, first: int) -> list[Stmt]:
         """A row for one vector of channels; tiles at its ends have cut windows."""
-        width, horizontal = self.result.shape[3], self.horizontal
+        width, horizontal = self.result.sizes[3], self.horizontal
         sizes = range(1, width + 1)
         most = max(n for n in sizes if n == 1 or len(horizontal.offsets(n)) <= self.columns)
         found: list[Stmt] = []

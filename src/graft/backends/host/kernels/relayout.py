@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from graft.backends.host.extents import Extents
 from graft.backends.host.kernels.border import zero_border
 from graft.backends.host.kernels.channels import Channels
 from graft.backends.host.kernels.image import modulo, over, shared
 from graft.backends.host.kernels.tile import balanced
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import Storage
+from graft.base.dims import Dim
+from graft.base.dtypes import DType
 from graft.base.errors import InternalError
 from graft.loop.ir import (
     Binary,
@@ -27,12 +30,15 @@ from graft.loop.ir import (
     Expr,
     For,
     Function,
+    Let,
     Load,
+    LoopKind,
     Ramp,
     Stmt,
     Store,
     Var,
 )
+from graft.loop.traverse import variables
 
 VECTOR_BYTES = 64  # the widest vectors there are; narrower machines split them
 PIXELS = 8  # that are copied side by side
@@ -54,13 +60,39 @@ def relayout(source: Storage, target: Storage) -> Function:
     return Function("relayout", buffers, _image(source, target, buffers), (note,))
 
 
+def copied(count: Dim, extents: Extents) -> Function:
+    """A copy of so many bytes, whatever they are."""
+    size = extents.expr(count)
+    source, target = (
+        Buffer(name, DType.UINT8, (size,), alignment=1) for name in ("source", "target")
+    )
+    piece, rest = Var("piece"), Var("rest")
+    length = PIECE_VECTORS * VECTOR_BYTES
+    vector, element = Var("vector"), Var("element")
+    start = times(piece, length)
+    left = Binary(BinaryKind.MINIMUM, Const(length), Binary(BinaryKind.SUBTRACT, size, start))
+    wide = (Ramp(plus(start, times(vector, VECTOR_BYTES)), 1, VECTOR_BYTES),)
+    narrow = (plus(start, element),)
+    vectors = For(
+        vector, Const(0), over(rest, VECTOR_BYTES), Store(target, wide, Load(source, wide))
+    )
+    done = times(over(rest, VECTOR_BYTES), VECTOR_BYTES)
+    tail = Store(target, narrow, Load(source, narrow))
+    remainder = For(element, done, modulo(rest, VECTOR_BYTES), tail)
+    body = Let(rest, left, Block((vectors, remainder)))
+    pieces = over(plus(size, length - 1), length)
+    loop = For(piece, Const(0), pieces, body, LoopKind.PARALLEL)
+    scalars = tuple(Var(name) for name in sorted(variables(size)))
+    return Function("copy", (source, target, *scalars), loop, ("copy",))
+
+
 def _named(storage: Storage) -> str:
     return f"blocks of {storage.block}" if storage.block else "rows"
 
 
 def _rows(storage: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
     """A row-major tensor of any rank, cut along its last axis so that all threads have work."""
-    *outer, width = storage.shape or (1,)
+    *outer, width = storage.sizes or (1,)
     if 0 in storage.shape:
         return Block(())
     lanes = VECTOR_BYTES // storage.dtype.numpy.itemsize
@@ -86,7 +118,7 @@ def _rows(storage: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
 
 
 def _image(source: Storage, target: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
-    batch, channels, height, _ = target.shape
+    batch, channels, height, _ = target.sizes
     size = target.block or source.block
     if _in_vectors(source, target):
         line = _vectors(source, target, buffers, size)
@@ -116,7 +148,7 @@ def _vectors(
         return [_vector(source, target, buffers, column, size, n, lanes) for n in firsts]
 
     firsts = range(0, size, lanes)
-    return _across(target.shape[3], max(1, PIXELS * lanes // size), copied)
+    return _across(target.sizes[3], max(1, PIXELS * lanes // size), copied)
 
 
 def _vector(
@@ -146,7 +178,7 @@ def _elements(
         read = Load(buffers[0], _element(source, size, channel, column))
         return [Store(buffers[1], _element(target, size, channel, column), read)]
 
-    row = Block(tuple(_across(target.shape[3], PIXELS, copied)))
+    row = Block(tuple(_across(target.sizes[3], PIXELS, copied)))
     return [For(channel, Const(0), Const(size), row)]
 
 

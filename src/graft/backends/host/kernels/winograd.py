@@ -125,8 +125,8 @@ class _Writer(ImageWriter):
         pairs = weight.shape[0] * weight.shape[1]
         _, half = bytes_read(self.matrices.points, pairs, self.matrices.side, target)
         self.weights = weights_for(self.matrices, weight, parameters, self.block, self.lanes, half)
-        self.blocks = self.result.shape[1] // block
-        batch, _, rows, columns = self.result.shape
+        self.blocks = self.result.sizes[1] // block
+        batch, _, rows, columns = self.result.sizes
         out, points = self.matrices.out, self.matrices.points
         self.tiles_across, self.tiles_down = tiles_along(columns, out), tiles_along(rows, out)
         self.tiles = batch * self.tiles_down * self.tiles_across
@@ -279,7 +279,7 @@ class _Writer(ImageWriter):
 
     def guarded(self, body: Stmt, start: Expr, offset: int, axis: int) -> Stmt:
         """The body where a tile's row or column is within the image."""
-        extent = self.result.shape[axis]
+        extent = self.result.sizes[axis]
         if offset == 0 or extent % self.matrices.out == 0:
             return body
         return If(Compare(CompareKind.LESS, plus(start, offset), Const(extent)), body)
@@ -291,6 +291,6 @@ class _Writer(ImageWriter):
         zeros = zero_border(self.result, buffer, batch, self.block, row)
         if not zeros:
             return Block(())
-        body: Stmt = For(row, Const(0), Const(self.result.shape[2]), Block(tuple(zeros)))
-        body = For(batch, Const(0), Const(self.result.shape[0]), body)
+        body: Stmt = For(row, Const(0), Const(self.result.sizes[2]), Block(tuple(zeros)))
+        body = For(batch, Const(0), Const(self.result.sizes[0]), body)
         return If(Compare(CompareKind.EQUAL, self.first, Const(0)), body)

@@ -1,0 +1,77 @@
+"""The names that symbolic dims have in one kernel.
+
+Dims over the graph's symbols enter; dims over `s0`, `s1`, ... leave, numbered as they come, so that
+kernels that differ in nothing but the names of symbols are the same text. Those names are the
+kernel's scalar parameters. A call of floordiv, min, broadcast or the like is a scalar of its own:
+whoever calls the kernel computes it once, and no loop has to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from graft.base.dim_polynomials import Atom
+from graft.base.dims import AnyDim, Dim, Expr, product, substitute, symbol, symbols_of
+from graft.loop.dims import index_of
+from graft.loop.ir import Expr as IndexExpr
+from graft.loop.ir import Function, Var
+
+
+@dataclass
+class Extents:
+    """Numbers what dims consist of, in order of appearance."""
+
+    _scalars: dict[Dim, str] = field(default_factory=dict)
+
+    def named(self, dim: AnyDim) -> AnyDim:
+        """The dim over the kernel's scalars."""
+        if not isinstance(dim, Expr):
+            return dim
+        total: AnyDim = 0
+        for monomial, coefficient in dim.terms:
+            term: AnyDim = coefficient
+            for atom in monomial:
+                term = term * self._named_atom(atom)
+            total = total + term
+        return total
+
+    def _named_atom(self, atom: Atom) -> AnyDim:
+        whole = Expr((((atom,), 1),))
+        low = atom.bounds[0]
+        if not atom.is_call or (low is not None and low >= 0):
+            return self._scalar(whole)
+        # Scalars count as natural numbers, so what may be negative is computed in the kernel.
+        return substitute(whole, {n: self._scalar(symbol(n)) for n in sorted(symbols_of(whole))})
+
+    def _scalar(self, dim: Dim) -> Expr:
+        return symbol(self._scalars.setdefault(dim, f"s{len(self._scalars)}"))
+
+    def total(self, dims: tuple[AnyDim, ...]) -> AnyDim:
+        """The product of dims, as one scalar where it is not known."""
+        count = product(dims)
+        return self._scalar(count) if isinstance(count, Expr) else count
+
+    @property
+    def names(self) -> set[str]:
+        """The scalars so far."""
+        return set(self._scalars.values())
+
+    def expr(self, dim: AnyDim) -> IndexExpr:
+        """The dim as an index expression."""
+        return index_of(self.named(dim))
+
+    def attributes(self, attrs: Any) -> Any:
+        """An operator's attributes with dims over the kernel's scalars."""
+        values = {one.name: getattr(attrs, one.name) for one in fields(attrs)}
+        return replace(attrs, **{name: self._named_value(value) for name, value in values.items()})
+
+    def _named_value(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(self._named_value, value))
+        return self.named(value) if isinstance(value, Expr) else value
+
+    def passed(self, function: Function) -> tuple[Dim, ...]:
+        """What a function's scalar parameters stand for, in order."""
+        dims = {name: dim for dim, name in self._scalars.items()}
+        return tuple(dims[one.name] for one in function.parameters if isinstance(one, Var))
