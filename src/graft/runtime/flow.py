@@ -104,6 +104,7 @@ class Flow:
     constants: tuple[tuple[int, Array], ...] = field(repr=False)
     steps: tuple[FlowStep, ...]
     outputs: tuple[int, ...]
+    inherited: tuple[str, ...] = ()  # symbols whose numbers the flow around this one tells
 
     @property
     def finished(self) -> tuple[tuple[int, ...], ...]:

@@ -72,39 +72,39 @@ class FlowExecutor:
                 return _evaluation(step, self._evaluators[step.function])
             case Choice():
                 branches = [inner(branch) for branch in step.branches]
-                return lambda values, _: branches[_flag(values[step.condition])](
-                    [values[n] for n in step.captures]
+                return lambda values, symbols: branches[_flag(values[step.condition])](
+                    [values[n] for n in step.captures], symbols
                 )
             case Repetition():
                 return _Repeated(step, inner(step.body))
             case Sweep():
                 return _Swept(step, inner(step.body))
 
-    def accept(self, inputs: Sequence[Data]) -> tuple[list[Data], Symbols]:
-        """All values before the first step, and what the inputs tell of symbols."""
+    def accept(self, inputs: Sequence[Data], around: Symbols) -> tuple[list[Data], Symbols]:
+        """All values before the first step, and what is known of symbols."""
         flow = self._flow
         values: list[Data] = [None] * len(flow.kinds)
-        symbols: Symbols = {}
+        symbols: Symbols = {name: around[name] for name in flow.inherited}
         for number, array in flow.constants:
             values[number] = array
         for number, data in zip(flow.inputs, inputs, strict=True):
             values[number] = _checked(flow.kinds[number], data, symbols, UserError)
         return values, symbols
 
-    def no_pieces(self, inputs: Sequence[Data], output: int, axis: int) -> Array:
+    def no_pieces(self, inputs: Sequence[Data], around: Symbols, output: int, axis: int) -> Array:
         """What stacking an output's pieces gives when there are none."""
         kind = self._flow.kinds[self._flow.outputs[output]]
-        _, symbols = self.accept(inputs)
+        _, symbols = self.accept(inputs, around)
         if kind.dtype is None or kind.shape is None:
             raise EvaluationError(f"no turn tells what '{kind.name}' is")
         shape = [evaluate_dim(dim, symbols) for dim in kind.shape]
         shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
         return np.empty(shape, kind.dtype.numpy)
 
-    def __call__(self, inputs: Sequence[Data]) -> list[Data]:
-        """Run on the inputs in order."""
+    def __call__(self, inputs: Sequence[Data], around: Symbols) -> list[Data]:
+        """Run on the inputs in order; `around` is what a flow around this one knows of symbols."""
         flow = self._flow
-        values, symbols = self.accept(inputs)
+        values, symbols = self.accept(inputs, around)
         for step, action, finished in zip(flow.steps, self._actions, self._finished, strict=True):
             try:
                 results = action(values, symbols)
@@ -177,7 +177,7 @@ class _Repeated:
         turn = 0
         while proceed and (limit is None or turn < limit):
             flags = [_single(turn, self._kinds[0]), _single(proceed, self._kinds[1])]
-            given, *results = self._body([*flags, *state, *captures])
+            given, *results = self._body([*flags, *state, *captures], symbols)
             proceed = _flag(given)
             state = results[: len(state)]
             for stack, piece in zip(stacks, results[len(state) :], strict=True):
@@ -188,7 +188,7 @@ class _Repeated:
         flags = [_single(0, kind) for kind in self._kinds]
         given = [*flags, *state, *captures]
         first = 1 + len(state)
-        empty = (self._body.no_pieces(given, first + n, 0) for n in range(len(stacks)))
+        empty = (self._body.no_pieces(given, symbols, first + n, 0) for n in range(len(stacks)))
         return [*state, *empty]
 
 
@@ -211,7 +211,7 @@ class _Swept:
         count = lengths.pop()
         for turn in range(count):
             slices = [data[turn] for data in scanned]
-            results = self._body([*state, *slices, *captures])
+            results = self._body([*state, *slices, *captures], symbols)
             state = results[: len(state)]
             for stack, piece in zip(stacks, results[len(state) :], strict=True):
                 stack.append(piece)
@@ -221,7 +221,7 @@ class _Swept:
         slices = [np.empty(data.shape[1:], data.dtype) for data in scanned]
         given = [*state, *slices, *captures]
         axes = enumerate(step.result_axes, start=len(state))
-        return [*state, *(self._body.no_pieces(given, n, axis) for n, axis in axes)]
+        return [*state, *(self._body.no_pieces(given, symbols, n, axis) for n, axis in axes)]
 
 
 def _flag(data: Array) -> bool:

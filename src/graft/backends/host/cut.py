@@ -23,30 +23,38 @@ class Piece:
 
     nodes: tuple[Node, ...]
     native: bool
+    known: frozenset[str]  # symbols that have a number by then
 
 
-def cut(graph: Graph, is_native: Callable[[Node], bool]) -> list[Piece]:
-    """The pieces of a graph; `is_native` tells which nodes have code once sizes are known."""
-    return _Cutter(graph, is_native).pieces()
+def cut(
+    graph: Graph, is_native: Callable[[Node], bool], inherited: frozenset[str] = frozenset()
+) -> list[Piece]:
+    """The pieces of a graph; `is_native` tells which nodes have code once sizes are known.
+
+    The numbers of `inherited` symbols come from the graph around this one."""
+    return _Cutter(graph, is_native, inherited).pieces()
 
 
 class _Cutter:
-    def __init__(self, graph: Graph, is_native: Callable[[Node], bool]) -> None:
+    def __init__(
+        self, graph: Graph, is_native: Callable[[Node], bool], inherited: frozenset[str]
+    ) -> None:
         self._waiting = [node for node in graph.nodes if node.op.name != "constant"]
         self._made = set(graph.inputs)
         self._made |= {n.output for n in graph.nodes if n.op.name == "constant"}
-        self._known: set[str] = set(graph.input_symbols)
+        self._known: set[str] = {*graph.input_symbols, *inherited}
         self._is_native = is_native
 
     def pieces(self) -> list[Piece]:
         """As long stretches as can be, then all single nodes that can run, and so on."""
         found: list[Piece] = []
         while self._waiting:
+            known = frozenset(self._known)
             stretch = self._taken(self._fits)
             if stretch:
-                found.append(Piece(tuple(stretch), True))
+                found.append(Piece(tuple(stretch), True, known))
             singles = self._taken(lambda node: not self._fits(node), at_once=False)
-            found += [Piece((node,), False) for node in singles]
+            found += [Piece((node,), False, known) for node in singles]
         return found
 
     def _fits(self, node: Node) -> bool:

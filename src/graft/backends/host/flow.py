@@ -21,7 +21,7 @@ from graft.byoc.region import borders, region_graph
 from graft.ir.attrs import bind_attrs
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.types import TensorType
+from graft.ir.types import TensorType, symbols_in
 from graft.runtime.flow import (
     Choice,
     Evaluation,
@@ -71,14 +71,23 @@ class StretchCompiler(Protocol):
         ...
 
 
-def build_flow(graph: Graph, compiler: StretchCompiler, made: Made) -> Flow:
-    """The flow of a graph."""
-    return _Builder(graph, compiler, made).flow()
+def build_flow(
+    graph: Graph,
+    compiler: StretchCompiler,
+    made: Made,
+    around: frozenset[str] = frozenset(),
+) -> Flow:
+    """The flow of a graph; `around` are the symbols that the graph around it has numbers for."""
+    return _Builder(graph, compiler, made, around).flow()
 
 
 class _Builder:
-    def __init__(self, graph: Graph, compiler: StretchCompiler, made: Made) -> None:
+    def __init__(
+        self, graph: Graph, compiler: StretchCompiler, made: Made, around: frozenset[str]
+    ) -> None:
         self._graph, self._compiler, self._made = graph, compiler, made
+        mentioned = frozenset().union(*(symbols_in(value.type) for value in graph.inputs))
+        self._inherited = (mentioned - graph.input_symbols) & around
         self._numbers: dict[Value, int] = {}
         self._kinds: list[Kind] = []
         self._constants = {
@@ -90,7 +99,7 @@ class _Builder:
     def flow(self) -> Flow:
         inputs = tuple(self._number(value) for value in self._graph.inputs)
         reasons = {node: self._compiler.why_not(node) for node in self._graph.nodes}
-        pieces = cut(self._graph, lambda node: not reasons[node])
+        pieces = cut(self._graph, lambda node: not reasons[node], self._inherited)
         steps = tuple(self._step(piece, reasons) for piece in pieces)
         outputs = tuple(self._number(value) for value in self._graph.outputs)
         constants = tuple(
@@ -98,7 +107,15 @@ class _Builder:
             for value, number in self._numbers.items()
             if value in self._constants
         )
-        return Flow(self._graph.name, tuple(self._kinds), inputs, constants, steps, outputs)
+        return Flow(
+            self._graph.name,
+            tuple(self._kinds),
+            inputs,
+            constants,
+            steps,
+            outputs,
+            tuple(sorted(self._inherited)),
+        )
 
     def _number(self, value: Value) -> int:
         if value not in self._numbers:
@@ -115,11 +132,11 @@ class _Builder:
         (node,) = piece.nodes
         match node.op.name:
             case "if":
-                return self._choice(node)
+                return self._choice(node, piece.known)
             case "loop":
-                return self._repetition(node)
+                return self._repetition(node, piece.known)
             case "scan":
-                return self._sweep(node)
+                return self._sweep(node, piece.known)
         return self._evaluation(node, reasons[node] or "its size is known only from data")
 
     def _stretch(self, nodes: Sequence[Node]) -> Stretch:
@@ -139,12 +156,15 @@ class _Builder:
         outputs = self._numbered(node.outputs)
         return Evaluation(name, inputs, outputs, node.op.name, node.place or Place())
 
-    def _nested(self, graph: Graph) -> Flow:
-        return build_flow(graph, self._compiler, self._made)
+    def _nested(self, graph: Graph, known: frozenset[str]) -> Flow:
+        return build_flow(graph, self._compiler, self._made, known)
 
-    def _choice(self, node: Node) -> Choice:
+    def _choice(self, node: Node, known: frozenset[str]) -> Choice:
         condition, *captures = node.args
-        branches = self._nested(node.attrs.else_branch), self._nested(node.attrs.then_branch)
+        branches = (
+            self._nested(node.attrs.else_branch, known),
+            self._nested(node.attrs.then_branch, known),
+        )
         return Choice(
             self._number(condition),
             self._numbered(captures),
@@ -153,7 +173,7 @@ class _Builder:
             node.place or Place(),
         )
 
-    def _repetition(self, node: Node) -> Repetition:
+    def _repetition(self, node: Node, known: frozenset[str]) -> Repetition:
         limit, condition, *values = node.inputs
         given = [value for value in values if value is not None]
         carried = node.attrs.carried
@@ -162,12 +182,12 @@ class _Builder:
             None if condition is None else self._number(condition),
             self._numbered(given[:carried]),
             self._numbered(given[carried:]),
-            self._nested(node.attrs.body),
+            self._nested(node.attrs.body, known),
             self._numbered(node.outputs),
             node.place or Place(),
         )
 
-    def _sweep(self, node: Node) -> Sweep:
+    def _sweep(self, node: Node, known: frozenset[str]) -> Sweep:
         attrs = node.attrs
         first, last = attrs.carried, attrs.carried + attrs.num_scan_inputs
         return Sweep(
@@ -178,7 +198,7 @@ class _Builder:
             tuple(bool(back) for back in attrs.input_directions),
             tuple(attrs.output_axes),
             tuple(bool(back) for back in attrs.output_directions),
-            self._nested(attrs.body),
+            self._nested(attrs.body, known),
             self._numbered(node.outputs),
             node.place or Place(),
         )

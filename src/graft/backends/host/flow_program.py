@@ -55,4 +55,4 @@ class FlowExecutable:
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
     ) -> list[Data]:
         """Run; the caller copies results to where they are wanted."""
-        return self.executor(inputs)
+        return self.executor(inputs, {})

@@ -1,0 +1,192 @@
+"""Models whose sizes or steps depend on data: results as the evaluator's, at sizes that change."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import graft
+from graft.backends.host.flow_program import FlowExecutable
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.module import Module
+from graft.runtime.flow import Evaluation, Stretch
+from graft.runtime.shaped import ShapedProgram
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
+
+
+def both(text: str) -> tuple[Module, Module]:
+    """The model on the host, and on the evaluator."""
+    model = onnx.parser.parse_model(HEAD + text)
+    return graft.compile(model), graft.compile(model, target="reference")
+
+
+def agree(pair: tuple[Module, Module], **feeds: Array) -> list[Array]:
+    """Run both and compare; gives the results."""
+    host, reference = pair
+    found, wanted = host.run(None, feeds), reference.run(None, feeds)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        if one.dtype.kind == "f":
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(one, other)
+    return list(found)
+
+
+def steps(module: Module) -> list[object]:
+    assert isinstance(module.program, FlowExecutable)
+    return list(module.program.flow.steps)
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+PERCEPTRON = """
+    net (float[n, 12] x, float[12, 40] w, float[40] b, float[40, 7] v) => (float[n, 7] y) {
+        h = MatMul (x, w)
+        s = Add (h, b)
+        r = Relu (s)
+        o = MatMul (r, v)
+        y = Softmax <axis = -1> (o)
+    }
+"""
+
+
+def test_one_program_for_every_size() -> None:
+    pair = both(PERCEPTRON)
+    (stretch,) = steps(pair[0])
+    assert isinstance(stretch, Stretch)
+    assert isinstance(stretch.program, ShapedProgram)
+    assert pair[0].placement.reasons == {}
+    weights = {"w": numbers(12, 40), "b": numbers(40), "v": numbers(40, 7)}
+    for count in (1, 3, 8, 17, 64, 0, 3, 1000):
+        (y,) = agree(pair, x=numbers(count, 12, seed=count), **weights)
+        assert y.shape == (count, 7)
+
+
+def test_sizes_that_contradict_each_other_are_refused() -> None:
+    host, _ = both("net (float[n] x, float[n] y) => (float[n] z) { z = Add (x, y) }")
+    with pytest.raises(UserError, match="y"):
+        host.run(None, {"x": numbers(3), "y": numbers(4)})
+    assert host.run(None, {"x": numbers(2), "y": numbers(2)})[0].shape == (2,)
+
+
+def test_broadcasting_that_only_the_sizes_decide() -> None:
+    text = "net (float[n, m] x, float[k, m] y) => (float[a, m] z) { s = Add (x, y) z = Exp (s) }"
+    pair = both(text)
+    for rows, others in ((3, 3), (1, 5), (5, 1), (1, 1)):
+        agree(pair, x=numbers(rows, 9), y=numbers(others, 9))
+
+
+def test_sizes_from_data() -> None:
+    text = """
+        net (float[n] x) => (float[m] y, int64[1] count) {
+            zero = Constant <value = float[1] {0.0}> ()
+            test = Greater (x, zero)
+            kept = Compress <axis = 0> (x, test)
+            y = Sqrt (kept)
+            count = Shape (y)
+        }
+    """
+    pair = both(text)
+    for count in (0, 1, 10, 77):
+        agree(pair, x=numbers(count, seed=count))
+
+
+CHOICE = """
+    net (float[n, 4] x, bool c) => (float[n, 4] y) {
+        d = Neg (x)
+        y = If (c) <
+            then_branch = yes () => (float[n, 4] t) { s = Sin (d) t = Mul (s, x) },
+            else_branch = no () => (float[n, 4] e) { e = Cos (d) }
+        >
+    }
+"""
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_branches_run_natively(condition: bool) -> None:
+    pair = both(CHOICE)
+    assert pair[0].placement.reasons == {}
+    for count in (1, 5, 0):
+        agree(pair, x=numbers(count, 4), c=np.array(condition))
+
+
+LOOP = """
+    net (int64 turns, bool go, float[n] x) => (float[n] y, float[k, n] all) {
+        y, all = Loop (turns, go, x) <
+            body = one (int64 i, bool c, float[n] v) => (bool again, float[n] w, float[n] piece) {
+                half = Constant <value = float {0.5}> ()
+                w = Mul (v, half)
+                piece = Exp (w)
+                total = ReduceSum <keepdims = 0> (w)
+                limit = Constant <value = float {0.01}> ()
+                again = Greater (total, limit)
+            }
+        >
+    }
+"""
+
+
+def test_loops_run_natively() -> None:
+    pair = both(LOOP)
+    assert pair[0].placement.reasons == {}
+    for turns in (0, 1, 3, 50):
+        for go in (True, False):
+            x = np.abs(numbers(6)) + np.float32(0.1)
+            agree(pair, turns=np.array(turns), go=np.array(go), x=x)
+
+
+SCAN = """
+    net (float[3] start, float[t, 3] steps) => (float[3] last, float[3, t] sums) {
+        last, sums = Scan <num_scan_inputs = 1, scan_input_directions = [1],
+                           scan_output_axes = [1], scan_output_directions = [1],
+            body = one (float[3] state, float[3] slice) => (float[3] next, float[3] out) {
+                next = Add (state, slice)
+                out = Tanh (next)
+            }
+        > (start, steps)
+    }
+"""
+
+
+def test_scans_run_natively_in_both_directions() -> None:
+    pair = both(SCAN)
+    assert pair[0].placement.reasons == {}
+    for count in (1, 4, 0):
+        agree(pair, start=numbers(3), steps=numbers(count, 3))
+
+
+def test_what_has_no_native_code_is_listed() -> None:
+    text = """
+        net (float[n] x, string[n] s) => (string[n] t, float[n] y) {
+            y = Exp (x)
+            t = StringConcat (s, s)
+        }
+    """
+    host, _ = both(text)
+    assert [type(step) for step in steps(host)].count(Evaluation) == 1
+    (reason,) = host.placement.reasons.values()
+    assert "strings" in reason
+    words = np.array(["a", "b"], object)
+    text_out, y = host.run(None, {"x": numbers(2), "s": words})
+    assert list(text_out) == ["aa", "bb"]
+    np.testing.assert_allclose(y, np.exp(numbers(2)), rtol=1e-6)
+
+
+def test_many_at_once_at_different_sizes() -> None:
+    pair = both(PERCEPTRON)
+    weights = {"w": numbers(12, 40), "b": numbers(40), "v": numbers(40, 7)}
+
+    def run(count: int) -> None:
+        agree(pair, x=numbers(count, 12, seed=count), **weights)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, [count % 13 for count in range(40)]))
