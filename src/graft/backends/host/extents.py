@@ -17,6 +17,9 @@ from graft.loop.dims import index_of
 from graft.loop.ir import Expr as IndexExpr
 from graft.loop.ir import Function, Var
 
+# Reasoning about sums of more terms than this takes longer than it is worth.
+MOST_TERMS = 4
+
 
 @dataclass
 class Extents:
@@ -58,7 +61,9 @@ class Extents:
         return set(self._scalars.values())
 
     def expr(self, dim: AnyDim) -> IndexExpr:
-        """The dim as an index expression."""
+        """An extent as an index expression; a long sum is one scalar."""
+        if isinstance(dim, Expr) and len(dim.terms) > MOST_TERMS:
+            return index_of(self._scalar(dim))
         return index_of(self.named(dim))
 
     def attributes(self, attrs: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
@@ -26,7 +27,7 @@ from graft.loop.dims import index_of
 from graft.loop.errors import ScheduleError
 from graft.loop.ir import Block, Buffer, Const, Function
 from graft.loop.lower import lower_variants
-from graft.loop.tensor import Tensor, in_order
+from graft.loop.tensor import Reduce, Tensor, in_order
 from graft.ops.expression.registry import Table, Unexpressed, express
 from graft.ops.expression.shapes import by_index, read
 from graft.ops.scalar import SCALARS
@@ -78,9 +79,30 @@ def unexpressed(node: Node) -> str:
 def _lowered(
     arguments: Sequence[Tensor], results: Sequence[Tensor], target: Target, notes: tuple[str, ...]
 ) -> Function:
+    """The function; groups of equal expressions share it, as the layers of a network do."""
     if not results:  # nothing to compute
         return Function("kernel", (), Block(()), notes)
-    return lower_variants("kernel", arguments, default_variants(results, target), notes)
+    computed = tuple(_content(tensor) for tensor in in_order(results))
+    key = (target.key, tuple(one.name for one in arguments), computed)
+    if key not in _LOWERED:
+        while len(_LOWERED) >= _MOST_LOWERED:
+            _LOWERED.pop(next(iter(_LOWERED)))
+        variants = default_variants(results, target)
+        _LOWERED[key] = lower_variants("kernel", arguments, variants, notes)
+    return replace(_LOWERED[key], notes=notes)
+
+
+# Lowering takes far longer than building expressions does.
+_LOWERED: dict[Any, Function] = {}
+_MOST_LOWERED = 512
+
+
+def _content(tensor: Tensor) -> tuple[Any, ...]:
+    """All that lowering depends on, comparable."""
+    body: Any = tensor.body
+    if isinstance(body, Reduce):
+        body = (body.kind, body.body, body.axes, body.initial)
+    return tensor.buffer, tensor.axes, body
 
 
 def _place(node: Node) -> str:

@@ -88,11 +88,11 @@ class _Writer:
     def kernel(self) -> Kernel:
         node = self._group.node
         loops: list[Stmt] = []
-        offset: Expr = Const(0)
+        offset: AnyDim = 0
         for number, (buffer, _, storage) in enumerate(self._sources):
-            run = self._extents.expr(self._run(storage))
-            loops.append(self._copied(buffer, run, offset, str(number)))
-            offset = add(offset, run)
+            run, start = self._run(storage), self._extents.expr(offset)
+            loops.append(self._copied(buffer, self._extents.expr(run), start, str(number)))
+            offset = offset + run
         body = Block(tuple(loops))
         buffers = (*(buffer for buffer, _, _ in self._sources), self._result)
         named = [part for extent in self._used(body, buffers) for part in walk_expr(extent)]
