@@ -19,6 +19,7 @@ from graft.byoc.sizes import number
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
+from graft.runtime.spaces import device_of, uploaded
 
 PRECISION = 0.03  # half the interval, as a share of the median
 BUDGET = 0.3  # seconds for one price
@@ -66,10 +67,15 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def time_region(backend: Backend, region: Graph) -> Cost:
-    """What a region takes on a backend, compiled and run by itself."""
-    runner = backend.runner(region)
+    """What a region takes on a backend, compiled and run by itself; transfers have a price of
+    their own."""
     inputs = [sample(value, seed) for seed, value in enumerate(region.inputs)]
     outputs = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
+    runner = backend.load(backend.compile(backend.process(region)))
+    device = device_of(runner)
+    if device is not None:
+        there = uploaded(device, [*inputs, *outputs])
+        return timed(lambda: runner(there[: len(inputs)], there[len(inputs) :]))
     return timed(lambda: runner(inputs, outputs))
 
 

@@ -29,6 +29,7 @@ from graft.runtime.cores import available_processors
 from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.memory import give_back
 from graft.runtime.native import why_not_here
+from graft.runtime.regions import Region
 from graft.runtime.session import Session
 
 _PROFILES = 9  # runs that a profile is the median of
@@ -92,8 +93,14 @@ class HostBackend(Backend):
         if reason:
             return ReferenceProgram(graph, reason)
         fused = prepare(graph, self._target, self._options.accuracy)
-        built = build_program(fused, assemble(fused, self._target), self._target, regions)
-        return HostExecutable(built, self._options)
+        assembly = assemble(fused, self._target, _spaces(regions or {}))
+        return HostExecutable(build_program(fused, assembly, self._target, regions), self._options)
+
+
+def _spaces(regions: Mapping[str, Runner]) -> dict[str, str]:
+    """The memory spaces of regions that have a device."""
+    found = {name: one for name, one in regions.items() if isinstance(one, Region)}
+    return {name: one.space for name, one in found.items() if one.device is not None}
 
 
 def why_not_native(graph: Graph) -> str:
