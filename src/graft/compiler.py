@@ -299,8 +299,8 @@ def _placement(
         PlacedRegion(
             item.label,
             item.backend.name,
-            tuple(node.output.name for node in placeable(item.body)),
-            sum(node_work(node).macs for node in placeable(item.body)),
+            tuple(node.output.name for node in item.nodes),
+            sum(macs[node] for node in item.nodes),
         )
         for item in linked.compiled
     )

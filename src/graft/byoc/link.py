@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import Backend
 from graft.byoc.outline import outline, region_label
 from graft.byoc.split import halves
@@ -51,13 +52,14 @@ def link(
     """Outline, compile and check until every region that is left holds."""
     compiler = RegionCompiler(host, check)
     repair = _Repair(graph, backends)
+    limits = {name: backend.limits for name, backend in backends.items()}
     left: Planned = planned
     while True:
-        outlined = outline(graph, left)
+        outlined = with_wishes(outline(graph, left), limits)
         nodes = {node.attrs.label: node for node in outlined.nodes if node.op.name == "region"}
         made = [
-            compiler.compile(nodes[region_label(backend, number)], backends[backend])
-            for number, (backend, _) in enumerate(left)
+            compiler.compile(nodes[region_label(backend, number)], backends[backend], members)
+            for number, (backend, members) in enumerate(left)
         ]
         compiled = tuple(item for item in made if isinstance(item, CompiledRegion))
         if len(compiled) == len(made):

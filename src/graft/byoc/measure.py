@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from graft.base.dtypes import Array, DType
+from graft.byoc.boundary import wished
 from graft.byoc.contract import Backend, Cost, Source
 from graft.byoc.region import region_hash
 from graft.byoc.sizes import number
@@ -90,6 +91,7 @@ def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -
     static = all(isinstance(type_, TensorType) and type_.is_static for type_ in types)
     if store is None or backend.simulated or not static:
         return None
+    region = wished(region, backend.limits)
     key = store.key(region_hash(region, contents=False), backend)
     cost = store.get(key)
     if cost is None:

@@ -7,7 +7,7 @@ host, with the reason. Regions that mean exactly the same are compiled once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -46,6 +46,7 @@ class CompiledRegion:
     key: str  # its hash; equal regions share code
     blob: bytes
     runner: Runner
+    nodes: tuple[Node, ...] = ()  # of the graph; the body has more where values change their form
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,11 @@ class RegionCompiler:
         self._host, self._check, self._deadline = host, check, deadline
         self._made: dict[str, CompiledRegion | Failure] = {}
 
-    def compile(self, node: Node, backend: Backend) -> CompiledRegion | Failure:
-        """Code for a region node, or why there is none to be trusted."""
+    def compile(
+        self, node: Node, backend: Backend, nodes: Sequence[Node]
+    ) -> CompiledRegion | Failure:
+        """Code for a region node, which stands for some nodes of the graph, or why there is none to
+        be trusted."""
         body: Graph = node.attrs.body
         key = f"{backend.name} {region_hash(body)}"
         if key not in self._made:
@@ -82,7 +86,7 @@ class RegionCompiler:
         made = self._made[key]
         if isinstance(made, Failure):
             return made
-        return CompiledRegion(node.attrs.label, backend, body, key, made.blob, made.runner)
+        return replace(made, label=node.attrs.label, body=body, nodes=tuple(nodes))
 
     def _attempt(self, node: Node, backend: Backend, key: str) -> CompiledRegion | Failure:
         body: Graph = node.attrs.body

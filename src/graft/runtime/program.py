@@ -260,9 +260,19 @@ def _check_step(program: Program, step: Step) -> None:
         _check_operand(program, operand, step.function)
     for operand in step.outputs:
         _check_written(operand, step.function)
+    if len({_space(program, operand) for operand in step.inputs + step.outputs}) > 1:
+        raise ProgramError(f"{step.function}: its operands lie in several memories")
+
+
+def _space(program: Program, operand: Operand) -> str:
+    """The memory space of an operand; empty for the host's."""
+    buffer = operand.buffer
+    return program.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
 
 
 def _check_transfer(program: Program, step: Transfer) -> None:
+    if all(other.function != step.region for other in program.python_steps):
+        raise ProgramError(f"a transfer is for '{step.region}', which no step calls")
     if isinstance(step.home.buffer, Remote):
         raise ProgramError(f"{step.region}: a transfer leads from one device to another")
     _check_operand(program, step.home, step.region)

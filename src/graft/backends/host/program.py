@@ -171,7 +171,8 @@ def _label(step: ReferenceStep) -> str:
     """What the profile calls a step outside of native code."""
     attrs = step.node.attrs
     if isinstance(step, RegionStep):
-        count = sum(node.op.name != "constant" for node in attrs.body.nodes)
+        inner = (node.op.name for node in attrs.body.walk())
+        count = sum(name not in ("constant", "composite") for name in inner)
         return f"{attrs.backend}: {count} node{'s' if count != 1 else ''}"
     return f"{getattr(attrs, 'label', '') or step.node.op.name} (reference)"
 
