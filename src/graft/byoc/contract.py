@@ -115,7 +115,10 @@ class Backend:
         return None
 
     def process(self, region: Graph) -> Graph:
-        """The backend's own passes over a region before it is compiled."""
+        """The backend's own passes over a region before it is compiled.
+
+        Inputs and outputs keep their types. Where they are in a form that `limits` wishes for, the
+        region begins and ends with `layout_transform` and `cast` nodes, to be taken out here."""
         return region
 
     def compile(self, region: Graph) -> bytes:

@@ -16,7 +16,7 @@ import numpy as np
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError
 from graft.byoc.contract import Backend, Runner
-from graft.byoc.measure import sample, static_shape
+from graft.byoc.measure import DEADLINE, sample, static_shape
 from graft.byoc.region import region_hash
 from graft.ir.graph import Graph, Node
 from graft.runtime.regions import deliver, within
@@ -24,7 +24,6 @@ from graft.runtime.spaces import from_home
 
 T = TypeVar("T")
 
-DEADLINE = 60.0  # seconds for compiling a region, and again for running it
 _TURNS = 2  # on how many inputs a region is compared with the host
 
 # (relative, absolute in units of the largest result) by element type
