@@ -250,7 +250,7 @@ def test_in_the_hosts_memory_nothing_is_copied() -> None:
         assert not inputs[0].flags.writeable
 
     backend = Fake("near", [("exp", is_op("exp"))], None, flat(1e-9), simulated=True)
-    backend.load = lambda _blob: exp  # type: ignore[method-assign]
+    backend.load = lambda _blob: exp  # type: ignore[method-assign,assignment]
     register_backend(backend)
     try:
         module = graft.compile(chain("exp"), "near", pins=["exp=near"], check=False, threads=1)

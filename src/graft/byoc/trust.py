@@ -13,12 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from graft.base.dims import UNKNOWN, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError
 from graft.byoc.contract import Backend, Runner
 from graft.byoc.measure import DEADLINE, sample, static_shape
 from graft.byoc.region import region_hash
 from graft.ir.graph import Graph, Node
+from graft.ir.types import TensorType
 from graft.runtime.regions import deliver, within
 from graft.runtime.spaces import from_home
 
@@ -89,6 +91,9 @@ class RegionCompiler:
 
     def _attempt(self, node: Node, backend: Backend, key: str) -> CompiledRegion | Failure:
         body: Graph = node.attrs.body
+        unknown = _undecided(body)
+        if unknown:
+            return Failure(f"the shape of its result {unknown} depends on the data")
         try:
             blob = self._bounded(lambda: backend.compile(backend.process(body)), "compile")
             runner = self._bounded(lambda: backend.load(blob), "load")
@@ -128,6 +133,19 @@ class RegionCompiler:
             if problem:
                 return problem
         return ""
+
+
+def _undecided(body: Graph) -> str:
+    """A result for which no memory can be set aside before the region runs; empty for none."""
+    for value in body.outputs:
+        type_ = value.type
+        shape = type_.shape if isinstance(type_, TensorType) else None
+        if shape is None or not all(
+            isinstance(dim, int) or (dim is not UNKNOWN and symbols_of(dim) <= body.input_symbols)
+            for dim in shape
+        ):
+            return f"%{value.name}"
+    return ""
 
 
 def _run(runner: Runner, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:

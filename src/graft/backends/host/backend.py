@@ -31,6 +31,7 @@ from graft.runtime.memory import give_back
 from graft.runtime.native import why_not_here
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
+from graft.runtime.spaces import from_home
 
 _PROFILES = 9  # runs that a profile is the median of
 
@@ -91,10 +92,18 @@ class HostBackend(Backend):
                 f"this model has no native code for machine='{self._options.machine}': {reason}"
             )
         if reason:
-            return ReferenceProgram(graph, reason)
+            return ReferenceProgram(graph, reason, _at_home(regions or {}))
         fused = prepare(graph, self._target, self._options.accuracy)
         assembly = assemble(fused, self._target, _spaces(regions or {}))
         return HostExecutable(build_program(fused, assembly, self._target, regions), self._options)
+
+
+def _at_home(regions: Mapping[str, Runner]) -> Mapping[str, Runner]:
+    """Regions for a program that has nothing in the memory of devices."""
+    for region in regions.values():
+        if isinstance(region, Region):
+            region.runner, region.device = from_home(region.runner), None
+    return regions
 
 
 def _spaces(regions: Mapping[str, Runner]) -> dict[str, str]:
