@@ -31,7 +31,8 @@ ELEMENTS = 8
 
 def main() -> int:
     for threads in sorted({1, available_cores()}):
-        print(f"{per_call(threads) * 1e6:5.1f} µs per region call, {threads} threads")
+        who = "1 thread" if threads == 1 else f"{threads} threads"
+        print(f"{per_call(threads) * 1e6:5.1f} µs per region call, {who}")
     return 0
 
 

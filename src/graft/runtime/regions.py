@@ -105,6 +105,9 @@ class Region:
     def __post_init__(self) -> None:
         self.device = self.device or device_of(self.runner)
         self.simulated = is_simulated(self.runner)
+        if self.simulated:
+            runner: Any = self.runner
+            self._modelled = Spent(0.0, runner.launch_seconds, runner.seconds, simulated=True)
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         if self.attempt(inputs, outputs) is None:
@@ -180,14 +183,15 @@ class Region:
         begun = time.perf_counter()
         results = self.runner(inputs, outputs)
         ended = time.perf_counter()
+        copying = 0.0
         if self.device is not None:
             refuse_arrays(results)
         elif results is not None:
             deliver(results, outputs, self.name)
+            copying = time.perf_counter() - ended
         if self.simulated:
-            runner: Any = self.runner
-            return Spent(0.0, runner.launch_seconds, runner.seconds, simulated=True)
-        return Spent(time.perf_counter() - ended, 0.0, ended - begun)
+            return self._modelled
+        return Spent(copying, 0.0, ended - begun)
 
     def _host_runner(self) -> Runner:
         with self._lock:
