@@ -301,15 +301,16 @@ def _placement(
         PlacedRegion(
             item.label,
             item.backend.name,
-            tuple(node.output.name for node in placeable(item.body)),
-            sum(node_work(node).macs for node in placeable(item.body)),
+            tuple(node.output.name for node in item.nodes),
+            sum(macs[node] for node in item.nodes),
         )
         for item in linked.compiled
     )
-    counts = {HOME: len(macs) - len(left) - sum(len(region.nodes) for region in placed)}
+    evaluated = sum(node.output.name in left for node in macs)
+    counts = {HOME: len(macs) - evaluated - sum(len(region.nodes) for region in placed)}
     for region in placed:
         counts[region.backend] = counts.get(region.backend, 0) + len(region.nodes)
-    counts[REFERENCE] = len(left)
+    counts[REFERENCE] = evaluated
     return Placement(
         {name: count for name, count in counts.items() if count},
         dict(left),

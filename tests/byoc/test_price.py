@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.byoc.fakes import Fake, chain, conv_relu
 
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
+from graft.byoc import measure
 from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import Cost, Limits, Runner, Source
 from graft.byoc.measure import (
@@ -29,6 +31,7 @@ from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
 from graft.rewrite.pattern import is_op
+from graft.runtime.regions import RegionWarning
 
 HOST = Fake("host", limits=Limits(peak_flops=1e9, peak_bytes_per_second=1e9))
 
@@ -99,11 +102,32 @@ def test_what_does_not_run_has_no_price(store: PriceStore) -> None:
     backend = Failing(patterns=[("relu", is_op("nn.relu"))])
     found = find_candidates(conv_relu(), [backend])
     said: list[str] = []
-    prices = price_all(found, [backend], Pricing(HOST, {}, store, said.append))
+    with pytest.warns(RegionWarning, match="fake accepts nn.relu and does not run it: RuntimeErr"):
+        prices = price_all(found, [backend], Pricing(HOST, {}, store, said.append))
     assert {candidate.backend for candidate in prices} == {"host"}
     assert "fake does not run nn.relu: RuntimeError: out of registers" in said
     with pytest.raises(UnrunnableError, match="out of registers"):
         timed_region_of(backend, chain("nn.relu"), store)
+
+
+def test_who_does_not_answer_is_not_asked_again(
+    store: PriceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "DEADLINE", 0.05)
+    asked = []
+
+    class Hanging(Fake):
+        def compile(self, region: Graph) -> bytes:
+            asked.append(region)
+            time.sleep(0.3)
+            return super().compile(region)
+
+    backend = Hanging(patterns=[("exp", is_op("exp")), ("tanh", is_op("tanh"))])
+    found = find_candidates(chain("exp", "tanh"), [backend])
+    with pytest.warns(RegionWarning, match="no answer within .*; it is not asked again"):
+        prices = price_all(found, [backend], Pricing(HOST, {}, store))
+    assert {candidate.backend for candidate in prices} == {"host"}
+    assert len(asked) == 1
 
 
 def test_equal_regions_are_priced_once(store: PriceStore) -> None:

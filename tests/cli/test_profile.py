@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from graft.base.dtypes import DType
 from graft.base.errors import Place
-from graft.cli.profile import RUNS, measured, profile_json, profile_lines
-from graft.runtime.program import KernelCall, PythonStep
+from graft.cli.profile import RUNS, Measured, measured, profile_json, profile_lines, write_trace
+from graft.cli.profile_regions import PARTS, bar
+from graft.runtime.program import Input, KernelCall, Operand, PythonStep, Remote, Transfer
+from graft.runtime.regions import Spent
 from graft.runtime.session import Profile, Session
 
 STEPS = (
@@ -57,3 +62,92 @@ def test_rows_are_sorted_and_say_what_is_not_known() -> None:
 def test_steps_that_take_no_time() -> None:
     found = measured(session([[0.0, 0.0, 0.0]] * RUNS), {})
     assert [(one.share, one.gflops, one.gigabytes) for one in found.steps] == [(0, None, None)] * 3
+
+
+# Regions of other backends.
+
+GRAFTED = (
+    Transfer("acc_0", Operand(Input(0), DType.FLOAT32, (2,)), Remote(0), True, label="to acc"),
+    PythonStep("acc_0", (), (), label="acc: 3 nodes"),
+    KernelCall("k0", (), label="conv"),
+    PythonStep("sim_1", (), (), label="sim: 1 node"),
+)
+SPENT = {
+    0: Spent(30e-6, 0.0, 0.0),
+    1: Spent(0.0, 10e-6, 40e-6),
+    3: Spent(0.0, 5e-6, 35e-6, simulated=True),
+}
+
+
+def grafted() -> Measured:
+    times = np.array([30e-6, 50e-6, 100e-6, 900e-6])
+    profile = Profile([], GRAFTED, times, times.reshape(1, -1), SPENT)
+    program = SimpleNamespace(steps=GRAFTED)
+    fake = SimpleNamespace(program=program, run=lambda *_: [], profile=lambda _feeds: profile)
+    return measured(cast(Session, fake), {})
+
+
+def test_regions_as_stacked_bars() -> None:
+    lines = list(profile_lines(grafted()))
+    assert "1 native step, 0 reference steps, 2 region steps, 1 transfer step, 1 thread" in lines[6]
+    regions = lines[lines.index("Regions") + 1 :]
+    full, half = "▒" * 15 + "░" * 5 + "█" * 20, ("░" * 2 + "█" * 18).ljust(40)
+    assert regions == [
+        f"  region             {'':40}    µs  transfer  launch  execution",
+        f"  acc_0              {full}  80.0      30.0    10.0       40.0",
+        f"  sim_1 (simulated)  {half}  40.0       0.0     5.0       35.0",
+        "  ▒ transfer, ░ launch, █ execution",
+        "  (simulated): what a model of the device says; the host computed in its place",
+    ]
+
+
+def test_emulated_steps_are_not_taken_for_the_device() -> None:
+    lines = list(profile_lines(grafted()))
+    assert lines[1].startswith("sim: 1 node (emulated)")
+    assert not any("acc: 3 nodes (" in line for line in lines)
+
+
+def test_regions_for_programs() -> None:
+    facts = profile_json(grafted())
+    assert (facts["region_steps"], facts["transfer_steps"], facts["reference_steps"]) == (2, 1, 0)
+    assert facts["regions"] == [
+        {
+            "region": "acc_0",
+            "simulated": False,
+            "transfer_seconds": pytest.approx(30e-6),
+            "launch_seconds": pytest.approx(10e-6),
+            "execution_seconds": pytest.approx(40e-6),
+        },
+        {
+            "region": "sim_1",
+            "simulated": True,
+            "transfer_seconds": 0.0,
+            "launch_seconds": pytest.approx(5e-6),
+            "execution_seconds": pytest.approx(35e-6),
+        },
+    ]
+
+
+def test_regions_in_the_trace(tmp_path: Path) -> None:
+    write_trace(grafted(), tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text("utf-8"))["traceEvents"]
+    parts = {event["name"]: event for event in events if "region" in event.get("args", {})}
+    assert list(parts) == [
+        "transfer acc_0",
+        "launch acc_0",
+        "execution acc_0",
+        "launch sim_1 (simulated)",
+        "execution sim_1 (simulated)",
+    ]
+    own, simulated = parts["execution acc_0"], parts["execution sim_1 (simulated)"]
+    assert (own["ts"], own["dur"]) == pytest.approx((40, 40))
+    assert (simulated["ts"], simulated["dur"]) == pytest.approx((185, 35))
+    assert own["pid"] != simulated["pid"]
+    assert {event["cat"] for event in parts.values()} == set(PARTS)
+    kinds = {event["name"]: event["cat"] for event in events if "node" in event.get("args", {})}
+    assert (kinds["to acc"], kinds["acc: 3 nodes"]) == ("transfer", "region")
+
+
+def test_no_bars_without_time() -> None:
+    assert bar((0.0, 0.0, 0.0), 0.0) == ""
+    assert bar((1.0, 1.0, 2.0), 4.0) == "▒" * 10 + "░" * 10 + "█" * 20

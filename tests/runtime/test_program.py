@@ -21,8 +21,12 @@ from graft.runtime.program import (
     Output,
     ProgramError,
     PythonStep,
+    Remote,
+    RemoteTensor,
     Scratch,
+    Step,
     TensorSpec,
+    Transfer,
     float_bits,
 )
 
@@ -35,6 +39,12 @@ def call(*buffers: Any, scalars: tuple[int, ...] = ()) -> tuple[KernelCall, ...]
 
 def python(operand: Operand, result: Operand) -> tuple[PythonStep, ...]:
     return (PythonStep("f", (operand,), (result,)),)
+
+
+def travel(home: Operand, upload: bool = True, region: str = "f") -> tuple[Step, ...]:
+    """There or back, and what it is for."""
+    step = PythonStep("f", (floats(Remote(0), 9),), (floats(Remote(0), 9),))
+    return (Transfer(region, home, Remote(0), upload), step)
 
 
 def floats(buffer: Any, *shape: int) -> Operand:
@@ -70,12 +80,19 @@ CASES = [
     ({"steps": python(floats(Input(0), 9), floats(Input(0), 9))}, "cannot be written"),
     ({"steps": python(floats(Input(0), 10), floats(Output(0), 9))}, "36 bytes and .* needs 40"),
     ({"steps": python(floats(Output(0), 9), floats(Arena(0, 36), 9))}, "no step writes"),
+    ({"steps": travel(floats(Input(0), 9)), "remotes": ()}, r"there is no Remote\(index=0\)"),
+    ({"steps": travel(floats(Input(0), 8))}, r"Remote\(index=0\) is of another type"),
+    ({"steps": travel(floats(Input(0), 9), False)}, r"Input\(index=0\) cannot be written"),
+    ({"steps": travel(floats(Remote(0), 9))}, "leads from one device to another"),
+    ({"steps": travel(floats(Input(0), 9), region="g")}, "is for 'g', which no step calls"),
+    ({"steps": travel(floats(Input(0), 9))}, "no step writes the output 'y'"),
+    ({"steps": python(floats(Remote(0), 9), floats(Output(0), 9))}, "lie in several memories"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "message"), CASES)
 def test_contradictions_are_refused(changes: dict[str, Any], message: str) -> None:
-    program = chain(9)
+    program = replace(chain(9), remotes=(RemoteTensor("far", DType.FLOAT32, (9,)),))
     with pytest.raises(ProgramError, match=message):
         replace(program, **changes).validate()
 

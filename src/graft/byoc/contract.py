@@ -18,9 +18,8 @@ from graft.base.errors import UnsupportedError
 from graft.ir.graph import Graph, Node, Value
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
-from graft.runtime.regions import Runner
-
-HOME = "host"  # the memory space that every value can be brought to
+from graft.runtime.regions import HOME
+from graft.runtime.spaces import Device, Runner, from_home
 
 
 class Source(StrEnum):
@@ -116,7 +115,10 @@ class Backend:
         return None
 
     def process(self, region: Graph) -> Graph:
-        """The backend's own passes over a region before it is compiled."""
+        """The backend's own passes over a region before it is compiled.
+
+        Inputs and outputs keep their types. Where they are in a form that `limits` wishes for, the
+        region begins and ends with `layout_transform` and `cast` nodes, to be taken out here."""
         return region
 
     def compile(self, region: Graph) -> bytes:
@@ -126,14 +128,18 @@ class Backend:
     def load(self, blob: bytes) -> Runner:
         """Compiled code, ready to run: a function of inputs and of memory for the outputs.
 
-        Arrays are contiguous and lie in the backend's memory space. They are the program's own:
-        inputs must not be written, and nothing may be kept beyond the call. The function writes
-        the outputs, or returns arrays to be copied there."""
+        Arrays are contiguous and in the host's memory. They are the program's own: inputs must not
+        be written, and nothing may be kept beyond the call. The function writes the outputs, or
+        returns arrays to be copied there.
+
+        A function with an attribute `device` (see `Device`) works in the memory of that instead:
+        it gets what the device has allocated, and writes its outputs there. Transfers are then
+        steps of the program, and what regions of one `limits.space` hand each other stays."""
         raise NotImplementedError(f"{type(self).__name__} does not load")
 
     def runner(self, region: Graph) -> Runner:
-        """A region compiled and loaded in this process."""
-        return self.load(self.compile(self.process(region)))
+        """A region compiled and loaded in this process, for arrays in the host's memory."""
+        return from_home(self.load(self.compile(self.process(region))))
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -148,6 +154,7 @@ __all__ = [
     "HOME",
     "Backend",
     "Cost",
+    "Device",
     "Limits",
     "Match",
     "PatternLike",

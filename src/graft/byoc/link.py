@@ -1,22 +1,29 @@
 """A plan put to work: regions outlined, compiled, checked and tied to the host's program.
 
-Regions that fail their check are demoted, and the graph is outlined again without them, until all
-that is left can be trusted. What comes out is a graph with `region` nodes and, for each, what runs
-it: the accelerator's code with the host's behind it.
+A region that fails its check is tried again in two parts, and so on down to single candidates; what
+fails as such is demoted. The graph is outlined again without it, until all that is left can be
+trusted. What comes out is a graph with `region` nodes and, for each, what runs it: the
+accelerator's code with the host's behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from graft.byoc.contract import Backend, Runner
-from graft.byoc.outline import outline
-from graft.byoc.trust import CompiledRegion, Demotion, RegionCompiler
+from graft.byoc.boundary import with_wishes
+from graft.byoc.contract import Backend
+from graft.byoc.outline import outline, region_label
+from graft.byoc.split import halves
+from graft.byoc.trust import CompiledRegion, Demotion, Failure, RegionCompiler
 from graft.ir.graph import Graph, Node
-from graft.runtime.regions import Incident, Policy, Region
+from graft.runtime.regions import Incident, Policy, Region, RegionWarning
 
 Planned = Sequence[tuple[str, Sequence[Node]]]  # backend and nodes, in order
+
+_SPLITS = 32  # how often the regions of a plan may be tried again in parts
 
 
 @dataclass(frozen=True)
@@ -44,23 +51,62 @@ def link(
 ) -> Linked:
     """Outline, compile and check until every region that is left holds."""
     compiler = RegionCompiler(host, check)
-    demotions: list[Demotion] = []
-    left = list(planned)
+    repair = _Repair(graph, backends)
+    limits = {name: backend.limits for name, backend in backends.items()}
+    left: Planned = planned
     while True:
-        outlined = outline(graph, left)
-        nodes = [node for node in outlined.nodes if node.op.name == "region"]
-        made = [compiler.compile(node, backends[node.attrs.backend]) for node in nodes]
-        failed = [item for item in made if isinstance(item, Demotion)]
-        if not failed:
-            compiled = tuple(item for item in made if isinstance(item, CompiledRegion))
+        outlined = with_wishes(outline(graph, left), limits)
+        nodes = {node.attrs.label: node for node in outlined.nodes if node.op.name == "region"}
+        made = [
+            compiler.compile(nodes[region_label(backend, number)], backends[backend], members)
+            for number, (backend, members) in enumerate(left)
+        ]
+        compiled = tuple(item for item in made if isinstance(item, CompiledRegion))
+        if len(compiled) == len(made):
             regions = {item.label: _region(item, host, policy) for item in compiled}
-            return Linked(outlined, compiled, regions, tuple(demotions))
-        demotions += failed
-        labels = {item.label for item in failed}
-        numbered = [f"{backend}_{number}" for number, (backend, _) in enumerate(left)]
-        left = [item for item, label in zip(left, numbered, strict=True) if label not in labels]
+            return Linked(outlined, compiled, regions, tuple(repair.demotions))
+        left = repair.without(left, made)
+
+
+class _Repair:
+    """What becomes of regions that fail."""
+
+    def __init__(self, graph: Graph, backends: Mapping[str, Backend]) -> None:
+        self._graph, self._backends = graph, backends
+        self._splits = _SPLITS
+        self.demotions: list[Demotion] = []
+
+    def without(self, planned: Planned, made: Sequence[CompiledRegion | Failure]) -> Planned:
+        """The regions that hold, and parts of those that do not."""
+        left: list[tuple[str, Sequence[Node]]] = []
+        for number, ((backend, nodes), item) in enumerate(zip(planned, made, strict=True)):
+            if isinstance(item, CompiledRegion):
+                left.append((backend, nodes))
+            else:
+                label = region_label(backend, number)
+                left += [(backend, part) for part in self._parts(backend, nodes, label, item)]
+        return left
+
+    def _parts(
+        self, backend: str, nodes: Sequence[Node], label: str, failure: Failure
+    ) -> list[list[Node]]:
+        parts: list[list[Node]] = []
+        if failure.in_time and self._splits:
+            parts = halves(self._graph, nodes, self._backends[backend])
+        if parts:
+            self._splits -= 1
+            message = f"{label} is tried again in two parts: {failure.reason}"
+        else:
+            names = tuple(node.output.name for node in nodes)
+            self.demotions.append(Demotion(label, backend, failure.reason, names))
+            message = f"{label} goes back to the host: {failure.reason}"
+        warnings.warn(message, RegionWarning, stacklevel=5)
+        return parts
 
 
 def _region(item: CompiledRegion, host: Backend, policy: Policy) -> Region:
-    on_host: Callable[[], Runner] = lambda: host.runner(item.body)  # noqa: E731
-    return Region(item.label, item.backend.name, item.runner, on_host, policy)
+    backend = item.backend
+    on_host = partial(host.runner, item.body)
+    return Region(
+        item.label, backend.name, item.runner, on_host, policy, space=backend.limits.space
+    )

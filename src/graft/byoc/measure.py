@@ -9,19 +9,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from graft.base.dtypes import Array, DType
+from graft.byoc.boundary import wished
 from graft.byoc.contract import Backend, Cost, Source
 from graft.byoc.region import region_hash
 from graft.byoc.sizes import number
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
+from graft.runtime.regions import within
+from graft.runtime.spaces import device_of, uploaded
 
 PRECISION = 0.03  # half the interval, as a share of the median
 BUDGET = 0.3  # seconds for one price
+DEADLINE = 60.0  # seconds after which a backend is given up that does not answer
 _FEWEST = 7
 
 
@@ -66,15 +72,32 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def time_region(backend: Backend, region: Graph) -> Cost:
-    """What a region takes on a backend, compiled and run by itself."""
-    runner = backend.runner(region)
-    inputs = [sample(value, seed) for seed, value in enumerate(region.inputs)]
-    outputs = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
-    return timed(lambda: runner(inputs, outputs))
+    """What a region takes on a backend, compiled and run by itself; transfers have a price of
+    their own. Raises TimeoutError where a backend does not answer."""
+    made: list[Callable[[], object]] = []
+    within(DEADLINE, lambda: made.append(_tried(backend, region)))
+    return timed(made[0])  # by the thread that will run it, which matters to some libraries
+
+
+def _tried(backend: Backend, region: Graph) -> Callable[[], object]:
+    """A region that has run once."""
+    inputs: Sequence[Any] = [sample(value, seed) for seed, value in enumerate(region.inputs)]
+    homes = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
+    outputs: Sequence[Any] = homes
+    runner = backend.load(backend.compile(backend.process(region)))
+    device = device_of(runner)
+    if device is not None:
+        inputs, outputs = uploaded(device, inputs), uploaded(device, homes)
+    runner(inputs, outputs)
+    return partial(runner, inputs, outputs)
 
 
 class UnrunnableError(Exception):
-    """A backend failed on a region that it was to be timed on."""
+    """A backend failed on a region that it was to be timed on; `in_time` unless it hung."""
+
+    def __init__(self, message: str, in_time: bool = True) -> None:
+        super().__init__(message)
+        self.in_time = in_time
 
 
 def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -> Cost | None:
@@ -84,13 +107,15 @@ def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -
     static = all(isinstance(type_, TensorType) and type_.is_static for type_ in types)
     if store is None or backend.simulated or not static:
         return None
+    region = wished(region, backend.limits)
     key = store.key(region_hash(region, contents=False), backend)
     cost = store.get(key)
     if cost is None:
         try:
             cost = time_region(backend, region)
-        except Exception as error:  # whatever a plug-in raises is its own affair
-            raise UnrunnableError(f"{type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
+            in_time = not isinstance(error, TimeoutError)
+            raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error
         store.put(key, cost)
     return cost
 

@@ -17,10 +17,15 @@ def outline(graph: Graph, regions: Sequence[tuple[str, Sequence[Node]]]) -> Grap
     """The graph with each region as one node, in an order in which everything can run."""
     made: dict[Node, Node] = {}  # member -> region node
     for number, (backend, nodes) in enumerate(regions):
-        node = region_node(graph, backend, nodes, f"{backend}_{number}")
+        node = region_node(graph, backend, nodes, region_label(backend, number))
         made.update(dict.fromkeys(nodes, node))
     units = dict.fromkeys(made.get(node, node) for node in graph.nodes)
     return replace(graph, nodes=tuple(_in_order(tuple(units))))
+
+
+def region_label(backend: str, number: int) -> str:
+    """The name of a region in the module."""
+    return f"{backend}_{number}"
 
 
 def region_node(graph: Graph, backend: str, nodes: Sequence[Node], label: str) -> Node:

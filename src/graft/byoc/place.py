@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graft.base.dtypes import DType
+from graft.byoc import boundary
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOME, Backend, Cost, Limits
 from graft.byoc.problem import Flow, Option, Problem, Site
 from graft.byoc.region import is_constant
 from graft.byoc.sizes import node_memory, value_bytes
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.types import TensorType
 
 # Bytes per second at which the host rearranges or converts tensors.
 HOST_CONVERSION = 5e9
@@ -125,24 +125,18 @@ def _values(graph: Graph) -> list[Value]:
 def carry_seconds(value: Value, limits: Limits, in_rows: bool = False) -> float:
     """What it takes to bring a value from home into the form of a backend, or back.
 
-    `in_rows` says that it is row-major at home, as the inputs and outputs of models are."""
+    `in_rows` says that it is row-major at home, as the inputs and outputs of models are. What
+    converts it wants it row-major, and the bus carries it as converted."""
     size = value_bytes(value)
     seconds = 0.0
     if limits.space != HOME:
-        seconds += limits.latency + size / limits.bytes_per_second
-    if converts(value, limits) or (is_image(value) and not in_rows):
-        seconds += 2 * size / HOST_CONVERSION
-    return seconds
+        dtype = boundary.form_of(value, limits).dtype
+        carried = size if dtype is None else size * dtype.bits // value.dtype.bits
+        seconds += limits.latency + carried / limits.bytes_per_second
+    passes = int(boundary.is_image(value) and not in_rows) + converts(value, limits)
+    return seconds + passes * 2 * size / HOST_CONVERSION
 
 
 def converts(value: Value, limits: Limits) -> bool:
     """Whether a value crosses the border of a region in another layout or dtype."""
-    if limits.layout != Limits().layout and is_image(value):
-        return True
-    return limits.dtype is not DType.FLOAT32 and value.dtype is DType.FLOAT32
-
-
-def is_image(value: Value) -> bool:
-    """Whether a value is of rank 4, and so has a layout to speak of."""
-    type_ = value.type
-    return isinstance(type_, TensorType) and type_.shape is not None and len(type_.shape) == 4
+    return boundary.form_of(value, limits) != boundary.HOME_FORM

@@ -9,6 +9,7 @@ regions take.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from graft.byoc.sizes import node_work
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Node
 from graft.ir.op import Kind
+from graft.runtime.regions import RegionWarning
 
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION, Kind.OPAQUE)
 
@@ -47,6 +49,7 @@ def price_all(
     """A price for every candidate that can be had; a backend that fails on one has none there."""
     by_name = {backend.name: backend for backend in backends}
     groups = _timed_groups(found, pricing)
+    trials = _Trials(pricing)
     known: dict[str, Cost | None] = {}
     prices: dict[Candidate, Cost] = {}
     for number, candidate in enumerate(found.candidates):
@@ -58,19 +61,42 @@ def price_all(
         key = f"{backend.name} {region_hash(region, contents=False)}"
         if key not in known:
             pricing.report(f"pricing {number + 1} of {len(found.candidates)}: {candidate.label}")
-            known[key] = _price_if_it_runs(backend, region, candidate.label, pricing)
+            known[key] = trials.price(backend, region, candidate.label)
         cost = known[key]
         if cost is not None:
             prices[candidate] = cost
+    trials.warn()
     return prices
 
 
-def _price_if_it_runs(backend: Backend, region: Graph, label: str, pricing: Pricing) -> Cost | None:
-    try:
-        return price(backend, region, pricing)
-    except UnrunnableError as error:
-        pricing.report(f"{backend.name} does not run {label}: {error}")
-        return None
+class _Trials:
+    """Prices regions, and remembers what a backend accepts and does not run."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self._silent: set[str] = set()  # backends that did not answer once, and would not again
+        self._failed: dict[tuple[str, str], list[str]] = {}  # backend and reason -> regions
+
+    def price(self, backend: Backend, region: Graph, label: str) -> Cost | None:
+        """The price, if there is one."""
+        if backend.name in self._silent:
+            return None
+        try:
+            return price(backend, region, self._pricing)
+        except UnrunnableError as error:
+            self._pricing.report(f"{backend.name} does not run {label}: {error}")
+            self._failed.setdefault((backend.name, str(error)), []).append(label)
+            if not error.in_time:
+                self._silent.add(backend.name)
+            return None
+
+    def warn(self) -> None:
+        """Say what was left to the host for no better reason than that."""
+        for (name, reason), labels in self._failed.items():
+            more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+            then = "; it is not asked again" if name in self._silent else ""
+            message = f"{name} accepts {labels[0]}{more} and does not run it: {reason}{then}"
+            warnings.warn(message, RegionWarning, stacklevel=2)
 
 
 Groups = Mapping[Node, tuple[Candidate, Cost]]  # the group that each node ran in, and its time

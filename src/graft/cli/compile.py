@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import host_passes
+from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import HOME
 from graft.byoc.discover import find_backends
 from graft.byoc.outline import outline
@@ -195,9 +196,11 @@ def _placed(options: argparse.Namespace) -> str:
             plan = study(graph, options.target, options.pin, report=tell).found.plan
     if options.emit == "plan":
         return plan.to_text()
-    versions = {name: one.version for name, one in find_backends().backends.items()}
+    backends = find_backends().backends
+    versions = {name: one.version for name, one in backends.items()}
+    limits = {name: one.limits for name, one in backends.items()}
     regions = [item for item in regions_of(plan, graph, versions) if item[0] != HOME]
-    return to_text(outline(graph, regions)).text
+    return to_text(with_wishes(outline(graph, regions), limits)).text
 
 
 def _accuracy(options: argparse.Namespace) -> Accuracy:

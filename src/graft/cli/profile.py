@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graft.cli.report import counted, figure, table
-from graft.runtime.program import KernelCall, Step
+from graft.cli.profile_regions import (
+    RegionTime,
+    region_events,
+    region_json,
+    region_lines,
+    region_of,
+    region_times,
+)
+from graft.cli.report import counted, figure, section, table
+from graft.runtime.program import KernelCall, Step, Transfer
 from graft.runtime.session import Profile, Session
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
 
 RUNS = 20
+KINDS = ("native", "reference", "region", "transfer")
 _WARM_UP_RUNS = 3
 _HEADER = ("kernel", "ONNX node", "µs", "share", "GFLOP/s", "GB/s")
 
@@ -55,6 +64,7 @@ class Measured:
 
     steps: Sequence[StepTime]
     typical: Profile
+    regions: Sequence[RegionTime] = ()
 
     @property
     def run_seconds(self) -> float:
@@ -67,10 +77,9 @@ class Measured:
         """The steps' medians together, of which shares are shares."""
         return sum(one.seconds for one in self.steps)
 
-    @property
-    def native(self) -> int:
-        """How many steps are native code; all others run on the reference evaluator."""
-        return sum(isinstance(one.step, KernelCall) for one in self.steps)
+    def count(self, kind: str) -> int:
+        """How many steps are of a kind."""
+        return sum(kind_of(one.step, self.typical) == kind for one in self.steps)
 
     @property
     def threads(self) -> int:
@@ -91,19 +100,34 @@ def measured(session: Session, feeds: Mapping[str, Data]) -> Measured:
         StepTime(step, float(seconds), float(seconds) / total if total else 0.0)
         for step, seconds in zip(session.program.steps, medians, strict=True)
     ]
-    return Measured(steps, profiles[RUNS // 2])
+    return Measured(steps, profiles[RUNS // 2], region_times(profiles))
+
+
+def kind_of(step: Step, run: Profile) -> str:
+    """Whether a step is native code, a region of another backend, a transfer for one, or runs on
+    the reference evaluator."""
+    if isinstance(step, KernelCall):
+        return "native"
+    if isinstance(step, Transfer):
+        return "transfer"
+    regions = {region_of(run.steps[index]) for index in run.spent}
+    return "region" if step.function in regions else "reference"
 
 
 def profile_lines(found: Measured) -> Iterator[str]:
     """The steps as a table, the slowest first."""
-    yield from table([_row(one) for one in _slowest_first(found)], _HEADER, right=(2, 3, 4, 5))
+    emulated = {one.name for one in found.regions if one.simulated}
+    rows = [_row(one, emulated) for one in _slowest_first(found)]
+    yield from table(rows, _HEADER, right=(2, 3, 4, 5))
     yield ""
-    reference = len(found.steps) - found.native
-    steps = f"{counted(found.native, 'native step')}, {counted(reference, 'reference step')}"
-    yield f"{steps}, {counted(found.threads, 'thread')}; medians of {RUNS} runs"
+    counts = [(found.count(kind), kind) for kind in KINDS]
+    said = [counted(n, f"{kind} step") for n, kind in counts if n or kind in KINDS[:2]]
+    yield f"{', '.join(said)}, {counted(found.threads, 'thread')}; medians of {RUNS} runs"
     yield f"total {found.run_seconds * 1e6:,.1f} µs for a whole run,"
     yield f"{found.step_seconds * 1e6:,.1f} µs for the steps above, of which shares are shares"
     yield from _CAVEATS
+    if found.regions:
+        yield from section("Regions", region_lines(found.regions))
 
 
 def profile_json(found: Measured) -> dict[str, Any]:
@@ -113,8 +137,8 @@ def profile_json(found: Measured) -> dict[str, Any]:
         "threads": found.threads,
         "total_seconds": found.run_seconds,
         "step_seconds": found.step_seconds,
-        "native_steps": found.native,
-        "reference_steps": len(found.steps) - found.native,
+        **{f"{kind}_steps": found.count(kind) for kind in KINDS},
+        "regions": region_json(found.regions),
         "steps": [
             {
                 "label": one.step.label,
@@ -133,7 +157,8 @@ def profile_json(found: Measured) -> dict[str, Any]:
 
 def write_trace(found: Measured, path: Path) -> None:
     """Write the typical run as trace events, which Perfetto and Chrome's about:tracing show."""
-    trace = {"traceEvents": list(_events(found.typical)), "displayTimeUnit": "ns"}
+    events = [*_events(found.typical), *region_events(found.typical)]
+    trace = {"traceEvents": events, "displayTimeUnit": "ns"}
     path.write_text(json.dumps(trace), encoding="utf-8")
 
 
@@ -141,9 +166,13 @@ def _slowest_first(found: Measured) -> list[StepTime]:
     return sorted(found.steps, key=lambda one: -one.seconds)
 
 
-def _row(one: StepTime) -> tuple[str, ...]:
+def _row(one: StepTime, emulated: Container[str]) -> tuple[str, ...]:
+    """`emulated` are regions that the host computes in place of a device that does not exist."""
+    step = one.step
+    own = isinstance(step, KernelCall) or region_of(step) not in emulated
+    label = step.label if own else f"{step.label} (emulated)"
     time, share = f"{one.seconds * 1e6:,.1f}", f"{one.share:.1%}"
-    return (one.step.label, _node(one.step), time, share, _short(one.gflops), _short(one.gigabytes))
+    return (label, _node(step), time, share, _short(one.gflops), _short(one.gigabytes))
 
 
 def _short(rate: float | None) -> str:
@@ -163,13 +192,12 @@ def _events(run: Profile) -> Iterator[dict[str, Any]]:
         yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": thread, "args": name}
     begins = np.concatenate([[0.0], np.cumsum(run.seconds)])
     for index, step in enumerate(run.steps):
-        native = isinstance(step, KernelCall)
         alone = not isinstance(step, KernelCall) or step.serial
         for thread in range(1 if alone else len(run.busy)):
             yield {
                 "ph": "X",
                 "name": step.label,
-                "cat": "native" if native else "reference",
+                "cat": kind_of(step, run),
                 "pid": 1,
                 "tid": thread,
                 "ts": float(begins[index]) * 1e6,

@@ -19,9 +19,11 @@ from graft.base.errors import Place
 from graft.runtime.container import ArtifactError, Container, Section, read, write
 from graft.runtime.encoding import (
     decode_integers,
+    decode_remote,
     decode_spec,
     decode_step,
     decode_target,
+    encode_remote,
     encode_spec,
     encode_step,
     encode_target,
@@ -71,6 +73,7 @@ def save(
         "arena_bytes": program.arena_bytes,
         "scratch_bytes": program.scratch_bytes,
         "threads": program.threads,
+        "remotes": [encode_remote(remote) for remote in program.remotes],
         "steps": [encode_step(step) for step in program.steps],
     }
     sections = [
@@ -126,6 +129,7 @@ def _decode(container: Container) -> Artifact:
         arena_bytes=arena_bytes,
         scratch_bytes=scratch_bytes,
         threads=_threads(header.get("threads")),
+        remotes=tuple(decode_remote(item) for item in header.get("remotes", ())),
     )
     return Artifact(program, Origin(header["graft"], dict(header["backends"])), blobs)
 

@@ -20,18 +20,22 @@ from graft.runtime.program import (
     Operand,
     Output,
     PythonStep,
+    Remote,
+    RemoteTensor,
     Scratch,
     Step,
     Target,
     TensorSpec,
+    Transfer,
 )
 
-_REFERENCES: Mapping[str, type[BufferRef]] = {
+_REFERENCES: Mapping[str, type[BufferRef | Remote]] = {
     "input": Input,
     "output": Output,
     "constant": Constant,
     "arena": Arena,
     "scratch": Scratch,
+    "remote": Remote,
 }
 _REFERENCE_NAMES = {kind: name for name, kind in _REFERENCES.items()}
 
@@ -70,6 +74,14 @@ def encode_step(step: Step) -> dict[str, Any]:
             "runs_on": step.runs_on,
             **common,
         }
+    if isinstance(step, Transfer):
+        return {
+            "transfer": step.region,
+            "home": _encode_operand(step.home),
+            "remote": step.remote.index,
+            "upload": step.upload,
+            **common,
+        }
     return {
         "python": step.function,
         "inputs": [_encode_operand(operand) for operand in step.inputs],
@@ -79,46 +91,71 @@ def encode_step(step: Step) -> dict[str, Any]:
 
 
 def decode_step(data: Mapping[str, Any]) -> Step:
-    source, node, kind = data["place"]
-    place = Place(_text(source), _text(node), _text(kind))
-    label, flops, size = _text(data["label"]), _integer(data["flops"]), _integer(data["bytes"])
+    common = _decode_common(data)
     if "kernel" in data:
         return KernelCall(
             symbol=_text(data["kernel"]),
-            buffers=tuple(_decode_reference(item) for item in data["buffers"]),
+            buffers=tuple(_in_reach(_decode_reference(item)) for item in data["buffers"]),
             scalars=decode_integers(data["scalars"]),
-            label=label,
-            flops=flops,
-            bytes=size,
-            place=place,
             serial=bool(data["serial"]),
             runs_on=bool(data["runs_on"]),
+            **common,
+        )
+    if "transfer" in data:
+        return Transfer(
+            region=_text(data["transfer"]),
+            home=_decode_operand(data["home"]),
+            remote=Remote(_integer(data["remote"])),
+            upload=bool(data["upload"]),
+            **common,
         )
     return PythonStep(
         function=_text(data["python"]),
         inputs=tuple(_decode_operand(item) for item in data["inputs"]),
         outputs=tuple(_decode_operand(item) for item in data["outputs"]),
-        label=label,
-        flops=flops,
-        bytes=size,
-        place=place,
+        **common,
     )
 
 
-def _encode_reference(reference: BufferRef) -> list[Any]:
+def encode_remote(remote: RemoteTensor) -> list[Any]:
+    return [remote.space, str(remote.dtype), list(remote.shape)]
+
+
+def decode_remote(data: Sequence[Any]) -> RemoteTensor:
+    space, dtype, shape = data
+    return RemoteTensor(_text(space), DType(dtype), decode_integers(shape))
+
+
+def _decode_common(data: Mapping[str, Any]) -> dict[str, Any]:
+    source, node, kind = data["place"]
+    return {
+        "label": _text(data["label"]),
+        "flops": _integer(data["flops"]),
+        "bytes": _integer(data["bytes"]),
+        "place": Place(_text(source), _text(node), _text(kind)),
+    }
+
+
+def _encode_reference(reference: BufferRef | Remote) -> list[Any]:
     name = _REFERENCE_NAMES[type(reference)]
     match reference:
         case Arena(offset, nbytes):
             return [name, offset, nbytes]
-        case Input(index) | Output(index) | Constant(index):
+        case Input(index) | Output(index) | Constant(index) | Remote(index):
             return [name, index]
         case Scratch():
             return [name]
 
 
-def _decode_reference(data: Sequence[Any]) -> BufferRef:
+def _decode_reference(data: Sequence[Any]) -> BufferRef | Remote:
     name, *numbers = data
     return _REFERENCES[name](*decode_integers(numbers))
+
+
+def _in_reach(reference: BufferRef | Remote) -> BufferRef:
+    if isinstance(reference, Remote):
+        raise TypeError("a kernel of the host's cannot reach the memory of a device")
+    return reference
 
 
 def _encode_operand(operand: Operand) -> list[Any]:

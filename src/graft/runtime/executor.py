@@ -1,43 +1,33 @@
 """Runs a program: contiguous arrays in, results in the arrays given for them.
 
-What can be prepared is prepared once: step records, tables of addresses, the places in them where
-the addresses of inputs and outputs go. A run fills these in and makes one native call per stretch
-of kernels; a program without Python steps is one stretch, unless it takes so long that somebody may
-want to interrupt it. Each run in progress has a context, that is an arena and tables, of its own.
+A run makes one native call per stretch of kernels; a program without Python steps is one stretch,
+unless it takes so long that somebody may want to interrupt it. Between stretches it calls Python
+functions and regions of other backends, and copies tensors to their devices and back. A device that
+cannot be reached any more is given up: the run begins again, with the host in its place.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
-from graft.runtime.agreement import RECORD_WORDS, RUNS_ON, SERIAL
+from graft.runtime.context import Call, Context, Tables
 from graft.runtime.engine import Engine
-from graft.runtime.memory import address_of, aligned_empty, aligned_size
-from graft.runtime.native import Library
-from graft.runtime.program import (
-    Arena,
-    BufferRef,
-    Constant,
-    Input,
-    KernelCall,
-    Operand,
-    Output,
-    Program,
-    PythonStep,
-    Scratch,
-)
-from graft.runtime.regions import Runner, deliver
+from graft.runtime.memory import address_of, aligned_empty
+from graft.runtime.program import KernelCall, Program, PythonStep, Remote, Transfer
+from graft.runtime.regions import LostDeviceError, Region, Spent, deliver
+from graft.runtime.spaces import Device, Runner
 
 # Work after which a native call ends, so that Python can see to Ctrl-C: some seconds' worth.
 _LONG_FLOPS, _LONG_BYTES = 100_000_000_000, 20_000_000_000
 
-_BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
+_WORD = np.dtype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,91 +41,12 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """What a profiled run measured: seconds per step, and per thread and step those it worked."""
+    """What a profiled run measured: seconds per step, and per thread and step those it worked; of
+    regions and of transfers for them (by step) also what the time went into."""
 
     seconds: Array
     busy: Array
-
-
-class _Tables:
-    """The native form of a program's kernel calls, with gaps for what differs between contexts."""
-
-    def __init__(self, program: Program, library: Library, threads: int) -> None:
-        self.words: list[int] = []
-        self.records: list[tuple[int, ...]] = []
-        self.scalars: list[int] = []
-        self.inputs: list[list[int]] = [[] for _ in program.inputs]
-        self.outputs: list[list[int]] = [[] for _ in program.outputs]
-        self.arena: list[int] = []
-        self.scratch: list[tuple[int, int]] = []
-        self._constants = [address_of(array) for array in program.constants]
-        for step in program.steps:
-            if isinstance(step, KernelCall):
-                self._add(step, library.address(step.symbol), threads)
-
-    def _add(self, step: KernelCall, function: int, threads: int) -> None:
-        """Only kernels with scratch memory need a table for each thread."""
-        own = any(isinstance(reference, Scratch) for reference in step.buffers)
-        stride = len(step.buffers) * _WORD.itemsize if own else 0
-        flags = SERIAL * step.serial | RUNS_ON * step.runs_on
-        table, scalars = len(self.words), len(self.scalars)
-        self.records.append((function, table, scalars, stride, flags))
-        self.scalars += step.scalars
-        for thread in range(threads if own else 1):
-            for reference in step.buffers:
-                self._refer(reference, thread)
-
-    def _refer(self, reference: BufferRef, thread: int) -> None:
-        position = len(self.words)
-        word = 0
-        match reference:
-            case Input(index):
-                self.inputs[index].append(position)
-            case Output(index):
-                self.outputs[index].append(position)
-            case Constant(index):
-                word = self._constants[index]
-            case Arena(offset):
-                self.arena.append(position)
-                word = offset
-            case Scratch():
-                self.scratch.append((position, thread))
-        self.words.append(word)
-
-
-class Context:
-    """Memory for one run at a time."""
-
-    def __init__(self, program: Program, tables: _Tables, threads: int) -> None:
-        self.arena = aligned_empty((program.arena_bytes,), _BYTE)
-        scratch_stride = aligned_size(program.scratch_bytes)
-        self._scratch = aligned_empty((scratch_stride * threads,), _BYTE)
-        self._scalars = np.array(tables.scalars, _WORD)
-        self._words = np.array(tables.words, _WORD)
-        self._words[tables.arena] += address_of(self.arena)
-        for position, thread in tables.scratch:
-            self._words[position] = address_of(self._scratch) + thread * scratch_stride
-        self._records = np.array(tables.records, _WORD).reshape(-1, RECORD_WORDS)
-        self._records[:, 1] = self._records[:, 1] * _WORD.itemsize + address_of(self._words)
-        self._records[:, 2] = self._records[:, 2] * _WORD.itemsize + address_of(self._scalars)
-        self._start = address_of(self._records)
-        self._inputs = [np.array(positions, np.intp) for positions in tables.inputs]
-        self._outputs = [np.array(positions, np.intp) for positions in tables.outputs]
-
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Let the kernels work on these arrays."""
-        words = self._words
-        for positions, array in zip(self._inputs, inputs, strict=True):
-            words[positions] = array.__array_interface__["data"][0]
-        for positions, array in zip(self._outputs, outputs, strict=True):
-            words[positions] = array.__array_interface__["data"][0]
-
-    def records_at(self, index: int) -> int:
-        """Where the step record of that index is."""
-        return self._start + index * RECORD_WORDS * _WORD.itemsize
-
-
-_Memory = tuple[Context, Sequence[Array], Sequence[Array]]
+    spent: dict[int, Spent] = field(default_factory=dict)
 
 
 class Executor:
@@ -152,8 +63,11 @@ class Executor:
                     hint=f"functions={{'{step.function}': ...}} supplies it",
                 )
         self._engine, self._team = engine, engine.team
-        self._tables = _Tables(program, engine.library, self._team.threads)
+        self._tables = Tables(program, engine.library, self._team.threads)
         self._plan = _plan(program)
+        self._regions = self._find_regions()
+        self._devices = self._find_devices()
+        self._at_hand: Mapping[str, Device] = self._devices  # those that have not been lost
         self._free: list[Context] = []
 
     @property
@@ -165,16 +79,8 @@ class Executor:
     ) -> None:
         """Run once; the arrays are contiguous and as the program describes them."""
         with self._team.turn():
-            context = self._take_context()
-            try:
-                context.bind(inputs, outputs)
-                for item in self._plan:
-                    if isinstance(item, Stretch):
-                        self._run_stretch(item, context, times)
-                    else:
-                        self._run_python(item, (context, inputs, outputs), times)
-            finally:
-                self._free.append(context)
+            while not self._attempt(inputs, outputs, times):
+                pass  # each time without one more device
 
     def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
         """Run once and measure every step."""
@@ -183,11 +89,45 @@ class Executor:
         self.run(inputs, outputs, times)
         return times
 
+    def _attempt(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None
+    ) -> bool:
+        """Run once; False where that was in vain, since a device has been lost on the way."""
+        try:
+            context = self._take_context()
+        except LostDeviceError as error:
+            cause = error.__cause__
+            self._regions[error.space][0].failed(cause if isinstance(cause, Exception) else error)
+            self._lose(error.space)
+            return False
+        try:
+            context.bind(inputs, outputs)
+            for item in self._plan:
+                if isinstance(item, Stretch):
+                    self._run_stretch(item, context, times)
+                else:
+                    self._run_python(item, context, times)
+        except LostDeviceError as error:
+            self._lose(error.space)
+            return False
+        finally:
+            context.release()
+            if context.devices is self._at_hand:
+                self._free.append(context)
+        return True
+
     def _take_context(self) -> Context:
         try:
             return self._free.pop()
         except IndexError:
-            return Context(self._program, self._tables, self.threads)
+            return Context(self._program, self._tables, self.threads, self._at_hand)
+
+    def _lose(self, space: str) -> None:
+        """From now on, do without a device; what is under way elsewhere may still use it."""
+        self._at_hand = {name: one for name, one in self._at_hand.items() if name != space}
+        self._free = []
+        for region in self._regions[space]:
+            region.open = True
 
     def _run_stretch(self, stretch: Stretch, context: Context, times: Times | None) -> None:
         records = context.records_at(stretch.record)
@@ -201,43 +141,122 @@ class Executor:
         times.seconds[steps] = np.diff(begun[0]) * 1e-9
         times.busy[:, steps] = (ended - begun[:, :-1]) * 1e-9
 
-    def _run_python(self, index: int, memory: _Memory, times: Times | None) -> None:
+    def _run_python(self, index: int, context: Context, times: Times | None) -> None:
         step = self._program.steps[index]
-        assert isinstance(step, PythonStep)
+        assert not isinstance(step, KernelCall)
         before = time.perf_counter()
-        arguments = [self._view(operand, memory) for operand in step.inputs]
-        homes = [self._view(operand, memory) for operand in step.outputs]
-        for argument in arguments:
-            argument.flags.writeable = False
+        spent: Spent | None
         try:
-            deliver(self._functions[step.function](arguments, homes), homes, step.function)
+            if isinstance(step, Transfer):
+                spent = self._transfer(step, context.calls[index], context)
+            else:
+                spent = self._call(step, context.calls[index], context)
         except GraftError as error:
             raise error.at(step.place) from None
         if times is not None:
-            times.seconds[index] = times.busy[0, index] = time.perf_counter() - before
+            seconds = time.perf_counter() - before
+            times.seconds[index] = times.busy[0, index] = seconds
+            if spent is not None:
+                times.spent[index] = spent.with_launch(seconds)
 
-    def _view(self, operand: Operand, memory: _Memory) -> Array:
-        """An operand's memory as an array."""
-        context, inputs, outputs = memory
-        match operand.buffer:
-            case Input(index):
-                array = inputs[index]
-            case Output(index):
-                array = outputs[index]
-            case Constant(index):
-                array = self._program.constants[index]
-            case Arena(offset, nbytes):
-                array = context.arena[offset : offset + nbytes]
-        flat = array.reshape(-1).view(_BYTE)[: operand.nbytes]
-        return flat.view(operand.dtype.numpy).reshape(operand.shape)
+    def _call(self, step: PythonStep, call: Call, context: Context) -> Spent | None:
+        function = self._functions[step.function]
+        if not isinstance(function, Region):
+            deliver(function(call.inputs, call.outputs), call.outputs, step.function)
+            return None
+        space = self._space_of(step)
+        device = context.devices.get(space)
+        if device is None and space in self._devices:
+            return function.stand_in(call.inputs, call.outputs)  # the device has been lost
+        try:
+            spent = function.attempt(call.inputs, call.outputs)
+        except LostDeviceError as error:
+            raise LostDeviceError(space) from error
+        if spent is not None:
+            return spent
+        if device is None:
+            return function.stand_in(call.inputs, call.outputs)
+        return self._by_the_host(function, step, call, device)
+
+    def _by_the_host(self, region: Region, step: PythonStep, call: Call, device: Device) -> Spent:
+        """A region of a device that the host runs this time: its operands go home and back."""
+        inputs = [aligned_empty(one.shape, one.dtype.numpy) for one in step.inputs]
+        outputs = [aligned_empty(one.shape, one.dtype.numpy) for one in step.outputs]
+        begun = time.perf_counter()
+        with _reaching(region, self._space_of(step)):
+            for memory, array in zip(call.inputs, inputs, strict=True):
+                device.download(memory, array)
+        spent = region.stand_in(inputs, outputs)
+        with _reaching(region, self._space_of(step)):
+            for array, memory in zip(outputs, call.outputs, strict=True):
+                device.upload(array, memory)
+        return spent.with_transfer(time.perf_counter() - begun - spent.execution)
+
+    def _transfer(self, step: Transfer, call: Call, context: Context) -> Spent:
+        region = self._functions[step.region]
+        assert isinstance(region, Region)
+        space = self._program.remotes[step.remote.index].space
+        device = context.devices.get(space)
+        (source,), (target,) = call.inputs, call.outputs
+        begun = time.perf_counter()
+        if device is None:
+            np.copyto(target, source)
+        else:
+            with _reaching(region, space):
+                (device.upload if step.upload else device.download)(source, target)
+            if region.simulated:
+                return Spent(region.transfer_seconds(step.home.nbytes), 0.0, 0.0, simulated=True)
+        return Spent(time.perf_counter() - begun, 0.0, 0.0)
+
+    def _space_of(self, step: PythonStep) -> str:
+        """The memory space that a step works in; none is the host's."""
+        buffer = step.outputs[0].buffer if step.outputs else None
+        return self._program.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
+
+    def _find_regions(self) -> dict[str, list[Region]]:
+        """The regions by memory space."""
+        found: dict[str, list[Region]] = {}
+        for step in self._program.python_steps:
+            function, space = self._functions[step.function], self._space_of(step)
+            if not space:
+                continue
+            if not isinstance(function, Region):
+                raise UserError(
+                    f"the function '{step.function}' is to work in the memory of '{space}'",
+                    hint="only regions of other backends can",
+                )
+            found.setdefault(space, []).append(function)
+        return found
+
+    def _find_devices(self) -> dict[str, Device]:
+        """The devices by memory space. A region whose code could not be loaded has none, and gets
+        that of the others."""
+        found: dict[str, Device] = {}
+        for space, regions in self._regions.items():
+            device = next((one.device for one in regions if one.device is not None), None)
+            if device is not None:
+                found[space] = device
+                for region in regions:
+                    region.device = region.device or device
+        return found
+
+
+@contextmanager
+def _reaching(region: Region, space: str) -> Iterator[None]:
+    """Whatever a device raises meanwhile, it is lost."""
+    try:
+        yield
+    except Exception as error:
+        region.failed(error)
+        raise LostDeviceError(space) from error
 
 
 def _plan(program: Program) -> list[Stretch | int]:
-    """Stretches of kernel calls, and the positions of Python steps, in order."""
+    """Stretches of kernel calls, and the positions of other steps, in order."""
     plan: list[Stretch | int] = []
     record = flops = moved = 0
     for index, step in enumerate(program.steps):
-        if isinstance(step, PythonStep):
+        if not isinstance(step, KernelCall):
             plan.append(index)
             continue
         last = plan[-1] if plan else None

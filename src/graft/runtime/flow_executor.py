@@ -29,8 +29,8 @@ from graft.runtime.flow import (
 )
 from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
 from graft.runtime.program import Program, TensorSpec
-from graft.runtime.regions import Runner
 from graft.runtime.shaped import ShapedProgram
+from graft.runtime.spaces import Runner
 
 Data = Any
 Symbols = dict[str, int]

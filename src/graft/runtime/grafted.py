@@ -19,8 +19,9 @@ from pathlib import Path
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.runtime.artifact import load as load_artifact
-from graft.runtime.regions import Policy, Region, RegionWarning, Runner
+from graft.runtime.regions import Policy, Region, RegionWarning
 from graft.runtime.session import Session
+from graft.runtime.spaces import Runner
 
 GROUP = "graft.runtimes"
 _INDEX = "regions"
@@ -40,10 +41,10 @@ class StoredRegion:
 
 
 def region_blobs(
-    regions: Sequence[StoredRegion], codes: Mapping[str, bytes], fallback: str
+    regions: Sequence[StoredRegion], codes: Mapping[str, bytes], policy: Policy
 ) -> dict[str, bytes]:
     """What a file has to hold besides its program."""
-    index = {"fallback": fallback, "regions": [asdict(region) for region in regions]}
+    index = {"policy": asdict(policy), "regions": [asdict(region) for region in regions]}
     return {_INDEX: json.dumps(index).encode(), **codes}
 
 
@@ -52,7 +53,7 @@ def load_regions(blobs: Mapping[str, memoryview], threads: int | None) -> dict[s
     if _INDEX not in blobs:
         return {}
     index = json.loads(bytes(blobs[_INDEX]))
-    policy = Policy(index["fallback"])
+    policy = Policy(**index["policy"])
     runners: dict[str, Runner] = {}
     found: dict[str, Region] = {}
     for item in index["regions"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place, UserError
@@ -79,6 +79,13 @@ BufferRef = Input | Output | Constant | Arena | Scratch
 
 
 @dataclass(frozen=True, slots=True)
+class Remote:
+    """A tensor in the memory of a device: one of the program's `remotes`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """A call of native code by all threads at once, after which they meet.
 
@@ -101,7 +108,7 @@ class KernelCall:
 class Operand:
     """A tensor that a Python function reads or writes."""
 
-    buffer: BufferRef
+    buffer: BufferRef | Remote
     dtype: DType
     shape: tuple[int, ...]
 
@@ -123,7 +130,30 @@ class PythonStep:
     place: Place = NOWHERE
 
 
-Step = KernelCall | PythonStep
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A copy between the host's memory and a device's, for a region that works there."""
+
+    region: str  # the name of its function
+    home: Operand
+    remote: Remote
+    upload: bool  # to the device; otherwise from it
+    label: str = ""
+    flops: int = 0
+    bytes: int = 0
+    place: Place = NOWHERE
+
+
+Step = KernelCall | PythonStep | Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTensor:
+    """Memory of a device that a program needs for a tensor."""
+
+    space: str
+    dtype: DType
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +181,11 @@ class Program:
     arena_bytes: int = 0
     scratch_bytes: int = 0  # per thread
     threads: int | None = None  # to run with, at most one per core; None: one per core
+    remotes: tuple[RemoteTensor, ...] = ()
 
     @property
     def python_steps(self) -> tuple[PythonStep, ...]:
-        """The steps that leave native code."""
+        """The steps that call functions from outside of the program."""
         return tuple(step for step in self.steps if isinstance(step, PythonStep))
 
     def validate(self) -> None:
@@ -222,19 +253,56 @@ def _check_step(program: Program, step: Step) -> None:
             if not -(2**63) <= scalar < 2**63:
                 raise ProgramError(f"{step.symbol}: the scalar {scalar} has more than 64 bits")
         return
+    if isinstance(step, Transfer):
+        _check_transfer(program, step)
+        return
     for operand in step.inputs + step.outputs:
-        _check_tensor(f"{step.function}: an operand", operand.dtype, operand.shape)
-        if isinstance(operand.buffer, Scratch):
-            raise ProgramError(f"{step.function}: Python has no scratch memory")
-        size = _size_of(program, operand.buffer, step.function)
-        if operand.nbytes > size:
-            raise ProgramError(
-                f"{step.function}: {operand.buffer} has {size} bytes and the operand needs "
-                f"{operand.nbytes}"
-            )
+        _check_operand(program, operand, step.function)
     for operand in step.outputs:
-        if isinstance(operand.buffer, Input | Constant):
-            raise ProgramError(f"{step.function}: {operand.buffer} cannot be written")
+        _check_written(operand, step.function)
+    if len({_space(program, operand) for operand in step.inputs + step.outputs}) > 1:
+        raise ProgramError(f"{step.function}: its operands lie in several memories")
+
+
+def _space(program: Program, operand: Operand) -> str:
+    """The memory space of an operand; empty for the host's."""
+    buffer = operand.buffer
+    return program.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
+
+
+def _check_transfer(program: Program, step: Transfer) -> None:
+    if all(other.function != step.region for other in program.python_steps):
+        raise ProgramError(f"a transfer is for '{step.region}', which no step calls")
+    if isinstance(step.home.buffer, Remote):
+        raise ProgramError(f"{step.region}: a transfer leads from one device to another")
+    _check_operand(program, step.home, step.region)
+    _check_operand(program, replace(step.home, buffer=step.remote), step.region)
+    if not step.upload:
+        _check_written(step.home, step.region)
+
+
+def _check_operand(program: Program, operand: Operand, user: str) -> None:
+    _check_tensor(f"{user}: an operand", operand.dtype, operand.shape)
+    if isinstance(operand.buffer, Scratch):
+        raise ProgramError(f"{user}: Python has no scratch memory")
+    if isinstance(operand.buffer, Remote):
+        index = operand.buffer.index
+        if not 0 <= index < len(program.remotes):
+            raise ProgramError(f"{user}: there is no {operand.buffer}")
+        remote = program.remotes[index]
+        if (remote.dtype, remote.shape) != (operand.dtype, operand.shape):
+            raise ProgramError(f"{user}: {operand.buffer} is of another type than the operand")
+        return
+    size = _size_of(program, operand.buffer, user)
+    if operand.nbytes > size:
+        raise ProgramError(
+            f"{user}: {operand.buffer} has {size} bytes and the operand needs {operand.nbytes}"
+        )
+
+
+def _check_written(operand: Operand, user: str) -> None:
+    if isinstance(operand.buffer, Input | Constant):
+        raise ProgramError(f"{user}: {operand.buffer} cannot be written")
 
 
 def _size_of(program: Program, reference: BufferRef, user: str) -> int:
@@ -262,10 +330,13 @@ def _size_of(program: Program, reference: BufferRef, user: str) -> int:
 def _check_outputs_are_written(program: Program) -> None:
     used: set[int] = set()
     for step in program.steps:
-        if isinstance(step, KernelCall):
-            references: Iterable[BufferRef] = step.buffers
-        else:
-            references = [operand.buffer for operand in step.outputs]
+        match step:
+            case KernelCall():
+                references: Iterable[BufferRef | Remote] = step.buffers
+            case PythonStep():
+                references = [operand.buffer for operand in step.outputs]
+            case Transfer():
+                references = () if step.upload else (step.home.buffer,)
         used |= {reference.index for reference in references if isinstance(reference, Output)}
     for index, spec in enumerate(program.outputs):
         if index not in used and spec.nbytes:

@@ -12,20 +12,48 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import EvaluationError, UserError
+from graft.runtime.spaces import Device, Runner, device_of, is_simulated, refuse_arrays
 
-# Called with inputs and memory for the outputs; returns None, or arrays to copy there.
-Runner = Callable[[Sequence[Array], Sequence[Array]], "Sequence[Array] | None"]
-
+HOME = "host"  # the memory space that every value can be brought to
 FALLBACKS = ("host", "error")
 
 
 class RegionWarning(UserWarning):
     """An accelerator failed and the host stood in for it."""
+
+
+class LostDeviceError(Exception):
+    """What is in the memory of a device is lost; the inference has to begin again without it."""
+
+    def __init__(self, space: str = "") -> None:
+        super().__init__(f"the memory '{space}' is lost")
+        self.space = space
+
+
+class Spent(NamedTuple):
+    """Seconds of one call: bringing values to the region and back, getting it to start, computing.
+    `simulated` says that they are a model's."""
+
+    transfer: float
+    launch: float
+    execution: float
+    simulated: bool = False
+
+    def with_transfer(self, seconds: float) -> Spent:
+        """The same and some more on the way."""
+        return self._replace(transfer=self.transfer + seconds)
+
+    def with_launch(self, total: float) -> Spent:
+        """The same where what is left of the whole went into getting started."""
+        if self.simulated or not self.execution:
+            return self
+        return self._replace(launch=max(total - self.transfer - self.execution, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +85,9 @@ class Policy:
 
 @dataclass
 class Region:
-    """A region, ready to run. `on_host` makes the host's runner when it is first needed."""
+    """A region, ready to run. `on_host` makes the host's runner when it is first needed.
+
+    Operands are arrays or, where the runner has a device, what lies in the memory of that."""
 
     name: str
     backend: str
@@ -66,41 +96,54 @@ class Region:
     policy: Policy = Policy()
     incidents: list[Incident] = field(default_factory=list)
     open: bool = False  # the breaker: the accelerator is not tried any more
+    space: str = HOME  # the memory that its device has
+    device: Device | None = None
     _failures: int = 0
     _host: Runner | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        self.device = self.device or device_of(self.runner)
+        self.simulated = is_simulated(self.runner)
+        if self.simulated:
+            runner: Any = self.runner
+            self._modelled = Spent(0.0, runner.launch_seconds, runner.seconds, simulated=True)
+
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        if not self.open:
-            try:
-                self._accelerated(inputs, outputs)
-            except Exception as error:  # noqa: BLE001  whatever an accelerator raises
-                self._failed(error)
-            else:
-                self._failures = 0
-                return
-        deliver(self._host_runner()(inputs, outputs), outputs, self.name)
+        if self.attempt(inputs, outputs) is None:
+            self.stand_in(inputs, outputs)
 
-    def _accelerated(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        deadline = self.policy.deadline
-        if deadline is None:
-            deliver(self.runner(inputs, outputs), outputs, self.name)
-            return
-        own_inputs = [array.copy() for array in inputs]
-        own_outputs = [np.empty_like(array) for array in outputs]
-        within(deadline, lambda: self._complete(own_inputs, own_outputs))
-        for home, array in zip(outputs, own_outputs, strict=True):
-            home[...] = array
+    def attempt(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Spent | None:
+        """Run on the accelerator and tell where the time went, as far as that can be told from
+        here; None where the host has to stand in."""
+        if self.open:
+            return None
+        try:
+            spent = self._accelerated(inputs, outputs)
+        except (Exception, SystemExit) as error:  # whatever an accelerator raises
+            self.failed(error)
+            if self.device is not None and isinstance(error, TimeoutError):
+                # what did not answer may yet write into the device's memory
+                raise LostDeviceError from error
+            return None
+        self._failures = 0
+        return spent
 
-    def _complete(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        deliver(self.runner(inputs, outputs), outputs, self.name)
+    def stand_in(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Spent:
+        """Run on the host, on arrays in its memory."""
+        runner = self._host_runner()
+        begun = time.perf_counter()
+        deliver(runner(inputs, outputs), outputs, self.name)
+        return Spent(0.0, 0.0, time.perf_counter() - begun)
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
+        """Record what happened and warn of it; raises where the host is not to stand in."""
         reason = f"{type(error).__name__}: {error}"
         with self._lock:
             self.incidents.append(Incident(self.name, self.backend, reason))
             self._failures += 1
-            self.open = self._failures >= self.policy.patience or isinstance(error, TimeoutError)
+            if self._failures >= self.policy.patience or isinstance(error, TimeoutError):
+                self.open = True
             given_up = self.open
         if self.policy.fallback == "error" or self.on_host is None:
             raise EvaluationError(
@@ -109,7 +152,46 @@ class Region:
             ) from error
         then = "is not tried again" if given_up else "was run on the host"
         message = f"the region '{self.name}' failed on {self.backend} and {then}: {reason}"
-        warnings.warn(message, RegionWarning, stacklevel=4)
+        warnings.warn(message, RegionWarning, stacklevel=5)
+
+    def transfer_seconds(self, size: int) -> float:
+        """What a simulated device would take for so many bytes."""
+        device: Any = self.device
+        seconds: float = device.transfer_seconds(size)
+        return seconds
+
+    def _accelerated(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Spent:
+        deadline = self.policy.deadline
+        if deadline is None:
+            return self._complete(inputs, outputs)
+        spent: list[Spent] = []
+        if self.device is not None:
+            within(deadline, lambda: spent.append(self._complete(inputs, outputs)))
+            return spent[0]
+        begun = time.perf_counter()
+        own_inputs = [array.copy() for array in inputs]
+        own_outputs = [np.empty_like(array) for array in outputs]
+        copied = time.perf_counter()
+        within(deadline, lambda: spent.append(self._complete(own_inputs, own_outputs)))
+        ended = time.perf_counter()
+        for home, array in zip(outputs, own_outputs, strict=True):
+            home[...] = array
+        transfer = copied - begun + time.perf_counter() - ended
+        return spent[0] if spent[0].simulated else spent[0].with_transfer(transfer)
+
+    def _complete(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Spent:
+        begun = time.perf_counter()
+        results = self.runner(inputs, outputs)
+        ended = time.perf_counter()
+        copying = 0.0
+        if self.device is not None:
+            refuse_arrays(results)
+        elif results is not None:
+            deliver(results, outputs, self.name)
+            copying = time.perf_counter() - ended
+        if self.simulated:
+            return self._modelled
+        return Spent(copying, 0.0, ended - begun)
 
     def _host_runner(self) -> Runner:
         with self._lock:

@@ -8,7 +8,7 @@ copied.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from graft.runtime.engine import Engine
 from graft.runtime.executor import Executor
 from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
 from graft.runtime.program import Program, Step, TensorSpec
-from graft.runtime.regions import Runner
+from graft.runtime.regions import Spent
+from graft.runtime.spaces import Runner
 
 _ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
@@ -36,13 +37,14 @@ class Argument:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """A measured run: its outputs, the steps, the seconds each took, and how long each thread
-    worked on each of them (`busy[thread, step]`)."""
+    """A measured run: its outputs, the steps, the seconds each took, how long each thread worked on
+    each of them (`busy[thread, step]`), and what regions and transfers spent it on, by step."""
 
     outputs: list[Array]
     steps: tuple[Step, ...]
     seconds: Array
     busy: Array
+    spent: Mapping[int, Spent] = field(default_factory=dict)
 
 
 class Session:
@@ -109,7 +111,7 @@ class Session:
         arrays = self._fed(feeds)
         results = [slot.fresh() for slot in self._outputs]
         times = self._executor.profile(arrays, results)
-        return Profile(results, self.program.steps, times.seconds, times.busy)
+        return Profile(results, self.program.steps, times.seconds, times.busy, times.spent)
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         known = self._output_names

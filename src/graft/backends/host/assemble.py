@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
-from graft.backends.host.homes import Home, Part, Slot, within
+from graft.backends.host.homes import Abroad, Home, Part, Slot, Travels, within
 from graft.backends.host.joined import Joins, cuts, located
 from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.relayout import copied, relayout
@@ -32,7 +32,7 @@ from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.passes.plan_memory import is_view
 from graft.runtime.program import Constant, Input, Output
-from graft.runtime.regions import Runner
+from graft.runtime.spaces import Runner
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +52,8 @@ class ReferenceStep:
     """A node on the reference evaluator, and why."""
 
     node: Node
-    inputs: tuple[tuple[Home, Storage], ...]
-    outputs: tuple[tuple[Home, Storage], ...]
+    inputs: tuple[tuple[Home | Abroad, Storage], ...]
+    outputs: tuple[tuple[Home | Abroad, Storage], ...]
     reason: str
 
     def function(self) -> Runner:
@@ -73,25 +73,38 @@ class RegionStep(ReferenceStep):
     """A region, which another backend runs."""
 
 
+@dataclass(frozen=True, eq=False)
+class TransferStep:
+    """A tensor's way to the memory of a device, or home: for which region, from or to where."""
+
+    region: Node
+    home: tuple[Home, Storage]
+    abroad: Abroad
+    upload: bool
+
+
 @dataclass
 class Assembly:
     """Everything a program needs but offsets and object code."""
 
-    steps: list[NativeStep | ReferenceStep] = field(default_factory=list)
+    steps: list[NativeStep | ReferenceStep | TransferStep] = field(default_factory=list)
     functions: dict[str, Function] = field(default_factory=dict)
     constants: list[Array] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
 
 
-def assemble(graph: Graph, target: Target) -> Assembly:
-    """Turn a fused graph with static shapes into steps."""
-    return _Assembler(graph, target).run()
+def assemble(graph: Graph, target: Target, spaces: Mapping[str, str] | None = None) -> Assembly:
+    """Turn a fused graph with static shapes into steps.
+
+    `spaces` are the memory spaces of regions that do not work in the host's memory, by label."""
+    return _Assembler(graph, target, spaces or {}).run()
 
 
 class _Assembler:
-    def __init__(self, graph: Graph, target: Target) -> None:
+    def __init__(self, graph: Graph, target: Target, spaces: Mapping[str, str]) -> None:
         self.graph = graph
         self.target = target
+        self.travels = Travels(spaces)
         self.made = Assembly()
         self.constants: dict[Value, Literal] = {
             node.output: node.attrs.value for node in graph.nodes if node.op.name == "constant"
@@ -110,6 +123,11 @@ class _Assembler:
         for node in self.graph.nodes:
             if node.op.name == "constant":
                 continue
+            if node.op.name == "region" and node.attrs.label in self.travels.spaces:
+                _on_device(self, node)
+                continue
+            for value in node.args:
+                _bring_home(self, value)
             if is_view(node):
                 self.view(node)
             elif node.op.name == "region":
@@ -117,6 +135,7 @@ class _Assembler:
             elif not self.is_joined(node) and not self.is_cut(node):
                 self.compute(node)
         for number, value in enumerate(self.graph.outputs):
+            _bring_home(self, value)
             self.deliver(number, value)
         return self.made
 
@@ -280,9 +299,7 @@ class _Assembler:
         inputs = tuple((home, storage) for storage, home in rows)
         outputs = []
         for value in node.outputs:
-            self.chosen[value] = row_major(value)
-            self.joints.pop(value, None)
-            self.homes[value] = {}  # not where a kernel would have put it
+            _as_rows(self, value)
             storage, home = self.destination(value)
             outputs.append((home, storage))
         self.made.steps.append(kind(node, inputs, tuple(outputs), reason))
@@ -315,6 +332,40 @@ class _Assembler:
             extents.passed(function),
         )
         self.made.steps.append(step)
+
+
+def _as_rows(assembler: _Assembler, value: Value) -> None:
+    """A result is to be row-major, and not where a kernel would have put it."""
+    assembler.chosen[value] = row_major(value)
+    assembler.joints.pop(value, None)
+    assembler.homes[value] = {}
+
+
+def _on_device(assembler: _Assembler, node: Node) -> None:
+    """A region that reads and writes the memory of a device; what it needs is brought there."""
+    space = assembler.travels.spaces[node.attrs.label]
+    for value in node.args:
+        if not assembler.travels.is_at(value, space):
+            _bring_home(assembler, value)  # from another device there is no other way
+            storage, home = assembler.in_rows(value)
+            there = assembler.travels.arrive(value, space)
+            assembler.made.steps.append(TransferStep(node, (home, storage), there, upload=True))
+    for value in node.outputs:
+        _as_rows(assembler, value)
+        assembler.travels.make(value, space, node)
+    operands = [
+        tuple((assembler.travels.at(value, space), row_major(value)) for value in values)
+        for values in (node.args, node.outputs)
+    ]
+    assembler.made.steps.append(RegionStep(node, operands[0], operands[1], ""))
+
+
+def _bring_home(assembler: _Assembler, value: Value) -> None:
+    """See to it that a value is in the host's memory."""
+    if value in assembler.travels.made and not assembler.homes[value]:
+        region, abroad = assembler.travels.made[value]
+        storage, home = assembler.destination(value)
+        assembler.made.steps.append(TransferStep(region, (home, storage), abroad, upload=False))
 
 
 def _users(storage: Storage) -> Storage:

@@ -27,7 +27,9 @@ from graft.runtime.cores import available_processors
 from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.memory import give_back
 from graft.runtime.native import why_not_here
+from graft.runtime.regions import Region
 from graft.runtime.session import Session
+from graft.runtime.spaces import from_home
 
 _PROFILES = 9  # runs that a profile is the median of
 
@@ -87,10 +89,26 @@ class HostBackend(Backend):
             raise UnsupportedError(
                 f"this model has no native code for machine='{self._options.machine}': {reason}"
             )
-        compiler = Stretches(self._target, self._options.accuracy, regions or {})
+        own = regions or {}
         if reason:
+            compiler = Stretches(self._target, self._options.accuracy, _at_home(own))
             return FlowExecutable.of(graph, compiler, self._options)
+        compiler = Stretches(self._target, self._options.accuracy, own, _spaces(own))
         return HostExecutable(compiler.static(graph), self._options)
+
+
+def _at_home(regions: Mapping[str, Runner]) -> Mapping[str, Runner]:
+    """Regions for a program that has nothing in the memory of devices."""
+    for region in regions.values():
+        if isinstance(region, Region):
+            region.runner, region.device = from_home(region.runner), None
+    return regions
+
+
+def _spaces(regions: Mapping[str, Runner]) -> dict[str, str]:
+    """The memory spaces of regions that have a device."""
+    found = {name: one for name, one in regions.items() if isinstance(one, Region)}
+    return {name: one.space for name, one in found.items() if one.device is not None}
 
 
 class HostExecutable:

@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from graft.backends.host.cut import Piece, cut
-from graft.base.dims import Unknown
+from graft.backends.host.storage import shape_of
+from graft.base.dims import Unknown, evaluate_dim
 from graft.base.dtypes import DType
 from graft.base.errors import EvaluationError, GraftError, Place
 from graft.byoc.region import borders, region_graph
@@ -34,8 +35,9 @@ from graft.runtime.flow import (
 )
 from graft.runtime.flow_executor import Data, Evaluator
 from graft.runtime.program import Program
-from graft.runtime.regions import Runner
+from graft.runtime.regions import deliver
 from graft.runtime.shaped import ShapedProgram
+from graft.runtime.spaces import Runner
 
 _FAILURES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError)
 
@@ -64,6 +66,10 @@ class StretchCompiler(Protocol):
 
     def why_not(self, node: Node) -> str:
         """Why a node has no native code even when its sizes are known; empty where it has."""
+        ...
+
+    def runner(self, node: Node) -> Runner | None:
+        """Who runs a node that is left to another backend; None for other nodes."""
         ...
 
     def compile(self, stretch: Graph, label: str) -> CompiledStretch:
@@ -150,8 +156,12 @@ class _Builder:
 
     def _evaluation(self, node: Node, reason: str) -> Evaluation:
         name = f"{node.op.name} {len(self._made.evaluators)}"
-        self._made.evaluators[name] = _evaluator(node)
-        self._made.reasons[node.output.name] = reason
+        runner = self._compiler.runner(node)
+        if runner is None:
+            self._made.evaluators[name] = _evaluator(node)
+            self._made.reasons[node.output.name] = reason
+        else:
+            self._made.evaluators[name] = _region(node, runner)
         inputs = tuple(None if value is None else self._number(value) for value in node.inputs)
         outputs = self._numbered(node.outputs)
         return Evaluation(name, inputs, outputs, node.op.name, node.place or Place())
@@ -224,5 +234,20 @@ def _evaluator(node: Node) -> Evaluator:
             raise
         except _FAILURES as error:
             raise EvaluationError(f"{node.op.name}: {error}") from error
+
+    return run
+
+
+def _region(node: Node, runner: Runner) -> Evaluator:
+    """A region of another backend as a function."""
+
+    def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
+        homes = [
+            np.empty([evaluate_dim(dim, symbols) for dim in shape_of(value)], value.dtype.numpy)
+            for value in node.outputs
+        ]
+        arrays = [np.ascontiguousarray(operand) for operand in operands]
+        deliver(runner(arrays, homes), homes, node.attrs.label)
+        return homes
 
     return run

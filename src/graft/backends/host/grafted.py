@@ -59,4 +59,4 @@ class GraftedProgram:
                 )
             )
         versions = {region.backend.name: region.backend.version for region in self._regions}
-        self.built.save(path, versions, region_blobs(stored, codes, self._policy.fallback))
+        self.built.save(path, versions, region_blobs(stored, codes, self._policy))

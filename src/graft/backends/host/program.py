@@ -10,11 +10,13 @@ from graft.backends.host.assemble import (
     NativeStep,
     ReferenceStep,
     RegionStep,
+    TransferStep,
 )
 from graft.backends.host.homes import Home, Part, Slot
-from graft.backends.host.storage import Storage, static_shape
+from graft.backends.host.places import Places, places_of, size_of
+from graft.backends.host.storage import static_shape
 from graft.base.dims import AnyDim
-from graft.base.errors import InternalError, Place
+from graft.base.errors import Place
 from graft.ir.graph import Graph, Value
 from graft.llvm.cache import default_cache
 from graft.llvm.load import scratch_bytes
@@ -22,10 +24,11 @@ from graft.llvm.pool import compile_all
 from graft.llvm.target import Target
 from graft.loop.ir import For, Function, LoopKind
 from graft.loop.traverse import walk_stmt
-from graft.passes.plan_memory import ALIGNMENT, Interval, lower_bound, place
 from graft.runtime import program as rt
 from graft.runtime.driver import driver_key, driver_object
-from graft.runtime.regions import Runner
+from graft.runtime.spaces import Runner
+
+AnyStep = NativeStep | ReferenceStep | TransferStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,25 +52,23 @@ def build_program(
     """The finished program; `regions` are what runs the regions of other backends, by label.
 
     `label` goes before the names of its functions, which several programs may share a table of."""
-    offsets, bound = _offsets(assembly)
+    places = places_of(assembly)
     cache, triple = default_cache(), target.triple
     codes = compile_all(list(assembly.functions.values()), target, cache)
     driver = cache.remembered(driver_key(triple), lambda: driver_object(triple))
-    steps: list[rt.Step] = []
-    functions: dict[str, Runner] = dict(regions or {})
-    reasons: dict[str, str] = {}
-    for number, step in enumerate(assembly.steps):
-        if isinstance(step, NativeStep):
-            steps.append(_call(step, assembly, offsets, graph))
-        elif isinstance(step, RegionStep):
-            steps.append(_python(step.node.attrs.label, step, offsets))
-        else:
-            name = f"{label} {step.node.op.name}_{number}".strip()
-            functions[name] = step.function()
-            reasons[step.node.output.name] = step.reason
-            steps.append(_python(name, step, offsets))
+    names = [
+        _function(f"{label} {number}".strip(), step) for number, step in enumerate(assembly.steps)
+    ]
+    own = [
+        (name, step)
+        for name, step in zip(names, assembly.steps, strict=True)
+        if isinstance(step, ReferenceStep) and not isinstance(step, RegionStep)
+    ]
+    steps = (
+        _step(name, step, assembly, places, graph)
+        for name, step in zip(names, assembly.steps, strict=True)
+    )
     scratch = max((scratch_bytes(f, {}) for f in assembly.functions.values()), default=0)
-    arena = max((offset + _rounded(_bytes(slot)) for slot, offset in offsets.items()), default=0)
     program = rt.Program(
         rt.Target(target.triple, target.features),
         tuple(_spec(value.name, value) for value in graph.inputs),
@@ -75,61 +76,59 @@ def build_program(
         tuple(steps),
         tuple(assembly.constants),
         (*codes, driver),
-        arena,
+        places.arena_bytes,
         scratch,
+        remotes=places.remotes,
     )
-    makes = tuple(step.node.output.name if step.node else "" for step in assembly.steps)
-    return HostProgram(program, functions, reasons, bound, makes)
+    functions = {**(regions or {}), **{name: step.function() for name, step in own}}
+    reasons = {step.node.output.name: step.reason for _, step in own}
+    makes = tuple(_makes(step) for step in assembly.steps)
+    return HostProgram(program, functions, reasons, places.arena_bound, makes)
 
 
-def _offsets(assembly: Assembly) -> tuple[dict[Slot, int], int]:
-    spans = lifetimes(assembly)
-    intervals = {slot: Interval(_rounded(_bytes(slot)), *span) for slot, span in spans.items()}
-    offsets = place(list(intervals.values()))
-    return dict(zip(intervals, offsets, strict=True)), lower_bound(intervals.values())
+def _function(number: str, step: AnyStep) -> str:
+    """What a step calls."""
+    match step:
+        case NativeStep():
+            return step.symbol
+        case RegionStep():
+            return str(step.node.attrs.label)
+        case TransferStep():
+            return str(step.region.attrs.label)
+    return f"{step.node.op.name}_{number}"
 
 
-def lifetimes(assembly: Assembly) -> dict[Slot, tuple[int, int]]:
-    """The first and the last step that touches each slot."""
-    found: dict[Slot, tuple[int, int]] = {}
-    for number, step in enumerate(assembly.steps):
-        for home in _homes(step):
-            slot = home.slot if isinstance(home, Part) else home
-            if isinstance(slot, Slot):
-                found[slot] = found.get(slot, (number, number))[0], number
-    return found
+def _makes(step: AnyStep) -> str:
+    """The value that a step makes; empty where it only moves one."""
+    if isinstance(step, TransferStep) or step.node is None:
+        return ""
+    return step.node.output.name
 
 
-def _homes(step: NativeStep | ReferenceStep) -> tuple[Home, ...]:
-    if isinstance(step, NativeStep):
-        return step.homes
-    return tuple(home for home, _ in (*step.inputs, *step.outputs))
+def _step(name: str, step: AnyStep, assembly: Assembly, places: Places, graph: Graph) -> rt.Step:
+    match step:
+        case NativeStep():
+            return _call(step, assembly, places, graph)
+        case TransferStep():
+            return _transfer(name, step, places)
+    return _python(name, step, places)
 
 
-def _bytes(slot: Slot) -> int:
-    """How large a slot of a program with static shapes is."""
-    if not isinstance(slot.nbytes, int):
-        raise InternalError(f"a slot of a static program has the size {slot.nbytes}")
-    return slot.nbytes
+def _transfer(name: str, step: TransferStep, places: Places) -> rt.Transfer:
+    backend = step.region.attrs.backend
+    return rt.Transfer(
+        name,
+        places.operand(*step.home),
+        places.remote(step.abroad),
+        step.upload,
+        label=f"to {backend}" if step.upload else f"from {backend}",
+        bytes=step.home[1].static_bytes,
+        place=step.region.place or Place(),
+    )
 
 
-def _rounded(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _reference(home: Home, offsets: Mapping[Slot, int]) -> rt.BufferRef:
-    match home:
-        case Slot():
-            return rt.Arena(offsets[home], _bytes(home))
-        case Part(slot, offset, nbytes):
-            return rt.Arena(offsets[slot] + offset, nbytes)
-    return home
-
-
-def _call(
-    step: NativeStep, assembly: Assembly, offsets: Mapping[Slot, int], graph: Graph
-) -> rt.KernelCall:
-    references = tuple(_reference(home, offsets) for home in step.homes)
+def _call(step: NativeStep, assembly: Assembly, places: Places, graph: Graph) -> rt.KernelCall:
+    references = tuple(places.reference(home) for home in step.homes)
     node = step.node
     where = node.place if node is not None and node.place is not None else Place()
     flops = _plain(step.work.macs) * 2 + _plain(step.work.flops)
@@ -148,7 +147,7 @@ def _size(home: Home, assembly: Assembly, graph: Graph) -> int:
     """Bytes that a kernel reads or writes there, each once."""
     match home:
         case Slot():
-            return _bytes(home)
+            return size_of(home)
         case Part():
             return home.nbytes
         case rt.Constant(index):
@@ -165,14 +164,11 @@ def is_parallel(function: Function) -> bool:
     return any(loop.kind is LoopKind.PARALLEL for loop in loops)
 
 
-def _python(name: str, step: ReferenceStep, offsets: Mapping[Slot, int]) -> rt.PythonStep:
-    def operand(home: Home, storage: Storage) -> rt.Operand:
-        return rt.Operand(_reference(home, offsets), storage.dtype, storage.sizes)
-
+def _python(name: str, step: ReferenceStep, places: Places) -> rt.PythonStep:
     return rt.PythonStep(
         name,
-        tuple(operand(*pair) for pair in step.inputs),
-        tuple(operand(*pair) for pair in step.outputs),
+        tuple(places.operand(*pair) for pair in step.inputs),
+        tuple(places.operand(*pair) for pair in step.outputs),
         label=_label(step),
         place=step.node.place or Place(),
     )
@@ -182,7 +178,9 @@ def _label(step: ReferenceStep) -> str:
     """What the profile calls a step outside of native code."""
     attrs = step.node.attrs
     if isinstance(step, RegionStep):
-        return f"{attrs.backend}: {len(attrs.body.nodes)} nodes"
+        inner = (node.op.name for node in attrs.body.walk())
+        count = sum(name not in ("constant", "composite") for name in inner)
+        return f"{attrs.backend}: {count} node{'s' if count != 1 else ''}"
     return f"{getattr(attrs, 'label', '') or step.node.op.name} (reference)"
 
 

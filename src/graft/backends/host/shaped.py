@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from graft.backends.host.assemble import Assembly, NativeStep
 from graft.backends.host.homes import Home, Part, Slot
-from graft.backends.host.program import is_parallel, lifetimes
+from graft.backends.host.places import lifetimes
+from graft.backends.host.program import is_parallel
 from graft.backends.host.scratch import scratch_dim
 from graft.backends.host.storage import shape_of
 from graft.base.dims import AnyDim, Dim, Unknown, symbols_of
@@ -54,7 +55,7 @@ class _Shelves:
         self.sizes: list[list[Dim]] = []
         self._number: dict[Slot, int] = {}
         ends: list[int] = []
-        spans = lifetimes(assembly)
+        spans = {one: span for one, span in lifetimes(assembly).items() if isinstance(one, Slot)}
         for slot, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
             free = [number for number, end in enumerate(ends) if end < first]
             alike = [number for number in free if slot.nbytes in self.sizes[number]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graft.backends.host.assemble import assemble
 from graft.backends.host.flow import CompiledStretch
@@ -18,32 +18,41 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.llvm.target import Target
 from graft.passes.plan_memory import is_view
-from graft.runtime.regions import Runner
+from graft.runtime.spaces import Runner
 
 _CONTROL_FLOW = ("if", "loop", "scan")
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """Compiles for a machine; `regions` run what is left to other backends, by label."""
+    """Compiles for a machine; `regions` run what is left to other backends, by label, those in
+    `spaces` in the memory of a device."""
 
     target: Target
     accuracy: Accuracy
     regions: Mapping[str, Runner]
+    spaces: Mapping[str, str] = field(default_factory=dict)
 
     def why_not(self, node: Node) -> str:
         """Why a node has no native code even when its sizes are known; empty where it has."""
         if node.op.name in _CONTROL_FLOW:
             return "it decides what runs"
+        if node.op.name == "region" and not is_static_node(node):
+            return "its sizes are known only when it runs"
         values = (*node.args, *node.outputs)
         reason = next((reason for value in values if (reason := why_not_tensor(value))), "")
-        is_static = all(value.tensor.is_static for value in values) if not reason else True
-        return reason if is_static or is_view(node) else why_not_symbolic(node, self.target)
+        if reason or is_static_node(node) or is_view(node):
+            return reason
+        return why_not_symbolic(node, self.target)
+
+    def runner(self, node: Node) -> Runner | None:
+        """Who runs a node that is left to another backend; None for other nodes."""
+        return self.regions.get(node.attrs.label) if node.op.name == "region" else None
 
     def static(self, graph: Graph, label: str = "") -> HostProgram:
         """The program of a graph with static shapes."""
         fused = prepare(graph, self.target, self.accuracy)
-        made = assemble(fused, self.target)
+        made = assemble(fused, self.target, self.spaces)
         return build_program(fused, made, self.target, self.regions, label)
 
     def compile(self, stretch: Graph, label: str) -> CompiledStretch:
@@ -52,7 +61,7 @@ class Stretches:
             built = self.static(stretch, label)
             return CompiledStretch(built.program, built.functions, built.reasons)
         fused = prepare(stretch, self.target, self.accuracy)
-        program = build_shaped(fused, assemble(fused, self.target), self.target)
+        program = build_shaped(fused, assemble(fused, self.target, {}), self.target)
         return CompiledStretch(program, {}, {})
 
 
@@ -66,6 +75,12 @@ def why_not_tensor(value: Value) -> str:
     if any(isinstance(dim, Unknown) for dim in type_.shape):
         return f"%{value.name} is {type_}"
     return ""
+
+
+def is_static_node(node: Node) -> bool:
+    """Whether all that a node reads and makes are tensors of known sizes."""
+    types = (value.type for value in (*node.args, *node.outputs))
+    return all(isinstance(type_, TensorType) and type_.is_static for type_ in types)
 
 
 def is_static(graph: Graph) -> bool:

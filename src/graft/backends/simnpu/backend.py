@@ -75,7 +75,14 @@ class SimNpu(Backend):
         return Cost(self._device.seconds(region), Source.DECLARED)
 
     def compile(self, region: Graph) -> bytes:
-        return runtime.pack(self._device.seconds(region), HostBackend().compile(region))
+        device = self._device
+        timing = runtime.Timing(
+            device.seconds(region),
+            device.launch_seconds,
+            device.bus_latency,
+            device.bus_bandwidth,
+        )
+        return runtime.pack(timing, HostBackend().compile(region))
 
     def load(self, blob: bytes) -> Runner:
         return runtime.load(blob)

@@ -7,6 +7,7 @@ import numpy as np
 from graft.base.errors import UnsupportedError
 from graft.byoc.formats.onnx_writer import Writer, extents, names, onnx_dtype, writes
 from graft.ir.graph import Node
+from graft.ops.layout import rearrangement
 
 _REDUCTIONS = {
     "max": "ReduceMax",
@@ -43,6 +44,19 @@ def _transpose(writer: Writer, node: Node) -> None:
     axes = node.attrs.axes
     order = list(reversed(range(rank))) if axes is None else [axis % rank for axis in axes]
     writer.emit("Transpose", names(node.inputs), names(node.outputs), perm=order)
+
+
+@writes("layout_transform")
+def _layout_transform(writer: Writer, node: Node) -> None:
+    shape = tuple(extents(node.args[0]))
+    way = rearrangement(node.attrs.src_layout, node.attrs.dst_layout, shape)
+    split, _, result = way.extents
+    apart, turned = f"{node.output.name}.apart", f"{node.output.name}.turned"
+    before = writer.integers(node, "apart_shape", split)
+    writer.emit("Reshape", [node.args[0].name, before], [apart], allowzero=1)
+    writer.emit("Transpose", [apart], [turned], perm=list(way.axes))
+    after = writer.integers(node, "shape", result)
+    writer.emit("Reshape", [turned, after], names(node.outputs), allowzero=1)
 
 
 @writes("concatenate")

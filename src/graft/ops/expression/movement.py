@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -26,6 +27,7 @@ from graft.ops.expression.shapes import (
     spread,
     unravelled,
 )
+from graft.ops.layout import rearrangement
 from graft.ops.rules import normalize_axes, normalize_axis
 from graft.ops.slicing import slice_positions, slice_start
 
@@ -92,6 +94,30 @@ def transpose(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
         return read(data, [indices[order.index(axis)] for axis in range(rank)])
 
     return _moved(name, types, element)
+
+
+@expresses("layout_transform")
+def layout_transform(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Axes apart, in another order, and together again."""
+    data = present(inputs[0])
+    way = rearrangement(attrs.src_layout, attrs.dst_layout, sizes(data))
+    split, turned, result = way.extents
+
+    def element(*indices: Term) -> Term:
+        at = _as(indices, result, turned)
+        apart = [at[way.axes.index(axis)] for axis in range(len(split))]
+        return read(data, _as(apart, split, sizes(data)))
+
+    return _moved(name, types, element)
+
+
+def _as(
+    indices: Sequence[Term], shape: Sequence[AnyDim], other: Sequence[AnyDim]
+) -> Sequence[Term]:
+    """The indices of the same element of the same data in another shape."""
+    if tuple(shape) == tuple(other):
+        return indices
+    return unravelled(linear(indices, tuple(shape)), tuple(other))
 
 
 @expresses("broadcast_to")

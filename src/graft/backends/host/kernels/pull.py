@@ -19,6 +19,7 @@ from graft.base.dtypes import Array
 from graft.ir.graph import Node, Value
 from graft.loop.build import Term
 from graft.loop.ir import INDEX, Broadcast, Const, Expr, Load
+from graft.ops.layout import rearrangement
 from graft.ops.scalar import SCALARS
 from graft.ops.slicing import slice_positions
 
@@ -122,6 +123,16 @@ def _transpose(pull: Pull, node: Node, value: Value, at: At) -> Expr:
     for index, axis in zip(at, axes, strict=True):
         found[axis % rank] = index
     return pull.value(node.args[0], tuple(found))
+
+
+@_rule("layout_transform")
+def _layout_transform(pull: Pull, node: Node, value: Value, at: At) -> Expr:
+    data, attrs = node.args[0], node.attrs
+    way = rearrangement(attrs.src_layout, attrs.dst_layout, static_shape(data))
+    split, turned, result = way.extents
+    found = reshaped(at, result, turned, pull.lanes)
+    apart = tuple(found[way.axes.index(axis)] for axis in range(len(split)))
+    return pull.value(data, reshaped(apart, split, static_shape(data), pull.lanes))
 
 
 @_rule("broadcast_to")

@@ -1,0 +1,183 @@
+"""The forms that backends wish for: `layout_transform` and `cast` nodes at the borders of regions.
+
+A backend may want images in another layout and floats in another dtype than the host. Outside of a
+region the host then brings each value into the wished form; inside, the inverse is the first thing
+that happens to it, so that the region means what it meant, and the backend's `process` can do away
+with it. What leaves a region is treated likewise. Neighbours that agree hand over what they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from graft.base.dtypes import DType
+from graft.byoc.contract import Limits
+from graft.ir.attrs import make_attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.names import FreshNames
+from graft.ir.op import get_op
+from graft.ir.types import TensorType
+from graft.ops.layout import NCHW, block_of, rearrangement
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a value looks: its layout, as far as it is an image, and its element type."""
+
+    layout: str = NCHW
+    dtype: DType | None = None  # None: as the graph has it
+
+
+HOME_FORM = Form()
+
+
+def form_of(value: Value, limits: Limits) -> Form:
+    """The form in which a backend wants a value."""
+    layout = limits.layout if _has_layout(value, limits.layout) else NCHW
+    converted = limits.dtype is not DType.FLOAT32 and _is_float32(value)
+    return Form(layout, limits.dtype if converted else None)
+
+
+def is_image(value: Value) -> bool:
+    """Whether a value is of rank 4, and so has a layout to speak of."""
+    type_ = value.type
+    return isinstance(type_, TensorType) and type_.shape is not None and len(type_.shape) == 4
+
+
+def _has_layout(value: Value, layout: str) -> bool:
+    """Whether a value can be had in a layout: channels that do not fill blocks stay as they are."""
+    if not is_image(value):
+        return False
+    block, channels = block_of(layout), (value.tensor.shape or ())[1]
+    return not block or (isinstance(channels, int) and channels % block == 0)
+
+
+def _is_float32(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.dtype is DType.FLOAT32
+
+
+def with_wishes(graph: Graph, limits: Mapping[str, Limits]) -> Graph:
+    """An outlined graph whose regions get and give values as their backends wish."""
+    if all(one.layout == NCHW and one.dtype is DType.FLOAT32 for one in limits.values()):
+        return graph
+    return _Border(graph, limits).run()
+
+
+def wished(region: Graph, limits: Limits) -> Graph:
+    """A region that takes and gives values in the form that a backend wishes for."""
+    names = FreshNames(value.name for value in _values(region))
+    inputs: list[Value] = []
+    before: list[Node] = []
+    after: list[Node] = []
+    outputs: list[Value] = []
+    for value in region.inputs:
+        form = form_of(value, limits)
+        outer = value if form == HOME_FORM else _formed(value, form, names)
+        inputs.append(outer)
+        before += _unformed(outer, form, value, names)
+    for value in region.outputs:
+        form = form_of(value, limits)
+        outer = value if form == HOME_FORM else _formed(value, form, names)
+        outputs.append(outer)
+        after += _brought(value, form, outer, names)
+    nodes = (*before, *region.nodes, *after)
+    return replace(region, inputs=tuple(inputs), nodes=nodes, outputs=tuple(outputs))
+
+
+class _Border:
+    """Walks through a graph and converts values where they cross a border in another form."""
+
+    def __init__(self, graph: Graph, limits: Mapping[str, Limits]) -> None:
+        self.graph, self.limits = graph, limits
+        self.names = FreshNames(value.name for value in _values(graph))
+        self.forms: dict[Value, dict[Form, Value]] = {v: {HOME_FORM: v} for v in graph.inputs}
+        self.nodes: list[Node] = []
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            if node.op.name == "region":
+                self.region(node)
+                continue
+            for value in node.args:
+                self.at_home(value)
+            self.nodes.append(node)
+            self.forms.update((value, {HOME_FORM: value}) for value in node.outputs)
+        for value in self.graph.outputs:
+            self.at_home(value)
+        return replace(self.graph, nodes=tuple(self.nodes))
+
+    def region(self, node: Node) -> None:
+        limits = self.limits[node.attrs.backend]
+        inputs = tuple(self.in_form(value, form_of(value, limits)) for value in node.args)
+        outputs = []
+        for value in node.outputs:
+            form = form_of(value, limits)
+            made = value if form == HOME_FORM else _formed(value, form, self.names)
+            self.forms[value] = {form: made}
+            outputs.append(made)
+        attrs = replace(node.attrs, body=wished(node.attrs.body, limits))
+        self.nodes.append(replace(node, inputs=inputs, attrs=attrs, outputs=tuple(outputs)))
+
+    def in_form(self, value: Value, form: Form) -> Value:
+        """A value in some form, by way of the host's where it is not there yet."""
+        known = self.forms[value]
+        if form not in known:
+            self.at_home(value)
+            known[form] = _formed(value, form, self.names)
+            self.nodes += _brought(value, form, known[form], self.names)
+        return known[form]
+
+    def at_home(self, value: Value) -> None:
+        """See to it that a value is there as the graph has it."""
+        known = self.forms[value]
+        if HOME_FORM not in known:
+            form, outer = next(iter(known.items()))
+            known[HOME_FORM] = value
+            self.nodes += _unformed(outer, form, value, self.names)
+
+
+def _values(graph: Graph) -> Iterator[Value]:
+    yield from graph.inputs
+    for node in graph.nodes:
+        yield from node.outputs
+
+
+def _formed(value: Value, form: Form, names: FreshNames) -> Value:
+    """A value's twin in another form."""
+    return Value(names(f"{value.name}_{form.dtype or form.layout}"), _type_in(value, form))
+
+
+def _type_in(value: Value, form: Form) -> TensorType:
+    type_ = value.tensor
+    shape = type_.shape
+    if form.layout != NCHW and shape is not None:
+        shape = rearrangement(NCHW, form.layout, shape).result
+    return TensorType(form.dtype or type_.dtype, shape)
+
+
+def _brought(value: Value, form: Form, target: Value, names: FreshNames) -> Iterator[Node]:
+    """Nodes that bring a value into a form: narrow first, so that less is moved."""
+    if form.dtype is not None:
+        last = form.layout == NCHW
+        narrow = target if last else _formed(value, Form(NCHW, form.dtype), names)
+        yield _node("cast", value, narrow, dtype=form.dtype)
+        value = narrow
+    if form.layout != NCHW:
+        yield _node("layout_transform", value, target, src_layout=NCHW, dst_layout=form.layout)
+
+
+def _unformed(source: Value, form: Form, value: Value, names: FreshNames) -> Iterator[Node]:
+    """Nodes that bring a value out of a form again."""
+    if form.layout != NCHW:
+        last = form.dtype is None
+        narrow = value if last else _formed(value, Form(NCHW, form.dtype), names)
+        yield _node("layout_transform", source, narrow, src_layout=form.layout, dst_layout=NCHW)
+        source = narrow
+    if form.dtype is not None:
+        yield _node("cast", source, value, dtype=value.dtype)
+
+
+def _node(name: str, source: Value, target: Value, **attrs: str) -> Node:
+    op = get_op(name)
+    return Node(op, (source,), make_attrs(op.attrs, attrs), (target,), None)

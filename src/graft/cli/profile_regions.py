@@ -1,0 +1,139 @@
+"""Where the time of regions goes: profiles in; transfer, launch and execution of each region out,
+as stacked bars, as JSON and as trace events.
+
+Times of simulated devices are a model's and are labelled so. Their trace is on a track of its own,
+since the host that stands in for them takes another time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.cli.report import table
+from graft.runtime.program import KernelCall, Step, Transfer
+from graft.runtime.regions import Spent
+from graft.runtime.session import Profile
+
+SIMULATED = "(simulated)"
+PARTS = ("transfer", "launch", "execution")
+_FILLS = "▒░█"
+_BAR_WIDTH = 40
+_HEADER = ("region", "", "µs", *PARTS)
+_SIMULATED_PROCESS = 2  # in the trace, where the program itself is 1
+
+
+@dataclass(frozen=True, slots=True)
+class RegionTime:
+    """A region and its median seconds: on the way, getting started, computing."""
+
+    name: str
+    parts: tuple[float, float, float]
+    simulated: bool
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts)
+
+
+def region_times(profiles: Sequence[Profile]) -> list[RegionTime]:
+    """The regions in the order in which they run. The transfers of a region are part of it."""
+    samples: dict[str, list[list[float]]] = {}
+    simulated: dict[str, bool] = {}
+    for number, profile in enumerate(profiles):
+        for index, spent in profile.spent.items():
+            name = region_of(profile.steps[index])
+            rows = samples.setdefault(name, [[0.0] * len(PARTS) for _ in profiles])
+            for part, seconds in enumerate(spent[: len(PARTS)]):
+                rows[number][part] += seconds
+            simulated[name] = spent.simulated
+    found = []
+    for name, rows in samples.items():
+        transfer, launch, execution = map(float, np.median(rows, axis=0))
+        found.append(RegionTime(name, (transfer, launch, execution), simulated[name]))
+    return found
+
+
+def region_of(step: Step) -> str:
+    """The region that a step is, or is for."""
+    assert not isinstance(step, KernelCall)
+    return step.region if isinstance(step, Transfer) else step.function
+
+
+def region_lines(regions: Sequence[RegionTime]) -> Iterator[str]:
+    """A bar for each region, and what it stands for."""
+    longest = max((one.seconds for one in regions), default=0.0)
+    rows = [
+        (
+            f"{one.name} {SIMULATED}" if one.simulated else one.name,
+            bar(one.parts, longest),
+            *(f"{seconds * 1e6:,.1f}" for seconds in (one.seconds, *one.parts)),
+        )
+        for one in regions
+    ]
+    yield from table(rows, _HEADER, right=(2, 3, 4, 5))
+    yield ", ".join(f"{fill} {part}" for fill, part in zip(_FILLS, PARTS, strict=True))
+    if any(one.simulated for one in regions):
+        yield f"{SIMULATED}: what a model of the device says; the host computed in its place"
+
+
+def bar(parts: Sequence[float], longest: float) -> str:
+    """Parts side by side; the ends are where they belong to the nearest character."""
+    if longest <= 0:
+        return ""
+    ends = np.rint(np.cumsum([0.0, *parts]) / longest * _BAR_WIDTH).astype(int)
+    return "".join(fill * int(end) for fill, end in zip(_FILLS, np.diff(ends), strict=True))
+
+
+def region_json(regions: Sequence[RegionTime]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "region": one.name,
+            "simulated": one.simulated,
+            **{f"{part}_seconds": value for part, value in zip(PARTS, one.parts, strict=True)},
+        }
+        for one in regions
+    ]
+
+
+def region_events(run: Profile) -> Iterator[dict[str, Any]]:
+    """What is inside the events of region steps; what a simulated device does, on its own track."""
+    begins = np.concatenate([[0.0], np.cumsum(run.seconds)])
+    free = 0.0
+    named = False
+    for index, spent in sorted(run.spent.items()):
+        step, begin = run.steps[index], float(begins[index])
+        if not spent.simulated:
+            yield from _parts(step, spent, begin, 1)
+            continue
+        if not named:
+            named = True
+            name = {"name": f"devices {SIMULATED}"}
+            yield {"ph": "M", "name": "process_name", "pid": _SIMULATED_PROCESS, "args": name}
+        begin = max(begin, free)
+        yield from _parts(step, spent, begin, _SIMULATED_PROCESS)
+        free = begin + sum(spent[: len(PARTS)])
+
+
+def _parts(step: Step, spent: Spent, begin: float, process: int) -> Iterator[dict[str, Any]]:
+    """Launch, transfer and execution in the order in which they happen, as far as is known."""
+    label = f" {SIMULATED}" if spent.simulated else ""
+    name = region_of(step)
+    for part in ("launch", "transfer", "execution"):
+        seconds = getattr(spent, part)
+        if seconds:
+            yield {
+                "ph": "X",
+                "name": f"{part} {name}{label}",
+                "cat": part,
+                "pid": process,
+                "tid": 0,
+                "ts": begin * 1e6,
+                "dur": seconds * 1e6,
+                "args": {"region": name, "simulated": spent.simulated},
+            }
+            begin += seconds

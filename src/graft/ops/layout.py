@@ -1,0 +1,113 @@
+"""`layout_transform`: an image with its axes in another order, or its channels in blocks.
+
+Layouts are named as usual: `NCHW`, `NHWC`, and `NCHW16c` for [N, C / 16, H, W, 16]. Every change is
+a reshape, a transpose and a reshape, which is all there is to know about it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, product
+from graft.base.dtypes import Array
+from graft.ir.attrs import Attrs
+from graft.ir.op import Kind, define, movement_work
+from graft.ir.types import Shape, TensorType
+from graft.ops.rules import require, unknown_shape
+
+NCHW = "NCHW"
+_PLAIN = (NCHW, "NHWC")
+_BLOCKED = re.compile(r"NCHW([1-9][0-9]*)c")
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutTransformAttrs(Attrs):
+    src_layout: str
+    dst_layout: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rearrangement:
+    """A change of layout: the operand's shape with all axes apart, their new order, and the
+    result's shape."""
+
+    split: Shape
+    axes: tuple[int, ...]
+    result: Shape
+
+    @property
+    def extents(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Plain shapes before the transpose, after it, and of the result."""
+        ordered = [self.split[axis] for axis in self.axes]
+        split, turned, result = (
+            tuple(dim for dim in dims if isinstance(dim, int))
+            for dims in (self.split, ordered, self.result)
+        )
+        return split, turned, result
+
+
+def block_of(layout: str) -> int:
+    """How many channels a layout has in a block; 0 for one without blocks."""
+    found = _BLOCKED.fullmatch(layout)
+    require(
+        found is not None or layout in _PLAIN, f"'{layout}' is no layout: NCHW, NHWC or NCHW16c"
+    )
+    return int(found[1]) if found else 0
+
+
+def rearrangement(source: str, target: str, shape: Shape) -> Rearrangement:
+    """How to get from one layout to another."""
+    has, wants = block_of(source), block_of(target)
+    require(not has or not wants or has == wants, f"from {source} to {target} leads only {NCHW}")
+    rank = 5 if has else 4
+    require(len(shape) == rank, f"{source} has {rank} axes, and the operand {len(shape)}")
+    block = has or wants
+    extents = dict(zip("NCHWc" if has else source, shape, strict=True))
+    if has:
+        require(extents["c"] in (has, UNKNOWN), f"{source} ends in {has}, not {extents['c']}")
+    elif wants:
+        channels = extents["C"]
+        whole = not isinstance(channels, int) or channels % wants == 0
+        require(whole, f"{channels} channels are no whole number of blocks of {wants}")
+        extents |= {"C": channels // wants, "c": wants}
+    before, after = _apart(source, block), _apart(target, block)
+    split = tuple(extents[axis] for axis in before)
+    ordered = [extents[axis] for axis in after]
+    if has and not wants:
+        at = after.index("C")
+        ordered[at : at + 2] = [product(ordered[at : at + 2])]
+    return Rearrangement(split, tuple(before.index(axis) for axis in after), tuple(ordered))
+
+
+def _apart(layout: str, block: int) -> str:
+    """The axes of a layout by letter; `c` stands for the channels within a block."""
+    if block_of(layout):
+        return "NCHWc"
+    return layout.replace("C", "Cc") if block else layout
+
+
+def _type(attrs: LayoutTransformAttrs, data: TensorType) -> TensorType:
+    if data.shape is None:
+        return TensorType(data.dtype, unknown_shape(5 if block_of(attrs.dst_layout) else 4))
+    way = rearrangement(attrs.src_layout, attrs.dst_layout, data.shape)
+    return TensorType(data.dtype, way.result)
+
+
+def _meaning(attrs: LayoutTransformAttrs, data: Array) -> Array:
+    way = rearrangement(attrs.src_layout, attrs.dst_layout, data.shape)
+    split, _, result = way.extents
+    return np.ascontiguousarray(data.reshape(split).transpose(way.axes)).reshape(result)
+
+
+define(
+    "layout_transform",
+    "data",
+    _type,
+    _meaning,
+    attrs=LayoutTransformAttrs,
+    kind=Kind.INJECTIVE,
+    work=movement_work,
+)

@@ -1,0 +1,197 @@
+"""What a run needs besides the program: memory, and tables that lead native code to it.
+
+What can be prepared is prepared once per program (`Tables`) or once per run in progress
+(`Context`): the arena, step records, tables of addresses, arrays for the operands of Python steps
+and tensors on devices. A run only fills in where its inputs and outputs are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array
+from graft.runtime.agreement import RECORD_WORDS, RUNS_ON, SERIAL
+from graft.runtime.memory import address_of, aligned_empty, aligned_size
+from graft.runtime.native import Library
+from graft.runtime.program import (
+    Arena,
+    BufferRef,
+    Constant,
+    Input,
+    KernelCall,
+    Operand,
+    Output,
+    Program,
+    Remote,
+    RemoteTensor,
+    Scratch,
+    Transfer,
+)
+from graft.runtime.regions import LostDeviceError
+from graft.runtime.spaces import Device
+
+_BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
+
+
+class Tables:
+    """The native form of a program's kernel calls, with gaps for what differs between contexts."""
+
+    def __init__(self, program: Program, library: Library, threads: int) -> None:
+        self.words: list[int] = []
+        self.records: list[tuple[int, ...]] = []
+        self.scalars: list[int] = []
+        self.inputs: list[list[int]] = [[] for _ in program.inputs]
+        self.outputs: list[list[int]] = [[] for _ in program.outputs]
+        self.arena: list[int] = []
+        self.scratch: list[tuple[int, int]] = []
+        self._constants = [address_of(array) for array in program.constants]
+        for step in program.steps:
+            if isinstance(step, KernelCall):
+                self._add(step, library.address(step.symbol), threads)
+
+    def _add(self, step: KernelCall, function: int, threads: int) -> None:
+        """Only kernels with scratch memory need a table for each thread."""
+        own = any(isinstance(reference, Scratch) for reference in step.buffers)
+        stride = len(step.buffers) * _WORD.itemsize if own else 0
+        flags = SERIAL * step.serial | RUNS_ON * step.runs_on
+        table, scalars = len(self.words), len(self.scalars)
+        self.records.append((function, table, scalars, stride, flags))
+        self.scalars += step.scalars
+        for thread in range(threads if own else 1):
+            for reference in step.buffers:
+                self._refer(reference, thread)
+
+    def _refer(self, reference: BufferRef, thread: int) -> None:
+        position = len(self.words)
+        word = 0
+        match reference:
+            case Input(index):
+                self.inputs[index].append(position)
+            case Output(index):
+                self.outputs[index].append(position)
+            case Constant(index):
+                word = self._constants[index]
+            case Arena(offset):
+                self.arena.append(position)
+                word = offset
+            case Scratch():
+                self.scratch.append((position, thread))
+        self.words.append(word)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The operands of a Python step (or the two ends of a transfer) in one context.
+
+    Arrays of the user's stand here only while a run lasts: `users` says where they go."""
+
+    inputs: list[Any]
+    outputs: list[Any]
+    users: list[tuple[list[Any], int, Operand]] = field(default_factory=list)
+
+
+class Context:
+    """Memory for one run at a time. `devices` are those at hand, by memory space; tensors of other
+    spaces are arrays in the host's memory."""
+
+    def __init__(
+        self, program: Program, tables: Tables, threads: int, devices: Mapping[str, Device]
+    ) -> None:
+        self.devices = devices
+        self._program = program
+        self._arena = aligned_empty((program.arena_bytes,), _BYTE)
+        scratch_stride = aligned_size(program.scratch_bytes)
+        self._scratch = aligned_empty((scratch_stride * threads,), _BYTE)
+        self._scalars = np.array(tables.scalars, _WORD)
+        self._words = np.array(tables.words, _WORD)
+        self._words[tables.arena] += address_of(self._arena)
+        for position, thread in tables.scratch:
+            self._words[position] = address_of(self._scratch) + thread * scratch_stride
+        self._records = np.array(tables.records, _WORD).reshape(-1, RECORD_WORDS)
+        self._records[:, 1] = self._records[:, 1] * _WORD.itemsize + address_of(self._words)
+        self._records[:, 2] = self._records[:, 2] * _WORD.itemsize + address_of(self._scalars)
+        self._start = address_of(self._records)
+        self._inputs = [np.array(positions, np.intp) for positions in tables.inputs]
+        self._outputs = [np.array(positions, np.intp) for positions in tables.outputs]
+        self._remotes = [self._allocated(remote) for remote in program.remotes]
+        self.calls = self._calls()
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Let the kernels work on these arrays."""
+        words = self._words
+        for positions, array in zip(self._inputs, inputs, strict=True):
+            words[positions] = array.__array_interface__["data"][0]
+        for positions, array in zip(self._outputs, outputs, strict=True):
+            words[positions] = array.__array_interface__["data"][0]
+        for call in self.calls.values():
+            for operands, position, operand in call.users:
+                buffer = operand.buffer
+                assert isinstance(buffer, Input | Output)
+                array = (inputs if isinstance(buffer, Input) else outputs)[buffer.index]
+                operands[position] = _view(array, operand, operands is call.inputs)
+
+    def release(self) -> None:
+        """Hold on to nothing of the user's."""
+        for call in self.calls.values():
+            for operands, position, _ in call.users:
+                operands[position] = None
+
+    def records_at(self, index: int) -> int:
+        """Where the step record of that index is."""
+        return self._start + index * RECORD_WORDS * _WORD.itemsize
+
+    def _allocated(self, remote: RemoteTensor) -> Any:
+        device = self.devices.get(remote.space)
+        if device is None:
+            return aligned_empty(remote.shape, remote.dtype.numpy)
+        try:
+            return device.allocate(remote.shape, remote.dtype.numpy)
+        except Exception as error:
+            raise LostDeviceError(remote.space) from error
+
+    def _calls(self) -> dict[int, Call]:
+        calls: dict[int, Call] = {}
+        for index, step in enumerate(self._program.steps):
+            if isinstance(step, KernelCall):
+                continue
+            call = calls[index] = Call([], [])
+            if isinstance(step, Transfer):
+                ends = [step.home, Operand(step.remote, step.home.dtype, step.home.shape)]
+                sources, targets = (ends[:1], ends[1:]) if step.upload else (ends[1:], ends[:1])
+            else:
+                sources, targets = list(step.inputs), list(step.outputs)
+            for operand in sources:
+                self._add(call, call.inputs, operand)
+            for operand in targets:
+                self._add(call, call.outputs, operand)
+        return calls
+
+    def _add(self, call: Call, operands: list[Any], operand: Operand) -> None:
+        array: Any = None
+        match operand.buffer:
+            case Input() | Output():
+                call.users.append((operands, len(operands), operand))
+            case Constant(index):
+                array = _view(self._program.constants[index], operand, read_only=True)
+            case Arena(offset, nbytes):
+                slot = self._arena[offset : offset + nbytes]
+                array = _view(slot, operand, operands is call.inputs)
+            case Remote(index):
+                array = self._remotes[index]
+        operands.append(array)
+
+
+def _view(array: Array, operand: Operand, read_only: bool) -> Array:
+    """An operand's memory as an array."""
+    if array.dtype == operand.dtype.numpy and array.shape == operand.shape:
+        found = array.view()
+    else:
+        flat = array.reshape(-1).view(_BYTE)[: operand.nbytes]
+        found = flat.view(operand.dtype.numpy).reshape(operand.shape)
+    if read_only:
+        found.flags.writeable = False
+    return found
