@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -246,7 +247,45 @@ def test_measuring_ends() -> None:
     calls: list[int] = []
     cost = timed(lambda: calls.append(1), budget=0.0)
     assert cost.source is Source.MEASURED
-    assert 4 <= len(calls) <= 20
+    assert 6 <= len(calls) <= 20
+
+
+def around(cost: Callable[[int], int]) -> Iterator[int]:
+    """What is read before and after each of many calls of which each adds something."""
+    total = 0
+    for call in itertools.count():
+        yield total
+        total += cost(call)
+        yield total
+
+
+def test_calls_that_were_interrupted_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second call is interrupted, and takes a hundred times as long."""
+    clock = itertools.chain([0], around(lambda call: 100 if call % 2 else 1))
+    interruptions = around(lambda call: call % 2)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(measure, "_interruptions", lambda: next(interruptions))
+    cost = timed(lambda: None, budget=1e9)
+    assert (cost.seconds, cost.spread) == (1.0, 0.0)
+
+
+def test_what_calm_calls_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    interruptions = around(lambda call: call % 2)
+    monkeypatch.setattr(measure, "_interruptions", lambda: next(interruptions))
+    numbers = itertools.count()
+    assert measure.calm(lambda: next(numbers), 3, budget=60.0) == [0, 2, 4]
+    never = around(lambda _call: 1)
+    monkeypatch.setattr(measure, "_interruptions", lambda: next(never))
+    assert measure.calm(lambda: next(numbers), 3, budget=0.0) == [5, 6, 7]
+
+
+def test_unsteady_prices_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    graph, backend = chain("exp"), Fake()
+    store = PriceStore(tmp_path, "machine")
+    costs = iter([Cost(1.0, Source.MEASURED, 0.5), Cost(0.5, Source.MEASURED, 0.01)])
+    monkeypatch.setattr(measure, "time_region", lambda _backend, _region: next(costs))
+    found = [timed_region_of(backend, graph, store) for _ in range(3)]
+    assert [cost.seconds for cost in found if cost] == [1.0, 0.5, 0.5]
 
 
 def test_contenders_run_in_turns() -> None:
@@ -254,7 +293,7 @@ def test_contenders_run_in_turns() -> None:
     runs = {name: lambda name=name: order.append(name) for name in ("a", "b")}
     times = race(runs, budget=0.0)
     assert set(times) == {"a", "b"}
-    assert order[:6] == ["a", "b"] * 3
+    assert order[:12] == ["a", "a", "b", "b"] * 3  # once to warm up, once to be timed
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "bool"])

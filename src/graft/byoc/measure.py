@@ -1,16 +1,18 @@
 """Measuring: how long something takes, repeated until the answer is steady.
 
 Neighbours on the machine disturb single runs, so a price is the median, with the interval that
-order statistics give for it; measuring goes on until that interval is narrow or time is up.
+order statistics give for it; measuring goes on until that interval is narrow or time is up. A price
+with a wide one serves, but is not kept.
 """
 
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,40 +27,74 @@ from graft.ir.types import TensorType
 from graft.runtime.regions import within
 from graft.runtime.spaces import device_of, uploaded
 
+T = TypeVar("T")
+
 PRECISION = 0.03  # half the interval, as a share of the median
 BUDGET = 0.3  # seconds for one price
 DEADLINE = 60.0  # seconds after which a backend is given up that does not answer
-_FEWEST = 7
+_FEWEST = 5
+_KEPT = 0.1  # the spread, as a share, of a price that is worth keeping
 
 
 def timed(run: Callable[[], object], budget: float = BUDGET) -> Cost:
-    """What one call takes."""
+    """What one call takes: calls during which the system took the processor away do not count, if
+    there are enough others."""
     run()  # the first call may allocate, load or compile
     samples: list[float] = []
+    calm: list[float] = []
     deadline = time.perf_counter() + budget
     while True:
-        start = time.perf_counter()
+        interruptions, start = _interruptions(), time.perf_counter()
         run()
         now = time.perf_counter()
         samples.append(now - start)
-        median, spread = interval(samples)
-        steady = len(samples) >= _FEWEST and spread <= PRECISION * median
-        if steady or (now >= deadline and len(samples) >= 3):
+        if _interruptions() == interruptions:
+            calm.append(now - start)
+        chosen = calm if len(calm) >= _FEWEST else samples
+        median, spread = interval(chosen)
+        steady = len(chosen) >= _FEWEST and spread <= PRECISION * median
+        if steady or (now >= deadline and len(samples) >= _FEWEST):
             return Cost(median, Source.MEASURED, spread)
+
+
+def calm(call: Callable[[], T], count: int, budget: float = BUDGET) -> list[T]:
+    """What `count` calls give during which the system did not take the processor away; all calls,
+    if there are not so many of them in the time."""
+    results: list[T] = []
+    kept: list[T] = []
+    deadline = time.perf_counter() + budget
+    while len(kept) < count and (time.perf_counter() < deadline or len(results) < count):
+        interruptions = _interruptions()
+        results.append(call())
+        if _interruptions() == interruptions:
+            kept.append(results[-1])
+    return kept if len(kept) >= count else results
+
+
+def _interruptions() -> int:
+    """How often a thread of this process had to make way for another process's."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def race(runs: Mapping[str, Callable[[], object]], budget: float = 1.0) -> dict[str, float]:
     """The median time of each contender, run in turns so that all see the same neighbours."""
+    return {name: float(np.median(own)) for name, own in laps(runs, budget).items()}
+
+
+def laps(runs: Mapping[str, Callable[[], object]], budget: float) -> dict[str, list[float]]:
+    """The times of contenders that take turns, lap by lap, for `budget` seconds each.
+
+    Threads of the one before go on looking for work for a while, and its data are in the caches: so
+    whoever's turn it is runs once for nothing first."""
     samples: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
     deadline = time.perf_counter() + budget * len(runs)
     while time.perf_counter() < deadline or len(next(iter(samples.values()))) < 3:
         for name, run in runs.items():
+            run()
             start = time.perf_counter()
             run()
             samples[name].append(time.perf_counter() - start)
-    return {name: float(np.median(own)) for name, own in samples.items()}
+    return samples
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -116,7 +152,8 @@ def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -
         except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
             in_time = not isinstance(error, TimeoutError)
             raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error
-        store.put(key, cost)
+        if cost.spread <= _KEPT * cost.seconds:  # else somebody else may be lucky another time
+            store.put(key, cost)
     return cost
 
 

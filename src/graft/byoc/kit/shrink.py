@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
-from itertools import combinations
+from itertools import combinations, permutations
+from types import MappingProxyType
 from typing import Any
 
 from graft.base.dtypes import Array
@@ -48,6 +49,7 @@ def shrink(graph: Graph, fails: Fails, budget: float = BUDGET) -> Graph:
 def _smaller(graph: Graph) -> Iterator[Graph]:
     """Everything one step smaller, the largest steps first."""
     yield from _fewer_nodes(graph)
+    yield from _without_one(graph)
     yield from _fewer_outputs(graph)
     yield from _smaller_shapes(graph)
     yield from _plainer_attrs(graph)
@@ -60,6 +62,16 @@ def _fewer_nodes(graph: Graph) -> Iterator[Graph]:
         for start in range(len(nodes) - count + 1):
             part = nodes[start : start + count]
             yield eliminate_dead_code(region_graph(part, graph, graph.name))
+
+
+def _without_one(graph: Graph) -> Iterator[Graph]:
+    """A node's readers read what it reads, where that is of the same type."""
+    for node in placeable(graph):
+        for operand in dict.fromkeys(node.args):
+            if len(node.outputs) == 1 and operand.type == node.output.type:
+                made = _rebuilt(graph, {}, {}, passed={node.output: operand})
+                if made is not None and placeable(made):
+                    yield made
 
 
 def _fewer_outputs(graph: Graph) -> Iterator[Graph]:
@@ -99,6 +111,13 @@ def _smaller_shapes(graph: Graph) -> Iterator[Graph]:
             if 0 < target < least:
                 made = _rebuilt(graph, dict.fromkeys(chosen, target), {})
                 if made is not None:
+                    yield made
+    for large, small in permutations(places, 2):  # channels, and those of a group
+        times, rest = divmod(sizes[large], sizes[small] or 1)
+        if times > 1 and not rest and sizes[small] > 1:
+            for target in dict.fromkeys((1, 2, sizes[small] - 1)):
+                made = _rebuilt(graph, {large: times * target, small: target}, {})
+                if target < sizes[small] and made is not None:
                     yield made
     for value in _leaves(graph):  # fewer axes
         if len(value.shape or ()) > 1:
@@ -164,9 +183,10 @@ def _rebuilt(
     attrs: Mapping[Node, Any],
     dropped: Value | None = None,
     opened: Value | None = None,
+    passed: Mapping[Value, Value] = MappingProxyType({}),
 ) -> Graph | None:
-    """The graph with other extents, attributes, one axis less of a leaf, or a constant made an
-    input; None where its nodes do not take that."""
+    """The graph with other extents, attributes, one axis less of a leaf, a constant made an input,
+    or a value replaced by another; None where its nodes do not take that."""
     builder = Builder(graph.name)
     made: dict[Value, Value] = {}
 
@@ -182,6 +202,9 @@ def _rebuilt(
         for node in graph.nodes:
             if node.op.name == "constant":
                 made[node.output] = _leaf(builder, node, shape_of(node.output), opened)
+                continue
+            if node.output in passed:
+                made[node.output] = made[passed[node.output]]
                 continue
             inputs = [None if value is None else made[value] for value in node.inputs]
             names = [value.name for value in node.outputs]
