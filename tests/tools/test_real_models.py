@@ -121,7 +121,7 @@ def test_models_are_found_and_run(tmp_path: Path) -> None:
     assert good.graft_seconds > 0
     lines = table([good, bad])
     assert len({line.count("|") for line in lines[:4]}) == 1
-    assert lines[-1] == "1 of 2 models give the same."
+    assert lines[-1] == "Of 2 models, 1 give the same and 0 are close."
 
 
 def test_a_process_that_dies_or_takes_forever_is_an_outcome(tmp_path: Path) -> None:
