@@ -6,7 +6,7 @@ shapes as they are, and with every extent left open.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,13 @@ def model(
     opened: bool = False,
     domain: str = DOMAIN,
     opset: int = 17,
+    shapes: Mapping[int, Sequence[int | str]] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
     """One node; `outputs` are words, with "-" for one that is not wanted.
 
-    Operands at the positions `constants` are initialisers. An attribute that is called like one of
+    Operands at the positions `constants` are initialisers. `shapes` replaces declared shapes by
+    position, while `opened` leaves every extent open. An attribute that is called like one of
     the parameters is given with an underscore behind it.
     """
     names = ["" if array is None else f"in{i}" for i, array in enumerate(operands)]
@@ -66,7 +68,9 @@ def model(
         if array is not None and position in constants:
             weights.append(numpy_helper.from_array(array, name))
         elif array is not None:
-            shape = [f"{name}_{axis}" if opened else n for axis, n in enumerate(array.shape)]
+            shape = (shapes or {}).get(position) or [
+                f"{name}_{axis}" if opened else n for axis, n in enumerate(array.shape)
+            ]
             dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
             inputs.append(helper.make_tensor_value_info(name, dtype, shape))
     undeclared = [onnx.ValueInfoProto(name=name) for name in results if name]

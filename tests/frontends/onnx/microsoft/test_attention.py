@@ -98,6 +98,26 @@ def test_open_extents() -> None:
     agrees("Attention", X, WEIGHT, BIAS, mask, constants=constants, num_heads=HEADS)
 
 
+@pytest.mark.parametrize("causal", [0, 1])
+def test_open_batches_and_lengths(causal: int) -> None:
+    """One name for what is the same size, as exporters write it."""
+    attributes = {"num_heads": HEADS, "unidirectional": causal, "opened": False}
+    shapes: dict[int, tuple[int | str, ...]] = {0: ("batch", "length", INPUTS), 3: ("batch",)}
+    operands = X, WEIGHT, BIAS, MASKS["lengths"]
+    agrees("Attention", *operands, constants=[1, 2], shapes=shapes, **attributes)
+    past = floats(2, BATCH, HEADS, PAST, SIZE, seed=4)
+    shapes |= {3: ("batch", "total"), 4: (2, "batch", HEADS, "past", SIZE)}
+    options = {"constants": [1, 2], "shapes": shapes, "outputs": "y present", **attributes}
+    agrees("Attention", X, WEIGHT, BIAS, bits(BATCH, TOTAL), past, **options)
+
+
+def test_open_batches_and_lengths_of_others() -> None:
+    shapes = {0: ("batch", "length", HIDDEN), 1: ("batch", "keys", HIDDEN), 4: ("batch",)}
+    operands = QUERY, KEY, VALUE, ALL_BIASES, positions(2, 6)
+    options = {"shapes": shapes, "constants": [3], "outputs": "y k v", "opened": False}
+    agrees("MultiHeadAttention", *operands, num_heads=HEADS, **options)
+
+
 @pytest.mark.parametrize(
     ("operands", "attributes", "error", "message"),
     [

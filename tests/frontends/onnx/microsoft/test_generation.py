@@ -102,6 +102,17 @@ def test_group_query_attention(case: str) -> None:
             np.testing.assert_allclose(mine[used], other[used], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("case", ["a token", "a prompt with an empty cache"])
+def test_a_model_for_any_batch_and_length(case: str) -> None:
+    length, past, lengths, total, _ = CASES[case]
+    operands, attributes = attention(length, past, lengths, total, do_rotary=1)
+    cache = ("batch", KEYS, "past", SIZE)
+    shapes = {0: ("batch", "length", QUERIES * SIZE), 3: cache, 4: cache, 5: ("batch",)}
+    shapes |= dict.fromkeys((1, 2), ("batch", "length", KEYS * SIZE))
+    options = {"shapes": shapes, "constants": [7, 8], "outputs": "y k v", "opened": False}
+    agrees("GroupQueryAttention", *operands, **options, **attributes)
+
+
 def test_given_positions_are_used() -> None:
     places = np.array([[9], [2]])
     operands, attributes = attention(1, 6, [4, 7], 7, do_rotary=1, positions=places)

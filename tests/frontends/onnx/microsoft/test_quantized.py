@@ -240,6 +240,20 @@ def test_packed_weights_with_a_bias() -> None:
         import_model(model("MatMulNBits", [*operands[:4], order], **attributes))
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("indices", [np.array([[3, 0], [-1, 3]]), np.array(2)])
+def test_packed_tables(bits: int, points: bool, indices: Array) -> None:
+    rows, width, block = 5, 48, 16
+    packed, scales = whole(np.uint8, rows, width * bits // 8), np.abs(floats(rows, 3))
+    zeros = whole(np.uint8, rows, -(-3 * bits // 8)) if points else None
+    options = {"constants": [0, 2, 3], "bits": bits, "block_size": block}
+    agrees("GatherBlockQuantized", packed, indices, scales, zeros, **options)
+    operands = [packed, indices, scales, zeros]
+    with pytest.raises(UnsupportedError, match="along axes"):
+        import_model(model("GatherBlockQuantized", operands, gather_axis=1, bits=bits))
+
+
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("per_gate", [False, True])
 @NARROW
