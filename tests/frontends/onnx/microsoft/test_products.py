@@ -18,7 +18,10 @@ from tests.frontends.onnx.microsoft.beside_runtime import (
 
 from graft.base.dtypes import Array
 from graft.base.errors import ModelError, UnsupportedError
+from graft.cli.survey import obstacles
 from graft.frontends.onnx.importer import import_model
+from graft.frontends.onnx.reader import read_model
+from graft.ir.evaluate import evaluate
 
 
 def stored(rows: int, columns: int, turned: bool, batch_turned: bool) -> tuple[int, ...]:
@@ -184,6 +187,16 @@ def test_a_wrong_node_is_refused(
         import_model(model(op_type, operands, **attributes))
     assert caught.value.place is not None
     assert caught.value.place.node == "it"
+
+
+def test_the_domain_need_not_be_imported() -> None:
+    """As in what the optimiser for transformers has in memory."""
+    x = floats(3, 5)
+    proto = model("Gelu", [x])
+    del proto.opset_import[1]
+    (result,) = evaluate(import_model(proto), [x])
+    np.testing.assert_array_equal(result, gelu(x))
+    assert obstacles(read_model(proto)) == []
 
 
 def test_an_unknown_activation_is_refused() -> None:
