@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import ROOT
 from tests.frontends.onnx.microsoft.beside_runtime import (
     DOMAIN,
     agrees,
@@ -21,6 +22,7 @@ from graft.base.errors import ModelError, UnsupportedError
 from graft.cli.survey import obstacles
 from graft.frontends.onnx.importer import import_model
 from graft.frontends.onnx.reader import read_model
+from graft.frontends.onnx.registry import LOWERINGS
 from graft.ir.evaluate import evaluate
 
 
@@ -197,6 +199,14 @@ def test_the_domain_need_not_be_imported() -> None:
     (result,) = evaluate(import_model(proto), [x])
     np.testing.assert_array_equal(result, gelu(x))
     assert obstacles(read_model(proto)) == []
+
+
+def test_the_documentation_names_every_operator() -> None:
+    page = (ROOT / "docs" / "onnxruntime-models.md").read_text(encoding="utf-8")
+    prefix = f"{DOMAIN}::"
+    registered = {name.removeprefix(prefix) for name in LOWERINGS if name.startswith(prefix)}
+    assert len(registered) > 40
+    assert {name for name in registered if f"`{name}`" not in page} == set()
 
 
 def test_an_unknown_activation_is_refused() -> None:
