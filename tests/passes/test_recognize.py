@@ -222,6 +222,34 @@ def test_attention_of_scaled_queries_and_keys() -> None:
     assert node_of(after, "nn.attention").attrs.scale == pytest.approx(8**-0.5)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("operator", "number", "scale"),
+    [("multiply", np.float32(0.25), 0.25), ("divide", np.full((1, 1), 8, np.float32), 0.125)],
+)
+def test_attention_of_scaled_scores(operator: str, number: Any, scale: float, masked: bool) -> None:
+    """As BERT is exported, and as ONNX Runtime's optimiser writes it."""
+
+    def build(g: Builder, q: Value, k: Value, v: Value, mask: Value) -> Value:
+        scores = g(operator, g("nn.batch_matmul", q, k), g.constant(number))
+        scores = g("add", scores, mask) if masked else scores
+        return g("nn.batch_matmul", g("nn.softmax", scores), v)
+
+    graph = graph_of(build, QUERY, KEY, VALUE, tensor("float32", 2, 1, 1, 7))
+    after = run_pass(recognize, graph, tolerance=TOLERANCE)
+    assert operators(after) == ["transpose", "nn.attention"]
+    assert node_of(after, "nn.attention").attrs.scale == scale
+    assert len(node_of(after, "nn.attention").args) == 3 + masked
+
+
+def _scaled_by(operator: str, number: Any) -> Build:
+    def build(g: Builder, q: Value, k: Value, v: Value) -> Value:
+        scores = g(operator, g("nn.batch_matmul", q, k), g.constant(number))
+        return g("nn.batch_matmul", g("nn.softmax", scores), v)
+
+    return build
+
+
 def _softmax_over_queries(g: Builder, q: Value, k: Value, v: Value) -> Value:
     return attention(g, q, k, g("reshape", v, shape=[2, 4, 7, 3]), axis=2)
 
@@ -241,6 +269,14 @@ NO_ATTENTION: dict[str, tuple[Build, tuple[TensorType, ...]]] = {
     "softmax over queries": (_softmax_over_queries, (QUERY, KEY, VALUE)),
     "softmax read twice": (_softmax_read_twice, (QUERY, KEY, VALUE)),
     "transposed product": (_transposed_product, (QUERY, KEY, VALUE)),
+    "keys scaled one by one": (
+        _scaled_by("multiply", np.arange(1, 8, dtype=np.float32)),
+        (QUERY, KEY, VALUE),
+    ),
+    "a scale with an axis of its own": (
+        _scaled_by("multiply", np.full((1, 1, 1, 1, 1), 0.5, np.float32)),
+        (QUERY, KEY, VALUE),
+    ),
     "shared values": (attention, (QUERY, KEY, tensor("float32", 7, 3))),
     "one head of values": (attention, (QUERY, KEY, tensor("float32", 2, 1, 7, 3))),
     "three axes": (

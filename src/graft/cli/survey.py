@@ -20,6 +20,7 @@ from graft.frontends.onnx.functions import (
     check_against_schema,
     check_call,
     local_functions,
+    opset_of,
     opset_versions,
     plain_domain,
     unknown_operator,
@@ -130,7 +131,7 @@ class _Look:
             check_call(function, node)
             self._into(function, called(node), place, opsets)
             return
-        opset = opsets.get(domain)
+        opset = opset_of(domain, opsets)
         if opset is None:
             raise ModelError(f"the model imports no opset of domain '{domain}'")
         if key(domain, node.op_type) in LOWERINGS:

@@ -114,12 +114,17 @@ def _with_parameters(site: Site, x: Value, *parameters: Value) -> Replacement:
 _SOFTMAX = is_op("nn.softmax")
 
 
+def _scores(q: Pattern, kt: Pattern) -> Pattern:
+    product = op.nn.batch_matmul(q, kt)
+    return product | (product * is_constant()) | (product / is_constant())
+
+
 def _attention(q: Pattern, kt: Pattern, v: Pattern) -> Pattern:
-    return op.nn.batch_matmul(_SOFTMAX(op.nn.batch_matmul(q, kt)), v)
+    return op.nn.batch_matmul(_SOFTMAX(_scores(q, kt)), v)
 
 
 def _masked_attention(q: Pattern, kt: Pattern, v: Pattern, mask: Pattern) -> Pattern:
-    return op.nn.batch_matmul(_SOFTMAX(op.nn.batch_matmul(q, kt) + mask), v)
+    return op.nn.batch_matmul(_SOFTMAX(_scores(q, kt) + mask), v)
 
 
 @RULES.rule(_attention)
@@ -148,8 +153,25 @@ def _whole_attention(site: Site, q: Value, kt: Value, v: Value, mask: Value | No
     shapes = [value.shape or () for value in (q, kt, v, scores)]
     if any(len(shape) != 4 or shape[:2] != shapes[0][:2] for shape in shapes):
         return Refusal("operands are not [batch, heads, length, size] alike")
+    scale = _scale_of_scores(site, inner.output)
+    if scale is None:
+        return Refusal("the scores are not scaled by a single number")
     key = site.emit("transpose", kt, axes=(0, 1, 3, 2))
-    return site.emit("nn.attention", q, key, v, mask, scale=1.0)
+    return site.emit("nn.attention", q, key, v, mask, scale=scale)
+
+
+def _scale_of_scores(site: Site, product: Value) -> float | None:
+    """The number that scores are multiplied by; None where it is not one number."""
+    for node in site.match.nodes:
+        if node.op.name not in ("multiply", "divide"):
+            continue
+        factor = next(arg for arg in node.args if arg is not product)
+        number = site.array(factor)
+        if number is None or number.size != 1:
+            return None
+        value = float(number.reshape(-1)[0])
+        return value if node.op.name == "multiply" else 1 / value if value else None
+    return 1.0
 
 
 @RULES.rule(is_op("nn.attention"))

@@ -293,9 +293,11 @@ OPERATORS: dict[str, Mistake] = {
         "it",
     ),
     "foreign": (
-        lambda: model(it("FusedGemm", domain="com.microsoft"), opsets={"": 18, "com.microsoft": 1}),
+        lambda: model(
+            it("BeamSearch", domain="com.microsoft"), opsets={"": 18, "com.microsoft": 1}
+        ),
         UnsupportedError,
-        "operator FusedGemm belongs to the foreign domain 'com.microsoft'",
+        "operator BeamSearch belongs to the foreign domain 'com.microsoft'",
         "it",
     ),
     "of a domain not imported": (
@@ -386,7 +388,7 @@ def test_foreign_operators_say_what_to_do() -> None:
     with pytest.raises(UnsupportedError) as caught:
         import_model(OPERATORS["foreign"][0]())
     assert str(caught.value) == (
-        "operator FusedGemm belongs to the foreign domain 'com.microsoft'\n"
-        "  at node 'it' (FusedGemm) in <ModelProto>\n"
+        "operator BeamSearch belongs to the foreign domain 'com.microsoft'\n"
+        "  at node 'it' (BeamSearch) in <ModelProto>\n"
         "  hint: register a lowering, add a local function that defines it, or export without it"
     )

@@ -30,6 +30,13 @@ _MOST_GROWTH = 10
 # ONNX counts versions in 32 bits when it looks for a schema.
 _LARGEST_VERSION = 2**31 - 1
 
+# Domains whose operators are there without being imported, as in ONNX Runtime, and their version.
+_IMPLIED = {"com.microsoft": 1}
+
+# Operators that ONNX Runtime's optimiser writes into models of older opsets than they are in, and
+# the first that has them.
+_WRITTEN_EARLY = {"LayerNormalization": 17}
+
 # What a schema gives as the largest number of operands where there is none.
 _ANY_NUMBER = 2**31 - 1
 
@@ -80,6 +87,11 @@ def opset_versions(imports: Iterable[onnx.OperatorSetIdProto], place: Place) -> 
             message = f"opset {version}{of} is newer than onnx knows ({newest})"
             raise UnsupportedError(message, place, "upgrade the onnx package")
     return found
+
+
+def opset_of(domain: str, opsets: Mapping[str, int]) -> int | None:
+    """The version in which a domain's operators are meant; None where it is not imported."""
+    return opsets.get(domain, _IMPLIED.get(domain))
 
 
 def inlined_size(model: onnx.ModelProto, functions: Functions, source: str) -> int:
@@ -186,7 +198,8 @@ def check_against_schema(node: onnx.NodeProto, domain: str, opset: int) -> None:
     An operator that no schema speaks of, at any version, is what its lowering takes it for.
     """
     check_attributes(node)
-    schema = _schema(node.op_type, domain, opset)
+    first = 1 if domain else _WRITTEN_EARLY.get(node.op_type, 1)
+    schema = _schema(node.op_type, domain, max(opset, first))
     if schema is None:
         if onnx.defs.has(node.op_type, domain):
             raise ModelError(f"{node.op_type} does not exist in opset {opset}")

@@ -28,6 +28,7 @@ from graft.frontends.onnx.functions import (
     entered,
     function_body,
     instantiate,
+    opset_of,
     opset_versions,
     plain_domain,
     plain_name,
@@ -201,7 +202,7 @@ class Scope:
         """Lower one node on given operands."""
         self.builder.place = place
         domain = plain_domain(node.domain)
-        opset = self.opsets.get(domain)
+        opset = opset_of(domain, self.opsets)
         try:
             function = self.functions.get(called(node))
             if function is not None:

@@ -18,7 +18,7 @@ from graft.ir.graph import Value
 _SCORES = ("raw", "capped", "biased", "probabilities")  # by qk_matmul_output_mode
 
 
-def _apart(call: Call, x: Value, heads: int) -> Value:
+def apart(call: Call, x: Value, heads: int) -> Value:
     """[batch, length, heads * size] -> [batch, length, heads, size]."""
     if heads < 1:
         call.fail(f"the number of heads is {heads}")
@@ -29,19 +29,19 @@ def _apart(call: Call, x: Value, heads: int) -> Value:
     return call.op("reshape", x, shape=[0, 0, heads, size])
 
 
-def _split_heads(call: Call, x: Value, heads: int) -> Value:
+def split_heads(call: Call, x: Value, heads: int) -> Value:
     """[batch, length, heads * size] -> [batch, heads, length, size]."""
-    return call.op("transpose", _apart(call, x, heads), axes=[0, 2, 1, 3])
+    return call.op("transpose", apart(call, x, heads), axes=[0, 2, 1, 3])
 
 
-def _merge_heads(call: Call, x: Value) -> Value:
+def merge_heads(call: Call, x: Value) -> Value:
     """[batch, heads, length, size] -> [batch, length, heads * size]."""
     moved = call.op("transpose", x, axes=[0, 2, 1, 3])
     merged = -1 if moved.shape is None else product(moved.shape[2:])
     return call.op("reshape", moved, shape=[0, 0, merged if isinstance(merged, int) else -1])
 
 
-def _extent(call: Call, x: Value, axis: int) -> Value:
+def extent(call: Call, x: Value, axis: int) -> Value:
     """An extent as an int64 scalar."""
     return call.op("take", call.op("shape_of", x), call.constant(np.int64(axis)), axis=0)
 
@@ -50,9 +50,9 @@ def _positions(call: Call, query: Value) -> tuple[Value | None, Value | None]:
     """(how many keys are real in each batch, at which of them the queries start)."""
     past_key, lengths = call.optional(4), call.optional(6)
     if past_key is not None:
-        return None, _extent(call, past_key, 2)
+        return None, extent(call, past_key, 2)
     if lengths is not None:
-        return lengths, call.op("subtract", lengths, _extent(call, query, 2))
+        return lengths, call.op("subtract", lengths, extent(call, query, 2))
     return None, None
 
 
@@ -65,7 +65,7 @@ def _mask(call: Call, mask: Value, key: Value, dtype: DType) -> Value:
     rank = call.rank(mask)
     if not rank or (mask.shape and key.shape and provably_equal(mask.shape[-1], key.shape[2])):
         return mask
-    missing = call.op("subtract", _extent(call, key, 2), _extent(call, mask, rank - 1))
+    missing = call.op("subtract", extent(call, key, 2), extent(call, mask, rank - 1))
     widths = (call.constant(np.zeros(1, np.int64)), call.op("expand_dims", missing, axes=[0]))
     hidden = call.scalar(False if mask.dtype is DType.BOOL else -np.inf, mask)
     return call.op("nn.pad", mask, hidden, call.op("concatenate", *widths, axis=0), axes=[-1])
@@ -83,8 +83,8 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
     is_merged = call.rank(query) == 3
     if is_merged:
         heads, kv_heads = call.int("q_num_heads"), call.int("kv_num_heads")
-        query = _split_heads(call, query, heads)
-        key, value = _split_heads(call, key, kv_heads), _split_heads(call, value, kv_heads)
+        query = split_heads(call, query, heads)
+        key, value = split_heads(call, key, kv_heads), split_heads(call, value, kv_heads)
     for x, what in ((query, "query"), (key, "key"), (value, "value")):
         if x.shape is not None and len(x.shape) != 4:
             call.fail(f"the {what} has rank {len(x.shape)}, not 4")
@@ -109,7 +109,7 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
         **_softmax_dtype(call),
         **({"scores": _stage(call)} if call.wants(3) else {}),
     )
-    result = _merge_heads(call, results[0]) if is_merged else results[0]
+    result = merge_heads(call, results[0]) if is_merged else results[0]
     return (result, key, value, *results[1:])
 
 
@@ -158,17 +158,17 @@ def _linear_attention(call: Call) -> tuple[Value, ...]:
         if wanted != (operand is not None):
             call.fail(f"update_rule '{rule}' {'wants' if wanted else 'takes no'} {name}")
     heads, kv_heads = call.int("q_num_heads"), call.int("kv_num_heads")
-    query = _split_heads(call, call.input(0), heads)
-    key, value = (_split_heads(call, call.input(i), kv_heads) for i in (1, 2))
+    query = split_heads(call, call.input(0), heads)
+    key, value = (split_heads(call, call.input(i), kv_heads) for i in (1, 2))
     if decay is not None:
-        decay = _split_heads(call, decay, kv_heads)
+        decay = split_heads(call, decay, kv_heads)
     if beta is not None:
         beta = call.op("expand_dims", call.op("transpose", beta, axes=[0, 2, 1]), axes=[3])
     scale = call.float("scale", 0.0) or None
     result, state = call.ops(
         "nn.linear_attention", query, key, value, call.optional(3), decay, beta, scale=scale
     )
-    return _merge_heads(call, result), state
+    return merge_heads(call, result), state
 
 
 @lowers("RotaryEmbedding")
@@ -176,7 +176,7 @@ def _rotary_embedding(call: Call) -> Value:
     x = call.input(0)
     is_merged = call.rank(x) == 3
     if is_merged:
-        x = _apart(call, x, call.int("num_heads", 0))
+        x = apart(call, x, call.int("num_heads", 0))
     cosine, sine = (_of_positions(call, position, is_merged) for position in (1, 2))
     dim = call.int("rotary_embedding_dim", 0)
     if not dim:
@@ -213,7 +213,7 @@ def _rotated(call: Call, x: Value, cosine: Value, sine: Value) -> Value:
             for i in (0, 1)
         )
     else:
-        half = call.op("divide", _extent(call, x, 3), call.constant(np.int64(2)))
+        half = call.op("divide", extent(call, x, 3), call.constant(np.int64(2)))
         half = call.op("expand_dims", half, axes=[0])
         sizes = call.op("concatenate", half, half, axis=0)
         first, second = call.ops("split", x, sizes, axis=3)

@@ -76,17 +76,17 @@ def _matmul_integer(call: Call) -> Value:
     a, b = call.input(0), call.input(1)
     a_zero, b_zero = call.optional(2), call.optional(3)
     if a_zero is not None and call.rank(a) > 1:
-        a_zero = _per_row(call, a_zero)
-    wide_a = _centred(call, a, a_zero, DType.INT32)
-    return matmul(call, wide_a, _centred(call, b, b_zero, DType.INT32))
+        a_zero = per_row(call, a_zero)
+    wide_a = centred(call, a, a_zero, DType.INT32)
+    return matmul(call, wide_a, centred(call, b, b_zero, DType.INT32))
 
 
-def _per_row(call: Call, parameter: Value) -> Value:
+def per_row(call: Call, parameter: Value) -> Value:
     """A parameter that broadcasts against a matrix's rows, where it is a list of one per row."""
     return call.op("expand_dims", parameter, axes=(1,)) if call.rank(parameter) == 1 else parameter
 
 
-def _centred(call: Call, value: Value, zero_point: Value | None, dtype: DType) -> Value:
+def centred(call: Call, value: Value, zero_point: Value | None, dtype: DType) -> Value:
     """What a quantised value stands for, but for the scale; no difference overflows."""
     wide = cast_to(call, value, dtype)
     if zero_point is None:
@@ -111,9 +111,9 @@ def _qlinear_matmul(call: Call) -> Value:
     real_dtype = DType.FLOAT32
     integers = a.dtype.is_integer and b.dtype.is_integer
     dtype = DType.INT32 if integers else real_dtype
-    centred = _centred(call, a, _per_row(call, a_zero), dtype), _centred(call, b, b_zero, dtype)
-    sums = cast_to(call, matmul(call, *centred), real_dtype)
-    scales = [cast_to(call, v, real_dtype) for v in (_per_row(call, a_scale), b_scale, y_scale)]
+    parts = centred(call, a, per_row(call, a_zero), dtype), centred(call, b, b_zero, dtype)
+    sums = cast_to(call, matmul(call, *parts), real_dtype)
+    scales = [cast_to(call, v, real_dtype) for v in (per_row(call, a_scale), b_scale, y_scale)]
     real = call.op("multiply", sums, call.op("multiply", *scales[:2]))
     y_scale, y_zero = _per_tensor(call, scales[2]), _per_tensor(call, y_zero)
     quantized = call.op("qnn.quantize", real, y_scale, y_zero, dtype=y_zero.dtype)

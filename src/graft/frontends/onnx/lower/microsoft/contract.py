@@ -1,0 +1,108 @@
+"""How the operators of `com.microsoft` are declared: operands, attributes, and shared lowerings.
+
+ONNX has no schemas of that domain, so each lowering says itself which operands and attributes its
+operator has; anything else in a node is an error instead of being overlooked. Many of these
+operators are one of ONNX's own with something added: `main` lowers that part as ONNX's lowering
+does, at a fixed version of its rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx
+
+from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.registry import LOWERINGS, Lowering, lowers
+from graft.ir.graph import Value
+
+DOMAIN = "com.microsoft"
+
+# The version of ONNX's rules that the shared lowerings follow, whatever the model imports.
+RULES = 21
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Names of operands, how many of them have to be there, and names of attributes."""
+
+    required: frozenset[int]
+    names: tuple[str, ...]
+    variadic: bool
+    attributes: frozenset[str]
+
+    @staticmethod
+    def parse(operands: str, attributes: str) -> Signature:
+        """From words: "A B C?" has an optional third operand, "A rest*" any number of others."""
+        words = operands.split()
+        required = frozenset(i for i, word in enumerate(words) if word[-1] not in "?*")
+        names = tuple(word.rstrip("?*") for word in words)
+        return Signature(required, names, operands.endswith("*"), frozenset(attributes.split()))
+
+    def check(self, call: Call) -> None:
+        """Refuse operands and attributes that the operator does not have, or lacks."""
+        op_type, count = call.node.op_type, len(call.inputs)
+        if count > len(self.names) and not self.variadic:
+            call.fail(f"{op_type} takes {len(self.names)} operands at most, has {count}")
+        for position in sorted(self.required):
+            if call.optional(position) is None:
+                call.fail(f"{op_type} lacks its operand '{self.names[position]}'")
+        for attribute in call.node.attribute:
+            if attribute.name not in self.attributes:
+                call.fail(f"{op_type} has no attribute '{attribute.name}'")
+
+
+def lowers_microsoft(
+    op_type: str, operands: str, attributes: str = "", domain: str = DOMAIN
+) -> Callable[[Lowering], Lowering]:
+    """Register the decorated function for an operator with these operands and attributes."""
+    signature = Signature.parse(operands, attributes)
+
+    def register(function: Lowering) -> Lowering:
+        def checked(call: Call) -> Value | tuple[Value | None, ...]:
+            signature.check(call)
+            return function(call)
+
+        lowers(op_type, domain=domain)(checked)
+        return function
+
+    return register
+
+
+def main(call: Call, op_type: str, *operands: Value | None, **attributes: Any) -> Value:
+    """Lower an operator of ONNX's own; its first result."""
+    return main_results(call, op_type, *operands, **attributes)[0]
+
+
+def main_results(
+    call: Call, op_type: str, *operands: Value | None, rules: int = RULES, **attributes: Any
+) -> tuple[Value, ...]:
+    """Lower an operator of ONNX's own, as opset `rules` has it."""
+    node = onnx.helper.make_node(op_type, [], [""], **attributes)
+    return _all(LOWERINGS.get(op_type)(Call(node, operands, call.scope, rules, call.place)))
+
+
+def main_alike(call: Call, op_type: str, *operands: Value | None) -> tuple[Value, ...]:
+    """Lower an operator of ONNX's own that has the same attributes as this call's."""
+    return _all(LOWERINGS.get(op_type)(replace(call, inputs=operands, opset=RULES)))
+
+
+def _all(results: Value | tuple[Value | None, ...]) -> tuple[Value, ...]:
+    if isinstance(results, tuple):
+        return results  # type: ignore[return-value]
+    return (results,)
+
+
+def refuse_attribute(call: Call, name: str, neutral: Any, hint: str = "") -> None:
+    """Refuse an attribute that asks for more than is served."""
+    value = call.attribute(name, neutral)
+    if value != neutral:
+        call.unsupported(f"{call.node.op_type} with {name}={value} is not supported", hint)
+
+
+def refuse_operand(call: Call, position: int, name: str) -> None:
+    """Refuse an operand that asks for more than is served."""
+    if call.optional(position) is not None:
+        call.unsupported(f"{call.node.op_type} with the operand '{name}' is not supported")

@@ -1,0 +1,56 @@
+"""Operators that ONNX has taken over since, or has in all but name."""
+
+from __future__ import annotations
+
+from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.lower.microsoft.contract import lowers_microsoft, main, main_alike
+from graft.ir.graph import Value
+
+
+@lowers_microsoft("Trilu", "X k?", "upper")
+def _trilu(call: Call) -> Value:
+    return main_alike(call, "Trilu", *call.inputs)[0]
+
+
+@lowers_microsoft("GatherND", "data indices")
+def _gather_nd(call: Call) -> Value:
+    return main_alike(call, "GatherND", *call.inputs)[0]
+
+
+@lowers_microsoft("GridSample", "X Grid", "align_corners mode padding_mode")
+def _grid_sample(call: Call) -> Value:
+    return main_alike(call, "GridSample", *call.inputs)[0]
+
+
+@lowers_microsoft("Pad", "data pads value?", "mode")
+def _pad(call: Call) -> Value:
+    """The amounts may have a first axis of extent 1, the value an axis of its own."""
+    pads, value = call.op("reshape", call.input(1), shape=(-1,)), call.optional(2)
+    fill = None if value is None else call.op("reshape", value, shape=())
+    return main_alike(call, "Pad", call.input(0), pads, fill)[0]
+
+
+@lowers_microsoft("Range", "start limit delta?")
+def _range(call: Call) -> Value:
+    start, limit, delta = call.input(0), call.input(1), call.optional(2)
+    step = call.scalar(1, start) if delta is None else delta
+    operands = (call.op("reshape", value, shape=()) for value in (start, limit, step))
+    return main(call, "Range", *operands)
+
+
+@lowers_microsoft("ExpandDims", "X axis")
+def _expand_dims(call: Call) -> Value:
+    axis = call.concrete(call.input(1))
+    if axis is None or axis.size != 1:
+        call.unsupported("ExpandDims wants to know its axis")
+    return call.op("expand_dims", call.input(0), axes=(int(axis.reshape(-1)[0]),))
+
+
+@lowers_microsoft("CDist", "A B", "metric")
+def _cdist(call: Call) -> Value:
+    """Distances of all rows of one matrix from all rows of another."""
+    metric = call.string("metric", "sqeuclidean")
+    if metric not in ("sqeuclidean", "euclidean"):
+        call.unsupported(f"CDist by the metric '{metric}'")
+    squares = call.op("ml.squared_distance", call.input(0), call.input(1))
+    return squares if metric == "sqeuclidean" else call.op("sqrt", squares)

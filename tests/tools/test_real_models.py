@@ -1,0 +1,133 @@
+"""How outputs are compared, how inputs are drawn, and what becomes of models good and bad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from real_models import Outcome, found_models, in_own_process, outcome_of, table
+from real_models_compare import agreement
+from real_models_inputs import feeds, is_open, vocabulary
+
+ONE = np.array([1.0, 2.0, -1000.0], np.float32)
+
+
+def compared(expected: Any, actual: Any) -> str:
+    return agreement(["y"], [expected], [actual]).difference
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "difference"),
+    [
+        (ONE, ONE * np.float32(1.0005), ""),
+        (ONE, ONE + np.float32(0.05), ""),  # little beside the largest
+        (ONE, ONE + np.float32(0.5), "y: 2 of 3 differ, by 5.0e-04 of the largest"),
+        (ONE, ONE[:2], "y: shape (2,) instead of (3,)"),
+        (ONE, ONE.astype(np.float64), "y: float64 instead of float32"),
+        (np.array([1, 2]), np.array([1, 3]), "y: 1 of 2 differ"),
+        (np.array(["a"]), np.array(["a"]), ""),
+        (np.array([np.nan, 1]), np.array([np.nan, 1]), ""),
+        (np.array([np.inf, 1]), np.array([-np.inf, 1]), "y: infinities or NaNs elsewhere"),
+        (ONE, ONE * np.float32(np.nan), "y: infinities or NaNs where there were numbers"),
+        (np.zeros((0, 3)), np.zeros((0, 3)), ""),
+        (np.zeros(3), np.zeros(3), ""),
+        ([ONE, ONE], [ONE, ONE * 2], "y: [1]: 3 of 3 differ, by 1.0e+00 of the largest"),
+        ([ONE], [ONE, ONE], "y: 2 outputs instead of 1"),
+        ({1: 0.5}, {1: 0.5}, ""),
+        ({1: 0.5}, {2: 0.5}, "y: another map"),
+    ],
+)
+def test_agreement(expected: Any, actual: Any, difference: str) -> None:
+    assert compared(expected, actual) == difference
+
+
+def test_the_first_difference_is_named_and_the_largest_error_told() -> None:
+    found = agreement(["a", "b", "c"], [ONE, ONE, ONE], [ONE, ONE * 2, ONE * 3])
+    assert found.difference.startswith("b: ")
+    assert found.error == pytest.approx(2)
+    assert agreement(["a"], [ONE], []).difference == "0 outputs instead of 1"
+
+
+@dataclass(frozen=True)
+class Argument:
+    name: str
+    shape: Sequence[Any]
+    type: str = "tensor(float)"
+
+
+def words() -> onnx.ModelProto:
+    """Embeddings of five words, found through a cast."""
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.INT32),
+        helper.make_node("Gather", ["table", "ids"], ["y"], name="lookup"),
+    ]
+    inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    table_of_five = numpy_helper.from_array(np.eye(5, dtype=np.float32), "table")
+    graph = helper.make_graph(nodes, "words", inputs, outputs, [table_of_five])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_inputs_are_sensible() -> None:
+    model = words()
+    arguments = [
+        Argument("image", ["N", 3, "H", "W"]),
+        Argument("audio", ["N", "samples"]),
+        Argument("sr", [], "tensor(int64)"),
+        Argument("state", [2, "N", 8]),
+        Argument("attention_mask", ["N", "length"], "tensor(int64)"),
+        Argument("input_ids", ["N", "length"], "tensor(int64)"),
+        Argument("token_type_ids", ["N", "length"], "tensor(int64)"),
+    ]
+    assert is_open(arguments)
+    shapes = set()
+    for turn in range(3):
+        drawn = feeds(model, arguments, turn)
+        assert drawn["image"].shape[:2] == (1, 3)
+        assert 0 <= drawn["image"].min() < drawn["image"].max() <= 1
+        assert -1 <= drawn["audio"].min() < 0 < drawn["audio"].max() <= 1
+        assert drawn["sr"].item() == 16000
+        assert not drawn["state"].any()
+        assert drawn["attention_mask"].all()
+        assert drawn["input_ids"].shape == drawn["attention_mask"].shape
+        assert 0 <= drawn["input_ids"].min() <= drawn["input_ids"].max() < 5
+        assert drawn["token_type_ids"].max() <= 1
+        shapes.add((drawn["image"].shape, drawn["audio"].shape, drawn["input_ids"].shape))
+    assert len(shapes) == 3
+    assert vocabulary(model, "another") == 100
+    with pytest.raises(ValueError, match="'text' of tensor"):
+        feeds(model, [Argument("text", [1], "tensor(string)")], 0)
+
+
+def test_models_are_found_and_run(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "er"
+    folder.mkdir(parents=True)
+    onnx.save(words(), folder / "words.onnx")
+    (tmp_path / "broken.onnx").write_bytes(b"nothing")
+    paths = found_models([tmp_path, tmp_path / "broken.onnx"])
+    assert [path.name for path in paths] == ["broken.onnx", "words.onnx"]
+    bad, good = (outcome_of(path) for path in paths)
+    assert bad.verdict.startswith("ONNX Runtime refuses it")
+    assert not bad.is_good
+    assert (good.verdict, good.sizes, good.nodes) == ("same", 3, 2)
+    assert good.native + good.evaluated > 0
+    assert good.graft_seconds > 0
+    lines = table([good, bad])
+    assert len({line.count("|") for line in lines[:4]}) == 1
+    assert lines[-1] == "Of 2 models, 1 give the same and 0 are close."
+
+
+def test_a_process_that_dies_or_takes_forever_is_an_outcome(tmp_path: Path) -> None:
+    path = tmp_path / "words.onnx"
+    onnx.save(words(), path)
+    assert in_own_process(path, timeout=0.001).verdict == "took more than 0.001 s"
+    assert in_own_process(tmp_path / "missing.onnx", 120).verdict.startswith("ONNX Runtime refuses")
+    assert in_own_process(path, timeout=120).verdict == "same"
+    assert Outcome("m").row()[0] == "m"

@@ -1,0 +1,115 @@
+"""What a real model is fed with: inputs as ONNX Runtime declares them in, sensible arrays out.
+
+Names and types tell most: images are in 0..1, sounds in -1..1, tokens within the vocabulary, states
+zero, masks one, sample rates 16000. Extents that the model leaves open get a few sizes in turn, the
+same for the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+SIZES = 3  # rounds of extents for models that leave some open
+
+_EDGES = (64, 96, 160)  # of images; whole multiples of 32 suit networks that halve five times
+_LENGTHS = (16, 37, 64)  # of sequences
+_BATCH = 1
+_CHANNELS = 3
+_SAMPLES = 512  # of sound
+
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+}
+_RATE = re.compile(r"^(sr|rate|sample_?rate)$", re.IGNORECASE)
+_STATE = re.compile(r"(^|_)(state|hidden|cache|past|h|c|h0|c0|hn|cn)(_|$|\d)", re.IGNORECASE)
+_MASK = re.compile(r"mask", re.IGNORECASE)
+_KIND = re.compile(r"(token_)?type|segment", re.IGNORECASE)
+_SOUND = re.compile(r"audio|sound|wave|signal|speech|pcm", re.IGNORECASE)
+
+
+def feeds(model: onnx.ModelProto, arguments: Sequence[Any], turn: int) -> dict[str, Any]:
+    """Inputs for one turn; `arguments` have a name, a shape and a type, as sessions give them."""
+    random = np.random.default_rng(turn)
+    chosen: dict[str, int] = {}
+    found = {}
+    for argument in arguments:
+        if argument.type not in _DTYPES:
+            raise ValueError(f"no rule draws the input '{argument.name}' of {argument.type}")
+        shape = tuple(
+            extent if isinstance(extent, int) else _open_extent(argument, axis, turn, chosen)
+            for axis, extent in enumerate(argument.shape)
+        )
+        found[argument.name] = _drawn(model, argument, shape, random)
+    return found
+
+
+def is_open(arguments: Sequence[Any]) -> bool:
+    """Whether any extent is left open."""
+    return any(not isinstance(extent, int) for a in arguments for extent in a.shape)
+
+
+def _open_extent(argument: Any, axis: int, turn: int, chosen: dict[str, int]) -> int:
+    """An extent for an axis; one that has a name gets the same everywhere."""
+    name = argument.shape[axis]
+    size = _size_of(argument, axis, turn)
+    return chosen.setdefault(name, size) if isinstance(name, str) and name else size
+
+
+def _size_of(argument: Any, axis: int, turn: int) -> int:
+    rank = len(argument.shape)
+    if axis == 0:
+        return _BATCH
+    if rank == 4 and argument.type in ("tensor(float)", "tensor(uint8)"):
+        fixed = [extent for extent in argument.shape[1:] if isinstance(extent, int)]
+        if axis == 1 and not fixed:
+            return _CHANNELS
+        return _EDGES[turn % len(_EDGES)]
+    if _SOUND.search(argument.name):
+        return _SAMPLES * (turn + 1)
+    return _LENGTHS[turn % len(_LENGTHS)]
+
+
+def _drawn(model: onnx.ModelProto, argument: Any, shape: tuple[int, ...], random: Any) -> Any:
+    name, dtype = argument.name, np.dtype(_DTYPES[argument.type])
+    if _RATE.search(name):
+        return np.full(shape, 16000, dtype)
+    if _STATE.search(name):
+        return np.zeros(shape, dtype)
+    if _MASK.search(name):
+        return np.ones(shape, dtype)
+    if dtype.kind == "f":
+        is_image = len(shape) == 4 and not _SOUND.search(name)
+        return random.uniform(0 if is_image else -1, 1, shape).astype(dtype)
+    if dtype.kind == "b":
+        return random.integers(0, 2, shape).astype(dtype)
+    if dtype == np.uint8:
+        return random.integers(0, 256, shape).astype(dtype)
+    limit = 2 if _KIND.search(name) else vocabulary(model, name)
+    return random.integers(0, limit, shape).astype(dtype)
+
+
+def vocabulary(model: onnx.ModelProto, name: str) -> int:
+    """How many rows the smallest table has that an input selects from; 100 if there is none."""
+    rows = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if tensor.dims}
+    names = {name}
+    found = []
+    for node in model.graph.node:
+        if node.op_type in ("Cast", "Identity", "Unsqueeze", "Reshape") and names & {
+            *node.input[:1]
+        }:
+            names.update(node.output)
+        if node.op_type == "Gather" and node.input[1] in names and node.input[0] in rows:
+            found.append(rows[node.input[0]])
+    return int(min(found, default=100))
