@@ -70,13 +70,13 @@ PINS = ["exp=any", "concat*=any"]
 
 def test_an_accelerator_runs_its_region_at_any_size(backend: Elastic) -> None:
     module = graft.compile(doubled(), "any", pins=PINS)
-    assert module.placement.nodes == {"any": 2, "reference": 1}
+    assert module.placement.nodes == {"host": 1, "any": 2}
     backend.seen.clear()
     for n in (4, 0, 1):
         x = np.random.default_rng(n).standard_normal((n, 3), dtype=np.float32)
         np.testing.assert_allclose(module.run(None, {"x": x})[0], meaning(x), rtol=1e-5)
     assert backend.seen == [(4, 3), (0, 3), (1, 3)]
-    assert list(module.placement.reasons) == ["sigmoid"]
+    assert module.placement.reasons == {}
 
 
 def test_the_host_stands_in(backend: Elastic) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, evaluate_dim, substitute
+from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, substitute
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError, GraftError, InternalError, Place, TypeRuleError
 from graft.ir.attrs import Attrs, bind_attrs
@@ -24,27 +24,14 @@ from graft.ir.types import OptionalType, SequenceType, TensorType, Type
 Data = Any
 Symbols = dict[str, int]
 Observer = Callable[[Node, Sequence[Data]], None]
-OpRunner = Callable[[Op, Attrs, Sequence[Data]], tuple[Data, ...]]
 
 
-def run_op(op: Op, attrs: Attrs, operands: Sequence[Data]) -> tuple[Data, ...]:
-    """One operator on its operands."""
-    result = op.evaluate(attrs, *operands, *op.absent(len(operands)))
-    return result if isinstance(result, tuple) else (result,)
-
-
-def evaluate(
-    graph: Graph,
-    inputs: Sequence[Data],
-    observe: Observer | None = None,
-    run: OpRunner = run_op,
-) -> list[Data]:
-    """Run the graph on its inputs, in order; `observe` sees each node with its results. `run` is
-    what runs an operator of the graph itself, if not its meaning."""
+def evaluate(graph: Graph, inputs: Sequence[Data], observe: Observer | None = None) -> list[Data]:
+    """Run the graph on its inputs, in order; `observe` sees each node with its results."""
     try:
         for value, data in zip(graph.inputs, inputs, strict=False):
             _check_elements(value, value.type, data)
-        return run_graph(graph, inputs, observe, run)
+        return run_graph(graph, inputs, observe)
     except GraftError as error:
         sources = (node.place.source for node in graph.nodes if node.place is not None)
         raise error.at(Place(next(sources, ""), graph.name, "graph")) from error.__cause__
@@ -67,12 +54,7 @@ def _check_elements(value: Value, type_: Type, data: Data) -> None:
             _check_elements(value, type_.element, item)
 
 
-def run_graph(
-    graph: Graph,
-    inputs: Sequence[Data],
-    observe: Observer | None = None,
-    run: OpRunner = run_op,
-) -> list[Data]:
+def run_graph(graph: Graph, inputs: Sequence[Data], observe: Observer | None = None) -> list[Data]:
     """As `evaluate`, for a nested graph: inputs that do not fit are its node's mistake."""
     if len(inputs) != len(graph.inputs):
         raise EvaluationError(f"{graph.name} takes {len(graph.inputs)} inputs, has {len(inputs)}")
@@ -82,7 +64,7 @@ def run_graph(
         values[value] = _checked(value, data, symbols, EvaluationError)
     with np.errstate(all="ignore"):
         for node, finished in zip(graph.nodes, graph.last_reads, strict=True):
-            results = _run_node(node, values, symbols, run)
+            results = _run_node(node, values, symbols)
             values.update(zip(node.outputs, results, strict=True))
             if observe is not None:
                 observe(node, results)
@@ -91,13 +73,19 @@ def run_graph(
     return [values[value] for value in graph.outputs]
 
 
-def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols, run: OpRunner) -> list[Data]:
+def run_op(op: Op, attrs: Attrs, operands: Sequence[Data]) -> tuple[Data, ...]:
+    """One operator on its operands."""
+    result = op.evaluate(attrs, *operands, *op.absent(len(operands)))
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols) -> list[Data]:
     operands = [None if value is None else values[value] for value in node.inputs]
     try:
         _refuse_absurd_sizes(node, symbols)
         attrs = bind_attrs(node.attrs, symbols)
         _check_operands(node, attrs, operands)
-        results = run(node.op, attrs, operands)
+        results = run_op(node.op, attrs, operands)
     except GraftError as error:
         raise error.at(node.place) from error.__cause__
     except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError) as error:
@@ -111,16 +99,6 @@ def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols, run: OpRu
         ]
     except GraftError as error:
         raise error.at(node.place) from error.__cause__
-
-
-def result_shapes(graph: Graph, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
-    """The shapes of a graph's results, which those of its inputs have to decide."""
-    symbols: Symbols = {}
-    for value, array in zip(graph.inputs, inputs, strict=True):
-        _checked(value, array, symbols, EvaluationError)
-    return [
-        tuple(evaluate_dim(dim, symbols) for dim in value.shape or ()) for value in graph.outputs
-    ]
 
 
 def _check_operands(node: Node, attrs: Attrs, operands: Sequence[Data]) -> None:

@@ -1,24 +1,17 @@
-"""A graph in, a callable out that evaluates it node by node with each operator's NumPy meaning.
-
-Regions of other backends in it are run by these."""
+"""A graph in, a callable out that evaluates it node by node with each operator's NumPy meaning."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Runner
-from graft.ir.attrs import Attrs
-from graft.ir.evaluate import Data, evaluate, result_shapes, run_op
-from graft.ir.graph import Graph, Node
-from graft.ir.op import Op
-from graft.ops.composite import RegionAttrs
-from graft.runtime.regions import deliver
+from graft.ir.evaluate import Data, evaluate
+from graft.ir.graph import Graph
 
 
 class ReferenceBackend(Backend):
@@ -39,29 +32,16 @@ class ReferenceBackend(Backend):
 
 
 class ReferenceProgram:
-    """A graph that runs on the reference evaluator; safe to call from several threads.
+    """A graph that runs on the reference evaluator; safe to call from several threads."""
 
-    `regions` runs what is left to other backends, by label, on arrays in the host's memory."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        reason: str = "the reference backend was asked for",
-        regions: Mapping[str, Runner] | None = None,
-    ) -> None:
+    def __init__(self, graph: Graph, reason: str = "the reference backend was asked for") -> None:
         self._graph = graph
         self._reason = reason
-        self._regions = regions or {}
 
     @property
     def reference_nodes(self) -> dict[str, str]:
-        """All nodes that no other backend runs, with the reason why they are here."""
-        own = [node for node in self._graph.nodes if not self._is_region(node)]
-        nodes = replace(self._graph, nodes=tuple(own)).walk()
-        return {node.output.name: self._reason for node in nodes if node.outputs}
-
-    def _is_region(self, node: Node) -> bool:
-        return node.op.name == "region" and node.attrs.label in self._regions
+        """All nodes, with the reason why they are here."""
+        return {node.output.name: self._reason for node in self._graph.walk() if node.outputs}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Refused: a file holds native code."""
@@ -74,17 +54,4 @@ class ReferenceProgram:
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
     ) -> list[Data]:
         """Run; the caller copies results to where they are wanted."""
-        return evaluate(self._graph, inputs, run=self._run)
-
-    def _run(self, op: Op, attrs: Attrs, operands: Sequence[Data]) -> tuple[Data, ...]:
-        if not isinstance(attrs, RegionAttrs) or attrs.label not in self._regions:
-            return run_op(op, attrs, operands)
-        shapes = result_shapes(attrs.body, operands)
-        outputs = [
-            np.empty(shape, value.dtype.numpy)
-            for shape, value in zip(shapes, attrs.body.outputs, strict=True)
-        ]
-        region = self._regions[attrs.label]
-        results = region([np.ascontiguousarray(array) for array in operands], outputs)
-        deliver(results, outputs, attrs.label)
-        return tuple(outputs)
+        return evaluate(self._graph, inputs)
