@@ -119,6 +119,13 @@ def test_neighbours_that_differ_meet_at_home() -> None:
     same(graph, after, 4e-3)
 
 
+def test_who_wishes_for_nothing_gets_what_the_graph_has() -> None:
+    graph = chain("exp", "nn.relu")
+    after = parted(graph, {"one": NHWC, "plain": Limits()}, ("one", [0]), ("plain", [1]))
+    assert names(after) == ["layout_transform", "region", "layout_transform", "region"]
+    same(graph, after)
+
+
 def test_what_several_read_is_converted_once() -> None:
     """Two regions and the host read one value, which a region made; it is an output, too."""
     build = Builder()

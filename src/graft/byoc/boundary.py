@@ -124,6 +124,7 @@ class _Border:
         known = self.forms[value]
         if form not in known:
             self.at_home(value)
+        if form not in known:
             known[form] = _formed(value, form, self.names)
             self.nodes += _brought(value, form, known[form], self.names)
         return known[form]
