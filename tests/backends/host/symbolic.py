@@ -80,8 +80,19 @@ def kernel_of(graph: Graph, target: Target) -> Kernel | Refusal:
     return kernel_for(group, stores, target)
 
 
-def check(build: Build, *bindings: Binding, low: float = -4.0, high: float = 4.0) -> Kernel:
-    """One kernel agrees with the evaluator at all these sizes, with one thread and two."""
+Draw = Callable[[Value], Array]
+
+
+def check(
+    build: Build,
+    *bindings: Binding,
+    low: float = -4.0,
+    high: float = 4.0,
+    draw: Draw | None = None,
+) -> Kernel:
+    """One kernel agrees with the evaluator at all these sizes, with one thread and two.
+
+    `draw` makes the inputs where random numbers between two will not do."""
     target, whole = host_target(), graph_of(build, {})
     kernel = kernel_of(whole, target)
     assert isinstance(kernel, Kernel), kernel
@@ -89,7 +100,8 @@ def check(build: Build, *bindings: Binding, low: float = -4.0, high: float = 4.0
     code = load(function, object_code(function, target))
     for binding in bindings:
         static = graph_of(build, binding)
-        numbers = [_numbers(value, low, high) for value in static.inputs]
+        drawn = draw or (lambda value: random_numbers(value, low, high))
+        numbers = [drawn(value) for value in static.inputs]
         wanted = evaluate(static, numbers)
         for threads in (1, 2):
             given = dict(zip(whole.inputs, numbers, strict=True))
@@ -124,7 +136,8 @@ def run(
     return outputs
 
 
-def _numbers(value: Value, low: float, high: float) -> Array:
+def random_numbers(value: Value, low: float, high: float) -> Array:
+    """Numbers between two for an input of static shape."""
     shape = tuple(dim for dim in value.shape or () if isinstance(dim, int))
     random = np.random.default_rng([*shape, len(value.name)])
     if value.dtype is DType.BOOL:

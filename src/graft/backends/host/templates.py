@@ -20,6 +20,7 @@ from graft.backends.host.kernels.pool import pool2d
 from graft.backends.host.kernels.reduce import reduce
 from graft.backends.host.kernels.rows import rows
 from graft.backends.host.kernels.softmax import softmax
+from graft.backends.host.kernels.topk import topk
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.storage import row_major
 from graft.ir.graph import Node
@@ -49,7 +50,7 @@ TEMPLATES: tuple[Template, ...] = (
 
 
 # Those that take any sizes, known or not.
-SYMBOLIC_TEMPLATES: tuple[Template, ...] = (joining,)
+SYMBOLIC_TEMPLATES: tuple[Template, ...] = (joining, topk)
 
 
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
@@ -58,7 +59,7 @@ def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     # Templates that compute element by element know nothing but the table of formulas, and none
     # of the hand-written ones knows extents that are not numbers.
     fits = _is_static(group) and all(map(has_scalar, pointwise))
-    hand_written = TEMPLATES if fits else SYMBOLIC_TEMPLATES
+    hand_written = (*(TEMPLATES if fits else ()), *SYMBOLIC_TEMPLATES)
     reasons: list[str] = []
     for template in (*hand_written, expression):
         made = template(group, stores, target)
