@@ -46,6 +46,24 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """A number that native code has found becomes what a symbol stands for."""
+
+    value: int
+    symbol: str
+    outputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trimming:
+    """As many of a value's first rows as the last of some numbers says: the same memory."""
+
+    value: int
+    counts: int
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One of two flows, by a condition; both take the captures and give the outputs."""
 
@@ -91,7 +109,7 @@ class Sweep:
     place: Place = NOWHERE
 
 
-FlowStep = Stretch | Evaluation | Choice | Repetition | Sweep
+FlowStep = Stretch | Evaluation | Reading | Trimming | Choice | Repetition | Sweep
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +143,10 @@ def reads(step: FlowStep) -> tuple[int, ...]:
             return step.inputs
         case Evaluation():
             return tuple(number for number in step.inputs if number is not None)
+        case Reading():
+            return (step.value,)
+        case Trimming():
+            return (step.value, step.counts)
         case Choice():
             return (step.condition, *step.captures)
         case Repetition():

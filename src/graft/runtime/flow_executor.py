@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from graft.runtime.flow import (
     Flow,
     FlowStep,
     Kind,
+    Reading,
     Repetition,
     Stretch,
     Sweep,
+    Trimming,
 )
 from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
 from graft.runtime.program import Program, TensorSpec
@@ -70,6 +73,10 @@ class FlowExecutor:
                 return lambda values, symbols: bound([values[n] for n in step.inputs], symbols)
             case Evaluation():
                 return _evaluation(step, self._evaluators[step.function])
+            case Reading():
+                return partial(_read, step)
+            case Trimming():
+                return lambda values, _: [values[step.value][: int(values[step.counts][-1])]]
             case Choice():
                 branches = [inner(branch) for branch in step.branches]
                 return lambda values, symbols: branches[_flag(values[step.condition])](
@@ -125,6 +132,13 @@ def _evaluation(
         return function(operands, symbols)
 
     return run
+
+
+def _read(step: Reading, values: list[Data], symbols: Symbols) -> Sequence[Data]:
+    number = int(values[step.value].item())
+    if symbols.setdefault(step.symbol, number) != number:
+        raise EvaluationError(f"{number} is found where {symbols[step.symbol]} are wanted")
+    return ()
 
 
 class _Bound:

@@ -43,6 +43,7 @@ class _Cutter:
         self._made = set(graph.inputs)
         self._made |= {n.output for n in graph.nodes if n.op.name == "constant"}
         self._known: set[str] = {*graph.input_symbols, *inherited}
+        self._promised: set[str] = set()
         self._is_native = is_native
 
     def pieces(self) -> list[Piece]:
@@ -53,13 +54,24 @@ class _Cutter:
             stretch = self._taken(self._fits)
             if stretch:
                 found.append(Piece(tuple(stretch), True, known))
-            singles = self._taken(lambda node: not self._fits(node), at_once=False)
+            self._promised = self._sizes_to_come()
+            singles = self._taken(self._stands_alone, at_once=False)
             found += [Piece((node,), False, known) for node in singles]
         return found
 
     def _fits(self, node: Node) -> bool:
         """Whether a node's sizes are all known."""
         return self._is_native(node) and needed_symbols(node) <= self._known
+
+    def _sizes_to_come(self) -> set[str]:
+        """Symbols that numbers are still going to be found for."""
+        sizes = (node.output for node in self._waiting if node.op.name == "sized")
+        return {name for value in sizes for name in bound_symbols(value.type)}
+
+    def _stands_alone(self, node: Node) -> bool:
+        """Whether a node is for itself, and not native as soon as some such symbol is known."""
+        awaits = not self._promised.isdisjoint(needed_symbols(node))
+        return not self._fits(node) and not (awaits and self._is_native(node))
 
     def _taken(self, wanted: Callable[[Node], bool], at_once: bool = True) -> list[Node]:
         """Waiting nodes that are wanted and have their operands; in a stretch, also from within.

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from graft.backends.host.cut import Piece, cut
+from graft.backends.host.measure import measured
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Unknown, evaluate_dim
 from graft.base.dtypes import DType
@@ -22,16 +23,18 @@ from graft.byoc.region import borders, region_graph
 from graft.ir.attrs import bind_attrs
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.types import TensorType, symbols_in
+from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.runtime.flow import (
     Choice,
     Evaluation,
     Flow,
     FlowStep,
     Kind,
+    Reading,
     Repetition,
     Stretch,
     Sweep,
+    Trimming,
 )
 from graft.runtime.flow_executor import Data, Evaluator
 from graft.runtime.program import Program
@@ -91,6 +94,7 @@ class _Builder:
     def __init__(
         self, graph: Graph, compiler: StretchCompiler, made: Made, around: frozenset[str]
     ) -> None:
+        graph = measured(graph, compiler.why_not)
         self._graph, self._compiler, self._made = graph, compiler, made
         mentioned = frozenset().union(*(symbols_in(value.type) for value in graph.inputs))
         self._inherited = (mentioned - graph.input_symbols) & around
@@ -143,6 +147,12 @@ class _Builder:
                 return self._repetition(node, piece.known)
             case "scan":
                 return self._sweep(node, piece.known)
+            case "sized":
+                (symbol,) = bound_symbols(node.output.type)
+                return Reading(self._number(node.args[0]), symbol)
+            case "trimmed":
+                rows, counts = self._numbered(node.args)
+                return Trimming(rows, counts, self._numbered(node.outputs))
         return self._evaluation(node, reasons[node] or "its size is known only from data")
 
     def _stretch(self, nodes: Sequence[Node]) -> Stretch:

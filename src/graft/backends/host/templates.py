@@ -16,10 +16,13 @@ from graft.backends.host.kernels.image_pointwise import image_pointwise
 from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.layer_norm import layer_norm
 from graft.backends.host.kernels.movement import movement
+from graft.backends.host.kernels.nonzero import nonzero
 from graft.backends.host.kernels.pool import pool2d
 from graft.backends.host.kernels.reduce import reduce
 from graft.backends.host.kernels.rows import rows
+from graft.backends.host.kernels.sizes import sizes
 from graft.backends.host.kernels.softmax import softmax
+from graft.backends.host.kernels.suppression import suppression
 from graft.backends.host.kernels.topk import topk
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.storage import row_major
@@ -50,7 +53,7 @@ TEMPLATES: tuple[Template, ...] = (
 
 
 # Those that take any sizes, known or not.
-SYMBOLIC_TEMPLATES: tuple[Template, ...] = (joining, topk)
+SYMBOLIC_TEMPLATES: tuple[Template, ...] = (joining, topk, nonzero, sizes, suppression)
 
 
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:

@@ -1,0 +1,174 @@
+"""Choosing boxes by score without those that overlap a better one too much, whatever the sizes.
+
+Every image and class is a job for itself: its scores become a heap, from which boxes come in order
+until enough are kept or none is left. A box is compared with a vector of kept ones at a time. When
+all jobs are done, one thread moves what they have kept together and counts it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernels.heap import Heap, Order
+from graft.backends.host.kernels.kept_boxes import Box, KeptBoxes
+from graft.backends.host.kernels.writing import (
+    Cell,
+    Writer,
+    as_long_as,
+    block,
+    let,
+    loop,
+    not_plain,
+    parallel,
+    store,
+    when,
+    with_memory,
+)
+from graft.backends.host.storage import shape_of
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.loop.build import Term, cast, load, maximum, minimum, term
+from graft.loop.ir import INDEX, Barrier, Buffer, Const, Stmt
+from graft.ops.measured import most_boxes
+from graft.rewrite.rule import Refusal
+
+
+def suppression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """The node for itself."""
+    refused = not_plain(group, stores, "vision.bounded_non_max_suppression")
+    if refused is not None:
+        return refused
+    return _Suppression(Writer(group, stores), target).kernel()
+
+
+def _wide(dtype: DType) -> DType:
+    return DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+
+
+class _Suppression:
+    """Writes the loops over jobs, over boxes by score, and over what was kept."""
+
+    def __init__(self, writer: Writer, target: Target) -> None:
+        self._writer, node = writer, writer.group.node
+        self._attrs = node.attrs
+        _, classes, count = shape_of(node.args[1])
+        self._classes, self._count = writer.dim(classes), writer.dim(count)
+        self._jobs = writer.dim(shape_of(node.args[1])[0] * classes)
+        self._most = writer.dim(most_boxes(node.attrs, node.args[0].tensor))
+        self._boxes, self._scores = writer.given(0), writer.given(1)
+        self._limits = [writer.operand(number) for number in (2, 3, 4)]
+        self._rows, self._counts = writer.result(0), writer.result(1)
+        order = Order(descending=True, nan_last=True)
+        self._heap = Heap.of(order, self._scores.dtype, self._count, first_on_top=True)
+        dtype = _wide(self._boxes.dtype)
+        self._kept = KeptBoxes(dtype, target.lanes(dtype), self._most, self._number(1, dtype))
+        self._left, self._found = Cell("left"), Cell("found")
+
+    def _number(self, which: int, dtype: DType) -> Term:
+        """A limit as the attributes or an operand say, rounded to float32 where it is no count."""
+        buffer: Buffer | None = self._limits[which]
+        attrs = self._attrs
+        given = (attrs.max_output_size, attrs.iou_threshold, attrs.score_threshold)[which]
+        if dtype is INDEX:
+            return term(given or 0) if buffer is None else cast(dtype, load(buffer, 0))
+        if buffer is None:
+            return Term(Const(float(np.float32(given or 0)), dtype))
+        return cast(dtype, cast(DType.FLOAT32, load(buffer, 0)))
+
+    def kernel(self) -> Kernel:
+        jobs = parallel("job", self._jobs, self._job)
+        jobs = with_memory(jobs, *self._heap.memory, *self._kept.memory, self._left, self._found)
+        gathered = parallel("only", 1, lambda _only: self._gathered())
+        return self._writer.kernel(block(jobs, Barrier(), gathered))
+
+    def _job(self, job: Term) -> Stmt:
+        left, found = self._left, self._found
+        limit = minimum(self._most, self._number(0, INDEX))
+
+        def chosen(most: Term) -> Stmt:
+            more = (left.value > 0) & (found.value < most)
+            return as_long_as(more, let("last", left.value - 1, partial(self._popped, job)))
+
+        def offered(at: Term) -> Stmt:
+            return let("score", load(self._scores, job * self._count + at), partial(taken, at))
+
+        def taken(at: Term, score: Term) -> Stmt:
+            entered = let(
+                "end",
+                left.value,
+                lambda end: block(self._heap.put(end, score, at), left.set(end + 1)),
+            )
+            if self._attrs.score_threshold is None and self._limits[2] is None:
+                return entered
+            dtype = _wide(score.dtype)
+            return when(cast(dtype, score) > self._number(2, dtype), entered)
+
+        return block(
+            left.set(0),
+            found.set(0),
+            loop("at", self._count, offered),
+            let("candidates", left.value, self._heap.build),
+            let("most", limit, chosen),
+            store(self._counts, job, found.value),
+        )
+
+    def _popped(self, job: Term, last: Term) -> Stmt:
+        """The best box that is left: kept, if it is far enough from all that are."""
+
+        def known(number: Term) -> Stmt:
+            first = (job // self._classes * self._count + number) * 4
+            return block(
+                self._left.set(last),
+                self._heap.taken("pop", last, last),
+                self._kept.corners(self._numbers(first), partial(compared, number)),
+            )
+
+        def compared(number: Term, box: Box) -> Stmt:
+            here = self._found.value
+            kept = block(
+                self._kept.add(box, here),
+                store(self._rows, (job * self._most + here) * 3 + 2, number),
+                self._found.set(here + 1),
+            )
+            return self._kept.unless_near(box, here, kept)
+
+        return let("number", self._heap.position(0), known)
+
+    def _numbers(self, first: Term) -> list[Term]:
+        """Least and greatest coordinate along the first axis, then along the second."""
+        dtype = _wide(self._boxes.dtype)
+        a, b, c, d = (cast(dtype, load(self._boxes, first + n)) for n in range(4))
+        if self._attrs.center_point_box:
+            return [a - c / 2.0, a + c / 2.0, b - d / 2.0, b + d / 2.0]
+        return [minimum(a, c), maximum(a, c), minimum(b, d), maximum(b, d)]
+
+    def _gathered(self) -> Stmt:
+        """Rows move only towards the front, so none is overwritten before it is read."""
+        end = Cell("end_of_rows")
+
+        def moved(job: Term, at: Term) -> Stmt:
+            source = (job * self._most + at) * 3 + 2
+            return let("kept_number", load(self._rows, source), partial(written, job))
+
+        def written(job: Term, number: Term) -> Stmt:
+            row = end.value * 3
+            return block(
+                store(self._rows, row, job // self._classes),
+                store(self._rows, row + 1, job % self._classes),
+                store(self._rows, row + 2, number),
+                end.set(end.value + 1),
+            )
+
+        def of_job(job: Term) -> Stmt:
+            return loop("kept_at", load(self._counts, job), partial(moved, job))
+
+        body = block(
+            end.set(0),
+            loop("finished", self._jobs, of_job),
+            store(self._counts, self._jobs, end.value),
+        )
+        return with_memory(body, end)

@@ -1,0 +1,107 @@
+"""What compilers make of operators whose results have sizes that only data tell.
+
+A number becomes an extent, or says how much of a tensor is meant: native code finds the number,
+whoever runs the program takes it from there, and native code goes on with sizes that are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, dim_min
+from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs
+from graft.ir.op import Work, define, get_op
+from graft.ir.types import TensorType, Type
+from graft.ops.rules import require
+from graft.ops.vision import NonMaxSuppressionAttrs
+
+
+def _no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
+    return Work()
+
+
+def _sized_type(_attrs: Attrs, count: TensorType) -> TensorType:
+    require(count.dtype is DType.INT64, f"the number of elements is {count.dtype}, not int64")
+    require(count.shape == (), f"the number of elements is one number, not {count}")
+    return TensorType(DType.BOOL, (UNKNOWN,))
+
+
+define(
+    "sized",
+    "count",
+    _sized_type,
+    lambda _attrs, count: np.broadcast_to(np.zeros((), bool), (int(count),)),
+    work=_no_work,
+    summary="a tensor of nothing but a size, which a number says",
+)
+
+
+def _trimmed_type(_attrs: Attrs, data: TensorType, counts: TensorType) -> TensorType:
+    require(counts.dtype is DType.INT64, f"the number of rows is {counts.dtype}, not int64")
+    require(counts.rank in (None, 1), f"the numbers of rows are {counts}, not a list")
+    rows = () if data.shape is None else data.shape
+    require(data.shape is None or len(rows) > 0, "a single number has no rows")
+    return TensorType(data.dtype, None if data.shape is None else (UNKNOWN, *rows[1:]))
+
+
+define(
+    "trimmed",
+    "data counts",
+    _trimmed_type,
+    lambda _attrs, data, counts: data[: int(counts[-1])],
+    work=_no_work,
+    summary="as many of the first rows as the last of some numbers says",
+)
+
+_SUPPRESSION = get_op("vision.non_max_suppression")
+
+
+def most_boxes(attrs: NonMaxSuppressionAttrs, boxes: TensorType) -> AnyDim:
+    """How many boxes may remain of an image and class."""
+    count = UNKNOWN if boxes.shape is None else boxes.shape[1]
+    return count if attrs.max_output_size is None else dim_min(count, max(attrs.max_output_size, 0))
+
+
+def _bounded_type(
+    attrs: NonMaxSuppressionAttrs,
+    boxes: TensorType,
+    scores: TensorType,
+    max_output_size: TensorType | None,
+    iou_threshold: TensorType | None,
+    score_threshold: TensorType | None,
+) -> tuple[TensorType, TensorType]:
+    operands = boxes, scores, max_output_size, iou_threshold, score_threshold
+    _SUPPRESSION.result_types(attrs, operands)
+    if scores.shape is None:
+        return TensorType(DType.INT64, (UNKNOWN, 3)), TensorType(DType.INT64, (UNKNOWN,))
+    classes = scores.shape[0] * scores.shape[1]
+    rows = classes * most_boxes(attrs, boxes)
+    return TensorType(DType.INT64, (rows, 3)), TensorType(DType.INT64, (classes + 1,))
+
+
+def _bounded(
+    attrs: NonMaxSuppressionAttrs, boxes: Array, scores: Array, *numbers: Array | None
+) -> tuple[Array, Array]:
+    found = _SUPPRESSION.evaluate(attrs, boxes, scores, *numbers)
+    images, classes, count = scores.shape
+    most = count if attrs.max_output_size is None else min(count, max(attrs.max_output_size, 0))
+    rows = np.zeros((images * classes * most, 3), np.int64)
+    rows[: len(found)] = found
+    each = np.bincount(found[:, 0] * classes + found[:, 1], minlength=images * classes)
+    return rows, np.append(each, len(found)).astype(np.int64)
+
+
+define(
+    "vision.bounded_non_max_suppression",
+    "boxes scores max_output_size? iou_threshold? score_threshold?",
+    _bounded_type,
+    _bounded,
+    attrs=NonMaxSuppressionAttrs,
+    outputs=2,
+    work=_SUPPRESSION.work,
+    summary="the boxes that remain, in memory for all that may; how many of each class, and in all",
+)
