@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel, Stores, Template
 from graft.backends.host.kernels.attention import attention
@@ -19,7 +21,9 @@ from graft.backends.host.kernels.movement import movement
 from graft.backends.host.kernels.nonzero import nonzero
 from graft.backends.host.kernels.pool import pool2d
 from graft.backends.host.kernels.reduce import reduce
+from graft.backends.host.kernels.roi_align import roi_align
 from graft.backends.host.kernels.rows import rows
+from graft.backends.host.kernels.scatter import scatter
 from graft.backends.host.kernels.sizes import sizes
 from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.suppression import suppression
@@ -52,8 +56,17 @@ TEMPLATES: tuple[Template, ...] = (
 )
 
 
-# Those that take any sizes, known or not.
-SYMBOLIC_TEMPLATES: tuple[Template, ...] = (joining, topk, nonzero, sizes, suppression)
+# Those of single nodes that take any sizes, known or not.
+SYMBOLIC_TEMPLATES: Mapping[str, Template] = {
+    "concatenate": joining,
+    "nonzero": nonzero,
+    "scatter_elements": scatter,
+    "scatter_nd": scatter,
+    "shape_of": sizes,
+    "topk": topk,
+    "vision.bounded_non_max_suppression": suppression,
+    "vision.roi_align": roi_align,
+}
 
 
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
@@ -62,9 +75,10 @@ def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     # Templates that compute element by element know nothing but the table of formulas, and none
     # of the hand-written ones knows extents that are not numbers.
     fits = _is_static(group) and all(map(has_scalar, pointwise))
-    hand_written = (*(TEMPLATES if fits else ()), *SYMBOLIC_TEMPLATES)
+    hand_written = TEMPLATES if fits else ()
+    own = SYMBOLIC_TEMPLATES.get(group.node.op.name)
     reasons: list[str] = []
-    for template in (*hand_written, expression):
+    for template in (*hand_written, *((own,) if own else ()), expression):
         made = template(group, stores, target)
         if isinstance(made, Kernel):
             return made
@@ -76,9 +90,11 @@ def why_not_symbolic(node: Node, target: Target) -> str:
     """Why a node with sizes that are known only when it runs has no kernel; empty where it has."""
     stores = {value: row_major(value) for value in (*node.args, *node.outputs)}
     group = group_of(node, {})
-    if any(isinstance(one(group, stores, target), Kernel) for one in SYMBOLIC_TEMPLATES):
-        return ""
-    return unexpressed(node)
+    own = SYMBOLIC_TEMPLATES.get(node.op.name)
+    made = None if own is None else own(group, stores, target)
+    if isinstance(made, Refusal):
+        return unexpressed(node) and made.reason
+    return unexpressed(node) if made is None else ""
 
 
 def _is_static(group: Group) -> bool:

@@ -1,0 +1,241 @@
+"""Pooling over boxes by interpolation, whatever the number of boxes: `vision.roi_align`.
+
+A job is a box and some channels. For means, what each row and each column of pixels weighs in every
+bin is found first; then the rows of a bin are summed up, vectors of columns at a time, and the
+columns of that sum next. For maxima, each sample is computed for itself.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernels.roi_samples import Axis, Sample, Span
+from graft.backends.host.kernels.writing import (
+    Cell,
+    Writer,
+    block,
+    let,
+    loop,
+    not_plain,
+    parallel,
+    scratch,
+    store,
+    when,
+    with_memory,
+)
+from graft.backends.host.storage import shape_of
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.loop.build import Term, cast, equal, load, maximum, minimum, select
+from graft.loop.ir import INDEX, Broadcast, Buffer, Const, Ramp, Scope, Stmt
+from graft.rewrite.rule import Refusal
+
+_CHANNELS = 64  # of a job, at most
+
+
+def roi_align(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """The node for itself."""
+    refused = not_plain(group, stores, "vision.roi_align")
+    if refused is not None:
+        return refused
+    return _Pooling(Writer(group, stores), target).kernel()
+
+
+class _Pooling:
+    """Writes the loops over boxes, channels, bins and pixels."""
+
+    def __init__(self, writer: Writer, target: Target) -> None:
+        self._writer, node = writer, writer.group.node
+        self._attrs = node.attrs
+        images, channels, height, width = map(writer.dim, shape_of(node.args[0]))
+        self._images, self._channels = images, channels
+        self._boxes = writer.dim(shape_of(node.output)[0])
+        self._data, self._rois, self._batch = map(writer.given, range(3))
+        self._result = writer.result(0)
+        self._dtype = DType.FLOAT64 if self._data.dtype is DType.FLOAT64 else DType.FLOAT32
+        self._lanes = target.lanes(self._dtype)
+        (rows, columns), ratio = node.attrs.pooled_size, node.attrs.sample_ratio
+        self._rows = Axis("row", self._dtype, rows, ratio, height)
+        self._columns = Axis("column", self._dtype, columns, ratio, width)
+        self._sums = scratch("sums", self._dtype, width)
+        self._total = Cell("total", self._dtype)
+
+    def kernel(self) -> Kernel:
+        pieces = (self._channels + (_CHANNELS - 1)) // _CHANNELS
+
+        def job(number: Term) -> Stmt:
+            return let("box", number // pieces, lambda box: let("piece", number % pieces, of(box)))
+
+        def of(box: Term) -> partial[Stmt]:
+            return partial(self._job, box)
+
+        jobs = parallel("job", self._boxes * pieces, job)
+        tables = (*self._rows.memory, *self._columns.memory, self._sums)
+        pixels = (self._rows.extent > 0) & (self._columns.extent > 0) & (self._images > 0)
+        return self._writer.kernel(with_memory(when(pixels, jobs), *tables, self._total))
+
+    def _job(self, box: Term, piece: Term) -> Stmt:
+        x, y, right, bottom = (self._corner(box, number) for number in range(4))
+
+        def spanned(rows: Span) -> Stmt:
+            return self._columns.span(x, self._size(x, right), partial(pooled, rows))
+
+        def pooled(rows: Span, columns: Span) -> Stmt:
+            image = cast(INDEX, load(self._batch, box))
+            image = maximum(minimum(image, self._images - 1), 0)
+            write = self._means if self._attrs.mode == "avg" else self._maxima
+            first = piece * _CHANNELS
+            count = minimum(self._channels - first, _CHANNELS)
+
+            def of_channel(channel: Term) -> Stmt:
+                source = image * self._channels + channel
+                base = source * self._rows.extent * self._columns.extent
+                result = box * self._channels + channel
+                size = self._rows.bins * self._columns.bins
+                return let("base", base, lambda pixels: write(rows, columns, pixels, result * size))
+
+            channels = loop("channel", count, of_channel, start=first)
+            if self._attrs.mode != "avg":
+                return channels
+            return block(self._rows.fill(rows), self._columns.fill(columns), channels)
+
+        return self._rows.span(y, self._size(y, bottom), spanned)
+
+    def _corner(self, box: Term, number: int) -> Term:
+        scale: float = self._attrs.spatial_scale
+        scaled = cast(self._dtype, load(self._rois, box * 4 + number)) * scale
+        return scaled - 0.5 if self._attrs.aligned else scaled
+
+    def _size(self, low: Term, high: Term) -> Term:
+        return high - low if self._attrs.aligned else maximum(high - low, 1.0)
+
+    def _pixel(self, at: Term) -> Term:
+        return cast(self._dtype, load(self._data, at))
+
+    def _store(self, at: Term, value: Term) -> Stmt:
+        return store(self._result, at, cast(self._result.dtype, value))
+
+    def _means(self, rows: Span, columns: Span, base: Term, result: Term) -> Stmt:
+        count = cast(self._dtype, rows.per_bin * columns.per_bin)
+
+        def of_column(row: Term, column: Term) -> Stmt:
+            first = self._columns.first(column)
+            summed = loop(
+                "pixel",
+                self._columns.last(column) - first + 1,
+                lambda pixel: let(
+                    "weight", self._columns.weight(column, pixel), partial(add, pixel)
+                ),
+                start=first,
+            )
+            mean = select(count > 0.0, self._total.value / maximum(count, 1.0), 0.0)
+            place = result + row * self._columns.bins + column
+            return block(self._total.set(0.0), summed, self._store(place, mean))
+
+        def add(pixel: Term, weight: Term) -> Stmt:
+            part = select(equal(weight, 0.0), 0.0, load(self._sums, pixel) * weight)
+            return self._total.set(self._total.value + part)
+
+        def of_row(row: Term) -> Stmt:
+            columns = loop("column", self._columns.bins, partial(of_column, row))
+            return block(self._summed_rows(row, base), columns)
+
+        return loop("row", self._rows.bins, of_row)
+
+    def _summed_rows(self, row: Term, base: Term) -> Stmt:
+        """The rows of a bin, summed up, from the first to the last column that any bin takes."""
+        # Boxes may be turned around, so that the last bin lies before the first.
+        ends = [Term(Const(number)) for number in (0, self._columns.bins - 1)]
+        left = minimum(*map(self._columns.first, ends))
+        right = maximum(*map(self._columns.last, ends))
+        width, lanes = self._columns.extent, self._lanes
+
+        def vectors(start: Term, count: Term) -> Stmt:
+            def one(number: Term) -> Stmt:
+                # The last vector may begin before the one before it ends: it finds the same again.
+                at = minimum(start + number * lanes, width - lanes)
+                return let("at", at, lambda at: self._column_sums(row, base, at, lanes))
+
+            return loop("vector", (count + (lanes - 1)) // lanes, one)
+
+        def single(start: Term, count: Term) -> Stmt:
+            return loop("lone", count, lambda at: self._column_sums(row, base, at, 1), start=start)
+
+        def spread(start: Term, count: Term) -> Stmt:
+            return when(width >= lanes, vectors(start, count), single(start, count))
+
+        return let(
+            "left",
+            left,
+            lambda start: let("width", right - start + 1, lambda count: spread(start, count)),
+        )
+
+    def _column_sums(self, row: Term, base: Term, at: Term, lanes: int) -> Stmt:
+        """What a bin's rows come to in some columns."""
+        tag = "wide" if lanes > 1 else "lone"
+        register = Buffer(f"{tag}_sum", self._dtype, (Const(lanes),), Scope.REGISTER)
+        whole = Term(Ramp(Const(0), 1, lanes)) if lanes > 1 else Term(Const(0))
+
+        def wide(value: Term) -> Term:
+            return Term(Broadcast(value.expr, lanes)) if lanes > 1 else value
+
+        def along(start: Term) -> Term:
+            return Term(Ramp(start.expr, 1, lanes)) if lanes > 1 else start
+
+        def added(pixel: Term, weight: Term) -> Stmt:
+            pixels = self._pixel(along(base + pixel * self._columns.extent + at))
+            value = load(register, whole) + pixels * wide(weight)
+            return when(equal(weight, 0.0) ^ True, store(register, whole, value))
+
+        first = self._rows.first(row)
+        summed = loop(
+            f"{tag}_pixel",
+            self._rows.last(row) - first + 1,
+            lambda pixel: let(
+                f"{tag}_weight", self._rows.weight(row, pixel), partial(added, pixel)
+            ),
+            start=first,
+        )
+        cleared = store(register, whole, Term(Const(0.0, self._dtype, lanes)))
+        body = block(cleared, summed, store(self._sums, along(at), load(register, whole)))
+        return with_memory(body, register)
+
+    def _maxima(self, rows: Span, columns: Span, base: Term, result: Term) -> Stmt:
+        """Over the samples of a bin, and the four pixels of each times what they weigh."""
+        total, lowest = self._total, Term(Const(float("-inf"), self._dtype))
+
+        def taken(one: Sample, other: Sample) -> Stmt:
+            found = total.value
+            for y, row_weight in ((one.low, one.low_weight), (one.high, one.high_weight)):
+                for x, weight in ((other.low, other.low_weight), (other.high, other.high_weight)):
+                    product = row_weight * weight
+                    pixel = self._pixel(base + y * self._columns.extent + x) * product
+                    found = maximum(found, select(equal(product, 0.0), 0.0, pixel))
+            return total.set(found)
+
+        def of_bin(row: Term, column: Term) -> Stmt:
+            def across(one: Sample) -> Stmt:
+                return loop(
+                    "column_number",
+                    columns.per_bin,
+                    lambda number: self._columns.sample(
+                        "each", columns, column, number, partial(taken, one)
+                    ),
+                )
+
+            down = loop(
+                "row_number",
+                rows.per_bin,
+                lambda number: self._rows.sample("each", rows, row, number, across),
+            )
+            any_samples = (rows.per_bin > 0) & (columns.per_bin > 0)
+            place = result + row * self._columns.bins + column
+            found = select(any_samples, total.value, 0.0)
+            return block(total.set(lowest), down, self._store(place, found))
+
+        def of_row(row: Term) -> Stmt:
+            return loop("column", self._columns.bins, partial(of_bin, row))
+
+        return loop("row", self._rows.bins, of_row)

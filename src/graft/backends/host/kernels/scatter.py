@@ -1,0 +1,230 @@
+"""Changed copies of tensors: `scatter_elements` and `scatter_nd`, whatever the sizes.
+
+The threads copy the data together and then share what the updates leave independent of each other:
+all places along the axes that are not named by positions. Updates that may meet come in order. A
+position outside the tensor changes nothing, since a loop cannot raise an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernels.writing import (
+    Writer,
+    block,
+    let,
+    loop,
+    not_plain,
+    parallel,
+    scratch,
+    store,
+    when,
+    with_memory,
+)
+from graft.backends.host.storage import shape_of
+from graft.base.dims import Dim, product
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.llvm.types import SMALL_FLOATS
+from graft.loop.build import Term, binary, cast, load, minimum, select, term
+from graft.loop.ir import INDEX, Barrier, BinaryKind, Ramp, Stmt
+from graft.rewrite.rule import Refusal
+
+_PIECE_VECTORS = 64  # that a thread copies at a time
+_PIECE = 256  # elements side by side that a thread updates at a time
+
+_KINDS = {
+    "add": BinaryKind.ADD,
+    "mul": BinaryKind.MULTIPLY,
+    "max": BinaryKind.MAXIMUM,
+    "min": BinaryKind.MINIMUM,
+}
+# The same of truth values.
+_LOGICAL = {
+    "add": BinaryKind.OR,
+    "mul": BinaryKind.AND,
+    "max": BinaryKind.OR,
+    "min": BinaryKind.AND,
+}
+
+
+def scatter(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """The node for itself."""
+    refused = not_plain(group, stores, "scatter_elements", "scatter_nd")
+    if refused is not None:
+        return refused
+    node = group.node
+    if node.op.name == "scatter_nd" and not isinstance(shape_of(node.args[1])[-1], int):
+        return Refusal("how many axes a position names is known only from data")
+    return _Scatter(Writer(group, stores), target).kernel()
+
+
+class _Scatter:
+    """Writes the copy and the loops over updates."""
+
+    def __init__(self, writer: Writer, target: Target) -> None:
+        self._writer, self._node = writer, writer.group.node
+        self._data, self._indices, self._updates = map(writer.given, range(3))
+        self._result = writer.result(0)
+        self._lanes = target.lanes(self._result.dtype)
+        self._reduction = self._node.attrs.reduction
+        dtype = self._result.dtype
+        # Totals of small floats would lose most of what is added to them.
+        self._is_total = dtype in SMALL_FLOATS and self._reduction in ("add", "mul")
+        self._size = writer.dim(product(shape_of(self._node.output)))
+        self._totals = scratch("totals", DType.FLOAT32, self._size)
+
+    def kernel(self) -> Kernel:
+        along = self._node.op.name == "scatter_elements"
+        updated = self._along_axis if along else self._at_tuples
+        if self._is_total:
+            return self._writer.kernel(parallel("only", 1, lambda _only: self._totalled(updated)))
+        jobs, job = updated()
+        return self._writer.kernel(block(self._copied(), Barrier(), parallel("job", jobs, job)))
+
+    def _copied(self) -> Stmt:
+        length = self._lanes * _PIECE_VECTORS
+
+        def moved(at: Term) -> Stmt:
+            return store(self._result, at, load(self._data, at))
+
+        def piece(number: Term) -> Stmt:
+            start = number * length
+            return let("rest", minimum(self._size - start, length), partial(copied, start))
+
+        def copied(start: Term, rest: Term) -> Stmt:
+            def vector(number: Term) -> Stmt:
+                at = start + number * self._lanes
+                return moved(Term(Ramp(at.expr, 1, self._lanes)) if self._lanes > 1 else at)
+
+            done = rest // self._lanes
+            tail = loop(
+                "element", rest % self._lanes, lambda n: moved(start + n), done * self._lanes
+            )
+            return block(loop("vector", done, vector), tail)
+
+        return parallel("piece", (self._size + (length - 1)) // length, piece)
+
+    def _totalled(self, updated: Callable[[], tuple[Term, Callable[[Term], Stmt]]]) -> Stmt:
+        """All by one thread, in float32 until the end."""
+        jobs, job = updated()
+        data, dtype = self._data, self._result.dtype
+        body = block(
+            loop(
+                "begun",
+                self._size,
+                lambda at: store(self._totals, at, cast(DType.FLOAT32, load(data, at))),
+            ),
+            loop("job", jobs, job),
+            loop(
+                "ended",
+                self._size,
+                lambda at: store(self._result, at, cast(dtype, load(self._totals, at))),
+            ),
+        )
+        return with_memory(body, self._totals)
+
+    def _updated(self, place: Term, source: Term) -> Stmt:
+        """One element combined with what is there."""
+        target = self._totals if self._is_total else self._result
+        value = cast(target.dtype, load(self._updates, source))
+        if self._reduction == "none":
+            return store(target, place, value)
+        kinds = _LOGICAL if target.dtype is DType.BOOL else _KINDS
+        return let(
+            "place",
+            place,
+            lambda at: store(target, at, binary(kinds[self._reduction], load(target, at), value)),
+        )
+
+    def _along_axis(self) -> tuple[Term, Callable[[Term], Stmt]]:
+        """Jobs of updates along the axis, one after the other, for some places side by side."""
+        writer, node = self._writer, self._node
+        shape, reach = shape_of(node.args[0]), shape_of(node.args[1])
+        axis = node.attrs.axis % len(shape)
+        inner, count = writer.dim(product(reach[axis + 1 :])), writer.dim(reach[axis])
+        pieces = (inner + (_PIECE - 1)) // _PIECE
+        extent = writer.dim(shape[axis])
+        stride = writer.dim(product(shape[axis + 1 :]))
+
+        def job(number: Term) -> Stmt:
+            return let("line", number // pieces, partial(in_line, number % pieces * _PIECE))
+
+        def in_line(first: Term, line: Term) -> Stmt:
+            start = self._renumbered(line, shape[:axis], reach[:axis])
+            side = minimum(inner - first, _PIECE)
+            return let("start", start, partial(in_order, first, side, line))
+
+        def in_order(first: Term, side: Term, line: Term, start: Term) -> Stmt:
+            return loop(
+                "turn",
+                count,
+                lambda turn: loop("side", side, partial(one, line * count + turn, start), first),
+            )
+
+        def one(turn: Term, start: Term, at: Term) -> Stmt:
+            source = turn * inner + at
+            column = self._renumbered(at, shape[axis + 1 :], reach[axis + 1 :])
+
+            def known(position: Term) -> Stmt:
+                return self._updated((start * extent + position) * stride + column, source)
+
+            return self._within("position", source, extent, known)
+
+        return writer.dim(product(reach[:axis])) * pieces, job
+
+    def _renumbered(self, number: Term, shape: tuple[Dim, ...], reach: tuple[Dim, ...]) -> Term:
+        """Which element of a tensor is the one with that number of those that are reached."""
+        if shape == reach:
+            return number
+        found, stride = term(0), term(1)
+        for extent, part in zip(reversed(shape), reversed(reach), strict=True):
+            size = self._writer.dim(part)
+            found, number = found + number % size * stride, number // size
+            stride = stride * self._writer.dim(extent)
+        return found
+
+    def _at_tuples(self) -> tuple[Term, Callable[[Term], Stmt]]:
+        """Jobs of pieces of the slices that tuples name, one tuple after the other."""
+        writer, node = self._writer, self._node
+        shape, indices = shape_of(node.args[0]), shape_of(node.args[1])
+        length = indices[-1]
+        assert isinstance(length, int)
+        size, tuples = writer.dim(product(shape[length:])), writer.dim(product(indices[:-1]))
+
+        def job(number: Term) -> Stmt:
+            first = number * _PIECE
+            side = minimum(size - first, _PIECE)
+            return loop("turn", tuples, lambda turn: named(first, side, turn, 0, term(0)))
+
+        def named(first: Term, side: Term, turn: Term, axis: int, place: Term) -> Stmt:
+            """The tuple's positions from an axis on, each of which has to be within the data."""
+            if axis == length:
+                return let("slice", place * size, partial(updated, first, side, turn))
+            extent = writer.dim(shape[axis])
+            return self._within(
+                f"position{axis}",
+                turn * length + axis,
+                extent,
+                lambda position: named(first, side, turn, axis + 1, place * extent + position),
+            )
+
+        def updated(first: Term, side: Term, turn: Term, start: Term) -> Stmt:
+            source = turn * size
+            return loop("side", side, lambda at: self._updated(start + at, source + at), first)
+
+        return (size + (_PIECE - 1)) // _PIECE, job
+
+    def _within(self, name: str, at: Term, extent: Term, body: Callable[[Term], Stmt]) -> Stmt:
+        """Run the body on a position, counted from the front, if it is within the extent."""
+
+        def checked(position: Term) -> Stmt:
+            return when((position >= 0) & (position < extent), body(position))
+
+        def signed(given: Term) -> Stmt:
+            return let(name, select(given < 0, given + extent, given), checked)
+
+        return let(f"given_{name}", cast(INDEX, load(self._indices, at)), signed)
