@@ -144,6 +144,26 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class Interleave:
+    """Reduce over an axis in `count` totals that take turns, so that none waits for the one before.
+
+    The totals are a stage of the given name with one more axis, `turn`, in front; the stage itself
+    begins with them combined and goes on with what does not fill a turn of all of them.
+    """
+
+    axis: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """Run a loop that reduces in the lanes of a vector, which are combined in one step."""
+
+    loop: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prefetch:
     """In each iteration of a loop ask for what a tensor's read will need `distance` later."""
 
@@ -174,6 +194,8 @@ Directive = (
     | CacheWrite
     | Pack
     | Factor
+    | Interleave
+    | Combine
     | Prefetch
     | Tensorize
 )

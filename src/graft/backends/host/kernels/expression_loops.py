@@ -16,10 +16,12 @@ from graft.backends.host.kernels.expression_stages import (
 from graft.llvm.target import Target
 from graft.loop.ir import Const, Expr
 from graft.loop.schedule import (
+    Combine,
     ComputeAt,
     Directive,
     Factor,
     Fuse,
+    Interleave,
     Parallel,
     Reorder,
     Split,
@@ -34,6 +36,9 @@ from graft.loop.tensor import Reduce, Tensor
 SHORT = 4
 # More copies of a statement than this are more code than they save time.
 MOST_COPIES = 64
+
+# Vectors of totals side by side, so that an addition need not wait for the one before.
+SEVERAL = 4
 
 Directives = list[Directive]
 
@@ -74,11 +79,12 @@ class Loops:
     def split(self, loop: str, factor: int, whole: Expr) -> tuple[str, str]:
         """The loop in tiles, the last of which is moved back where it would reach too far."""
         outer, inner = f"{loop}_o", f"{loop}_i"
-        tail: Tail = "shift_inwards" if self._shifts(factor, whole) else "guard"
+        tail: Tail = "shift_inwards" if self.shifts(factor, whole) else "guard"
         self.splits.append(Split(loop, outer, inner, factor, tail))
         return outer, inner
 
-    def _shifts(self, factor: int, whole: Expr) -> bool:
+    def shifts(self, factor: int, whole: Expr) -> bool:
+        """Whether the last tile is moved back, which may need extents to be large enough."""
         if isinstance(whole, Const):
             count = int(whole.value)
             return count % factor != 0 and count > factor
@@ -158,7 +164,11 @@ def summed_axis(stage: Tensor, lanes: int) -> str | None:
 
 
 def plain_stage(
-    stage: Tensor, site: Sequence[ComputeAt], box: Sequence[int], lanes: int
+    stage: Tensor,
+    site: Sequence[ComputeAt],
+    box: Sequence[int],
+    lanes: int,
+    tail: Tail = "remainder",
 ) -> Directives:
     """A stage without a reduction, or one whose totals are neighbours: vectors of them.
 
@@ -173,7 +183,7 @@ def plain_stage(
     plain = [one for one in names if one != name]
     return [
         *site,
-        Split(name, outer, inner, min(lanes, box[wide[-1]]), "remainder"),
+        Split(name, outer, inner, min(lanes, box[wide[-1]]), tail),
         Reorder((*plain, outer, *reduction_names(stage), inner)),
         Vectorize(inner),
     ]
@@ -201,6 +211,32 @@ def tile_stage(
     place = [StoreIn("register")] if site else []
     order = Reorder((*plain, *reduced, *loops.inner))
     return [*site, *place, *loops.splits, order, *loops.marks]
+
+
+def across_stages(
+    stage: Tensor, site: Sequence[ComputeAt], summed: str, lanes: int, in_registers: bool
+) -> dict[str, Directives]:
+    """A reduction in several vectors of totals, whose lanes are combined in one step."""
+    place = [StoreIn("register")] if in_registers and site else []
+    here: Directives = [*site, *place]
+    axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
+    turns = f"{totals}.turns"
+    loops = (*axis_names(stage), *reduction_names(stage))
+    found: dict[str, Directives] = {
+        stage.name: [Factor(axis, totals, lanes), *here, Combine("lane")],
+        totals: [
+            Interleave(axis, turns, SEVERAL),
+            *here,
+            Reorder((*loops, "lane")),
+            Vectorize("lane"),
+        ],
+        turns: [*here, Reorder((*loops, "turn", "lane")), Unroll("turn"), Vectorize("lane")],
+    }
+    assert isinstance(stage.body, Reduce)
+    count = next(n for variable, n in stage.body.axes if variable.name == summed)
+    if has_rest(count, lanes):
+        found[f"{totals}.tail"] = here
+    return found
 
 
 def dot_stages(

@@ -18,6 +18,7 @@ from graft.backends.host.kernels.expression_loops import (
     Directives,
     ExpressionSchedule,
     Loops,
+    across_stages,
     dot_stages,
     even_part,
     plain_stage,
@@ -37,19 +38,23 @@ from graft.backends.host.kernels.expression_stages import (
     shares,
 )
 from graft.llvm.target import Target
-from graft.loop.ir import Const
+from graft.loop.ir import BinaryKind, Const
+from graft.loop.regions import axis_extents
 from graft.loop.schedule import (
     CacheWrite,
     ComputeAt,
     Inline,
     Schedule,
     Split,
+    Tail,
     Variant,
     Vectorize,
 )
 from graft.loop.stages import loads, rewrite_stages
 from graft.loop.tensor import Reduce, Tensor, in_order
 
+# Rows of a tile where there may not be many.
+FEW = 2
 # More lanes than this are more code than they save time.
 MOST_LANES = 32
 
@@ -139,6 +144,9 @@ class _Root:
         self.where: Places = places(result, inner)
         self.wide = [axis for axis, count in enumerate(self.extents) if count > 1]
         self.lane_axis = self.wide[-1] if self.wide else None
+        extents = [e for stage in (result, *inner) for e in axis_extents(stage).values()]
+        self.is_symbolic = not all(isinstance(one, Const) for one in extents)
+        self.whole_axes: set[int] = set()  # of the result, that one turn does all of
         self.loops = Loops(careful=caution is Caution.ALL)
 
     def schedule(self) -> dict[str, Directives]:
@@ -237,8 +245,10 @@ class _Root:
                 lanes, vectors = min(lanes, SHORT), 1
             tile[lane] = lanes * vectors
             rows = self.row_axis(stage, lane)
-            if rows is not None and (self.caution is Caution.NONE or self.is_known(rows)):
+            if rows is not None and self.may_tile(rows):
                 most = self.options.rows * self.options.vectors // vectors
+                if self.caution is Caution.SOME and not self.is_known(rows):
+                    most = FEW
                 tile[rows] = even_part(self.extents[rows], min(most, 12))
         sizes: dict[str, int] = {}
         for axis, size in sorted(tile.items()):
@@ -310,6 +320,7 @@ class _Root:
         """Several reductions: all of them for a part of the result that needs no other part's."""
         loops, lanes = self.loops, self.lanes(self.result, *self.inner)
         factors = row_factors(self.result, self.inner, self.where)
+        self.whole_axes = {axis for axis, factor in enumerate(factors) if not factor}
         size: dict[int, int] = {}  # what one turn does of each axis
         for axis, (name, factor) in enumerate(zip(self.axes, factors, strict=True)):
             size[axis] = self.row_size(axis, factor, lanes)
@@ -354,5 +365,21 @@ class _Root:
         wide = [dimension for dimension, count in enumerate(box) if count > 1]
         summed = summed_axis(stage, lanes)
         if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
+            if self.is_combined(stage):
+                return across_stages(stage, site, summed, lanes, in_registers=not wide)
             return dot_stages(stage, site, summed, lanes, in_registers=not wide)
-        return {stage.name: plain_stage(stage, site, box, lanes)}
+        moves = wide and self.shifts(stage, wide[-1], lanes)
+        tail: Tail = "shift_inwards" if moves else "remainder"
+        return {stage.name: plain_stage(stage, site, box, lanes, tail)}
+
+    def is_combined(self, stage: Tensor) -> bool:
+        """Whether lanes of totals are combined in one step."""
+        kinds = (BinaryKind.ADD, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
+        return self.is_symbolic and isinstance(stage.body, Reduce) and stage.body.kind in kinds
+
+    def shifts(self, stage: Tensor, dimension: int, lanes: int) -> bool:
+        """Whether the last vector of a stage's whole axis can be moved back."""
+        whole = stage.shape[dimension]
+        follows = self.where[stage.name][dimension]
+        is_whole = follows is None or follows.axis in self.whole_axes
+        return is_whole and not isinstance(whole, Const) and self.loops.shifts(lanes, whole)
