@@ -22,6 +22,7 @@ from graft.loop.schedule import (
     Fuse,
     Inline,
     Interleave,
+    Overlap,
     Pack,
     Parallel,
     Prefetch,
@@ -219,6 +220,7 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     CacheWrite: lambda nest, directive: nest,
     Factor: lambda nest, directive: nest,
     Interleave: lambda nest, directive: nest,
+    Overlap: lambda nest, directive: nest,
     Pack: lambda nest, directive: nest,
 }
 

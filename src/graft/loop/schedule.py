@@ -144,6 +144,19 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """As Factor, for the one axis of a reduction that has at least as many elements as lanes.
+
+    What does not fill all lanes is the last vector of elements but for those that are counted
+    already. It is a stage called `<name>.tail` with an axis `lane`, which the totals begin with.
+    """
+
+    axis: str
+    name: str
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Interleave:
     """Reduce over an axis in `count` totals that take turns, so that none waits for the one before.
 
@@ -194,6 +207,7 @@ Directive = (
     | CacheWrite
     | Pack
     | Factor
+    | Overlap
     | Interleave
     | Combine
     | Prefetch

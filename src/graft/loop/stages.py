@@ -24,7 +24,7 @@ from graft.loop.ir import (
     Select,
     Var,
 )
-from graft.loop.schedule import CacheWrite, Factor, Inline, Interleave, Pack, Schedule
+from graft.loop.schedule import CacheWrite, Factor, Inline, Interleave, Overlap, Pack, Schedule
 from graft.loop.simplify import simplify
 from graft.loop.tensor import Reduce, Tensor, identity
 from graft.loop.traverse import map_expr, substitute, walk_expr
@@ -55,6 +55,9 @@ def rewrite_stages(tensors: Sequence[Tensor], arguments: set[str], schedule: Sch
                     pending.append(directive.name)
                 case Factor():
                     found = _factor(found, name, directive)
+                    pending += [directive.name, f"{directive.name}.tail"]
+                case Overlap():
+                    found = _overlap(found, name, directive)
                     pending += [directive.name, f"{directive.name}.tail"]
                 case Interleave():
                     found = _interleave(found, name, directive)
@@ -195,6 +198,33 @@ def _factor(found: Tensors, name: str, factor: Factor) -> Tensors:
     read = Load(buffer, (*tensor.axes, own_lane))
     changed = replace(reduction, body=read, axes=((own_lane, lanes),), initial=start)
     return _insert(found, name, totals, replace(tensor, body=changed))
+
+
+def _overlap(found: Tensors, name: str, overlap: Overlap) -> Tensors:
+    before = found[name].body
+    found = _factor(found, name, Factor(overlap.axis, overlap.name, overlap.lanes))
+    last = f"{overlap.name}.tail"
+    if last not in found:
+        return found
+    tail, totals, stage = found[last], found[overlap.name], found[name]
+    reductions = [one.body for one in (tail, totals, stage)]
+    rest, sums, combined = (body for body in reductions if isinstance(body, Reduce))
+    if not isinstance(before, Reduce) or len(rest.axes) > 1:
+        raise fail(name, f"cannot overlap '{overlap.axis}': it reduces over other axes too")
+    ((inner, left),) = rest.axes
+    lane, lanes = Var(f"{last}@lane"), Const(overlap.lanes)
+    back = add(left, lanes, -1)
+    value = substitute(rest.body, {inner.name: add(back, lane)})
+    new = Compare(CompareKind.GREATER_EQUAL, lane, add(lanes, left, -1))
+    buffer = replace(tail.buffer, extents=totals.shape)
+    chosen = Select(new, value, identity(rest.kind, rest.dtype))
+    found[last] = Tensor(buffer, (*tail.axes, lane), chosen)
+    found[overlap.name] = replace(totals, body=replace(sums, initial=Load(buffer, totals.axes)))
+    found[name] = replace(stage, body=replace(combined, initial=before.initial))
+    order = [one for one in found if one not in (last, overlap.name, name)]
+    place = list(found).index(last)
+    names = [*order[:place], last, overlap.name, name, *order[place:]]
+    return {one: found[one] for one in names}
 
 
 def _interleave(found: Tensors, name: str, directive: Interleave) -> Tensors:

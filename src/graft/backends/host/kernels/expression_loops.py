@@ -22,6 +22,7 @@ from graft.loop.schedule import (
     Factor,
     Fuse,
     Interleave,
+    Overlap,
     Parallel,
     Reorder,
     Split,
@@ -214,16 +215,28 @@ def tile_stage(
 
 
 def across_stages(
-    stage: Tensor, site: Sequence[ComputeAt], summed: str, lanes: int, in_registers: bool
+    stage: Tensor,
+    site: Sequence[ComputeAt],
+    summed: str,
+    lanes: int,
+    in_registers: bool,
+    overlaps: bool,
 ) -> dict[str, Directives]:
-    """A reduction in several vectors of totals, whose lanes are combined in one step."""
+    """A reduction in several vectors of totals, whose lanes are combined in one step.
+
+    Where what is left `overlaps`, it is a vector too.
+    """
     place = [StoreIn("register")] if in_registers and site else []
     here: Directives = [*site, *place]
     axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
     turns = f"{totals}.turns"
     loops = (*axis_names(stage), *reduction_names(stage))
     found: dict[str, Directives] = {
-        stage.name: [Factor(axis, totals, lanes), *here, Combine("lane")],
+        stage.name: [
+            Overlap(axis, totals, lanes) if overlaps else Factor(axis, totals, lanes),
+            *here,
+            Combine("lane"),
+        ],
         totals: [
             Interleave(axis, turns, SEVERAL),
             *here,
@@ -235,7 +248,7 @@ def across_stages(
     assert isinstance(stage.body, Reduce)
     count = next(n for variable, n in stage.body.axes if variable.name == summed)
     if has_rest(count, lanes):
-        found[f"{totals}.tail"] = here
+        found[f"{totals}.tail"] = [*here, Vectorize("lane")] if overlaps else here
     return found
 
 

@@ -366,7 +366,8 @@ class _Root:
         summed = summed_axis(stage, lanes)
         if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
             if self.is_combined(stage):
-                return across_stages(stage, site, summed, lanes, in_registers=not wide)
+                overlaps = self.overlaps(stage, lanes)
+                return across_stages(stage, site, summed, lanes, not wide, overlaps)
             return dot_stages(stage, site, summed, lanes, in_registers=not wide)
         moves = wide and self.shifts(stage, wide[-1], lanes)
         tail: Tail = "shift_inwards" if moves else "remainder"
@@ -376,6 +377,12 @@ class _Root:
         """Whether lanes of totals are combined in one step."""
         kinds = (BinaryKind.ADD, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
         return self.is_symbolic and isinstance(stage.body, Reduce) and stage.body.kind in kinds
+
+    def overlaps(self, stage: Tensor, lanes: int) -> bool:
+        """Whether the last vector of what a stage sums over can be moved back."""
+        assert isinstance(stage.body, Reduce)
+        (_, count), *others = stage.body.axes
+        return not others and self.loops.shifts(lanes, count)
 
     def shifts(self, stage: Tensor, dimension: int, lanes: int) -> bool:
         """Whether the last vector of a stage's whole axis can be moved back."""
