@@ -63,8 +63,12 @@ class Caution(Enum):
     """What a schedule relies on: extents that are not known may be smaller than its tiles."""
 
     NONE = 0  # all of them fill tiles
-    SOME = 1  # contiguous axes fill a short vector
-    ALL = 2
+    ROWS = 1  # rows are a few
+    ROW = 2  # or one
+    VECTORS = 3  # a contiguous axis fills one vector
+    LANES = 4  # or half of one
+    SHORT = 5  # or a short one
+    ALL = 6
 
 
 class CannotScheduleError(Exception):
@@ -76,7 +80,7 @@ def default_variants(results: Sequence[Tensor], target: Target) -> list[Variant]
     found: list[Variant] = []
     for caution in Caution:
         variant = _variant(results, target, caution)
-        if not found or variant.schedule != found[-1].schedule:
+        if variant not in found:
             found.append(variant)
         if not variant.needs:
             break
@@ -176,6 +180,11 @@ class _Root:
     def may_tile(self, axis: int) -> bool:
         return self.caution is not Caution.ALL or self.is_known(axis)
 
+    def narrowed(self, lanes: int) -> int:
+        """Lanes of vectors along an axis that may not be long."""
+        few = {Caution.VECTORS: lanes, Caution.LANES: lanes // 2}.get(self.caution, SHORT)
+        return max(min(few, lanes), min(SHORT, lanes))
+
     def site(self, loop: str | None) -> list[ComputeAt]:
         return [] if loop is None else [ComputeAt(self.result.name, loop)]
 
@@ -241,14 +250,14 @@ class _Root:
         lane, tile = self.lane_axis, dict[int, int]()
         if lane is not None and self.may_tile(lane):
             lanes, vectors = vectors_of(self.extents[lane], lanes, self.options.vectors)
-            if self.caution is Caution.SOME and not self.is_known(lane):
-                lanes, vectors = min(lanes, SHORT), 1
+            if self.caution.value >= Caution.VECTORS.value and not self.is_known(lane):
+                lanes, vectors = self.narrowed(lanes), 1
             tile[lane] = lanes * vectors
             rows = self.row_axis(stage, lane)
-            if rows is not None and self.may_tile(rows):
-                most = self.options.rows * self.options.vectors // vectors
-                if self.caution is Caution.SOME and not self.is_known(rows):
-                    most = FEW
+            most = self.options.rows * self.options.vectors // vectors
+            if rows is not None and not self.is_known(rows) and self.caution is not Caution.NONE:
+                most = FEW if self.caution is Caution.ROWS else 1
+            if rows is not None and most > 1:
                 tile[rows] = even_part(self.extents[rows], min(most, 12))
         sizes: dict[str, int] = {}
         for axis, size in sorted(tile.items()):
