@@ -14,7 +14,7 @@ from graft.backends.host.kernels.expression_stages import (
     reduction_names,
 )
 from graft.llvm.target import Target
-from graft.loop.ir import Const, Expr
+from graft.loop.ir import BinaryKind, Const, Expr
 from graft.loop.schedule import (
     Combine,
     ComputeAt,
@@ -95,6 +95,12 @@ class Loops:
         name, count = needed
         self.needs[name] = max(self.needs.get(name, 0), count)
         return True
+
+    def overlaps(self, stage: Tensor, lanes: int) -> bool:
+        """Whether the last vector of what a stage sums over can be moved back."""
+        assert isinstance(stage.body, Reduce)
+        (_, count), *others = stage.body.axes
+        return not others and self.shifts(lanes, count)
 
     def vectors(self, loop: str, lanes: int, whole: Expr, unrolled: bool = False) -> list[str]:
         """The loop in vectors: the loops that it becomes."""
@@ -212,6 +218,12 @@ def tile_stage(
     place = [StoreIn("register")] if site else []
     order = Reorder((*plain, *reduced, *loops.inner))
     return [*site, *place, *loops.splits, order, *loops.marks]
+
+
+def is_combined(stage: Tensor) -> bool:
+    """Whether lanes of totals can be combined in one step."""
+    kinds = (BinaryKind.ADD, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
+    return isinstance(stage.body, Reduce) and stage.body.kind in kinds
 
 
 def across_stages(

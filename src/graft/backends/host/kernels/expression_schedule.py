@@ -21,6 +21,7 @@ from graft.backends.host.kernels.expression_loops import (
     across_stages,
     dot_stages,
     even_part,
+    is_combined,
     plain_stage,
     summed_axis,
     tile_stage,
@@ -38,7 +39,7 @@ from graft.backends.host.kernels.expression_stages import (
     shares,
 )
 from graft.llvm.target import Target
-from graft.loop.ir import BinaryKind, Const
+from graft.loop.ir import Const
 from graft.loop.regions import axis_extents
 from graft.loop.schedule import (
     CacheWrite,
@@ -69,6 +70,11 @@ class Caution(Enum):
     LANES = 4  # or half of one
     SHORT = 5  # or a short one
     ALL = 6
+
+    def narrowed(self, lanes: int) -> int:
+        """Lanes of vectors along an axis that may not be long."""
+        few = {Caution.VECTORS: lanes, Caution.LANES: lanes // 2}.get(self, SHORT)
+        return max(min(few, lanes), min(SHORT, lanes))
 
 
 class CannotScheduleError(Exception):
@@ -177,14 +183,6 @@ class _Root:
         """Whether an axis of the result has a number for an extent."""
         return isinstance(self.result.shape[axis], Const)
 
-    def may_tile(self, axis: int) -> bool:
-        return self.caution is not Caution.ALL or self.is_known(axis)
-
-    def narrowed(self, lanes: int) -> int:
-        """Lanes of vectors along an axis that may not be long."""
-        few = {Caution.VECTORS: lanes, Caution.LANES: lanes // 2}.get(self.caution, SHORT)
-        return max(min(few, lanes), min(SHORT, lanes))
-
     def site(self, loop: str | None) -> list[ComputeAt]:
         return [] if loop is None else [ComputeAt(self.result.name, loop)]
 
@@ -248,10 +246,10 @@ class _Root:
     def tile_of_vectors(self, stage: Tensor, lanes: int) -> dict[str, Directives]:
         """Lanes along the contiguous axis, rows along one that shares what is read."""
         lane, tile = self.lane_axis, dict[int, int]()
-        if lane is not None and self.may_tile(lane):
+        if lane is not None and (self.caution is not Caution.ALL or self.is_known(lane)):
             lanes, vectors = vectors_of(self.extents[lane], lanes, self.options.vectors)
             if self.caution.value >= Caution.VECTORS.value and not self.is_known(lane):
-                lanes, vectors = self.narrowed(lanes), 1
+                lanes, vectors = self.caution.narrowed(lanes), 1
             tile[lane] = lanes * vectors
             rows = self.row_axis(stage, lane)
             most = self.options.rows * self.options.vectors // vectors
@@ -374,24 +372,13 @@ class _Root:
         wide = [dimension for dimension, count in enumerate(box) if count > 1]
         summed = summed_axis(stage, lanes)
         if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
-            if self.is_combined(stage):
-                overlaps = self.overlaps(stage, lanes)
+            if self.is_symbolic and is_combined(stage):
+                overlaps = self.loops.overlaps(stage, lanes)
                 return across_stages(stage, site, summed, lanes, not wide, overlaps)
             return dot_stages(stage, site, summed, lanes, in_registers=not wide)
         moves = wide and self.shifts(stage, wide[-1], lanes)
         tail: Tail = "shift_inwards" if moves else "remainder"
         return {stage.name: plain_stage(stage, site, box, lanes, tail)}
-
-    def is_combined(self, stage: Tensor) -> bool:
-        """Whether lanes of totals are combined in one step."""
-        kinds = (BinaryKind.ADD, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
-        return self.is_symbolic and isinstance(stage.body, Reduce) and stage.body.kind in kinds
-
-    def overlaps(self, stage: Tensor, lanes: int) -> bool:
-        """Whether the last vector of what a stage sums over can be moved back."""
-        assert isinstance(stage.body, Reduce)
-        (_, count), *others = stage.body.axes
-        return not others and self.loops.shifts(lanes, count)
 
     def shifts(self, stage: Tensor, dimension: int, lanes: int) -> bool:
         """Whether the last vector of a stage's whole axis can be moved back."""
