@@ -37,6 +37,7 @@ from graft.backends.host.kernels.expression_stages import (
     places,
     row_factors,
     shares,
+    turned,
 )
 from graft.llvm.target import Target
 from graft.loop.ir import Const
@@ -112,6 +113,11 @@ def _variant(results: Sequence[Tensor], target: Target, caution: Caution) -> Var
             found[result.name] = [CacheWrite(f"{result.name}_acc")]
     names = {result.name for result in results}
     stages = rewrite_stages(tensors, names, Schedule.of(found))
+    if caution is Caution.NONE and _is_symbolic(stages):
+        for result in results:
+            packs = turned(stages[result.name], _inner_stages(stages, result.name, names))
+            found |= {stage: [*found.get(stage, []), pack] for stage, pack in packs.items()}
+        stages = rewrite_stages(tensors, names, Schedule.of(found))
     claimed: set[str] = set()
     for result in results:
         inner = _inner_stages(stages, result.name, names)
@@ -125,6 +131,13 @@ def _variant(results: Sequence[Tensor], target: Target, caution: Caution) -> Var
         needs |= {n: max(least, needs.get(n, 0)) for n, least in root.loops.needs.items()}
     schedule = Schedule.of({name: parts for name, parts in found.items() if parts})
     return Variant(schedule, tuple(sorted(needs.items())))
+
+
+def _is_symbolic(stages: dict[str, Tensor]) -> bool:
+    """Whether some extent is known only at run time."""
+    computed = (stage for stage in stages.values() if stage.body is not None)
+    extents = (one for stage in computed for one in axis_extents(stage).values())
+    return not all(isinstance(one, Const) for one in extents)
 
 
 def _inner_stages(stages: dict[str, Tensor], result: str, results: set[str]) -> list[Tensor]:
@@ -154,8 +167,7 @@ class _Root:
         self.where: Places = places(result, inner)
         self.wide = [axis for axis, count in enumerate(self.extents) if count > 1]
         self.lane_axis = self.wide[-1] if self.wide else None
-        extents = [e for stage in (result, *inner) for e in axis_extents(stage).values()]
-        self.is_symbolic = not all(isinstance(one, Const) for one in extents)
+        self.is_symbolic = _is_symbolic({one.name: one for one in (result, *inner)})
         self.whole_axes: set[int] = set()  # of the result, that one turn does all of
         self.loops = Loops(careful=caution is Caution.ALL)
 
