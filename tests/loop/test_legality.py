@@ -137,6 +137,11 @@ MISTAKES = [
     ),
     ("product: factor(j, p, 4)", "schedule of product: it does not reduce over an axis 'j'"),
     ("product: factor(k, p, 1)", "schedule of product: cannot reduce over 'k' in 1 lanes"),
+    ("product: interleave(k, p, 1)", "schedule of product: cannot reduce over 'k' in 1 turns"),
+    (
+        "product: combine(j)",
+        "schedule of product: cannot combine lanes of loop 'j': it carries no reduction",
+    ),
     (
         "product: prefetch(out, k, 1)",
         "schedule of product: cannot prefetch 'out': it does not read it",

@@ -10,12 +10,13 @@ from tests.loop.kernels import Kernel, run
 
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, equal, select, term, variable
+from graft.loop.errors import ScheduleError
 from graft.loop.interpret import interpret
 from graft.loop.ir import For, LoopKind, Scope
-from graft.loop.lower import lower
+from graft.loop.lower import lower, lower_variants
 from graft.loop.parse import from_text
 from graft.loop.print import to_text
-from graft.loop.schedule import parse_schedule
+from graft.loop.schedule import Variant, parse_schedule
 from graft.loop.tensor import compute, max_, min_, placeholder, product_, reduce_axis, sum_
 from graft.loop.traverse import walk_stmt
 
@@ -53,6 +54,19 @@ total: factor(p, sums, 8) compute_at(out, i) store_in(register) unroll(lane)
 sums: compute_at(out, i) store_in(register) reorder(p, lane) vectorize(lane)
 sums.tail: compute_at(out, i) store_in(register)
 """
+SOFTMAX_ACROSS = """
+out: split(j, jo, ji, 8, remainder) vectorize(ji) parallel(i)
+peak: overlap(k, largest, 8) compute_at(out, i) store_in(register) combine(lane)
+largest: interleave(k, turns, 4) compute_at(out, i) store_in(register) vectorize(lane)
+turns: compute_at(out, i) store_in(register) reorder(k, turn, lane) unroll(turn) vectorize(lane)
+largest.tail: compute_at(out, i) store_in(register) vectorize(lane)
+power: compute_at(out, i) split(j, jo, ji, 8, remainder) vectorize(ji)
+total: factor(p, sums, 4) compute_at(out, i) store_in(register) combine(lane)
+sums: interleave(p, several, 2) compute_at(out, i) store_in(register) vectorize(lane)
+several: compute_at(out, i) store_in(register) reorder(p, turn, lane) unroll(turn) vectorize(lane)
+sums.tail: compute_at(out, i) store_in(register)
+"""
+SOFTMAX_EVENLY = "\n".join(line for line in SOFTMAX_ACROSS.split("\n") if ".tail" not in line)
 LAYER_NORM = """
 out: parallel(i) split(j, jo, ji, 8, remainder) vectorize(ji)
 total: compute_at(out, i) store_in(register)
@@ -77,6 +91,9 @@ CASES: list[tuple[str, Kernel, str, dict[str, int]]] = [
     ("pool", kernels.max_pool(13, 9, 7, 5), "out: unroll(b)", {}),
     ("softmax", kernels.softmax(N, M), SOFTMAX, {"n": 3, "m": 13}),
     ("softmax of one", kernels.softmax(N, M), SOFTMAX, {"n": 2, "m": 1}),
+    ("softmax across", kernels.softmax(N, M), SOFTMAX_ACROSS, {"n": 3, "m": 77}),
+    ("softmax across once", kernels.softmax(N, M), SOFTMAX_ACROSS, {"n": 2, "m": 8}),
+    ("softmax across evenly", kernels.softmax(N, 64), SOFTMAX_EVENLY, {"n": 2}),
     ("layer norm", kernels.layer_norm(N, 13), LAYER_NORM, {"n": 3}),
     ("chain", kernels.chain(N), CHAIN, {"n": 21}),
     ("chain empty", kernels.chain(N), CHAIN, {"n": 0}),
@@ -267,3 +284,26 @@ def test_a_stage_may_be_read_twice_and_at_different_places() -> None:
     result = np.zeros(8, np.float32)
     interpret(function, {"x": values, "out": result})
     np.testing.assert_array_equal(result, values[:8] ** 2 + values[2:] ** 2 + values[1:9])
+
+
+VARIANTS = [
+    Variant(parse_schedule("c: split(i, io, ii, 4, shift_inwards) unroll(ii)"), (("n", 4),)),
+    Variant(parse_schedule("c: split(i, io, ii, 2, shift_inwards) unroll(ii)"), (("n", 2),)),
+    Variant(parse_schedule("")),
+]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 7])
+def test_a_function_chooses_by_its_scalars(rows: int) -> None:
+    kernel = kernels.gemm(N, 5, 3)
+    function = lower_variants("kernel", kernel.arguments, VARIANTS)
+    assert from_text(to_text(function)) == function
+    assert to_text(function).count("if n >= ") == 2
+    result, expected = run(function, kernel, n=rows)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_variant_that_needs_too_little_is_refused() -> None:
+    schedule = parse_schedule("c: split(i, io, ii, 4, shift_inwards)")
+    with pytest.raises(ScheduleError, match="it may be shorter than 4"):
+        lower_variants("kernel", kernels.gemm(N, 5, 3).arguments, [Variant(schedule, (("n", 3),))])

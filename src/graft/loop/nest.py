@@ -15,11 +15,14 @@ from graft.loop.ir import LoopKind, Scope
 from graft.loop.schedule import (
     SCOPES,
     CacheWrite,
+    Combine,
     ComputeAt,
     Directive,
     Factor,
     Fuse,
     Inline,
+    Interleave,
+    Overlap,
     Pack,
     Parallel,
     Prefetch,
@@ -173,6 +176,14 @@ _VERBS = {
 }
 
 
+def _combine(nest: Nest, directive: Combine) -> Nest:
+    loop = _plain(nest, directive.loop)
+    if not loop.reduces:
+        raise nest.fail(f"cannot combine lanes of loop '{loop.name}': it carries no reduction")
+    loops = tuple(replace(loop, kind=LoopKind.VECTOR) if one is loop else one for one in nest.loops)
+    return replace(nest, loops=loops)
+
+
 def _mark(nest: Nest, name: str, kind: LoopKind) -> Nest:
     loop = _plain(nest, name)
     if loop.reduces and kind is not LoopKind.UNROLLED:
@@ -201,12 +212,15 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     Parallel: lambda nest, directive: _mark(nest, directive.loop, LoopKind.PARALLEL),
     ComputeAt: lambda nest, directive: replace(nest, site=directive),
     StoreIn: lambda nest, directive: replace(nest, scope=SCOPES[directive.place]),
+    Combine: _combine,
     Prefetch: _prefetch,
     Tensorize: _tensorize,
     # These have done their work on the tensors before there are nests.
     Inline: lambda nest, directive: nest,
     CacheWrite: lambda nest, directive: nest,
     Factor: lambda nest, directive: nest,
+    Interleave: lambda nest, directive: nest,
+    Overlap: lambda nest, directive: nest,
     Pack: lambda nest, directive: nest,
 }
 

@@ -144,6 +144,39 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """As Factor, for the one axis of a reduction that has at least as many elements as lanes.
+
+    What does not fill all lanes is the last vector of elements but for those that are counted
+    already. It is a stage called `<name>.tail` with an axis `lane`, which the totals begin with.
+    """
+
+    axis: str
+    name: str
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interleave:
+    """Reduce over an axis in `count` totals that take turns, so that none waits for the one before.
+
+    The totals are a stage of the given name with one more axis, `turn`, in front; the stage itself
+    begins with them combined and goes on with what does not fill a turn of all of them.
+    """
+
+    axis: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """Run a loop that reduces in the lanes of a vector, which are combined in one step."""
+
+    loop: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prefetch:
     """In each iteration of a loop ask for what a tensor's read will need `distance` later."""
 
@@ -174,6 +207,9 @@ Directive = (
     | CacheWrite
     | Pack
     | Factor
+    | Overlap
+    | Interleave
+    | Combine
     | Prefetch
     | Tensorize
 )

@@ -24,7 +24,7 @@ from graft.loop.ir import (
     Select,
     Var,
 )
-from graft.loop.schedule import CacheWrite, Factor, Inline, Pack, Schedule
+from graft.loop.schedule import CacheWrite, Factor, Inline, Interleave, Overlap, Pack, Schedule
 from graft.loop.simplify import simplify
 from graft.loop.tensor import Reduce, Tensor, identity
 from graft.loop.traverse import map_expr, substitute, walk_expr
@@ -56,6 +56,12 @@ def rewrite_stages(tensors: Sequence[Tensor], arguments: set[str], schedule: Sch
                 case Factor():
                     found = _factor(found, name, directive)
                     pending += [directive.name, f"{directive.name}.tail"]
+                case Overlap():
+                    found = _overlap(found, name, directive)
+                    pending += [directive.name, f"{directive.name}.tail"]
+                case Interleave():
+                    found = _interleave(found, name, directive)
+                    pending.append(directive.name)
                 case _:
                     continue
     for name, _ in schedule.stages:
@@ -192,6 +198,61 @@ def _factor(found: Tensors, name: str, factor: Factor) -> Tensors:
     read = Load(buffer, (*tensor.axes, own_lane))
     changed = replace(reduction, body=read, axes=((own_lane, lanes),), initial=start)
     return _insert(found, name, totals, replace(tensor, body=changed))
+
+
+def _overlap(found: Tensors, name: str, overlap: Overlap) -> Tensors:
+    before = found[name].body
+    found = _factor(found, name, Factor(overlap.axis, overlap.name, overlap.lanes))
+    last = f"{overlap.name}.tail"
+    if last not in found:
+        return found
+    tail, totals, stage = found[last], found[overlap.name], found[name]
+    reductions = [one.body for one in (tail, totals, stage)]
+    rest, sums, combined = (body for body in reductions if isinstance(body, Reduce))
+    if not isinstance(before, Reduce) or len(rest.axes) > 1:
+        raise fail(name, f"cannot overlap '{overlap.axis}': it reduces over other axes too")
+    ((inner, left),) = rest.axes
+    lane, lanes = Var(f"{last}@lane"), Const(overlap.lanes)
+    back = add(left, lanes, -1)
+    value = substitute(rest.body, {inner.name: add(back, lane)})
+    new = Compare(CompareKind.GREATER_EQUAL, lane, add(lanes, left, -1))
+    buffer = replace(tail.buffer, extents=totals.shape)
+    chosen = Select(new, value, identity(rest.kind, rest.dtype))
+    found[last] = Tensor(buffer, (*tail.axes, lane), chosen)
+    found[overlap.name] = replace(totals, body=replace(sums, initial=Load(buffer, totals.axes)))
+    found[name] = replace(stage, body=replace(combined, initial=before.initial))
+    order = [one for one in found if one not in (last, overlap.name, name)]
+    place = list(found).index(last)
+    names = [*order[:place], last, overlap.name, name, *order[place:]]
+    return {one: found[one] for one in names}
+
+
+def _interleave(found: Tensors, name: str, directive: Interleave) -> Tensors:
+    tensor, reduction = found[name], found[name].body
+    axes = {} if not isinstance(reduction, Reduce) else dict(reduction.axes)
+    axis = Var(f"{name}@{directive.axis}")
+    if not isinstance(reduction, Reduce) or axis not in axes or directive.count < 2:
+        raise fail(name, f"cannot reduce over '{directive.axis}' in {directive.count} turns")
+    count = Const(directive.count)
+    whole = simplify(Binary(BinaryKind.FLOOR_DIVIDE, axes[axis], count))
+    left = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], count))
+    new, turn = directive.name, Var(f"{directive.name}@turn")
+    own: dict[str, Expr] = {v.name: _moved(v, name, new) for v in (*tensor.axes, *axes)}
+    own[axis.name] = add(multiply(_moved(axis, name, new), count), turn)
+    pairs = tuple((_moved(v, name, new), n if v != axis else whole) for v, n in axes.items())
+    nothing = identity(reduction.kind, reduction.dtype)
+    turns = replace(reduction, body=substitute(reduction.body, own), axes=pairs, initial=nothing)
+    buffer = replace(tensor.buffer, name=new, extents=(count, *tensor.shape))
+    places = tuple(_moved(v, name, new) for v in tensor.axes)
+    start = reduction.initial
+    for number in range(directive.count):
+        total = Load(buffer, (Const(number), *tensor.axes))
+        start = total if start == nothing else Binary(reduction.kind, start, total)
+    rest = substitute(reduction.body, {axis.name: add(multiply(whole, count), axis)})
+    pairs = tuple((v, n if v != axis else left) for v, n in axes.items())
+    changed = replace(reduction, body=rest, axes=pairs, initial=start)
+    made = Tensor(buffer, (turn, *places), turns)
+    return _insert(found, name, made, replace(tensor, body=changed))
 
 
 def _moved(variable: Var, old: str, new: str) -> Var:

@@ -47,6 +47,12 @@ from graft.loop.traverse import (
     with_children,
 )
 
+_ACROSS = {
+    BinaryKind.ADD: "reduce_add",
+    BinaryKind.MAXIMUM: "reduce_max",
+    BinaryKind.MINIMUM: "reduce_min",
+}
+
 
 def loop_error(var: Var, verb: str, reason: str, hint: str = "") -> ScheduleError:
     """An error about a loop, whose variable is called after its stage and itself."""
@@ -140,6 +146,9 @@ class Lanes:
 
     def _store(self, stmt: Store) -> Stmt:
         indices = self.indices(stmt.indices)
+        combined = self._combined(stmt)
+        if combined is not None:
+            return replace(stmt, value=combined)
         value = self.expression(stmt.value)
         lanes = max((index.lanes for index in indices), default=1)
         condition = None if stmt.condition is None else self.expression(stmt.condition)
@@ -148,6 +157,18 @@ class Lanes:
         if condition is not None:
             condition = self._spread(condition, lanes)
         return Store(stmt.buffer, indices, self._spread(value, lanes), condition)
+
+    def _combined(self, stmt: Store) -> Expr | None:
+        """A total with all lanes in it, where each iteration combines one value into it."""
+        match stmt.value:
+            case Binary(kind, Load() as total, value) if kind in _ACROSS:
+                vector = self.expression(value)
+                same = total.buffer == stmt.buffer and total.indices == stmt.indices
+                if not same or vector.lanes == 1 or self.expression(total).lanes > 1:
+                    return None
+                return Binary(kind, total, Call(_ACROSS[kind], (vector,), value.dtype))
+            case _:
+                return None
 
     def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(simplify(self.expression(index)) for index in indices)

@@ -98,7 +98,7 @@ _COORDINATES: dict[str, Callable[[AxisResize, Array], Array]] = {
 
 
 # How near to halfway between two elements counts as halfway; float32 may just have missed it.
-_HALFWAY = 1e-6
+HALFWAY = 1e-6
 
 
 def _simple(axis: AxisResize, x: Array) -> Array:
@@ -107,16 +107,16 @@ def _simple(axis: AxisResize, x: Array) -> Array:
 
 # "simple" is the rule of the times when there was no choice: down when growing, up when shrinking.
 _ROUNDINGS: dict[str, Callable[[AxisResize, Array], Array]] = {
-    "round_prefer_floor": lambda axis, x: np.ceil(x - (0.5 + _HALFWAY)),
-    "round_prefer_ceil": lambda axis, x: np.floor(x + (0.5 + _HALFWAY)),
+    "round_prefer_floor": lambda axis, x: np.ceil(x - (0.5 + HALFWAY)),
+    "round_prefer_ceil": lambda axis, x: np.floor(x + (0.5 + HALFWAY)),
     "floor": lambda axis, x: np.floor(x),
     "ceil": lambda axis, x: np.ceil(x),
     "simple": _simple,
 }
 
 # How far around a coordinate, in elements, the interpolation reaches.
-_RADII = {"linear": 1, "cubic": 2}
-_METHODS = ("nearest_neighbor", *_RADII)
+RADII = {"linear": 1, "cubic": 2}
+_METHODS = ("nearest_neighbor", *RADII)
 _POLICIES: dict[str, Callable[[list[float]], float]] = {"not_larger": min, "not_smaller": max}
 
 
@@ -148,7 +148,7 @@ def taps(attrs: ResizeAttrs, axis: AxisResize) -> tuple[Array, Array]:
     """Per result position, the operand's elements that it averages and the weight of each."""
     x = coordinates(attrs, axis)[:, None]
     shrink = min(axis.scale, 1.0) if attrs.antialias else 1.0
-    reach = _RADII[attrs.method] / shrink
+    reach = RADII[attrs.method] / shrink
     elements = np.floor(x - reach) + 1 + np.arange(int(np.ceil(2 * reach)))
     weights = _kernel(attrs, (elements - x) * shrink)
     if attrs.antialias:
@@ -373,7 +373,7 @@ def _resize_work(attrs: ResizeAttrs, ins: Sequence[Type | None], outs: Sequence[
     changed = 1
     if data.shape is not None and result.shape is not None:
         changed = sum(a != b for a, b in zip(data.shape, result.shape, strict=True))
-    per_axis = 4 * _RADII[attrs.method]  # two taps per unit of reach, a product and a sum each
+    per_axis = 4 * RADII[attrs.method]  # two taps per unit of reach, a product and a sum each
     return Work(0, result.size * (per_axis * changed), traffic(ins, outs))
 
 

@@ -309,6 +309,45 @@ add(
     lambda s: s("resize", s.input(s.n, 3, 4, 5), scales=(1.0, 1.0, 2.0, 2.0), method="linear"),
     ONE,
 )
+SINGLE = [*(one for one in IMAGES if one["n"]), {"n": 1, "h": 1, "w": 1}, {"n": 2, "h": 1, "w": 9}]
+
+
+def _scaled(dtype: str = "float32", **attrs: Any) -> Build:
+    scales = (1.0, 1.0, 1.75, 0.625)
+    return lambda s: s("resize", s.input(s.n, 2, s.h, s.w, dtype=dtype), scales=scales, **attrs)
+
+
+def _sized(**attrs: Any) -> Build:
+    return lambda s: s("resize", s.input(s.n, 2, s.h, s.w), sizes=(s.n, 2, s.h * 2 + 1, 7), **attrs)
+
+
+METHODS = ("nearest_neighbor", "linear", "cubic")
+TRANSFORMATIONS = (
+    *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
+    *("align_corners", "asymmetric", "tf_half_pixel_for_nn"),
+)
+for _number, _transformation in enumerate(TRANSFORMATIONS):
+    _attrs: dict[str, Any] = {"coordinate_transformation_mode": _transformation}
+    _scaling, _sizing = METHODS[_number % 3], METHODS[(_number + 1) % 3]
+    add(f"scaled {_transformation}", _scaled(**_attrs, method=_scaling), SINGLE)
+    add(f"sized {_transformation}", _sized(**_attrs, method=_sizing), SINGLE)
+for _rounding in ("round_prefer_ceil", "floor", "ceil", "simple"):
+    add(f"rounded by {_rounding}", _scaled(rounding_method=_rounding), SINGLE)
+add("resized without a border", _scaled(method="cubic", exclude_outside=True), SINGLE)
+add("resized doubles", _scaled("float64", method="linear"), SINGLE)
+add(
+    "cropped",
+    lambda s: s(
+        "resize",
+        s.input(s.h, s.w),
+        sizes=(4, s.w + 2),
+        roi=(-0.2, 0.3, 0.9, 1.2),
+        method="linear",
+        coordinate_transformation_mode="tf_crop_and_resize",
+        extrapolation_value=7.0,
+    ),
+    SINGLE,
+)
 
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one[0])
@@ -345,3 +384,11 @@ def test_weights_of_unknown_extents_are_refused() -> None:
     said = kernel_of(graph_of(build, {}), host_target())
     assert isinstance(said, Refusal)
     assert said.reason == ("expression: nn.conv1d: the kernel's extents are known only at run time")
+
+
+def test_antialiasing_needs_numbers() -> None:
+    said = kernel_of(graph_of(_scaled(method="linear", antialias=True), {}), host_target())
+    assert isinstance(said, Refusal)
+    assert said.reason == (
+        "expression: resize: the extents that antialiasing goes by are known only at run time"
+    )

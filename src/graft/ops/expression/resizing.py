@@ -1,17 +1,26 @@
-"""Resizing by tables: which elements each result element looks at, and with what weights."""
+"""Resizing: which elements each result element looks at, and with what weights.
+
+Both are tables where extents are known, and formulas where they are not.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from graft.base.dtypes import Array, DType, dtype_of
-from graft.loop.build import Term, call, cast, select
+from graft.base.dims import AnyDim
+from graft.base.dtypes import DType, dtype_of
+from graft.loop.build import Operand, Term, call, cast, select
 from graft.loop.tensor import Reduce, Tensor, sum_
+from graft.ops.expression import resize_formulas as formulas
 from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses, table
+from graft.ops.expression.resize_formulas import SymbolicResize
 from graft.ops.expression.shapes import (
     Extents,
+    NumbersNeededError,
     by_index,
     extents_of,
     is_known,
@@ -33,6 +42,8 @@ from graft.ops.resize import (
 )
 from graft.ops.rules import normalize_axes
 
+Step = AxisResize | SymbolicResize
+
 
 @expresses("resize")
 def resize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
@@ -49,59 +60,105 @@ def resize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     return (_extrapolated(attrs, steps, result, name) if _crops(attrs) else result,)
 
 
-def _steps(attrs: Any, before: Extents, after: Extents) -> list[AxisResize]:
-    """How axes are resized, those apart that stay as they are, whatever their extents."""
+def _steps(attrs: Any, before: Extents, after: Extents) -> list[Step]:
+    """How axes are resized, those apart that stay as they are."""
     axes = normalize_axes(range(len(before)) if attrs.axes is None else attrs.axes, len(before))
-    scales = attrs.scales or (1.0,) * len(axes)
-    idle = {axis for axis, scale in zip(axes, scales, strict=True) if scale == 1}
-    same = [
-        axis in idle and not is_known(one) and one == after[axis] for axis, one in enumerate(before)
+    unknown = [
+        not (is_known(old) and is_known(new)) for old, new in zip(before, after, strict=True)
     ]
-    have = numbers([1 if kept else one for kept, one in zip(same, before, strict=True)], "extents")
-    sized = None
+    if any(unknown) and attrs.keep_aspect_ratio_policy != "stretch" and attrs.scales is None:
+        raise NumbersNeededError("the extents whose ratio is kept are known only at run time")
+    # Axes of unknown extents do not count as resized where the tables are planned.
+    have = numbers([1 if unknown[n] else old for n, old in enumerate(before)], "extents")
+    sized = scales = None
     if attrs.sizes is not None:
-        wanted = [1 if same[axis] else one for axis, one in zip(axes, attrs.sizes, strict=True)]
-        sized = numbers(wanted, "sizes")
-    return plan(attrs, have, attrs.roi, attrs.scales, sized)
+        pairs = zip(axes, attrs.sizes, strict=True)
+        sized = numbers([1 if unknown[axis] else size for axis, size in pairs], "sizes")
+    if attrs.scales is not None:
+        pairs = zip(axes, attrs.scales, strict=True)
+        scales = tuple(1.0 if unknown[axis] else scale for axis, scale in pairs)
+    known = [step for step in plan(attrs, have, attrs.roi, scales, sized) if not unknown[step.axis]]
+    found = [_symbolic(attrs, n, axis, before[axis], after[axis]) for n, axis in enumerate(axes)]
+    return sorted(
+        [*known, *(step for step in found if unknown[step.axis] and not _is_idle(step))],
+        key=lambda step: step.axis,
+    )
+
+
+def _symbolic(attrs: Any, number: int, axis: int, old: AnyDim, new: AnyDim) -> SymbolicResize:
+    scale = None if attrs.scales is None else attrs.scales[number]
+    if not _crops(attrs) or attrs.roi is None:
+        return SymbolicResize(axis, old, new, scale)
+    count = len(attrs.roi) // 2
+    return SymbolicResize(axis, old, new, scale, attrs.roi[number], attrs.roi[count + number])
+
+
+def _is_idle(step: SymbolicResize) -> bool:
+    same = step.extent == step.resized and step.scale in (None, 1)
+    return same and (step.start, step.end) == (0.0, 1.0)
 
 
 def _crops(attrs: Any) -> bool:
     return bool(attrs.coordinate_transformation_mode == "tf_crop_and_resize")
 
 
-def _copied(attrs: Any, data: Tensor, steps: list[AxisResize], types: Types, name: str) -> Tensor:
-    places = {
-        step.axis: table(f"{name}_places{step.axis}", nearest(attrs, step).astype(np.int64))
-        for step in steps
-    }
+def _copied(attrs: Any, data: Tensor, steps: list[Step], types: Types, name: str) -> Tensor:
+    places = {step.axis: _nearest(attrs, step, f"{name}_places{step.axis}") for step in steps}
 
     def element(*indices: Term) -> Term:
-        at = [places[a][index] if a in places else index for a, index in enumerate(indices)]
+        at = [places[a](index) if a in places else index for a, index in enumerate(indices)]
         return read(data, at)
 
     return by_index(name, extents_of(types[0]), element)
 
 
-def _interpolated(
-    attrs: Any, data: Tensor, steps: list[AxisResize], types: Types, name: str
-) -> Tensor:
+def _nearest(attrs: Any, step: Step, name: str) -> Callable[[Term], Term]:
+    if isinstance(step, SymbolicResize):
+        return lambda index: formulas.nearest(attrs, step, index)
+    numbers_of = table(name, nearest(attrs, step).astype(np.int64))
+    return lambda index: numbers_of[index]
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """The elements of an axis that are averaged: how many, which, and with what weights."""
+
+    count: Operand
+    place: Callable[[Term, Term], Term]
+    weight: Callable[[Term, Term], Term]
+
+
+def _taps(attrs: Any, step: Step, name: str, wide: DType) -> _Taps:
+    if isinstance(step, SymbolicResize):
+        return _Taps(
+            formulas.tap_count(attrs),
+            lambda index, tap: formulas.place(attrs, step, index, tap),
+            lambda index, tap: formulas.weight(attrs, step, index, tap, wide),
+        )
+    elements, factors = taps(attrs, step)
+    places = table(f"{name}_places{step.axis}", elements.astype(np.int64))
+    weights = table(f"{name}_weights{step.axis}", factors.astype(wide.numpy))
+    return _Taps(
+        places.shape[1],
+        lambda index, tap: places[index, tap],
+        lambda index, tap: weights[index, tap],
+    )
+
+
+def _interpolated(attrs: Any, data: Tensor, steps: list[Step], types: Types, name: str) -> Tensor:
     """The sum over all combinations of the axes' elements, each with the product of weights."""
     dtype, shape = types[0].dtype, extents_of(types[0])
     wide = dtype_of(working_dtype(dtype.numpy))
-    found = {step.axis: taps(attrs, step) for step in steps}
-    places = {a: table(f"{name}_places{a}", pair[0].astype(np.int64)) for a, pair in found.items()}
-    weights = {
-        a: table(f"{name}_weights{a}", pair[1].astype(wide.numpy)) for a, pair in found.items()
-    }
+    found = [(step.axis, _taps(attrs, step, name, wide)) for step in steps]
 
     def element(*indices: Term) -> Reduce | Term:
-        reduced = reduce_axes([places[step.axis].shape[1] for step in steps])
+        reduced = reduce_axes([one.count for _, one in found])
         at, factor = list(indices), number(1, wide)
-        for step, tap in zip(steps, reduced, strict=True):
-            index = indices[step.axis]
-            at[step.axis] = places[step.axis][index, tap]
-            weight = weights[step.axis][index, tap]
-            factor = weight if step is steps[0] else factor * weight
+        for place, ((axis, one), tap) in enumerate(zip(found, reduced, strict=True)):
+            index = indices[axis]
+            at[axis] = one.place(index, tap)
+            weight = one.weight(index, tap)
+            factor = factor * weight if place else weight
         value = cast(wide, read(data, at))
         return sum_(value * factor, reduced) if reduced else value
 
@@ -121,24 +178,25 @@ def _saturated(value: Term, dtype: DType) -> Term:
     return select(above, high, select(below, low, inside))
 
 
-def _extrapolated(attrs: Any, steps: list[AxisResize], result: Tensor, name: str) -> Tensor:
+def _extrapolated(attrs: Any, steps: list[Step], result: Tensor, name: str) -> Tensor:
     """What looks past the operand's edge is one value."""
     dtype = result.dtype
     value = to_dtype(np.array(attrs.extrapolation_value), dtype.numpy)
-    outside = {
-        step.axis: table(f"{name}_outside{step.axis}", _beyond(attrs, step)) for step in steps
-    }
+    outside = {step.axis: _beyond(attrs, step, f"{name}_outside{step.axis}") for step in steps}
 
     def element(*indices: Term) -> Term:
         found = read(result, indices)
         for axis, flags in outside.items():
             fill = number(float(value) if dtype.is_float else int(value), dtype)
-            found = select(flags[indices[axis]], fill, found)
+            found = select(flags(indices[axis]), fill, found)
         return found
 
     return by_index(name, result.shape, element)
 
 
-def _beyond(attrs: Any, step: AxisResize) -> Array:
+def _beyond(attrs: Any, step: Step, name: str) -> Callable[[Term], Term]:
+    if isinstance(step, SymbolicResize):
+        return lambda index: formulas.is_outside(attrs, step, index)
     x = coordinates(attrs, step)
-    return np.asarray((x < 0) | (x > step.extent - 1))
+    flags = table(name, np.asarray((x < 0) | (x > step.extent - 1)))
+    return lambda index: flags[index]

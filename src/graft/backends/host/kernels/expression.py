@@ -15,8 +15,9 @@ from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.expression_schedule import CannotScheduleError, default_variants
-from graft.backends.host.storage import Storage, row_major, shape_of
-from graft.base.dims import UNKNOWN, AnyDim, product
+from graft.backends.host.kernels.expression_views import view_of
+from graft.backends.host.storage import Storage, row_major
+from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
@@ -28,9 +29,8 @@ from graft.loop.errors import ScheduleError
 from graft.loop.ir import Block, Buffer, Const, Function
 from graft.loop.lower import lower_variants
 from graft.loop.tensor import Reduce, Tensor, in_order
-from graft.ops.expression.registry import Table, Unexpressed, express
+from graft.ops.expression.registry import EXPRESSIONS, Table, Unexpressed, express
 from graft.ops.expression.shapes import by_index, read
-from graft.ops.scalar import SCALARS
 from graft.rewrite.rule import Refusal
 
 # What LLVM code computes with, be it by way of another dtype.
@@ -48,7 +48,7 @@ def expression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     refused = _not_held(group, stores)
     if refused is not None:
         return refused
-    tensors = _Tensors(group, stores)
+    tensors = _Tensors(group, stores, target)
     for number, node in enumerate(group.nodes):
         refused = tensors.add(node, f"t{number}")
         if refused is not None:
@@ -125,24 +125,13 @@ def _not_held(group: Group, stores: Stores) -> Refusal | None:
     return None
 
 
-def _is_flat(group: Group) -> bool:
-    """Whether all is element by element, so that any shape will do."""
-    shape = shape_of(group.output)
-    simple = SCALARS.keys() - {"nn.bias_add"}
-    values = {value for node in group.nodes for value in (*node.args, *node.outputs)}
-    shapes = (shape_of(value) for value in values)
-    same = all(one == shape or product(one) == 1 for one in shapes)
-    outputs = all(shape_of(node.output) == shape for node in group.nodes)
-    return same and outputs and all(node.op.name in simple for node in group.nodes)
-
-
 class _Tensors:
     """The tensors of a group's values, and what stands for them when the kernel is called."""
 
-    def __init__(self, group: Group, stores: Stores) -> None:
+    def __init__(self, group: Group, stores: Stores, target: Target) -> None:
         self._group, self._stores = group, stores
         self.extents = Extents()
-        self._is_flat = _is_flat(group)
+        self._view = view_of(group, self.extents, target)
         self._tensors: dict[Value, Tensor] = {}
         self._arguments: dict[str, Value | Array] = {}
         for number, value in enumerate(group.reads()):
@@ -154,26 +143,23 @@ class _Tensors:
             outer = self._group.outer(value)
             storage, self._arguments[name] = self._stores[outer], outer
         else:
-            storage = Storage(literal.type.dtype, literal.array.shape)
-            self._arguments[name] = storage.pack(literal.array)
-        storage = replace(storage, dtype=dtype or storage.dtype)
-        if not self._is_flat:
-            return Tensor(storage.buffer(name, self.extents))
-        whole = storage.shape == shape_of(self._group.output)
-        single = replace(storage, shape=()).buffer(name)
-        return Tensor(replace(single, extents=(index_of(self._count()),) if whole else ()))
-
-    def _count(self) -> AnyDim:
-        """How many elements the result has."""
-        return self.extents.total(shape_of(self._group.output))
+            array = self._view.packed(value, literal.array)
+            storage = Storage(literal.type.dtype, array.shape)
+            self._arguments[name] = storage.pack(array)
+        extents = tuple(index_of(dim) for dim in self._view.shape(value))
+        return Tensor(Buffer(name, dtype or storage.dtype, extents, alignment=storage.alignment))
 
     def add(self, node: Node, name: str) -> Refusal | None:
         """Make a node's results known."""
         if node.op.name == "bitcast":
             return self._add_bitcast(node, name)
         inputs = [None if value is None else self._tensors[value] for value in node.inputs]
-        types = [TensorType(value.dtype, self._shape(value)) for value in node.outputs]
-        made = express(node, inputs, name, types, self.extents.attributes(node.attrs))
+        types = [TensorType(value.dtype, self._view.shape(value)) for value in node.outputs]
+        equation = self._view.equation(node)
+        if equation is not None:
+            made = EXPRESSIONS.get("einsum")(equation, inputs, types, name)
+        else:
+            made = express(node, inputs, name, types, self.extents.attributes(node.attrs))
         if isinstance(made, Unexpressed):
             return Refusal(made.reason, node)
         for value, tensor in zip(node.outputs, made, strict=True):
@@ -181,11 +167,6 @@ class _Tensors:
                 raise InternalError(f"{node.op.name} is expressed as {tensor.dtype}", node.place)
             self._tensors[value] = tensor
         return None
-
-    def _shape(self, value: Value) -> tuple[AnyDim, ...]:
-        if self._is_flat:
-            return (self._count(),)
-        return tuple(self.extents.named(dim) for dim in shape_of(value))
 
     def _add_bitcast(self, node: Node, name: str) -> Refusal | None:
         """What is read from memory can be read as another dtype."""

@@ -14,12 +14,15 @@ from graft.backends.host.kernels.expression_stages import (
     reduction_names,
 )
 from graft.llvm.target import Target
-from graft.loop.ir import Const, Expr
+from graft.loop.ir import BinaryKind, Const, Expr
 from graft.loop.schedule import (
+    Combine,
     ComputeAt,
     Directive,
     Factor,
     Fuse,
+    Interleave,
+    Overlap,
     Parallel,
     Reorder,
     Split,
@@ -34,6 +37,9 @@ from graft.loop.tensor import Reduce, Tensor
 SHORT = 4
 # More copies of a statement than this are more code than they save time.
 MOST_COPIES = 64
+
+# Vectors of totals side by side, so that an addition need not wait for the one before.
+SEVERAL = 4
 
 Directives = list[Directive]
 
@@ -74,11 +80,12 @@ class Loops:
     def split(self, loop: str, factor: int, whole: Expr) -> tuple[str, str]:
         """The loop in tiles, the last of which is moved back where it would reach too far."""
         outer, inner = f"{loop}_o", f"{loop}_i"
-        tail: Tail = "shift_inwards" if self._shifts(factor, whole) else "guard"
+        tail: Tail = "shift_inwards" if self.shifts(factor, whole) else "guard"
         self.splits.append(Split(loop, outer, inner, factor, tail))
         return outer, inner
 
-    def _shifts(self, factor: int, whole: Expr) -> bool:
+    def shifts(self, factor: int, whole: Expr) -> bool:
+        """Whether the last tile is moved back, which may need extents to be large enough."""
         if isinstance(whole, Const):
             count = int(whole.value)
             return count % factor != 0 and count > factor
@@ -88,6 +95,12 @@ class Loops:
         name, count = needed
         self.needs[name] = max(self.needs.get(name, 0), count)
         return True
+
+    def overlaps(self, stage: Tensor, lanes: int) -> bool:
+        """Whether the last vector of what a stage sums over can be moved back."""
+        assert isinstance(stage.body, Reduce)
+        (_, count), *others = stage.body.axes
+        return not others and self.shifts(lanes, count)
 
     def vectors(self, loop: str, lanes: int, whole: Expr, unrolled: bool = False) -> list[str]:
         """The loop in vectors: the loops that it becomes."""
@@ -158,7 +171,11 @@ def summed_axis(stage: Tensor, lanes: int) -> str | None:
 
 
 def plain_stage(
-    stage: Tensor, site: Sequence[ComputeAt], box: Sequence[int], lanes: int
+    stage: Tensor,
+    site: Sequence[ComputeAt],
+    box: Sequence[int],
+    lanes: int,
+    tail: Tail = "remainder",
 ) -> Directives:
     """A stage without a reduction, or one whose totals are neighbours: vectors of them.
 
@@ -173,7 +190,7 @@ def plain_stage(
     plain = [one for one in names if one != name]
     return [
         *site,
-        Split(name, outer, inner, min(lanes, box[wide[-1]]), "remainder"),
+        Split(name, outer, inner, min(lanes, box[wide[-1]]), tail),
         Reorder((*plain, outer, *reduction_names(stage), inner)),
         Vectorize(inner),
     ]
@@ -201,6 +218,50 @@ def tile_stage(
     place = [StoreIn("register")] if site else []
     order = Reorder((*plain, *reduced, *loops.inner))
     return [*site, *place, *loops.splits, order, *loops.marks]
+
+
+def is_combined(stage: Tensor) -> bool:
+    """Whether lanes of totals can be combined in one step."""
+    kinds = (BinaryKind.ADD, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
+    return isinstance(stage.body, Reduce) and stage.body.kind in kinds
+
+
+def across_stages(
+    stage: Tensor,
+    site: Sequence[ComputeAt],
+    summed: str,
+    lanes: int,
+    in_registers: bool,
+    overlaps: bool,
+) -> dict[str, Directives]:
+    """A reduction in several vectors of totals, whose lanes are combined in one step.
+
+    Where what is left `overlaps`, it is a vector too.
+    """
+    place = [StoreIn("register")] if in_registers and site else []
+    here: Directives = [*site, *place]
+    axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
+    turns = f"{totals}.turns"
+    loops = (*axis_names(stage), *reduction_names(stage))
+    found: dict[str, Directives] = {
+        stage.name: [
+            Overlap(axis, totals, lanes) if overlaps else Factor(axis, totals, lanes),
+            *here,
+            Combine("lane"),
+        ],
+        totals: [
+            Interleave(axis, turns, SEVERAL),
+            *here,
+            Reorder((*loops, "lane")),
+            Vectorize("lane"),
+        ],
+        turns: [*here, Reorder((*loops, "turn", "lane")), Unroll("turn"), Vectorize("lane")],
+    }
+    assert isinstance(stage.body, Reduce)
+    count = next(n for variable, n in stage.body.axes if variable.name == summed)
+    if has_rest(count, lanes):
+        found[f"{totals}.tail"] = [*here, Vectorize("lane")] if overlaps else here
+    return found
 
 
 def dot_stages(

@@ -18,8 +18,10 @@ from graft.backends.host.kernels.expression_loops import (
     Directives,
     ExpressionSchedule,
     Loops,
+    across_stages,
     dot_stages,
     even_part,
+    is_combined,
     plain_stage,
     summed_axis,
     tile_stage,
@@ -35,21 +37,26 @@ from graft.backends.host.kernels.expression_stages import (
     places,
     row_factors,
     shares,
+    turned,
 )
 from graft.llvm.target import Target
 from graft.loop.ir import Const
+from graft.loop.regions import axis_extents
 from graft.loop.schedule import (
     CacheWrite,
     ComputeAt,
     Inline,
     Schedule,
     Split,
+    Tail,
     Variant,
     Vectorize,
 )
 from graft.loop.stages import loads, rewrite_stages
 from graft.loop.tensor import Reduce, Tensor, in_order
 
+# Rows of a tile where there may not be many.
+FEW = 2
 # More lanes than this are more code than they save time.
 MOST_LANES = 32
 
@@ -58,8 +65,17 @@ class Caution(Enum):
     """What a schedule relies on: extents that are not known may be smaller than its tiles."""
 
     NONE = 0  # all of them fill tiles
-    SOME = 1  # contiguous axes fill a short vector
-    ALL = 2
+    ROWS = 1  # rows are a few
+    ROW = 2  # or one
+    VECTORS = 3  # a contiguous axis fills one vector
+    LANES = 4  # or half of one
+    SHORT = 5  # or a short one
+    ALL = 6
+
+    def narrowed(self, lanes: int) -> int:
+        """Lanes of vectors along an axis that may not be long."""
+        few = {Caution.VECTORS: lanes, Caution.LANES: lanes // 2}.get(self, SHORT)
+        return max(min(few, lanes), min(SHORT, lanes))
 
 
 class CannotScheduleError(Exception):
@@ -71,7 +87,7 @@ def default_variants(results: Sequence[Tensor], target: Target) -> list[Variant]
     found: list[Variant] = []
     for caution in Caution:
         variant = _variant(results, target, caution)
-        if not found or variant.schedule != found[-1].schedule:
+        if variant not in found:
             found.append(variant)
         if not variant.needs:
             break
@@ -97,6 +113,11 @@ def _variant(results: Sequence[Tensor], target: Target, caution: Caution) -> Var
             found[result.name] = [CacheWrite(f"{result.name}_acc")]
     names = {result.name for result in results}
     stages = rewrite_stages(tensors, names, Schedule.of(found))
+    if caution is Caution.NONE and _is_symbolic(stages):
+        for result in results:
+            packs = turned(stages[result.name], _inner_stages(stages, result.name, names))
+            found |= {stage: [*found.get(stage, []), pack] for stage, pack in packs.items()}
+        stages = rewrite_stages(tensors, names, Schedule.of(found))
     claimed: set[str] = set()
     for result in results:
         inner = _inner_stages(stages, result.name, names)
@@ -110,6 +131,13 @@ def _variant(results: Sequence[Tensor], target: Target, caution: Caution) -> Var
         needs |= {n: max(least, needs.get(n, 0)) for n, least in root.loops.needs.items()}
     schedule = Schedule.of({name: parts for name, parts in found.items() if parts})
     return Variant(schedule, tuple(sorted(needs.items())))
+
+
+def _is_symbolic(stages: dict[str, Tensor]) -> bool:
+    """Whether some extent is known only at run time."""
+    computed = (stage for stage in stages.values() if stage.body is not None)
+    extents = (one for stage in computed for one in axis_extents(stage).values())
+    return not all(isinstance(one, Const) for one in extents)
 
 
 def _inner_stages(stages: dict[str, Tensor], result: str, results: set[str]) -> list[Tensor]:
@@ -139,6 +167,8 @@ class _Root:
         self.where: Places = places(result, inner)
         self.wide = [axis for axis, count in enumerate(self.extents) if count > 1]
         self.lane_axis = self.wide[-1] if self.wide else None
+        self.is_symbolic = _is_symbolic({one.name: one for one in (result, *inner)})
+        self.whole_axes: set[int] = set()  # of the result, that one turn does all of
         self.loops = Loops(careful=caution is Caution.ALL)
 
     def schedule(self) -> dict[str, Directives]:
@@ -164,9 +194,6 @@ class _Root:
     def is_known(self, axis: int) -> bool:
         """Whether an axis of the result has a number for an extent."""
         return isinstance(self.result.shape[axis], Const)
-
-    def may_tile(self, axis: int) -> bool:
-        return self.caution is not Caution.ALL or self.is_known(axis)
 
     def site(self, loop: str | None) -> list[ComputeAt]:
         return [] if loop is None else [ComputeAt(self.result.name, loop)]
@@ -231,14 +258,16 @@ class _Root:
     def tile_of_vectors(self, stage: Tensor, lanes: int) -> dict[str, Directives]:
         """Lanes along the contiguous axis, rows along one that shares what is read."""
         lane, tile = self.lane_axis, dict[int, int]()
-        if lane is not None and self.may_tile(lane):
+        if lane is not None and (self.caution is not Caution.ALL or self.is_known(lane)):
             lanes, vectors = vectors_of(self.extents[lane], lanes, self.options.vectors)
-            if self.caution is Caution.SOME and not self.is_known(lane):
-                lanes, vectors = min(lanes, SHORT), 1
+            if self.caution.value >= Caution.VECTORS.value and not self.is_known(lane):
+                lanes, vectors = self.caution.narrowed(lanes), 1
             tile[lane] = lanes * vectors
             rows = self.row_axis(stage, lane)
-            if rows is not None and (self.caution is Caution.NONE or self.is_known(rows)):
-                most = self.options.rows * self.options.vectors // vectors
+            most = self.options.rows * self.options.vectors // vectors
+            if rows is not None and not self.is_known(rows) and self.caution is not Caution.NONE:
+                most = FEW if self.caution is Caution.ROWS else 1
+            if rows is not None and most > 1:
                 tile[rows] = even_part(self.extents[rows], min(most, 12))
         sizes: dict[str, int] = {}
         for axis, size in sorted(tile.items()):
@@ -310,6 +339,7 @@ class _Root:
         """Several reductions: all of them for a part of the result that needs no other part's."""
         loops, lanes = self.loops, self.lanes(self.result, *self.inner)
         factors = row_factors(self.result, self.inner, self.where)
+        self.whole_axes = {axis for axis, factor in enumerate(factors) if not factor}
         size: dict[int, int] = {}  # what one turn does of each axis
         for axis, (name, factor) in enumerate(zip(self.axes, factors, strict=True)):
             size[axis] = self.row_size(axis, factor, lanes)
@@ -354,5 +384,17 @@ class _Root:
         wide = [dimension for dimension, count in enumerate(box) if count > 1]
         summed = summed_axis(stage, lanes)
         if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
+            if self.is_symbolic and is_combined(stage):
+                overlaps = self.loops.overlaps(stage, lanes)
+                return across_stages(stage, site, summed, lanes, not wide, overlaps)
             return dot_stages(stage, site, summed, lanes, in_registers=not wide)
-        return {stage.name: plain_stage(stage, site, box, lanes)}
+        moves = wide and self.shifts(stage, wide[-1], lanes)
+        tail: Tail = "shift_inwards" if moves else "remainder"
+        return {stage.name: plain_stage(stage, site, box, lanes, tail)}
+
+    def shifts(self, stage: Tensor, dimension: int, lanes: int) -> bool:
+        """Whether the last vector of a stage's whole axis can be moved back."""
+        whole = stage.shape[dimension]
+        follows = self.where[stage.name][dimension]
+        is_whole = follows is None or follows.axis in self.whole_axes
+        return is_whole and not isinstance(whole, Const) and self.loops.shifts(lanes, whole)

@@ -24,6 +24,7 @@ from graft.loop.ir import (
 )
 from graft.loop.nest import short
 from graft.loop.regions import axis_extents
+from graft.loop.schedule import Pack
 from graft.loop.simplify import simplify
 from graft.loop.stages import body_expressions, loads
 from graft.loop.tensor import Reduce, Tensor
@@ -192,8 +193,43 @@ def stride(load: Load, name: str) -> int | None:
 
 def is_near(tensor: Tensor, name: str, limit: int = NEAR) -> bool:
     """Whether vectors along a variable read neighbours, or all the same, everywhere."""
-    steps = [stride(load, name) for load in loads(tensor)]
-    return all(step is not None and abs(step) <= limit for step in steps)
+    return all(_is_near_at(load, name, limit) for load in loads(tensor))
+
+
+def turned(result: Tensor, stages: Sequence[Tensor]) -> dict[str, Pack]:
+    """Per stage the operand that is better copied first, with two of its dimensions changed.
+
+    That is one of a sum of products, contiguous along what is summed and not along the result's
+    last axis, which serves many other elements of the result.
+    """
+    sums = [stage for stage in stages if isinstance(stage.body, Reduce)]
+    where = places(result, stages)
+    if len(sums) != 1 or not result.axes:
+        return {}
+    (stage,) = sums
+    last = Follows(len(result.axes) - 1)
+    pairs = list(zip(stage.axes, where[stage.name], strict=True))
+    along = [axis.name for axis, follows in pairs if follows == last]
+    far = [load for load in loads(stage) if along and not _is_near_at(load, along[0])]
+    if len(along) != 1 or len(far) != 1 or any(far[0].buffer.name == one.name for one in stages):
+        return {}
+    names = [index.name for index in far[0].indices if isinstance(index, Var)]
+    plain = len(set(names)) == len(far[0].indices) and along[0] in names
+    if not plain or short(names[-1]) not in reduction_names(stage):
+        return {}
+    extents = zip(stage.axes, stage.shape, strict=True)
+    if all(axis.name in names or extent(whole) == 1 for axis, whole in extents):
+        return {}
+    order = list(range(len(names)))
+    place = names.index(along[0])
+    order[place], order[-1] = order[-1], order[place]
+    name = f"{stage.name}_turned"
+    return {stage.name: Pack(far[0].buffer.name, name, (0,) * len(names), tuple(order))}
+
+
+def _is_near_at(load: Load, name: str, limit: int = NEAR) -> bool:
+    step = stride(load, name)
+    return step is not None and abs(step) <= limit
 
 
 def shares(tensor: Tensor, name: str, lane: str) -> int:

@@ -1,0 +1,145 @@
+"""Under which shapes a group's tensors are seen: as they are, or as fewer or more axes.
+
+A group enters; a view leaves, which knows the shape of each of its values in terms of the kernel's
+scalars. What is computed element by element is a list. A dense layer with constant weights on an
+unknown number of rows is seen as [rows, blocks of units, units], with all its rows in one axis and
+the weights packed to [blocks, inputs, units], so that a tile's vectors are contiguous at each step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.backends.host.extents import Extents
+from graft.backends.host.group import Group
+from graft.backends.host.storage import shape_of
+from graft.base.dims import AnyDim, Dim, product
+from graft.base.dtypes import Array, DType
+from graft.ir.graph import Node, Value
+from graft.llvm.target import Target
+from graft.ops.linear import EinsumAttrs
+from graft.ops.scalar import SCALARS, is_narrow
+
+_SIMPLE = SCALARS.keys() - {"nn.bias_add"}
+# Vectors of a packed block, at most: what a tile of the default schedule has.
+VECTORS = 2
+
+Shape = tuple[AnyDim, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """Every tensor as it is."""
+
+    group: Group
+    extents: Extents
+
+    def shape(self, value: Value) -> Shape:
+        """The shape under which a value is seen."""
+        return tuple(self.extents.named(dim) for dim in shape_of(value))
+
+    def packed(self, _value: Value, array: Array) -> Array:
+        """A constant as the kernel reads it."""
+        return array
+
+    def equation(self, _node: Node) -> EinsumAttrs | None:
+        """The sum of products that a node is under this view, if it is another one."""
+        return None
+
+
+class Flat(View):
+    """Every tensor as a list, or as one number."""
+
+    def shape(self, value: Value) -> Shape:
+        whole = shape_of(self.group.output)
+        return (self.extents.total(whole),) if shape_of(value) == whole else ()
+
+
+@dataclass(frozen=True)
+class Rows(View):
+    """A dense layer and what follows it, all rows in one axis and units in blocks of a width."""
+
+    anchor: Node
+    width: int
+
+    def shape(self, value: Value) -> Shape:
+        data, weight = self.anchor.args
+        dims = shape_of(value)
+        if value is weight:
+            return self._packed_shape()
+        if value is not data and product(dims) == 1:
+            return ()
+        columns = dims[-1:] if value is data else self._blocks(dims[-1])
+        return (
+            columns if product(dims[:-1]) == 1 and value is not data else (self._rows(), *columns)
+        )
+
+    def _rows(self) -> AnyDim:
+        return self.extents.total(shape_of(self.anchor.output)[:-1])
+
+    def _blocks(self, columns: Dim) -> Shape:
+        return columns // self.width, self.width
+
+    def _packed_shape(self) -> Shape:
+        units, inputs = shape_of(self.anchor.args[1])
+        return units // self.width, inputs, self.width
+
+    def packed(self, value: Value, array: Array) -> Array:
+        if value is not self.anchor.args[1]:
+            return array
+        units, inputs = array.shape
+        blocks = array.reshape(units // self.width, self.width, inputs)
+        return np.ascontiguousarray(blocks.transpose(0, 2, 1))
+
+    def equation(self, node: Node) -> EinsumAttrs | None:
+        return EinsumAttrs("ik,jkl->ijl") if node is self.anchor else None
+
+
+def view_of(group: Group, extents: Extents, target: Target) -> View:
+    """How the group's tensors are best seen."""
+    if _is_flat(group):
+        return Flat(group, extents)
+    anchor = group.anchor
+    if anchor is not None and anchor.op.name == "nn.dense" and _is_in_rows(group, anchor):
+        units = shape_of(anchor.output)[-1]
+        width = _width(units, anchor.output.dtype, target)
+        return Rows(group, extents, anchor, width)
+    return View(group, extents)
+
+
+def _is_flat(group: Group) -> bool:
+    """Whether all is element by element, so that any shape will do."""
+    shape = shape_of(group.output)
+    values = {value for node in group.nodes for value in (*node.args, *node.outputs)}
+    same = all(shape_of(one) == shape or product(shape_of(one)) == 1 for one in values)
+    outputs = all(shape_of(node.output) == shape for node in group.nodes)
+    return same and outputs and all(node.op.name in _SIMPLE for node in group.nodes)
+
+
+def _is_in_rows(group: Group, anchor: Node) -> bool:
+    """Whether a dense layer's rows are not known, its weights are, and all else goes by rows."""
+    data, weight = anchor.args
+    whole = shape_of(anchor.output)
+    if isinstance(product(whole), int) or weight not in group.constants or len(whole) < 2:
+        return False
+    later = [node for node in group.nodes if node is not anchor]
+    others = {value for node in later for value in (*node.args, *node.outputs)}
+    if any(node.op.name not in _SIMPLE for node in later) or {data, weight} & others:
+        return False
+    return all(_goes_by_rows(shape_of(value), whole) for value in others)
+
+
+def _goes_by_rows(shape: tuple[Dim, ...], whole: tuple[Dim, ...]) -> bool:
+    if shape == whole or product(shape) == 1:
+        return True
+    return product(shape[:-1]) == 1 and shape[-1] == whole[-1]
+
+
+def _width(units: Dim, dtype: DType, target: Target) -> int:
+    """How many units a block has: some whole vectors of them, or all where they are none."""
+    lanes = target.lanes(DType.FLOAT32 if is_narrow(dtype) else dtype)
+    assert isinstance(units, int)
+    fitting = (lanes * count for count in range(VECTORS, 0, -1) if units % (lanes * count) == 0)
+    return next(fitting, units)
