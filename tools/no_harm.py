@@ -6,7 +6,9 @@
 
 For every network and every backend that can run here: the network is partitioned, the host alone,
 the greedy plan (all that can be offloaded) and the chosen plan are compiled, and the three run in
-turns in one process, so that all see the same neighbours. The time of a contender is its median.
+turns in one process, so that all see the same neighbours. The time of a contender is its median,
+with the interval that order statistics give for it; what each plan was predicted to take stands
+beside it.
 `--write` puts the table into docs/benchmarks.md between its markers.
 """
 
@@ -35,9 +37,8 @@ from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.discover import backend_named, find_backends
-from graft.byoc.measure import race
-from graft.byoc.partition import plan_of
-from graft.byoc.plan import Plan
+from graft.byoc.measure import interval, laps
+from graft.byoc.partition import Partition, plan_of
 from graft.cli.bench_machine import this_machine
 from graft.cli.report import seconds_text
 from graft.compiler import Grafting, compile, partition_graph
@@ -50,6 +51,16 @@ from graft.runtime.regions import Policy
 BACKENDS = ("onednn", "openvino")
 SECONDS = 10.0
 NOISE = 0.03  # what two equal programs may differ by
+ERROR = 0.15  # by how much a prediction may be off
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """What one contender takes, by its plan and by the clock."""
+
+    predicted: float
+    seconds: float
+    spread: float  # half the width of the interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +70,21 @@ class Outcome:
     network: str
     backend: str
     regions: int
-    predicted: float
-    host: float
-    offloaded: float
-    chosen: float
-
-    @property
-    def harm(self) -> float:
-        """By how much the chosen plan is slower than the better of the others."""
-        return self.chosen / min(self.host, self.offloaded) - 1
+    host: Lap
+    offloaded: Lap
+    chosen: Lap
+    harm: float  # by how much the chosen plan is slower than the better of the others
+    harm_spread: float
 
     @property
     def error(self) -> float:
         """By how much the prediction is off."""
-        return self.predicted / self.chosen - 1
+        return self.chosen.predicted / self.chosen.seconds - 1
+
+    @property
+    def harmed(self) -> bool:
+        """Whether the chosen plan is slower beyond noise."""
+        return self.harm > NOISE and self.harm - self.harm_spread > 0
 
 
 def main() -> None:
@@ -129,34 +141,46 @@ def outcome(network: str, backend: str, options: argparse.Namespace) -> Outcome:
     target = [backend, "host"]
     build = partial(compile, graph, threads=options.threads)
     chosen = build(target)
+    parted = _partition(graph, backend, options.threads)
     contenders = {
         "host": build(),
-        "offloaded": build(target, plan=_greedy(graph, backend, options.threads)),
+        "offloaded": build(target, plan=plan_of(parted, "greedy")),
         "chosen": chosen,
     }
     feeds = _feeds(chosen)
     runs = {name: partial(module.run, None, feeds) for name, module in contenders.items()}
-    times = race(runs, options.seconds)
     plan = chosen.placement.plan
     assert plan is not None
-    return Outcome(
-        network,
-        backend,
-        len(chosen.placement.regions),
-        plan.predicted,
-        times["host"],
-        times["offloaded"],
-        times["chosen"],
-    )
+    predicted = {
+        "host": parted.alternatives["host-only"].seconds,
+        "offloaded": parted.alternatives["greedy"].seconds,
+        "chosen": plan.predicted,
+    }
+    regions = len(chosen.placement.regions)
+    return judged(network, backend, regions, predicted, laps(runs, options.seconds))
 
 
-def _greedy(graph: Graph, backend: str, threads: int) -> Plan:
-    """The plan that offloads all it can."""
+def judged(
+    network: str,
+    backend: str,
+    regions: int,
+    predicted: Mapping[str, float],
+    times: Mapping[str, Sequence[float]],
+) -> Outcome:
+    """What the laps say. Laps stand side by side, so what disturbs one contender in one of them
+    disturbs the others, too, and cancels out where they are compared lap by lap."""
+    own = {name: Lap(predicted[name], *interval(times[name])) for name in times}
+    better = min(("host", "offloaded"), key=lambda name: own[name].seconds)
+    harm, spread = interval(np.divide(times["chosen"], times[better]) - 1)
+    return Outcome(network, backend, regions, **own, harm=harm, harm_spread=spread)
+
+
+def _partition(graph: Graph, backend: str, threads: int) -> Partition:
+    """What `compile` chooses from."""
     found = find_backends()
     host = HostBackend(HostOptions(threads))
     asked = Grafting((), None, False, Policy(), True, TIME_LIMIT, lambda _text: None)
-    parted = partition_graph(graph, [backend_named(backend, found)], host, asked)
-    return plan_of(parted, "greedy")
+    return partition_graph(graph, [backend_named(backend, found)], host, asked)
 
 
 def _feeds(module: Module) -> dict[str, Array]:
@@ -185,37 +209,49 @@ def report(found: Sequence[Outcome], machine: object, threads: int) -> list[str]
             one.network,
             one.backend,
             str(one.regions),
-            seconds_text(one.host),
-            seconds_text(one.offloaded),
-            seconds_text(one.chosen),
-            f"{one.harm:+.1%}",
-            seconds_text(one.predicted),
+            *(_with_spread(lap) for lap in (one.host, one.offloaded, one.chosen)),
+            f"{one.harm:+.1%} ± {one.harm_spread:.1%}",
+            seconds_text(one.chosen.predicted),
             f"{one.error:+.0%}",
         )
         for one in found
     ]
-    harmed = [f"{one.network} with {one.backend}" for one in found if one.harm > NOISE]
-    verdict = (
-        f"No chosen plan is more than {NOISE:.0%} slower than the better of the other two."
-        if not harmed
-        else f"More than {NOISE:.0%} slower than the better of the other two: {', '.join(harmed)}."
-    )
     where = (
-        f"{verdict} Medians, all contenders in turns in one process, made on"
+        f"{_verdict(found)} Medians with 95 % intervals, all contenders in turns in one process;"
+        f" the comparison with the better one is made lap by lap. Made on"
         f" {datetime.date.today().isoformat()} on {machine}, with {threads} threads, by"
         f" `python tools/no_harm.py --write` with Graft {__version__}."
     )
     return [*table(header, rows), "", *paragraph(where)]
 
 
+def _verdict(found: Sequence[Outcome]) -> str:
+    harmed = [f"{one.network} with {one.backend}" for one in found if one.harmed]
+    verdict = (
+        f"No chosen plan is more than {NOISE:.0%} slower than the better of the other two."
+        if not harmed
+        else f"More than {NOISE:.0%} slower than the better of the other two: {', '.join(harmed)}."
+    )
+    off = [f"{one.network} with {one.backend}" for one in found if abs(one.error) > ERROR]
+    foreseen = (
+        f"All predictions are within {ERROR:.0%} of what was measured."
+        if not off
+        else f"Predicted more than {ERROR:.0%} off: {', '.join(off)}."
+    )
+    return f"{verdict} {foreseen}"
+
+
+def _with_spread(lap: Lap) -> str:
+    return f"{seconds_text(lap.seconds)} ± {lap.spread / lap.seconds:.0%}"
+
+
 def _in_short(one: Outcome) -> str:
-    times: Mapping[str, float] = {
-        "host": one.host,
-        "offloaded": one.offloaded,
-        "chosen": one.chosen,
-        "predicted": one.predicted,
-    }
-    return ", ".join(f"{name} {seconds_text(value)}" for name, value in times.items())
+    contenders = {"host": one.host, "offloaded": one.offloaded, "chosen": one.chosen}
+    shown = [
+        f"{name} {_with_spread(lap)} (predicted {seconds_text(lap.predicted)})"
+        for name, lap in contenders.items()
+    ]
+    return f"{', '.join(shown)}; {one.harm:+.1%} ± {one.harm_spread:.1%}"
 
 
 if __name__ == "__main__":

@@ -39,15 +39,38 @@ def test_the_table_says_that_it_is_simulated() -> None:
     assert "Every exact plan is proven best" in " ".join(lines)
 
 
+def judged(name: str, predicted: float, **times: float) -> no_harm.Outcome:
+    """Three laps with a disturbance in the second, which hits everybody."""
+    laps = {contender: [seconds, 3 * seconds, seconds] for contender, seconds in times.items()}
+    return no_harm.judged(name, "fast", 1, dict.fromkeys(times, predicted), laps)
+
+
 def test_harm_is_named() -> None:
-    good = no_harm.Outcome("a", "fast", 1, 0.9, host=2.0, offloaded=1.5, chosen=1.0)
-    bad = no_harm.Outcome("b", "slow", 1, 1.0, host=1.0, offloaded=1.5, chosen=1.2)
+    good = judged("a", 0.9, host=2.0, offloaded=1.5, chosen=1.0)
+    bad = judged("b", 1.0, host=1.0, offloaded=1.5, chosen=1.2)
     assert good.harm == pytest.approx(-1 / 3)
+    assert good.harm_spread == pytest.approx(0)  # the disturbance cancels out
+    assert good.chosen.spread == pytest.approx(1.0)
     assert good.error == pytest.approx(-0.1)
+    assert not good.harmed
+    assert bad.harmed
     fine = " ".join(no_harm.report([good], "a machine", 2))
     assert "No chosen plan is more than 3% slower" in fine
-    assert "| a | fast | 1 | 2 s | 1.5 s | 1 s | -33.3% | 900 ms | -10% |" in fine
-    assert "other two: b with slow." in " ".join(no_harm.report([good, bad], "a machine", 2))
+    assert "All predictions are within 15% of what was measured." in fine
+    assert (
+        "| a | fast | 1 | 2 s ± 100% | 1.5 s ± 100% | 1 s ± 100% | -33.3% ± 0.0% | 900 ms | -10% |"
+        in fine
+    )
+    named = " ".join(no_harm.report([good, bad], "a machine", 2))
+    assert "other two: b with fast." in named
+    assert "Predicted more than 15% off: b with fast." in named
+
+
+def test_a_difference_within_its_interval_is_no_harm() -> None:
+    times = {"host": [1.0, 1.0, 1.0], "offloaded": [2.0] * 3, "chosen": [0.9, 1.05, 1.2]}
+    found = no_harm.judged("a", "fast", 1, dict.fromkeys(times, 1.0), times)
+    assert found.harm == pytest.approx(0.05)
+    assert not found.harmed
 
 
 SOURCE = '''"""A module."""

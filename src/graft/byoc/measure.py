@@ -43,6 +43,11 @@ def timed(run: Callable[[], object], budget: float = BUDGET) -> Cost:
 
 def race(runs: Mapping[str, Callable[[], object]], budget: float = 1.0) -> dict[str, float]:
     """The median time of each contender, run in turns so that all see the same neighbours."""
+    return {name: float(np.median(own)) for name, own in laps(runs, budget).items()}
+
+
+def laps(runs: Mapping[str, Callable[[], object]], budget: float) -> dict[str, list[float]]:
+    """The times of contenders that take turns, lap by lap, for `budget` seconds each."""
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
@@ -52,7 +57,7 @@ def race(runs: Mapping[str, Callable[[], object]], budget: float = 1.0) -> dict[
             start = time.perf_counter()
             run()
             samples[name].append(time.perf_counter() - start)
-    return {name: float(np.median(own)) for name, own in samples.items()}
+    return samples
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float]:

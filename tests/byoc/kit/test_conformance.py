@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 from tests.byoc.fakes import chain
 from tests.byoc.kit.wrong import (
+    Diamond,
     Fused,
     Results,
     Wrong,
     dislikes_empty,
+    interleaved_groups,
     keeps_first,
+    one_branch,
     results,
     shares_memory,
+    shifted_padding,
     wider,
     without,
     without_broadcasting,
@@ -72,8 +76,43 @@ def test_ignored_strides_are_found_on_a_small_graph() -> None:
     assert "strides" in report.failures[0].text
 
 
-def test_ignored_dilation_and_groups_are_found() -> None:
-    assert not checked(Wrong("nn.conv2d", behave=without("dilation", (1, 1))), 40).ok
+def test_ignored_dilation_is_found() -> None:
+    report = checked(Wrong("nn.conv2d", behave=without("dilation", (1, 1))), 40)
+    (conv,) = (node for node in smallest(report).nodes if node.op.name == "nn.conv2d")
+    assert sorted(conv.attrs.dilation) == [1, 2]
+    assert conv.args[1].tensor.size == 2
+
+
+def test_wrong_groups_are_found_on_two_groups_of_two_channels() -> None:
+    report = checked(Wrong("nn.conv2d", behave=interleaved_groups), 60)
+    assert not report.ok
+    (conv,) = (node for node in smallest(report).nodes if node.op.name == "nn.conv2d")
+    assert conv.attrs.groups == 2
+    assert conv.args[0].shape == (1, 4, 1, 1)
+    assert conv.args[1].shape == (2, 2, 1, 1)
+    assert conv.attrs.strides == conv.attrs.dilation == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["nn.conv2d", "nn.max_pool2d", "nn.avg_pool1d"])
+def test_padding_that_is_off_by_one_is_found_on_one_padded_pixel(name: str) -> None:
+    report = checked(Wrong(name, behave=shifted_padding))
+    assert not report.ok
+    (node,) = (node for node in smallest(report).nodes if node.op.name == name)
+    assert sum(node.attrs.padding) <= 2
+    assert node.args[0].tensor.size <= 2
+    assert node.output.tensor.size <= 4
+
+
+def test_a_branch_that_is_dropped_is_found_on_the_smallest_diamond() -> None:
+    assert conformance(Diamond(), 30).patterns[0].accepted >= 30
+    report = checked(Diamond(behave=one_branch))
+    assert not report.ok
+    graph = smallest(report)
+    names = [node.op.name for node in graph.nodes]
+    assert names[0] == "exp"
+    assert names[-1] == "add"
+    assert len(names) <= 3
+    assert all(node.output.tensor.size == 1 for node in graph.nodes)
 
 
 def test_wrong_broadcasting_is_found() -> None:
@@ -109,6 +148,8 @@ def test_a_wrong_dtype_is_found() -> None:
     report = checked(Wrong("nn.relu", behave=wider), 3)
     assert "is float64[" in report.failures[0].reason
     assert "instead of float32[" in report.failures[0].reason
+    (relu,) = smallest(report).nodes
+    assert relu.output.tensor.size == 1
 
 
 def test_threads_in_each_others_way_are_found() -> None:

@@ -76,6 +76,43 @@ def without(name: str, value: Any) -> Behaviour:
     return behave
 
 
+class Diamond(Wrong):
+    """Has a dominator pattern: what leads from an exponential to a sum, on all ways."""
+
+    def patterns(self) -> PatternTable:
+        way = is_op("negative", "tanh", "nn.relu")
+        return [("diamond", is_op("add").dominates(is_op("exp"), way))]
+
+
+def one_branch(region: Graph, inputs: Sequence[Array], outputs: Sequence[Array]) -> Results:
+    """Follows one way up from the sum, and takes what it finds there for both operands."""
+    last = region.nodes[-1]
+    first = last.args[0]
+    single = replace(region, nodes=(*region.nodes[:-1], replace(last, inputs=(first, first))))
+    return [np.broadcast_to(item, outputs[0].shape) for item in results(single, inputs)]
+
+
+def interleaved_groups(region: Graph, inputs: Sequence[Array], _outputs: Sequence[Array]) -> Results:
+    """Deals channels out to groups one by one, instead of cutting them into groups."""
+    (node,) = (node for node in region.nodes if node.op.name != "constant")
+    data, weight = (_operand(region, value, inputs) for value in node.inputs)
+    batch, channels, *pixels = data.shape
+    groups = node.attrs.groups
+    dealt = data.reshape(batch, channels // groups, groups, *pixels).swapaxes(1, 2)
+    return [np.asarray(node.op.evaluate(node.attrs, dealt.reshape(data.shape), weight))]
+
+
+def shifted_padding(region: Graph, inputs: Sequence[Array], _outputs: Sequence[Array]) -> Results:
+    """Begins one pixel late where it pads."""
+    (node,) = (node for node in region.nodes if node.op.name != "constant")
+    rank = len(node.attrs.padding) // 2
+    late = [min(1, width) for width in node.attrs.padding[:rank]]
+    shifts = (*(-one for one in late), *late)
+    padding = tuple(p + shift for p, shift in zip(node.attrs.padding, shifts, strict=True))
+    operands = [_operand(region, value, inputs) for value in node.inputs]
+    return [np.asarray(node.op.evaluate(replace(node.attrs, padding=padding), *operands))]
+
+
 def _operand(region: Graph, value: Any, inputs: Sequence[Array]) -> Any:
     if value is None:
         return None

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 
 from graft.backends.csource.loops import EMITTERS, extents, why_not
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array
 from graft.byoc.contract import Match, PatternTable
 from graft.byoc.formats.c_source import CSourceBackend, Source
+from graft.byoc.formats.operands import unfit
 from graft.ir.graph import Graph, Value
-from graft.ir.types import TensorType
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
 
@@ -35,13 +35,8 @@ class CSource(CSourceBackend):
         return [(name, is_op(name)) for name in sorted(EMITTERS)]
 
     def supports(self, match: Match) -> Refusal | None:
-        for value in (*match.inputs, *match.outputs, *match.constants):
-            type_ = value.type
-            if not isinstance(type_, TensorType) or not type_.is_static:
-                return Refusal(f"%{value.name} is {type_}, not a tensor of static shape")
-            if type_.dtype is not DType.FLOAT32:
-                return Refusal(f"%{value.name} is {type_.dtype}, not float32")
-        reasons = (why_not(node) for node in match.nodes)
+        values = (*match.inputs, *match.outputs, *match.constants)
+        reasons = (unfit(values, empty=True), *(why_not(node) for node in match.nodes))
         return next((Refusal(reason) for reason in reasons if reason), None)
 
     def source(self, region: Graph) -> Source:

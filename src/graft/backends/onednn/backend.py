@@ -13,6 +13,7 @@ from graft.backends.onednn import runtime
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.contract import Backend, Match, PatternTable
+from graft.byoc.formats.operands import unfit
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.rewrite.pattern import Pattern, is_op, wildcard
@@ -52,21 +53,14 @@ def _require(condition: bool, reason: str) -> None:
         raise UnsupportedError(reason)
 
 
-def _check(value: Value) -> None:
-    type_ = value.type
-    known = isinstance(type_, TensorType) and type_.dtype is DType.FLOAT32 and type_.is_static
-    fits = known and 0 not in _extents(value) and len(_extents(value)) <= _LARGEST_RANK
-    _require(fits, f"%{value.name} is {type_}, not float32 with some elements on static axes")
-
-
 # The steps of some nodes, in the form of JSON.
 class _Plan:
     def __init__(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> None:
         self.steps, self.made = list[dict[str, Any]](), dict[Value, dict[str, Any]]()
         self.reads = [*(value for node in nodes for value in node.args), *outputs]
         for node in nodes:
-            for value in (*node.args, *node.outputs):
-                _check(value)
+            reason = unfit((*node.args, *node.outputs), largest_rank=_LARGEST_RANK)
+            _require(not reason, reason)
             _LOWER[node.op.name](self, node)
 
     def step(self, op: str, inputs: Sequence[Value], to: _To, call: Any, *numbers: int) -> Value:
@@ -127,6 +121,7 @@ def _unary(plan: _Plan, node: Node) -> None:
     if node.op.name == "clip":
         alpha = float("-inf" if attrs.a_min is None else attrs.a_min)
         beta = float("inf" if attrs.a_max is None else attrs.a_max)
+        _require(alpha <= beta, "the lower bound of clip is above the upper one")
     if not plan.fuse(node.args[0], node.output, [alg, alpha, beta]):
         call = [_INFERENCE, alg, {"own": 0}, {}, alpha, beta]
         plan.step("eltwise_forward", node.args, node.output, call)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.errors import UnsupportedError
-from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Write, Writer, names, writes
+from graft.byoc.formats.onnx_writer import WRITERS, Write, Writer, extents, names, writes
 from graft.ir.graph import Node
 
 
@@ -48,7 +48,6 @@ WRITERS |= {
         "minimum": "Min",
         "multiply": "Mul",
         "negative": "Neg",
-        "nn.prelu": "PRelu",
         "nn.relu": "Relu",
         "power": "Pow",
         "round": "Round",
@@ -85,25 +84,66 @@ def _conv_transpose(writer: Writer, node: Node) -> None:
     writer.emit("ConvTranspose", names(node.inputs), names(node.outputs), **attrs)
 
 
+def _pads(node: Node) -> list[int]:
+    """Padding with which a last window that is cut off counts as a whole one. Peers do not agree on
+    how many windows are cut off, nor on what a window of padding alone gives."""
+    attrs, rank = node.attrs, len(node.attrs.strides)
+    before, after = list(attrs.padding[:rank]), list(attrs.padding[rank:])
+    if not attrs.ceil_mode and not any(attrs.padding):
+        return [*before, *after]
+    sizes = zip(extents(node.args[0])[2:], extents(node.output)[2:], strict=True)
+    for axis, (extent, count) in enumerate(sizes):
+        gaps = (attrs.pool_size[axis] - 1) * (attrs.dilation[axis] - 1)
+        span = attrs.pool_size[axis] + gaps
+        last = (count - 1) * attrs.strides[axis] - before[axis]
+        if before[axis] >= span or last >= extent or gaps:
+            _check_windows(node, axis, extent, count)
+        if attrs.ceil_mode:
+            after[axis] = max(0, last + span - extent)
+    return [*before, *after]
+
+
+def _check_windows(node: Node, axis: int, extent: int, count: int) -> None:
+    """Refuse a window none of whose elements is data."""
+    attrs = node.attrs
+    reach = np.arange(attrs.pool_size[axis]) * attrs.dilation[axis]
+    starts = np.arange(count) * attrs.strides[axis] - attrs.padding[axis]
+    places = starts[:, None] + reach
+    if not ((places >= 0) & (places < extent)).any(axis=1).all():
+        raise UnsupportedError("ONNX does not say what a window of padding alone gives", node.place)
+
+
 @writes("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 def _max_pool(writer: Writer, node: Node) -> None:
-    attrs = {**_window(node.attrs), "ceil_mode": int(node.attrs.ceil_mode)}
+    attrs = {**_window(node.attrs), "pads": _pads(node)}
     attrs["kernel_shape"] = list(node.attrs.pool_size)
     writer.emit("MaxPool", names(node.inputs), names(node.outputs), **attrs)
 
 
 @writes("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
 def _avg_pool(writer: Writer, node: Node) -> None:
-    if any(step != 1 for step in node.attrs.dilation):
-        raise UnsupportedError(f"AveragePool of opset {OPSET} has no dilation", node.place)
-    attrs = {
-        "strides": list(node.attrs.strides),
-        "pads": list(node.attrs.padding),
-        "kernel_shape": list(node.attrs.pool_size),
-        "ceil_mode": int(node.attrs.ceil_mode),
-        "count_include_pad": int(node.attrs.count_include_pad),
-    }
+    attrs = {**_window(node.attrs), "kernel_shape": list(node.attrs.pool_size)}
+    pads, with_pads = _pads(node), node.attrs.count_include_pad
+    beyond = any(more > given for more, given in zip(pads, node.attrs.padding, strict=True))
+    if with_pads and beyond:  # what is beyond the padding does not count
+        attrs["ceil_mode"] = 1
+    else:
+        attrs["pads"] = pads
+    attrs["count_include_pad"] = int(with_pads)
     writer.emit("AveragePool", names(node.inputs), names(node.outputs), **attrs)
+
+
+@writes("nn.prelu")
+def _prelu(writer: Writer, node: Node) -> None:
+    """Not every peer broadcasts a slope of fewer axes from the last one on."""
+    data, slope = node.args
+    shape, rank = extents(slope), len(data.tensor.shape or ())
+    name = slope.name
+    if len(shape) < rank:
+        wanted = writer.integers(node, "shape", [1] * (rank - len(shape)) + shape)
+        name = writer.name(node, "slope")
+        writer.emit("Reshape", [slope.name, wanted], [name])
+    writer.emit("PRelu", [data.name, name], names(node.outputs))
 
 
 @writes("nn.bias_add")
@@ -113,15 +153,15 @@ def _bias_add(writer: Writer, node: Node) -> None:
     rank = len(data.tensor.shape or ())
     shape = [1] * rank
     shape[node.attrs.axis] = -1
-    wanted = writer.integers(node, "shape", shape)
-    writer.emit("Reshape", [bias.name, wanted], [f"{node.output.name}.bias"])
-    writer.emit("Add", [data.name, f"{node.output.name}.bias"], names(node.outputs))
+    wanted, spread = writer.integers(node, "shape", shape), writer.name(node, "bias")
+    writer.emit("Reshape", [bias.name, wanted], [spread])
+    writer.emit("Add", [data.name, spread], names(node.outputs))
 
 
 @writes("nn.dense")
 def _dense(writer: Writer, node: Node) -> None:
     data, weight = node.args
-    turned = f"{node.output.name}.weight"
+    turned = writer.name(node, "weight")
     writer.emit("Transpose", [weight.name], [turned], perm=[1, 0])
     writer.emit("MatMul", [data.name, turned], names(node.outputs))
 
@@ -134,7 +174,7 @@ def _batch_matmul(writer: Writer, node: Node) -> None:
         rank = len(value.tensor.shape or ())
         name = value.name
         if turned and rank > 1:
-            name = f"{node.output.name}.{value.name}.turned"
+            name = writer.name(node, "turned")
             order = [*range(rank - 2), rank - 1, rank - 2]
             writer.emit("Transpose", [value.name], [name], perm=order)
         operands.append(name)
@@ -147,7 +187,7 @@ def _clip(writer: Writer, node: Node) -> None:
     for position, bound in ((1, node.attrs.a_min), (2, node.attrs.a_max)):
         if bound is not None and not given[position]:
             array = np.array(bound, node.output.dtype.numpy)
-            given[position] = writer.constant(f"{node.output.name}.bound{position}", array)
+            given[position] = writer.constant(writer.name(node, "bound"), array)
     writer.emit("Clip", given, names(node.outputs))
 
 
@@ -158,19 +198,8 @@ def _leaky_relu(writer: Writer, node: Node) -> None:
 
 @writes("nn.gelu")
 def _gelu(writer: Writer, node: Node) -> None:
-    """Gelu came with opset 20; this is its formula."""
-    if node.attrs.approximate:
-        raise UnsupportedError("the tanh form of gelu has no ONNX form here", node.place)
-    (data,), out = node.args, node.output.name
-    dtype = node.output.dtype.numpy
-    root = writer.constant(f"{out}.root", np.array(np.sqrt(2.0), dtype))
-    one = writer.constant(f"{out}.one", np.array(1.0, dtype))
-    half = writer.constant(f"{out}.half", np.array(0.5, dtype))
-    writer.emit("Div", [data.name, root], [f"{out}.scaled"])
-    writer.emit("Erf", [f"{out}.scaled"], [f"{out}.erf"])
-    writer.emit("Add", [f"{out}.erf", one], [f"{out}.shifted"])
-    writer.emit("Mul", [data.name, f"{out}.shifted"], [f"{out}.product"])
-    writer.emit("Mul", [f"{out}.product", half], [out])
+    form = "tanh" if node.attrs.approximate else "none"
+    writer.emit("Gelu", names(node.inputs), names(node.outputs), approximate=form)
 
 
 @writes("nn.softmax", "nn.log_softmax")

@@ -1,7 +1,7 @@
 """Regions as ONNX models: whoever ingests ONNX is a few lines away from being a backend.
 
-Each operator has a writer that turns a node into ONNX nodes of one opset. What has no writer is
-refused by `why_not`, which a backend's `supports` can hand on as its reason.
+Each operator has a writer that turns a node into ONNX nodes of one opset. What has no writer, or is
+refused by it, is refused by `why_not`, which a backend's `supports` can hand on as its reason.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import onnx
 from onnx import helper
 
 from graft.base.errors import UnsupportedError
-from graft.byoc.contract import Backend
+from graft.byoc.contract import Backend, Match, PatternTable
 from graft.byoc.formats import onnx_compute, onnx_movement
 from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Writer, onnx_dtype
+from graft.byoc.formats.operands import unfit
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
+from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
 
 FAMILIES = (onnx_compute, onnx_movement)  # importing them fills the table
@@ -24,7 +26,15 @@ _IR_VERSION = 9
 
 
 class OnnxBackend(Backend):
-    """A backend that is handed ONNX models. Define `compile_model` and `load`."""
+    """A backend that is handed ONNX models: by default all operators that have an ONNX form, on
+    float32 tensors of static shapes. Define `compile_model` and `load`."""
+
+    def patterns(self) -> PatternTable:
+        return [(name, is_op(name)) for name in sorted(WRITERS)]
+
+    def supports(self, match: Match) -> Refusal | None:
+        reason = unfit((*match.inputs, *match.outputs))
+        return Refusal(reason) if reason else why_not(match.nodes)
 
     def compile(self, region: Graph) -> bytes:
         return self.compile_model(to_onnx(region))
@@ -37,11 +47,17 @@ class OnnxBackend(Backend):
 def why_not(nodes: Iterable[Node]) -> Refusal | None:
     """Why nodes cannot be written as ONNX, or None where they can."""
     for node in nodes:
-        if node.op.name != "constant" and node.op.name not in WRITERS:
+        if node.op.name == "constant":
+            continue
+        if node.op.name not in WRITERS:
             return Refusal(f"{node.op.name} has no ONNX form here", node)
         missing = [n for i, n in node.op.alternatives if i < len(node.inputs) and node.inputs[i]]
         if missing and node.op.name not in _RUN_TIME_OPERANDS:
             return Refusal(f"'{missing[0]}' of {node.op.name} is known at run time only", node)
+        try:
+            WRITERS[node.op.name](Writer(), node)
+        except UnsupportedError as error:
+            return Refusal(error.message, node)
     return None
 
 
@@ -53,7 +69,8 @@ def to_onnx(region: Graph) -> onnx.ModelProto:
     refusal = why_not(region.nodes)
     if refusal is not None:
         raise UnsupportedError(refusal.reason, refusal.node.place if refusal.node else None)
-    writer = Writer()
+    values = [value for node in region.nodes for value in node.outputs]
+    writer = Writer({value.name for value in (*region.inputs, *values)})
     for node in region.nodes:
         if node.op.name == "constant":
             writer.constant(node.output.name, node.attrs.value.array)

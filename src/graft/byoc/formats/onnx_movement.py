@@ -40,6 +40,9 @@ def _reshape(writer: Writer, node: Node) -> None:
 @writes("transpose")
 def _transpose(writer: Writer, node: Node) -> None:
     rank = len(node.args[0].tensor.shape or ())
+    if rank < 2:  # ONNX has no empty permutation
+        writer.emit("Identity", names(node.inputs), names(node.outputs))
+        return
     axes = node.attrs.axes
     order = list(reversed(range(rank))) if axes is None else [axis % rank for axis in axes]
     writer.emit("Transpose", names(node.inputs), names(node.outputs), perm=order)
@@ -62,6 +65,9 @@ def _split(writer: Writer, node: Node) -> None:
 def _strided_slice(writer: Writer, node: Node) -> None:
     attrs = node.attrs
     begin = [int(item) for item in attrs.begin]
+    if not begin:
+        writer.emit("Identity", names(node.inputs), names(node.outputs))
+        return
     inputs = [node.args[0].name, writer.integers(node, "begin", begin)]
     inputs.append(writer.integers(node, "end", [int(item) for item in attrs.end]))
     axes = attrs.axes if attrs.axes is not None else range(len(begin))
@@ -74,12 +80,24 @@ def _strided_slice(writer: Writer, node: Node) -> None:
 @writes("nn.pad")
 def _pad(writer: Writer, node: Node) -> None:
     attrs = node.attrs
+    if attrs.mode == "reflect":
+        _check_reflection(node)
     inputs = [node.args[0].name, writer.integers(node, "pads", attrs.pad_width)]
     fill = np.array(attrs.value or 0, node.output.dtype.numpy)
-    inputs.append(writer.constant(f"{node.output.name}.fill", fill))
+    inputs.append(writer.constant(writer.name(node, "fill"), fill))
     if attrs.axes is not None:
         inputs.append(writer.integers(node, "axes", attrs.axes))
     writer.emit("Pad", inputs, names(node.outputs), mode=attrs.mode)
+
+
+def _check_reflection(node: Node) -> None:
+    """Refuse to reflect more of an axis than it has."""
+    data, widths = extents(node.args[0]), node.attrs.pad_width
+    axes = range(len(data)) if node.attrs.axes is None else node.attrs.axes
+    for number, axis in enumerate(axes):
+        if max(widths[number], widths[number + len(axes)]) >= data[axis]:
+            reason = f"ONNX does not say how {data[axis]} elements are reflected on and on"
+            raise UnsupportedError(reason, node.place)
 
 
 @writes("cast")
@@ -95,7 +113,7 @@ def _layer_norm(writer: Writer, node: Node) -> None:
     if len(node.inputs) < 2 or node.inputs[1] is None:
         axis = node.attrs.axis
         ones = np.ones(extents(data)[axis:], node.output.dtype.numpy)
-        inputs[1:2] = [writer.constant(f"{node.output.name}.gamma", ones)]
+        inputs[1:2] = [writer.constant(writer.name(node, "gamma"), ones)]
     kept = [name for index, name in enumerate(inputs) if name or index < 2]
     attrs = {"axis": node.attrs.axis, "epsilon": node.attrs.epsilon}
     writer.emit("LayerNormalization", kept, names(node.outputs), **attrs)
@@ -105,6 +123,8 @@ def _layer_norm(writer: Writer, node: Node) -> None:
 def _instance_norm(writer: Writer, node: Node) -> None:
     if node.attrs.axis != 1:
         raise UnsupportedError("ONNX normalises instances of axis 1", node.place)
+    if (node.args[0].tensor.rank or 0) < 3:
+        raise UnsupportedError("ONNX normalises instances that have pixels", node.place)
     epsilon = node.attrs.epsilon
     writer.emit("InstanceNormalization", names(node.inputs), names(node.outputs), epsilon=epsilon)
 

@@ -14,15 +14,24 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
 from graft.ir.graph import Node, Value
 
-OPSET = 18
+OPSET = 20
 
 
 @dataclass
 class Writer:
-    """The ONNX graph being written."""
+    """The ONNX graph being written; `taken` are names that values of the region have."""
 
+    taken: set[str] = field(default_factory=set)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
+
+    def name(self, node: Node, what: str) -> str:
+        """A name for something that the region's graph has not, and that no value has."""
+        name = f"{node.output.name}.{what}"
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
 
     def emit(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> None:
         """Add a node."""
@@ -30,11 +39,12 @@ class Writer:
 
     def constant(self, name: str, array: Array) -> str:
         """Add a constant; gives its name."""
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        # Unlike `ascontiguousarray`, this leaves a scalar a scalar.
+        self.constants.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def integers(self, node: Node, name: str, values: Iterable[int]) -> str:
-        return self.constant(f"{node.output.name}.{name}", np.array(list(values), np.int64))
+        return self.constant(self.name(node, name), np.array(list(values), np.int64))
 
 
 Write = Callable[[Writer, Node], None]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from itertools import combinations
+from types import MappingProxyType
 from typing import Any
 
 from graft.base.dtypes import Array
@@ -48,6 +49,7 @@ def shrink(graph: Graph, fails: Fails, budget: float = BUDGET) -> Graph:
 def _smaller(graph: Graph) -> Iterator[Graph]:
     """Everything one step smaller, the largest steps first."""
     yield from _fewer_nodes(graph)
+    yield from _without_one(graph)
     yield from _fewer_outputs(graph)
     yield from _smaller_shapes(graph)
     yield from _plainer_attrs(graph)
@@ -60,6 +62,16 @@ def _fewer_nodes(graph: Graph) -> Iterator[Graph]:
         for start in range(len(nodes) - count + 1):
             part = nodes[start : start + count]
             yield eliminate_dead_code(region_graph(part, graph, graph.name))
+
+
+def _without_one(graph: Graph) -> Iterator[Graph]:
+    """A node's readers read what it reads, where that is of the same type."""
+    for node in placeable(graph):
+        for operand in dict.fromkeys(node.args):
+            if len(node.outputs) == 1 and operand.type == node.output.type:
+                made = _rebuilt(graph, {}, {}, passed={node.output: operand})
+                if made is not None and placeable(made):
+                    yield made
 
 
 def _fewer_outputs(graph: Graph) -> Iterator[Graph]:
@@ -164,9 +176,10 @@ def _rebuilt(
     attrs: Mapping[Node, Any],
     dropped: Value | None = None,
     opened: Value | None = None,
+    passed: Mapping[Value, Value] = MappingProxyType({}),
 ) -> Graph | None:
-    """The graph with other extents, attributes, one axis less of a leaf, or a constant made an
-    input; None where its nodes do not take that."""
+    """The graph with other extents, attributes, one axis less of a leaf, a constant made an input,
+    or a value replaced by another; None where its nodes do not take that."""
     builder = Builder(graph.name)
     made: dict[Value, Value] = {}
 
@@ -182,6 +195,9 @@ def _rebuilt(
         for node in graph.nodes:
             if node.op.name == "constant":
                 made[node.output] = _leaf(builder, node, shape_of(node.output), opened)
+                continue
+            if node.output in passed:
+                made[node.output] = made[passed[node.output]]
                 continue
             inputs = [None if value is None else made[value] for value in node.inputs]
             names = [value.name for value in node.outputs]

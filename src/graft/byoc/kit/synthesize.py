@@ -20,7 +20,7 @@ from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.recipes import call_of
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
-from graft.ir.op import get_op
+from graft.ir.op import Op, get_op
 from graft.ir.types import TensorType
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.rewrite.pattern import (
@@ -62,13 +62,13 @@ class _Maker:
     def __init__(self, draw: Draw) -> None:
         self.draw, self.builder = draw, Builder("example")
         self._made: dict[Pattern, Value] = {}
-        self._fed: Value | None = None
+        self._fed: list[Value] = []  # what open leaves are to be, in this order
         self._read: set[Value] = set()
         self._count = 0
 
     def start(self, pattern: Pattern, fed: Value | None) -> Value:
         """The value of a pattern whose first open leaf is `fed`, if that is a value."""
-        self._made, self._fed = {}, fed
+        self._made, self._fed = {}, [] if fed is None else [fed]
         return self.inner(pattern)
 
     def unread(self, value: Value) -> bool:
@@ -98,21 +98,28 @@ class _Maker:
         raise InternalError(f"{type(pattern).__name__} is no operator's result")
 
     def dominated(self, pattern: Dominated) -> Value:
-        """The parent, a few nodes of the path, and the child on what comes of them."""
+        """The parent, one way or two from there over some nodes of the path, and the child on what
+        comes of them."""
         value = self.inner(pattern.parent)
-        for _ in range(self.draw.between(0, 2)):
-            if _has_operator(pattern.path):
-                self._fed, self._made = value, {}
-                value = self.inner(pattern.path)
-        self._fed = value
-        return self.inner(pattern.child)
+        made, ends = self._made, []
+        for _ in range(self.draw.between(1, 2)):
+            end = value
+            for _ in range(self.draw.between(0, 2) if _has_operator(pattern.path) else 0):
+                self._fed, self._made = [end], {}
+                end = self.inner(pattern.path)
+            ends.append(end)
+        self._fed, self._made = self.draw.shuffled(ends), made
+        child = self.inner(pattern.child)
+        self._fed = []
+        return child
 
     def call(self, pattern: OpIs, attrs: Mapping[str, Any]) -> tuple[Value, ...]:
         op = get_op(self.draw.among(pattern.names))
-        args = self._args(pattern, len(op.operands))
+        args = self._args(pattern, op)
         known = [self._known(arg) for arg in args]
         drawn = call_of(self.draw, op, [None if v is None else v.tensor for v in known])
-        if args and len(args) != len(drawn.operands):
+        bound = pattern.args is not None or pattern.every is not None
+        if bound and len(args) != len(drawn.operands):
             raise UnbuildableError(f"{op.name} is not called with {len(args)} operands")
         operands: list[Value | None] = []
         for position, type_ in enumerate(drawn.operands):
@@ -125,21 +132,22 @@ class _Maker:
         given = {**drawn.attrs, **attrs, **dict(pattern.attrs)}
         return self.builder.call(op, *operands, **given)
 
-    def _args(self, pattern: OpIs, operands: int) -> tuple[Pattern, ...]:
+    def _args(self, pattern: OpIs, op: Op) -> tuple[Pattern, ...]:
         if pattern.every is not None:
             return (pattern.every,) * self.draw.between(1, 4)
         if pattern.args is not None:
             return pattern.args
-        return (Wildcard(),) if self._fed is not None and operands == 1 else ()
+        # Any operands will do, so the first ones are what there is.
+        most = 4 if any(operand.variadic for operand in op.operands) else len(op.operands)
+        return tuple(Wildcard() for _ in self._fed[:most])
 
     def _known(self, arg: Pattern) -> Value | None:
         """The operand, where it exists before its reader is asked what it wants."""
         if _has_operator(arg):
             return self.inner(arg)
         made = self._made.get(arg)
-        if made is None and self._fed is not None and isinstance(arg, Wildcard):
-            made, self._fed = self._fed, None
-            self._made[arg] = made
+        if made is None and self._fed and isinstance(arg, Wildcard):
+            made = self._made[arg] = self._fed.pop(0)
         if made is not None or not isinstance(arg, Constrained):
             return made
         constraint = arg.constraint

@@ -1,0 +1,51 @@
+"""OpenVINO as a backend: what it is handed computes, and what it gets wrong it is not handed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graft.backends.host.backend import HostBackend
+from graft.backends.openvino import runtime
+from graft.backends.openvino.backend import OpenVino
+from graft.base.errors import UserError
+from graft.byoc.candidates import find_candidates
+from graft.byoc.contract import HOME
+from graft.byoc.kit import conformance
+from graft.byoc.measure import sample
+from graft.byoc.trust import difference
+from graft.frontends.onnx.importer import import_model
+from graft.ir.graph import Graph
+from graft.passes.pipeline import optimize
+
+
+def refusals(graph: Graph) -> list[str]:
+    found = find_candidates(graph, [OpenVino()])
+    taken = {node for c in found.candidates if c.backend != HOME for node in c.nodes}
+    left = [node for node in found.nodes if node not in taken]
+    return [refused.reason for node in left for refused in found.refusals.get(node, ())]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_networks_as_one_region_agree_with_the_host(name: str, models_dir: Path) -> None:
+    graph = optimize(import_model(models_dir / f"{name}.onnx"))
+    assert refusals(graph) == []
+    data = [sample(value, 1) for value in graph.inputs]
+    found, wanted = [[np.empty(v.shape, np.float32) for v in graph.outputs] for _ in range(2)]  # type: ignore[arg-type]
+    OpenVino().runner(graph)(data, found)
+    HostBackend().runner(graph)(data, wanted)
+    assert difference(["logits"], found, wanted) == ""
+
+
+def test_it_does_what_it_says() -> None:
+    conformance(OpenVino(), 4, seed=11).assert_ok(strict=True)
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "find_spec", lambda _name: None)
+    runtime.core.cache_clear()
+    assert "pip install 'graft-compiler[openvino]'" in OpenVino().missing()
+    with pytest.raises(UserError, match="OpenVINO cannot run here: it needs the package"):
+        OpenVino().load(b"")
