@@ -92,7 +92,9 @@ def one_branch(region: Graph, inputs: Sequence[Array], outputs: Sequence[Array])
     return [np.broadcast_to(item, outputs[0].shape) for item in results(single, inputs)]
 
 
-def interleaved_groups(region: Graph, inputs: Sequence[Array], _outputs: Sequence[Array]) -> Results:
+def interleaved_groups(
+    region: Graph, inputs: Sequence[Array], _outputs: Sequence[Array]
+) -> Results:
     """Deals channels out to groups one by one, instead of cutting them into groups."""
     (node,) = (node for node in region.nodes if node.op.name != "constant")
     data, weight = (_operand(region, value, inputs) for value in node.inputs)

@@ -8,14 +8,16 @@ from importlib.metadata import version as installed
 import onnx
 
 from graft.backends.openvino import runtime
+from graft.base.dtypes import DType
 from graft.byoc.formats.onnx_model import OnnxBackend
 
 
 class OpenVino(OnnxBackend):
-    """Runs regions of float32 tensors with static shapes."""
+    """Runs regions of float32 and bool tensors with static shapes."""
 
     name = "openvino"
     device = runtime.DEVICE
+    dtypes = (DType.FLOAT32, DType.BOOL)
 
     @property
     def version(self) -> str:  # type: ignore[override]

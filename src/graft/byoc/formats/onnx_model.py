@@ -6,11 +6,12 @@ refused by it, is refused by `why_not`, which a backend's `supports` can hand on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx
 from onnx import helper
 
+from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Match, PatternTable
 from graft.byoc.formats import onnx_compute, onnx_movement
@@ -26,14 +27,16 @@ _IR_VERSION = 9
 
 
 class OnnxBackend(Backend):
-    """A backend that is handed ONNX models: by default all operators that have an ONNX form, on
-    float32 tensors of static shapes. Define `compile_model` and `load`."""
+    """A backend that is handed ONNX models: all operators that have an ONNX form, on tensors of
+    `dtypes` and static shapes. Define `compile_model` and `load`."""
+
+    dtypes: Sequence[DType] = (DType.FLOAT32,)
 
     def patterns(self) -> PatternTable:
         return [(name, is_op(name)) for name in sorted(WRITERS)]
 
     def supports(self, match: Match) -> Refusal | None:
-        reason = unfit((*match.inputs, *match.outputs))
+        reason = unfit((*match.inputs, *match.outputs), self.dtypes)
         return Refusal(reason) if reason else why_not(match.nodes)
 
     def compile(self, region: Graph) -> bytes:

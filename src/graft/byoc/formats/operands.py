@@ -6,22 +6,27 @@ made for them; whoever wants more or less says so himself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from graft.base.dtypes import DType
 from graft.ir.graph import Value
 from graft.ir.types import TensorType
 
 
-def unfit(values: Iterable[Value], empty: bool = False, largest_rank: int | None = None) -> str:
-    """Why a value is no float32 tensor of static shape, without elements only where `empty` allows
-    it, with at most `largest_rank` axes; an empty string where all are."""
+def unfit(
+    values: Iterable[Value],
+    dtypes: Sequence[DType] = (DType.FLOAT32,),
+    empty: bool = False,
+    largest_rank: int | None = None,
+) -> str:
+    """Why a value is no tensor of static shape and one of these dtypes, without elements only where
+    `empty` allows it, with at most `largest_rank` axes; an empty string where all are."""
     for value in values:
         type_ = value.type
         if not isinstance(type_, TensorType) or not type_.is_static:
             return f"%{value.name} is {type_}, not a tensor of static shape"
-        if type_.dtype is not DType.FLOAT32:
-            return f"%{value.name} is {type_.dtype}, not float32"
+        if type_.dtype not in dtypes:
+            return f"%{value.name} is {type_.dtype}, not {' or '.join(dtypes)}"
         if not empty and 0 in (type_.shape or ()):
             return f"%{value.name} is {type_}, which is empty"
         if largest_rank is not None and (type_.rank or 0) > largest_rank:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from types import MappingProxyType
 from typing import Any
 
@@ -111,6 +111,13 @@ def _smaller_shapes(graph: Graph) -> Iterator[Graph]:
             if 0 < target < least:
                 made = _rebuilt(graph, dict.fromkeys(chosen, target), {})
                 if made is not None:
+                    yield made
+    for large, small in permutations(places, 2):  # channels, and those of a group
+        times, rest = divmod(sizes[large], sizes[small] or 1)
+        if times > 1 and not rest and sizes[small] > 1:
+            for target in dict.fromkeys((1, 2, sizes[small] - 1)):
+                made = _rebuilt(graph, {large: times * target, small: target}, {})
+                if target < sizes[small] and made is not None:
                     yield made
     for value in _leaves(graph):  # fewer axes
         if len(value.shape or ()) > 1:
