@@ -92,6 +92,13 @@ def test_pooling_windows_that_reach_beyond_the_data(kind: str) -> None:
     check(case, case(f"nn.{kind}_pool2d", case.input(1, 9, 8, 10), **given))
 
 
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_last_windows_that_would_start_in_the_padding(kind: str) -> None:
+    case = Case()
+    given = {"pool_size": (2, 1), "ceil_mode": True, "padding": (1, 0, 0, 1)}
+    check(case, case(f"nn.{kind}_pool2d", case.input(1, 3, 4, 5), **given))
+
+
 @pytest.mark.parametrize(
     ("op", "attrs"),
     [

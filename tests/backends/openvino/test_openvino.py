@@ -17,7 +17,9 @@ from graft.byoc.kit import conformance
 from graft.byoc.measure import sample
 from graft.byoc.trust import difference
 from graft.frontends.onnx.importer import import_model
+from graft.ir.builder import Builder
 from graft.ir.graph import Graph
+from graft.ir.types import tensor
 from graft.passes.pipeline import optimize
 
 
@@ -41,6 +43,17 @@ def test_networks_as_one_region_agree_with_the_host(name: str, models_dir: Path)
 
 def test_it_does_what_it_says() -> None:
     conformance(OpenVino(), 4, seed=11).assert_ok(strict=True)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_column_of_one_channel(channels: int) -> None:
+    """OpenVINO 2026.4 reads the wrong pixels here; with more channels it does not."""
+    build = Builder()
+    x = build.input("x", tensor("float32", 1, channels, 9, 3))
+    weight = build.input("w", tensor("float32", 2, channels, 3, 3))
+    graph = build.build(build("nn.conv2d", x, weight, strides=(1, 2)))
+    wrong = ["OpenVINO strides wrongly over one channel to one column"]
+    assert refusals(graph) == (wrong if channels == 1 else [])
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

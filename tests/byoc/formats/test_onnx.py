@@ -54,10 +54,11 @@ def test_last_windows_that_are_cut_off_are_whole_in_the_model(kind: str) -> None
 
 def test_a_mean_that_counts_padding_but_not_what_is_beyond() -> None:
     given = {"pool_size": (3,), "strides": (2,), "ceil_mode": True, "count_include_pad": True}
-    graph = one("nn.avg_pool1d", (1, 1, 4), **given)
-    (node,) = to_onnx(graph).graph.node
-    attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-    assert attrs["ceil_mode"] == 1
+    graph = one("nn.avg_pool1d", (1, 1, 5), padding=(1, 1), **given)
+    assert [node.op_type for node in to_onnx(graph).graph.node] == ["AveragePool"]
+    right(graph)
+    graph = one("nn.avg_pool1d", (1, 1, 5), padding=(1, 0), **given)
+    assert [node.op_type for node in to_onnx(graph).graph.node] == ["Pad", "AveragePool"]
     right(graph)
 
 

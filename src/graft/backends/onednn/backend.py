@@ -192,9 +192,9 @@ def _pool(plan: _Plan, node: Node) -> None:
     with_pads = getattr(attrs, "count_include_pad", False)
     for i, extent in enumerate(_extents(node.args[0])[2:]):
         last = (_extents(node.output)[2 + i] - 1) * strides[i] - before[i]
-        after.append(max(given[i], last + size[i] - extent))
+        after.append(max(0, last + size[i] - extent))
         _require(before[i] < size[i] and last < extent, "a window lies in the padding alone")
-        _require(after[i] == given[i] or not with_pads, "a window reaches beyond what it counts")
+        _require(after[i] <= given[i] or not with_pads, "a window reaches beyond what it counts")
     _require(not any(gaps), "the windows have gaps")
     alg = _MAXIMUM if "max" in node.op.name else _MEAN_WITH_PADS if with_pads else _MEAN
     call = [_INFERENCE, alg, {"own": 0}, {}, strides, size, gaps, before, after]

@@ -122,15 +122,18 @@ def _max_pool(writer: Writer, node: Node) -> None:
 
 @writes("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
 def _avg_pool(writer: Writer, node: Node) -> None:
-    attrs = {**_window(node.attrs), "kernel_shape": list(node.attrs.pool_size)}
-    pads, with_pads = _pads(node), node.attrs.count_include_pad
-    beyond = any(more > given for more, given in zip(pads, node.attrs.padding, strict=True))
-    if with_pads and beyond:  # what is beyond the padding does not count
-        attrs["ceil_mode"] = 1
-    else:
-        attrs["pads"] = pads
-    attrs["count_include_pad"] = int(with_pads)
-    writer.emit("AveragePool", names(node.inputs), names(node.outputs), **attrs)
+    attrs = {**_window(node.attrs), "kernel_shape": list(node.attrs.pool_size), "pads": _pads(node)}
+    attrs["count_include_pad"] = int(node.attrs.count_include_pad)
+    data = node.args[0].name
+    counted = [min(pair) for pair in zip(attrs["pads"], node.attrs.padding, strict=True)]
+    if node.attrs.count_include_pad and counted != attrs["pads"]:
+        # Padding counts, but not what is beyond it: so zeros are data, and what is beyond padding.
+        rank, more = len(attrs["strides"]), writer.name(node, "padded")
+        ends = [0, 0, *counted[:rank], 0, 0, *counted[rank:]]
+        writer.emit("Pad", [data, writer.integers(node, "pads", ends)], [more])
+        beyond = [pad - own for pad, own in zip(attrs["pads"], counted, strict=True)]
+        data, attrs["pads"], attrs["count_include_pad"] = more, beyond, 0
+    writer.emit("AveragePool", [data], names(node.outputs), **attrs)
 
 
 @writes("nn.prelu")

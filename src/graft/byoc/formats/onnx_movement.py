@@ -151,6 +151,9 @@ def _take(writer: Writer, node: Node) -> None:
 
 @writes("tile")
 def _tile(writer: Writer, node: Node) -> None:
+    if not node.attrs.reps:
+        writer.emit("Identity", names(node.inputs), names(node.outputs))
+        return
     inputs = [node.args[0].name, writer.integers(node, "reps", node.attrs.reps)]
     writer.emit("Tile", inputs, names(node.outputs))
 

@@ -68,8 +68,15 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
             wanted = [[np.asarray(item) for item in evaluate(graph, feed)] for feed in feeds]
     except (GraftError, ValueError, ArithmeticError):
         return Outcome(useless=True)
+    # What libraries make of a logarithm of less than nothing later on, nobody promises.
+    if len(placeable(graph)) > 1 and any(map(_has_nan, (*wanted[0], *wanted[1]))):
+        return Outcome(useless=True)
     with np.errstate(all="ignore"):
         return Outcome(failed=_failure(graph, backend, feeds, wanted, thorough))
+
+
+def _has_nan(array: Array) -> bool:
+    return array.dtype.kind == "f" and bool(np.isnan(array).any())
 
 
 def _refusal(graph: Graph, backend: Backend, pattern: str) -> str:
