@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.byoc.fakes import Fake, chain, conv_relu
 
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
+from graft.byoc import measure
 from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import Cost, Limits, Runner, Source
 from graft.byoc.measure import (
@@ -222,7 +224,35 @@ def test_measuring_ends() -> None:
     calls: list[int] = []
     cost = timed(lambda: calls.append(1), budget=0.0)
     assert cost.source is Source.MEASURED
-    assert 4 <= len(calls) <= 20
+    assert 6 <= len(calls) <= 20
+
+
+def around(cost: Callable[[int], int]) -> Iterator[int]:
+    """What is read before and after each of many calls of which each adds something."""
+    total = 0
+    for call in itertools.count():
+        yield total
+        total += cost(call)
+        yield total
+
+
+def test_calls_that_were_interrupted_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second call is interrupted, and takes a hundred times as long."""
+    clock = itertools.chain([0], around(lambda call: 100 if call % 2 else 1))
+    interruptions = around(lambda call: call % 2)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(measure, "_interruptions", lambda: next(interruptions))
+    cost = timed(lambda: None, budget=1e9)
+    assert (cost.seconds, cost.spread) == (1.0, 0.0)
+
+
+def test_unsteady_prices_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    graph, backend = chain("exp"), Fake()
+    store = PriceStore(tmp_path, "machine")
+    costs = iter([Cost(1.0, Source.MEASURED, 0.5), Cost(0.5, Source.MEASURED, 0.01)])
+    monkeypatch.setattr(measure, "time_region", lambda _backend, _region: next(costs))
+    found = [timed_region_of(backend, graph, store) for _ in range(3)]
+    assert [cost.seconds for cost in found if cost] == [1.0, 0.5, 0.5]
 
 
 def test_contenders_run_in_turns() -> None:

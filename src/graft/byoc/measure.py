@@ -1,12 +1,14 @@
 """Measuring: how long something takes, repeated until the answer is steady.
 
 Neighbours on the machine disturb single runs, so a price is the median, with the interval that
-order statistics give for it; measuring goes on until that interval is narrow or time is up.
+order statistics give for it; measuring goes on until that interval is narrow or time is up. A price
+with a wide one serves, but is not kept.
 """
 
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,23 +24,34 @@ from graft.ir.types import TensorType
 
 PRECISION = 0.03  # half the interval, as a share of the median
 BUDGET = 0.3  # seconds for one price
-_FEWEST = 7
+_FEWEST = 5
+_KEPT = 0.1  # the spread, as a share, of a price that is worth keeping
 
 
 def timed(run: Callable[[], object], budget: float = BUDGET) -> Cost:
-    """What one call takes."""
+    """What one call takes: calls during which the system took the processor away do not count, if
+    there are enough others."""
     run()  # the first call may allocate, load or compile
     samples: list[float] = []
+    calm: list[float] = []
     deadline = time.perf_counter() + budget
     while True:
-        start = time.perf_counter()
+        interruptions, start = _interruptions(), time.perf_counter()
         run()
         now = time.perf_counter()
         samples.append(now - start)
-        median, spread = interval(samples)
-        steady = len(samples) >= _FEWEST and spread <= PRECISION * median
-        if steady or (now >= deadline and len(samples) >= 3):
+        if _interruptions() == interruptions:
+            calm.append(now - start)
+        chosen = calm if len(calm) >= _FEWEST else samples
+        median, spread = interval(chosen)
+        steady = len(chosen) >= _FEWEST and spread <= PRECISION * median
+        if steady or (now >= deadline and len(samples) >= _FEWEST):
             return Cost(median, Source.MEASURED, spread)
+
+
+def _interruptions() -> int:
+    """How often a thread of this process had to make way for another process's."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def race(runs: Mapping[str, Callable[[], object]], budget: float = 1.0) -> dict[str, float]:
@@ -96,7 +109,8 @@ def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -
             cost = time_region(backend, region)
         except Exception as error:  # whatever a plug-in raises is its own affair
             raise UnrunnableError(f"{type(error).__name__}: {error}") from error
-        store.put(key, cost)
+        if cost.spread <= _KEPT * cost.seconds:  # else somebody else may be lucky another time
+            store.put(key, cost)
     return cost
 
 

@@ -85,21 +85,18 @@ def _conv_transpose(writer: Writer, node: Node) -> None:
 
 
 def _pads(node: Node) -> list[int]:
-    """Padding with which a last window that is cut off counts as a whole one. Peers do not agree on
-    how many windows are cut off, nor on what a window of padding alone gives."""
+    """As much padding as windows reach, so that those are whole. Peers do not agree on how many
+    windows are cut off otherwise, nor on what a window of padding alone gives."""
     attrs, rank = node.attrs, len(node.attrs.strides)
     before, after = list(attrs.padding[:rank]), list(attrs.padding[rank:])
-    if not attrs.ceil_mode and not any(attrs.padding):
+    if not attrs.ceil_mode and not (any(attrs.padding) and node.args[0].tensor.is_static):
         return [*before, *after]
     sizes = zip(extents(node.args[0])[2:], extents(node.output)[2:], strict=True)
     for axis, (extent, count) in enumerate(sizes):
-        gaps = (attrs.pool_size[axis] - 1) * (attrs.dilation[axis] - 1)
-        span = attrs.pool_size[axis] + gaps
+        _check_windows(node, axis, extent, count)
+        span = (attrs.pool_size[axis] - 1) * attrs.dilation[axis] + 1
         last = (count - 1) * attrs.strides[axis] - before[axis]
-        if before[axis] >= span or last >= extent or gaps:
-            _check_windows(node, axis, extent, count)
-        if attrs.ceil_mode:
-            after[axis] = max(0, last + span - extent)
+        after[axis] = max(0, last + span - extent)
     return [*before, *after]
 
 
