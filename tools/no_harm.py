@@ -8,7 +8,7 @@ For every network and every backend that can run here: the network is partitione
 the greedy plan (all that can be offloaded) and the chosen plan are compiled, and the three run in
 turns in one process, so that all see the same neighbours. The time of a contender is its median,
 with the interval that order statistics give for it; what each plan was predicted to take stands
-beside it.
+beside it. All prices are measured anew.
 `--write` puts the table into docs/benchmarks.md between its markers.
 """
 
@@ -39,11 +39,13 @@ from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.measure import interval, laps
 from graft.byoc.partition import Partition, plan_of
+from graft.byoc.store import PRICES, clear_prices
 from graft.cli.bench_machine import this_machine
 from graft.cli.report import seconds_text
 from graft.compiler import Grafting, compile, partition_graph
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
+from graft.llvm.cache import default_folder
 from graft.module import Module
 from graft.passes.pipeline import optimize
 from graft.runtime.regions import Policy
@@ -91,6 +93,7 @@ def main() -> None:
     options = _options()
     pages = chosen_pages(options.write)
     names = [name for name in options.backends if _runs_here(name)]
+    clear_prices(default_folder() / PRICES)  # they may have been measured beside other neighbours
     found = []
     for network in options.networks:
         for name in names:

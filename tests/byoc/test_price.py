@@ -246,6 +246,16 @@ def test_calls_that_were_interrupted_do_not_count(monkeypatch: pytest.MonkeyPatc
     assert (cost.seconds, cost.spread) == (1.0, 0.0)
 
 
+def test_what_calm_calls_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    interruptions = around(lambda call: call % 2)
+    monkeypatch.setattr(measure, "_interruptions", lambda: next(interruptions))
+    numbers = itertools.count()
+    assert measure.calm(lambda: next(numbers), 3, budget=60.0) == [0, 2, 4]
+    never = around(lambda _call: 1)
+    monkeypatch.setattr(measure, "_interruptions", lambda: next(never))
+    assert measure.calm(lambda: next(numbers), 3, budget=0.0) == [5, 6, 7]
+
+
 def test_unsteady_prices_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     graph, backend = chain("exp"), Fake()
     store = PriceStore(tmp_path, "machine")
@@ -260,7 +270,7 @@ def test_contenders_run_in_turns() -> None:
     runs = {name: lambda name=name: order.append(name) for name in ("a", "b")}
     times = race(runs, budget=0.0)
     assert set(times) == {"a", "b"}
-    assert order[:6] == ["a", "b"] * 3
+    assert order[:12] == ["a", "a", "b", "b"] * 3  # once to warm up, once to be timed
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "bool"])

@@ -11,6 +11,7 @@ import math
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from graft.byoc.sizes import number
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
+
+T = TypeVar("T")
 
 PRECISION = 0.03  # half the interval, as a share of the median
 BUDGET = 0.3  # seconds for one price
@@ -49,6 +52,20 @@ def timed(run: Callable[[], object], budget: float = BUDGET) -> Cost:
             return Cost(median, Source.MEASURED, spread)
 
 
+def calm(call: Callable[[], T], count: int, budget: float = BUDGET) -> list[T]:
+    """What `count` calls give during which the system did not take the processor away; all calls,
+    if there are not so many of them in the time."""
+    results: list[T] = []
+    kept: list[T] = []
+    deadline = time.perf_counter() + budget
+    while len(kept) < count and (time.perf_counter() < deadline or len(results) < count):
+        interruptions = _interruptions()
+        results.append(call())
+        if _interruptions() == interruptions:
+            kept.append(results[-1])
+    return kept if len(kept) >= count else results
+
+
 def _interruptions() -> int:
     """How often a thread of this process had to make way for another process's."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
@@ -60,13 +77,15 @@ def race(runs: Mapping[str, Callable[[], object]], budget: float = 1.0) -> dict[
 
 
 def laps(runs: Mapping[str, Callable[[], object]], budget: float) -> dict[str, list[float]]:
-    """The times of contenders that take turns, lap by lap, for `budget` seconds each."""
+    """The times of contenders that take turns, lap by lap, for `budget` seconds each.
+
+    Threads of the one before go on looking for work for a while, and its data are in the caches: so
+    whoever's turn it is runs once for nothing first."""
     samples: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
     deadline = time.perf_counter() + budget * len(runs)
     while time.perf_counter() < deadline or len(next(iter(samples.values()))) < 3:
         for name, run in runs.items():
+            run()
             start = time.perf_counter()
             run()
             samples[name].append(time.perf_counter() - start)

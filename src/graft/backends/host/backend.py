@@ -20,6 +20,7 @@ from graft.backends.reference.backend import ReferenceProgram
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner, Source
+from graft.byoc.measure import calm
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType
@@ -132,7 +133,7 @@ class HostExecutable:
 
         Steps that only bring tensors into another layout count for the step after them."""
         feeds = dict(zip((spec.name for spec in self.built.program.inputs), inputs, strict=True))
-        profiles = [self.session.profile(feeds).seconds for _ in range(_PROFILES)]
+        profiles = calm(lambda: self.session.profile(feeds).seconds, _PROFILES)
         found: dict[str, Cost] = {}
         waiting = 0.0
         for seconds, name in zip(np.median(profiles, axis=0), self.built.makes, strict=True):
