@@ -1,0 +1,29 @@
+"""The backends that come with Graft do what they say, as far as the author's kit can tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from graft.byoc.contract import Backend
+from graft.byoc.discover import backend_named, find_backends
+from graft.byoc.kit import conformance
+
+BACKENDS = ["csource", "onednn", "openvino", "simnpu"]
+
+
+def backend(name: str) -> Backend:
+    found = backend_named(name, find_backends())
+    if found.missing():
+        pytest.skip(f"{name} cannot run here: {found.missing()}")
+    return found
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_few_examples(name: str) -> None:
+    conformance(backend(name), 1, seed=11).assert_ok()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", BACKENDS)
+def test_as_many_examples_as_by_default(name: str) -> None:
+    conformance(backend(name)).assert_ok(strict=True)
