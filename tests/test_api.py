@@ -92,7 +92,7 @@ def test_strict_refuses_the_reference_evaluator(model: onnx.ModelProto) -> None:
     with pytest.raises(graft.UserError, match="strict=True refuses the reference evaluator"):
         graft.compile(model, target=["reference"], strict=True)
     with pytest.raises(graft.UserError, match="strict=True"):
-        graft.onnx_backend.prepare(model, strict=True)
+        graft.onnx_backend.prepare(model, target=["reference"], strict=True)
 
 
 def test_onnx_backend_runs_models_and_nodes(model: onnx.ModelProto) -> None:

@@ -73,12 +73,15 @@ def test_every_node_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert facts["blamed_pass"] is None
 
 
+REFERENCE = ("--target", "reference")  # whose operators tests can break
+
+
 def test_the_node_that_differs_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     break_operator(monkeypatch, "tanh", lambda right: right * np.float32(0.5))
     model = saved(tmp_path, CHAIN)
-    facts = checked(capsys, model, "--dim", "n=3", code=1)
+    facts = checked(capsys, model, "--dim", "n=3", *REFERENCE, code=1)
     assert facts["outputs"][0]["agrees"] is False
     assert facts["blamed_pass"] is None
     node = facts["nodes"]["largest"]
@@ -86,7 +89,7 @@ def test_the_node_that_differs_is_named(
     assert node["operands"] == [{"name": "b", "type": "float32[n, 4]"}]
     assert node["max_rel_error"] == pytest.approx(0.5, rel=1e-5)
     assert (node["wrong"], node["size"]) == (12, 12)
-    assert main(["check", model, "--dim", "n=3"]) == 1
+    assert main(["check", model, "--dim", "n=3", *REFERENCE]) == 1
     text = capsys.readouterr().out
     assert "The first node that differs: 'third' (Tanh)" in text
     assert "operand  b  float32[n, 4]" in text
@@ -97,7 +100,7 @@ def test_a_node_inside_a_function_is_named_by_its_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     break_operator(monkeypatch, "add", lambda right: right * np.float32(3))
-    facts = checked(capsys, saved(tmp_path, CHAIN), code=1)
+    facts = checked(capsys, saved(tmp_path, CHAIN), *REFERENCE, code=1)
     node = facts["nodes"]["largest"]
     assert (node["node"], node["operator"], node["value"]) == ("second", "shifted", "b")
 
@@ -109,7 +112,7 @@ def test_later_nodes_are_not_blamed_for_what_came_before(
     break_operator(monkeypatch, "tanh", lambda right: right * np.float32(1.0008))
     nodes = " ".join(f"x{n + 1} = Tanh (x{n})" for n in range(6))
     model = saved(tmp_path, f"g (float[n] x0) => (float[n] x6) {{ {nodes} }}")
-    facts = checked(capsys, model, "--dim", "n=9", code=1)
+    facts = checked(capsys, model, "--dim", "n=9", *REFERENCE, code=1)
     assert facts["outputs"][0]["wrong"] > 0
     assert facts["nodes"]["agree"] is True
     assert facts["nodes"]["values_compared"] == 6
@@ -189,7 +192,7 @@ def test_nodes_in_branches_count_as_their_if(
     for name in ("tanh", "sin"):
         break_operator(monkeypatch, name, lambda right: -right)
     model = saved(tmp_path, text)
-    node = checked(capsys, model, "--target", "reference", code=1)["nodes"]["largest"]
+    node = checked(capsys, model, *REFERENCE, code=1)["nodes"]["largest"]
     assert (node["node"], node["operator"]) == ("choice", "If")
 
 

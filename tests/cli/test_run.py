@@ -42,7 +42,7 @@ def test_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", saved(tmp_path, TWO_INPUTS), *files]) == 0
     lines = capsys.readouterr().out.replace(str(tmp_path), "FOLDER").splitlines()
     assert lines[:-1] == [
-        "FOLDER/model.onnx (reference: 3 nodes)",
+        "FOLDER/model.onnx (host: 3 nodes)",
         "",
         "Inputs",
         "  x  float32[2, 3]  FOLDER/x.npy",
@@ -277,7 +277,7 @@ def test_errors_while_running_name_the_node(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "g (float[n] x, int64[m] i) => (float[m] z) { [pick] z = Gather (x, i) }"
-    message = refused(capsys, saved(tmp_path, text), "--dim", "m=20")
+    message = refused(capsys, saved(tmp_path, text), "--dim", "m=20", "--target", "reference")
     assert "at node 'pick' (Gather)" in message
 
 

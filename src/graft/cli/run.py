@@ -151,7 +151,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     session = runnable.session
     if options.profile and session is None:
         raise UserError(
-            "profiling wants native code, and this model runs on the reference evaluator",
+            "profiling wants one native program, which this model is not",
             hint=runnable.why_not_native,
         )
     inputs = feed(runnable, options)

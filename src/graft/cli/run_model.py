@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.backends.host.backend import HostExecutable
+from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.cli.placement import compiled_as_asked
 from graft.cli.report import seconds_text
@@ -39,8 +40,14 @@ def compiled(
         module.signature.output_names,
         lambda feeds: module.run(None, feeds),
         session,
-        next(iter(placement.reasons.values()), "") if session is None else "",
+        "" if session is not None else _why_not_one_program(native),
         str(placement),
         f"compiled in {seconds_text(seconds)}",
         {"placement": dict(placement.nodes), "threads": threads, "compile_seconds": seconds},
     )
+
+
+def _why_not_one_program(program: object) -> str:
+    if isinstance(program, FlowExecutable):
+        return "its sizes or steps depend on its inputs"
+    return "the reference evaluator runs it"

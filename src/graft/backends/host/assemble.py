@@ -92,6 +92,24 @@ class Assembly:
     constants: list[Array] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
 
+    def slot(self, storage: Storage) -> Slot:
+        """Memory of the arena for a tensor."""
+        made = Slot(len(self.slots), storage.nbytes)
+        self.slots.append(made)
+        return made
+
+    def symbol(self, function: Function) -> str:
+        """The function's name in the program: equal functions are one."""
+        plain = replace(function, name="kernel", notes=())
+        name = "k" + hashlib.sha256(to_text(plain).encode()).hexdigest()[:20]
+        self.functions[name] = replace(function, name=name)
+        return name
+
+    def constant(self, array: Array) -> Constant:
+        """Memory for a constant."""
+        self.constants.append(array)
+        return Constant(len(self.constants) - 1)
+
 
 def assemble(graph: Graph, target: Target, spaces: Mapping[str, str] | None = None) -> Assembly:
     """Turn a fused graph with static shapes into steps.
@@ -236,50 +254,34 @@ class _Assembler:
         """A slot, or the value's part of what it will be joined to."""
         joint = self.joints.get(value)
         if joint is None:
-            return self.slot(storage)
+            return self.made.slot(storage)
         whole = self.destination(joint.whole)[1]
         assert isinstance(whole, Slot)
         return within(whole, joint.offset, storage.static_bytes)
-
-    def slot(self, storage: Storage) -> Slot:
-        made = Slot(len(self.made.slots), storage.nbytes)
-        self.made.slots.append(made)
-        return made
 
     def native(self, group: Group, kernel: Kernel, stores: Mapping[Value, Storage]) -> None:
         homes = tuple(
             self.read(argument, stores[argument])
             if isinstance(argument, Value)
-            else self.constant(argument)
+            else self.made.constant(argument)
             for argument in kernel.arguments
         )
-        symbol = self.symbol(kernel.function)
+        symbol = self.made.symbol(kernel.function)
         step = NativeStep(symbol, homes, group.label, kernel.work, group.node, kernel.scalars)
         self.made.steps.append(step)
-
-    def symbol(self, function: Function) -> str:
-        """The function's name in the program: equal functions are one."""
-        plain = replace(function, name="kernel", notes=())
-        name = "k" + hashlib.sha256(to_text(plain).encode()).hexdigest()[:20]
-        self.made.functions[name] = replace(function, name=name)
-        return name
-
-    def constant(self, array: Array) -> Constant:
-        self.made.constants.append(array)
-        return Constant(len(self.made.constants) - 1)
 
     def read(self, value: Value, storage: Storage) -> Home:
         """A value in some storage, brought about by a relayout where it is not there yet."""
         known = self.homes[value]
         if storage not in known:
             source = self.current(value)
-            known[storage] = self.slot(storage)
+            known[storage] = self.made.slot(storage)
             self.relayout(value, source, storage)
         return known[storage]
 
     def relayout(self, value: Value, source: Storage, target: Storage) -> None:
         homes = (self.homes[value][source], self.homes[value][target])
-        symbol = self.symbol(relayout(source, target))
+        symbol = self.made.symbol(relayout(source, target))
         work = Work(bytes=source.nbytes + target.nbytes)
         self.made.steps.append(NativeStep(symbol, homes, "relayout", work, None))
 
@@ -287,7 +289,7 @@ class _Assembler:
         """A value in row-major storage."""
         if value in self.constants:
             storage = row_major(value)
-            return storage, self.constant(storage.pack(self.constants[value].array))
+            return storage, self.made.constant(storage.pack(self.constants[value].array))
         for storage, home in self.homes[value].items():
             if not storage.block:
                 return storage, home
@@ -324,7 +326,7 @@ class _Assembler:
         extents = Extents()
         function = copied(storage.nbytes, extents)
         step = NativeStep(
-            self.symbol(function),
+            self.made.symbol(function),
             (home, Output(number)),
             f"copy {value.name}",
             Work(bytes=2 * storage.nbytes),

@@ -93,8 +93,8 @@ def why_not_symbolic(node: Node, target: Target) -> str:
     own = SYMBOLIC_TEMPLATES.get(node.op.name)
     made = None if own is None else own(group, stores, target)
     if isinstance(made, Refusal):
-        return unexpressed(node) and made.reason
-    return unexpressed(node) if made is None else ""
+        return unexpressed(node, target) and made.reason
+    return unexpressed(node, target) if made is None else ""
 
 
 def _is_static(group: Group) -> bool:

@@ -68,11 +68,11 @@ def expression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     return Kernel(function, tuple(passed), work, tensors.extents.passed(function))
 
 
-def unexpressed(node: Node) -> str:
+def unexpressed(node: Node, target: Target) -> str:
     """Why a node has no expression for its types, row-major; empty where it has one."""
     group = group_of(node, {})
     stores = {value: row_major(value) for value in (*node.args, *node.outputs)}
-    refused = _not_held(group, stores) or _Tensors(group, stores).add(node, "t0")
+    refused = _not_held(group, stores) or _Tensors(group, stores, target).add(node, "t0")
     return refused.reason if refused else ""
 
 
