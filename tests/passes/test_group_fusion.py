@@ -204,3 +204,26 @@ def test_fusing_twice_changes_nothing() -> None:
     once = group_fusion(graph_of(_two_convs, IMAGE, IMAGE))
     twice = group_fusion(once)
     assert groups(twice) == groups(once)
+
+
+def _crossed(g: Builder, x: Value, turns: int) -> Value:
+    """Halves that change places and are added, again and again: each turn needs two places."""
+    for _ in range(turns):
+        left, right = (
+            g("strided_slice", x, begin=(begin,), end=(begin + 3,), strides=(1,), axes=(1,))
+            for begin in (0, 3)
+        )
+        swapped = g("concatenate", right, left, axis=1)
+        x = g("add", g("exp", x), swapped)
+    return x
+
+
+def test_what_is_needed_at_few_places_is_computed_there() -> None:
+    graph = run_pass(group_fusion, graph_of(lambda g, x: _crossed(g, x, 1), X))
+    assert len(groups(graph)) == 1
+
+
+def test_what_is_needed_at_many_places_is_computed_once() -> None:
+    graph = run_pass(group_fusion, graph_of(lambda g, x: _crossed(g, x, 6), X))
+    sizes = [len(label.split("+")) for label in groups(graph)]
+    assert sizes == [10, 10, 10]  # two turns each, or nine places would be needed

@@ -17,6 +17,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.op import Work, define, get_op
 from graft.ir.types import TensorType, Type
 from graft.ops.rules import require
+from graft.ops.search import UniqueAttrs
 from graft.ops.vision import NonMaxSuppressionAttrs
 
 
@@ -104,4 +105,30 @@ define(
     outputs=2,
     work=_SUPPRESSION.work,
     summary="the boxes that remain, in memory for all that may; how many of each class, and in all",
+)
+
+_UNIQUE = get_op("unique")
+
+
+def _bounded_unique_type(attrs: UniqueAttrs, data: TensorType) -> tuple[TensorType, ...]:
+    require(attrs.axis is None, "slices along an axis are not compared")
+    numbers = TensorType(DType.INT64, (data.size,))
+    return TensorType(data.dtype, (data.size,)), *[numbers] * 3, TensorType(DType.INT64, (1,))
+
+
+def _bounded_unique(attrs: UniqueAttrs, data: Array) -> tuple[Array, ...]:
+    *found, inverse, counts = _UNIQUE.evaluate(attrs, data)
+    values, first, each = (np.resize(one, data.size) for one in (*found, counts))
+    return values, first, inverse, each, np.array([len(counts)])
+
+
+define(
+    "bounded_unique",
+    "data",
+    _bounded_unique_type,
+    _bounded_unique,
+    attrs=UniqueAttrs,
+    outputs=5,
+    work=_UNIQUE.work,
+    summary="the distinct elements in memory for all of them, and how many there are",
 )

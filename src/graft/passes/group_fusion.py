@@ -3,7 +3,8 @@
 Consumers are looked at first. A node joins the group of its readers when all of them are in that
 one group, so the group's root is the only way out and groups are convex by construction. A group
 has at most one anchor (convolution, matrix product) or reduction; elementwise work before a
-reduction joins it, work before an anchor does not. Groups of two and more become `composite` nodes.
+reduction joins it, work before an anchor does not. What movement would have computed again for many
+places of each result stays outside. Groups of two and more become `composite` nodes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from graft.ir.types import TensorType, dims_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
+# How many elements of a node inside a group may be needed for one of the result.
+_MOST_PLACES = 4
 
 
 @dataclass(eq=False)
@@ -28,6 +31,19 @@ class _Group:
     nodes: list[Node] = field(default_factory=list)  # last first
     heavy: bool = False
     moves: bool = False  # has data movement in it, so no anchor can join
+    # Per node, the places where an element of the result needs it: a path of movements each.
+    places: dict[Node, frozenset[object]] = field(default_factory=dict)
+
+    def needed(self, node: Node, readers: list[Node]) -> frozenset[object]:
+        """The places where members that read a node need it."""
+        found: set[object] = set()
+        for reader in readers:
+            if reader.op.kind is not Kind.INJECTIVE:
+                found |= self.places[reader]
+                continue
+            slots = [slot for slot, value in enumerate(reader.inputs) if value in node.outputs]
+            found |= {(reader, slot, place) for slot in slots for place in self.places[reader]}
+        return frozenset(found)
 
 
 def group_fusion(graph: Graph) -> Graph:
@@ -66,8 +82,10 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             and _fits(node, readers, group)
             and not (node in epilogues and (group.moves or group.heavy))
         )
-        if not joins or group is None:
-            group = _Group(node)
+        places = group.needed(node, readers) if joins and group is not None else frozenset({node})
+        if not joins or group is None or len(places) > _MOST_PLACES:
+            group, places = _Group(node), frozenset[object]({node})
+        group.places[node] = places
         group.nodes.append(node)
         group.heavy |= node.op.kind in _HEAVY
         group.moves |= node.op.kind is Kind.INJECTIVE

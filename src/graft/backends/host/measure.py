@@ -65,8 +65,29 @@ def _suppression(node: Node, names: FreshNames) -> list[Node]:
     return [bounded, Node(get_op("trimmed"), operands, Attrs(), node.outputs, node.place)]
 
 
+def _unique(node: Node, names: FreshNames) -> list[Node]:
+    data = node.args[0].type
+    if not isinstance(data, TensorType) or node.attrs.axis not in (
+        None,
+        *((0,) * (data.rank == 1)),
+    ):
+        return []
+    attrs = replace(node.attrs, axis=None)
+    found = _made("bounded_unique", attrs, names, node.inputs, node)
+    *bounded, total = found.outputs
+    inverse = node.outputs[2]
+    bounded[2] = inverse
+    trimmed = [
+        Node(get_op("trimmed"), (rows, total), Attrs(), (value,), node.place)
+        for rows, value in zip(bounded, node.outputs, strict=True)
+        if value is not inverse
+    ]
+    return [replace(found, outputs=(*bounded, total)), *trimmed]
+
+
 _TAKEN_APART: dict[str, _Pieces] = {
     "nonzero": _nonzero,
+    "unique": _unique,
     "vision.non_max_suppression": _suppression,
 }
 

@@ -11,6 +11,7 @@ from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
+from graft.backends.host.kernels.distinct import distinct
 from graft.backends.host.kernels.expression import expression, unexpressed
 from graft.backends.host.kernels.image_concat import image_concat
 from graft.backends.host.kernels.image_mean import image_mean
@@ -58,6 +59,7 @@ TEMPLATES: tuple[Template, ...] = (
 
 # Those of single nodes that take any sizes, known or not.
 SYMBOLIC_TEMPLATES: Mapping[str, Template] = {
+    "bounded_unique": distinct,
     "concatenate": joining,
     "nonzero": nonzero,
     "scatter_elements": scatter,

@@ -41,12 +41,16 @@ class Order:
             first, second = second, first
         return found | ((first ^ True) & second)
 
-    def before(self, one: Term, at: Term, other: Term, other_at: Term) -> Term:
-        """Whether an element comes before another; among equals the lower position does."""
+    def same(self, one: Term, other: Term) -> Term:
+        """Whether neither value comes before the other."""
         same = equal(one, other)
         if one.dtype.is_float:
             same = same | (call("isnan", one) & call("isnan", other))
-        return self.precedes(one, other) | (same & (at < other_at))
+        return same
+
+    def before(self, one: Term, at: Term, other: Term, other_at: Term) -> Term:
+        """Whether an element comes before another; among equals the lower position does."""
+        return self.precedes(one, other) | (self.same(one, other) & (at < other_at))
 
 
 @dataclass(frozen=True, slots=True)

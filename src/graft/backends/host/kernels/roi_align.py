@@ -7,6 +7,7 @@ columns of that sum next. For maxima, each sample is computed for itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from graft.backends.host.group import Group
@@ -68,11 +69,11 @@ class _Pooling:
         def job(number: Term) -> Stmt:
             return let("box", number // pieces, lambda box: let("piece", number % pieces, of(box)))
 
-        def of(box: Term) -> partial[Stmt]:
+        def of(box: Term) -> Callable[[Term], Stmt]:
             return partial(self._job, box)
 
         jobs = parallel("job", self._boxes * pieces, job)
-        tables = (*self._rows.memory, *self._columns.memory, self._sums)
+        tables: tuple[Buffer, ...] = (*self._rows.memory, *self._columns.memory, self._sums)
         pixels = (self._rows.extent > 0) & (self._columns.extent > 0) & (self._images > 0)
         return self._writer.kernel(with_memory(when(pixels, jobs), *tables, self._total))
 
@@ -105,7 +106,7 @@ class _Pooling:
 
     def _corner(self, box: Term, number: int) -> Term:
         scale: float = self._attrs.spatial_scale
-        scaled = cast(self._dtype, load(self._rois, box * 4 + number)) * scale
+        scaled: Term = cast(self._dtype, load(self._rois, box * 4 + number)) * scale
         return scaled - 0.5 if self._attrs.aligned else scaled
 
     def _size(self, low: Term, high: Term) -> Term:

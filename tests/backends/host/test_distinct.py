@@ -1,0 +1,47 @@
+"""`unique` as native code: every dtype, both orders, results as long as there are elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.backends.host.flows import check_flow
+
+from graft.backends.host.kernels.expression import HELD
+from graft.base.dims import symbol
+from graft.base.dtypes import Array, DType
+from graft.ir.builder import Builder
+from graft.ir.types import TensorType
+
+FEW = np.array([np.nan, 3, 0.0, -0.0, 1, np.inf, 2, -np.inf, np.nan])
+
+
+def _numbers(shape: tuple[int, ...], dtype: DType) -> Array:
+    few = FEW if dtype.is_float else np.array([3, 0, 1, 2, 120])
+    return np.random.default_rng(shape).choice(few, shape).astype(dtype.numpy)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("dtype", sorted(HELD), ids=str)
+def test_every_dtype(dtype: DType, in_order: bool) -> None:
+    g = Builder()
+    x = g.input("x", TensorType(dtype, (symbol("n"), 3)))
+    graph = g.build(*g.call("unique", x, sorted=in_order))
+    runs = [[_numbers((n, 3), dtype)] for n in (0, 1, 2, 50)]
+    steps = check_flow(graph, *runs)
+    assert steps == ["Stretch", "Trimming", "Trimming", "Trimming"]
+
+
+def test_a_list_along_its_only_axis() -> None:
+    g = Builder()
+    x = g.input("x", TensorType(DType.INT32, (symbol("n"),)))
+    values, *_ = g.call("unique", x, axis=0)
+    graph = g.build(g("add", values, g.constant(np.int32(1))))
+    runs = [[_numbers((n,), DType.INT32)] for n in (1, 7, 300)]
+    assert check_flow(graph, *runs) == ["Stretch", *["Trimming"] * 3, "Stretch"]
+
+
+def test_slices_stay_on_the_evaluator() -> None:
+    g = Builder()
+    x = g.input("x", TensorType(DType.INT32, (symbol("n"), 2)))
+    graph = g.build(*g.call("unique", x, axis=0))
+    assert check_flow(graph, [_numbers((9, 2), DType.INT32)]) == ["Evaluation"]
