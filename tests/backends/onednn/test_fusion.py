@@ -129,3 +129,18 @@ def test_outputs_that_are_inputs_constants_or_each_other() -> None:
     y = case("nn.relu", x)
     z = case("reshape", y, shape=(5, 3))
     check(case, y, z, case("transpose", x), case("reshape", y, shape=(15,)))
+
+
+def test_a_bias_behind_a_sum_stays_apart() -> None:
+    case = Case()
+    y = case("add", case.input(2, 2, 1), case.input(2, 2, 1))
+    assert operators(check(case, case("nn.bias_add", y, case.constant(2)))) == ["binary", "binary"]
+    case = Case()
+    y = case("add", case.input(2, 2, 1), case.input(1))
+    assert operators(check(case, case("add", y, case.input(2, 2, 1)))) == ["binary"]
+
+
+def test_one_channel_seen_as_a_list() -> None:
+    case = Case()
+    y = case("nn.conv3d", case.input(2, 1, 4, 1, 1), case.constant(1, 1, 2, 1, 1))
+    check(case, case("reshape", y, shape=(6,)))

@@ -90,11 +90,13 @@ class _Plan:
 
     # Do more in the step that makes a value, if nobody else waits for that.
     def fuse(self, value: Value, to: Value, post: list[Any], *operands: Value) -> bool:
-        step = self.made.get(value, {"op": ""})
+        step, shape = self.made.get(value, {"op": ""}), _extents(to)
+        spread = any(_extents(operand) != shape for operand in operands)
         if (
             step["op"] not in _ANCHORS
             or self.reads.count(value) > 1
-            or _extents(value) != _extents(to)
+            or _extents(value) != shape
+            or (step["op"] == "binary" and spread)  # wrong where pixels are single
         ):
             return False
         attrs = step["attrs"]

@@ -142,7 +142,8 @@ class Region:
     def _bring(self, value: _Value, form: c_void_p) -> _Value:
         for known in (value, *value.copies):
             if library().dnnl_memory_desc_equal(known.form, form):
-                return known
+                # Equal forms may differ in strides of single elements, which matter for views.
+                return _Value(value.shape, form, known.buffer)
         value.copies.append(copy := self._value(value.shape, form))
         self._reorder(value, copy)
         if value.buffer.array is not None:
