@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,14 +69,19 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
     except (GraftError, ValueError, ArithmeticError):
         return Outcome(useless=True)
     # What libraries make of a logarithm of less than nothing later on, nobody promises.
-    if len(placeable(graph)) > 1 and any(map(_has_nan, (*wanted[0], *wanted[1]))):
+    if len(placeable(graph)) > 1 and any(_makes_nan(graph, feed) for feed in feeds):
         return Outcome(useless=True)
     with np.errstate(all="ignore"):
         return Outcome(failed=_failure(graph, backend, feeds, wanted, thorough))
 
 
-def _has_nan(array: Array) -> bool:
-    return array.dtype.kind == "f" and bool(np.isnan(array).any())
+def _makes_nan(graph: Graph, feed: list[Array]) -> bool:
+    """Whether a value of the graph, inside it or a result, is not a number somewhere."""
+    values = tuple(value for node in placeable(graph) for value in node.outputs)
+    with np.errstate(all="ignore"):
+        found = evaluate(replace(graph, outputs=values, output_names=()), feed)
+    arrays = map(np.asarray, found)
+    return any(a.dtype.kind == "f" and bool(np.isnan(a).any()) for a in arrays)
 
 
 def _refusal(graph: Graph, backend: Backend, pattern: str) -> str:
