@@ -4,6 +4,7 @@ A group enters; a view leaves, which knows the shape of each of its values in te
 scalars. What is computed element by element is a list. A dense layer with constant weights on an
 unknown number of rows is seen as [rows, blocks of units, units], with all its rows in one axis and
 the weights packed to [blocks, inputs, units], so that a tile's vectors are contiguous at each step.
+A convolution of single pixels is seen with all pixels of an image in one axis, which is longer.
 """
 
 from __future__ import annotations
@@ -97,11 +98,35 @@ class Rows(View):
         return EinsumAttrs("ik,jkl->ijl") if node is self.anchor else None
 
 
+@dataclass(frozen=True)
+class Pixels(View):
+    """A convolution of single pixels and what follows it, all pixels in one axis."""
+
+    anchor: Node
+
+    def shape(self, value: Value) -> Shape:
+        dims, whole = shape_of(value), shape_of(self.anchor.output)
+        if value is self.anchor.args[1]:
+            return dims[:2]
+        if len(dims) < len(whole):
+            return () if product(dims) == 1 else dims  # a bias is a list
+        pixels = self.extents.total(whole[2:]) if dims[2:] == whole[2:] else 1
+        return (*(self.extents.named(dim) for dim in dims[:2]), pixels)
+
+    def packed(self, value: Value, array: Array) -> Array:
+        return array.reshape(array.shape[:2]) if value is self.anchor.args[1] else array
+
+    def equation(self, node: Node) -> EinsumAttrs | None:
+        return EinsumAttrs("ncp,kc->nkp") if node is self.anchor else None
+
+
 def view_of(group: Group, extents: Extents, target: Target) -> View:
     """How the group's tensors are best seen."""
     if _is_flat(group):
         return Flat(group, extents)
     anchor = group.anchor
+    if anchor is not None and anchor.op.name == "nn.conv2d" and _is_in_pixels(group, anchor):
+        return Pixels(group, extents, anchor)
     if anchor is not None and anchor.op.name == "nn.dense" and _is_in_rows(group, anchor):
         units = shape_of(anchor.output)[-1]
         width = _width(units, anchor.output.dtype, target)
@@ -129,6 +154,27 @@ def _is_in_rows(group: Group, anchor: Node) -> bool:
     if any(node.op.name not in _SIMPLE for node in later) or {data, weight} & others:
         return False
     return all(_goes_by_rows(shape_of(value), whole) for value in others)
+
+
+def _is_in_pixels(group: Group, anchor: Node) -> bool:
+    """Whether a convolution of unknown extents takes each pixel by itself, and so all else."""
+    data, weight = anchor.args
+    whole, attrs = shape_of(anchor.output), anchor.attrs
+    if isinstance(product(whole), int) or weight not in group.constants or attrs.groups != 1:
+        return False
+    if shape_of(weight)[2:] != (1, 1) or shape_of(data)[2:] != whole[2:]:
+        return False
+    later = [node for node in group.nodes if node is not anchor]
+    others = {value for node in later for value in (*node.args, *node.outputs)}
+    lists = {node.args[1] for node in later if node.op.name == "nn.bias_add"}
+    if any(node.op.name not in SCALARS for node in later) or {data, weight} & others:
+        return False
+    return all(_goes_by_pixels(shape_of(value), whole) for value in others - lists)
+
+
+def _goes_by_pixels(shape: tuple[Dim, ...], whole: tuple[Dim, ...]) -> bool:
+    same = len(shape) == len(whole) and shape[2:] in (whole[2:], (1, 1))
+    return same or product(shape) == 1
 
 
 def _goes_by_rows(shape: tuple[Dim, ...], whole: tuple[Dim, ...]) -> bool:
