@@ -27,11 +27,12 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A native program on some values."""
+    """A native program on some values; `check` names what refuses sizes that do not fit."""
 
     program: Program | ShapedProgram
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    check: str = ""
 
 
 @dataclass(frozen=True, slots=True)

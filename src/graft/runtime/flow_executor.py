@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,8 +41,20 @@ Symbols = dict[str, int]
 # Runs on operands, and on the symbols that are known by then.
 Evaluator = Callable[[Sequence[Data], Mapping[str, int]], Sequence[Data]]
 
+Check = Callable[[Mapping[str, int]], None]
+
 # Sizes that a stretch stays bound to.
 REMEMBERED = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Supplied:
+    """The Python functions that a flow names: of steps within programs, of nodes on the evaluator,
+    and what refuses sizes that contradict each other before a stretch runs at them."""
+
+    functions: Mapping[str, Runner]
+    evaluators: Mapping[str, Evaluator]
+    checks: Mapping[str, Check]
 
 
 class FlowExecutor:
@@ -51,15 +64,14 @@ class FlowExecutor:
         self,
         flow: Flow,
         engine: Engine | None,  # of all native stretches, if there are any
-        functions: Mapping[str, Runner],
-        evaluators: Mapping[str, Evaluator],
+        supplied: Supplied,
     ) -> None:
         self._flow = flow
         self._finished = flow.finished
-        self._functions, self._evaluators = functions, evaluators
+        self._supplied = supplied
 
         def inner(one: Flow) -> FlowExecutor:
-            return FlowExecutor(one, engine, functions, evaluators)
+            return FlowExecutor(one, engine, supplied)
 
         self._actions = [self._action(step, engine, inner) for step in flow.steps]
 
@@ -69,10 +81,10 @@ class FlowExecutor:
         match step:
             case Stretch():
                 assert engine is not None
-                bound = _Bound(step.program, engine, self._functions)
+                bound = _Bound(step, engine, self._supplied)
                 return lambda values, symbols: bound([values[n] for n in step.inputs], symbols)
             case Evaluation():
-                return _evaluation(step, self._evaluators[step.function])
+                return _evaluation(step, self._supplied.evaluators[step.function])
             case Reading():
                 return partial(_read, step)
             case Trimming():
@@ -144,13 +156,9 @@ def _read(step: Reading, values: list[Data], symbols: Symbols) -> Sequence[Data]
 class _Bound:
     """A program, bound to whatever sizes come."""
 
-    def __init__(
-        self,
-        program: Program | ShapedProgram,
-        engine: Engine,
-        functions: Mapping[str, Runner],
-    ) -> None:
-        self._program, self._engine, self._functions = program, engine, functions
+    def __init__(self, step: Stretch, engine: Engine, supplied: Supplied) -> None:
+        self._program, self._engine, self._functions = step.program, engine, supplied.functions
+        self._check = supplied.checks[step.check] if step.check else None
         self._executors: OrderedDict[tuple[int, ...], tuple[Program, Executor]] = OrderedDict()
 
     def __call__(self, inputs: Sequence[Array], symbols: Symbols) -> list[Array]:
@@ -166,6 +174,8 @@ class _Bound:
         key = tuple([symbols[name] for name in names])
         found = remembered.get(key)
         if found is None:
+            if self._check is not None:
+                self._check(symbols)
             plain = program.bind(symbols) if isinstance(program, ShapedProgram) else program
             found = plain, Executor(plain, self._engine, self._functions)
             remembered[key] = found

@@ -78,6 +78,24 @@ def test_sizes_that_contradict_each_other_are_refused() -> None:
     assert host.run(None, {"x": numbers(2), "y": numbers(2)})[0].shape == (2,)
 
 
+@pytest.mark.parametrize(
+    ("node", "one", "other"),
+    [
+        ("[mix] z = MatMul (x, y)", (3, 4), (5, 6)),
+        ("[mix] z = Concat <axis = 0> (x, y)", (3, 4), (3, 5)),
+        ("[mix] z = Add (x, y)", (3, 4), (2, 4)),
+    ],
+)
+def test_sizes_that_do_not_fit_never_reach_a_kernel(
+    node: str, one: tuple[int, int], other: tuple[int, int]
+) -> None:
+    host, _ = both(f"net (float[a, b] x, float[c, d] y) => (float[e, f] z) {{ {node} }}")
+    assert host.placement.reasons == {}
+    with pytest.raises(UserError, match="mix"):
+        host.run(None, {"x": numbers(*one), "y": numbers(*other)})
+    host.run(None, {"x": numbers(4, 4), "y": numbers(4, 4)})
+
+
 def test_broadcasting_that_only_the_sizes_decide() -> None:
     text = "net (float[n, m] x, float[k, m] y) => (float[a, m] z) { s = Add (x, y) z = Exp (s) }"
     pair = both(text)

@@ -15,6 +15,7 @@ import numpy as np
 
 from graft.backends.host.cut import Piece, cut
 from graft.backends.host.measure import measured
+from graft.backends.host.sizes import sizes_check
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Unknown, evaluate_dim
 from graft.base.dtypes import DType
@@ -36,7 +37,7 @@ from graft.runtime.flow import (
     Sweep,
     Trimming,
 )
-from graft.runtime.flow_executor import Data, Evaluator
+from graft.runtime.flow_executor import Check, Data, Evaluator
 from graft.runtime.program import Program
 from graft.runtime.regions import deliver
 from graft.runtime.shaped import ShapedProgram
@@ -61,6 +62,7 @@ class Made:
     programs: list[Program | ShapedProgram] = field(default_factory=list)
     functions: dict[str, Runner] = field(default_factory=dict)
     evaluators: dict[str, Evaluator] = field(default_factory=dict)
+    checks: dict[str, Check] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # value -> why the evaluator makes it
 
 
@@ -162,7 +164,11 @@ class _Builder:
         self._made.programs.append(compiled.program)
         self._made.functions.update(compiled.functions)
         self._made.reasons.update(compiled.reasons)
-        return Stretch(compiled.program, self._numbered(inputs), self._numbered(outputs))
+        check = label if isinstance(compiled.program, ShapedProgram) else ""
+        if check:
+            self._made.checks[check] = sizes_check(nodes)
+        numbers = self._numbered(inputs), self._numbered(outputs)
+        return Stretch(compiled.program, *numbers, check)
 
     def _evaluation(self, node: Node, reason: str) -> Evaluation:
         name = f"{node.op.name} {len(self._made.evaluators)}"

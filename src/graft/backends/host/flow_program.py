@@ -15,7 +15,7 @@ from graft.ir.graph import Graph
 from graft.runtime.cores import available_cores
 from graft.runtime.engine import Engine
 from graft.runtime.flow import Flow
-from graft.runtime.flow_executor import FlowExecutor
+from graft.runtime.flow_executor import FlowExecutor, Supplied
 from graft.runtime.memory import give_back
 
 
@@ -37,7 +37,9 @@ class FlowExecutable:
         give_back()  # what the compiler worked on
         threads = self._options.threads or available_cores()
         engine = Engine(self._made.programs, threads) if self._made.programs else None
-        return FlowExecutor(self.flow, engine, self._made.functions, self._made.evaluators)
+        made = self._made
+        supplied = Supplied(made.functions, made.evaluators, made.checks)
+        return FlowExecutor(self.flow, engine, supplied)
 
     @property
     def reference_nodes(self) -> dict[str, str]:
