@@ -13,8 +13,9 @@ from graft.backends.host.backend import HostExecutable
 from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.cli.placement import compiled_as_asked
-from graft.cli.report import seconds_text
+from graft.cli.report import counted, seconds_text
 from graft.cli.runnable import Runnable
+from graft.runtime.flow import steps_of
 
 
 def compiled(
@@ -42,8 +43,13 @@ def compiled(
         session,
         "" if session is not None else _why_not_one_program(native),
         str(placement),
-        f"compiled in {seconds_text(seconds)}",
-        {"placement": dict(placement.nodes), "threads": threads, "compile_seconds": seconds},
+        f"compiled in {seconds_text(seconds)}{_steps_text(native)}",
+        {
+            "placement": dict(placement.nodes),
+            "threads": threads,
+            "compile_seconds": seconds,
+            "python_steps": _python_steps(native),
+        },
     )
 
 
@@ -51,3 +57,16 @@ def _why_not_one_program(program: object) -> str:
     if isinstance(program, FlowExecutable):
         return "its sizes or steps depend on its inputs"
     return "the reference evaluator runs it"
+
+
+def _python_steps(program: object) -> int | None:
+    """How often an inference comes back to Python; not known of the evaluator alone."""
+    if isinstance(program, FlowExecutable):
+        return steps_of(program.flow)
+    return 1 if isinstance(program, HostExecutable) else None
+
+
+def _steps_text(program: object) -> str:
+    if not isinstance(program, FlowExecutable):
+        return ""
+    return f"; {counted(steps_of(program.flow), 'step')} of native code and decisions per inference"
