@@ -200,7 +200,7 @@ class Generator:
 
     def _allocate(self, tensor: Tensor, box: Box, around: Around) -> Memory:
         nest = self._program.nests[tensor.name]
-        extents = allocation(box.extents, around.loops, around.context)
+        extents = allocation(box, tensor, around.loops, around.context)
         if nest.scope is Scope.REGISTER and not all(isinstance(e, Const) for e in extents):
             raise nest.fail("cannot keep it in registers: its extents have no constant bound")
         return Memory(replace(tensor.buffer, extents=extents, scope=nest.scope), box.starts)

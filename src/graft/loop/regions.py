@@ -18,7 +18,7 @@ from graft.loop.ranges import Context, Range, constant_upper_bound, hull, interv
 from graft.loop.simplify import simplify
 from graft.loop.stages import loads
 from graft.loop.tensor import Reduce, Tensor
-from graft.loop.traverse import walk_expr
+from graft.loop.traverse import variables, walk_expr
 
 Spans = Mapping[str, Range]  # of a stage's axes, those it reduces over too
 
@@ -122,14 +122,17 @@ def _box(ranges: list[Range], context: Context) -> Box:
     return Box(tuple(starts), tuple(extents))
 
 
-def allocation(extents: tuple[Expr, ...], loops: Spans, context: Context) -> tuple[Expr, ...]:
-    """Extents large enough for every iteration of the loops around."""
+def allocation(box: Box, tensor: Tensor, loops: Spans, context: Context) -> tuple[Expr, ...]:
+    """Extents large enough for every iteration of the loops around; the tensor's own at most."""
     sizes: list[Expr] = []
-    for extent in extents:
+    for extent, whole in zip(box.extents, tensor.shape, strict=True):
         bound = constant_upper_bound(extent, context)
         if bound is not None:
             sizes.append(Const(max(bound, 0)))
             continue
         high = interval(extent, loops, context).high
-        sizes.append(extent if high is None else simplify(high, context))
+        size = whole if high is None else simplify(high, context)
+        # no loop's variable has a value where memory is set aside
+        known = {name for one in tensor.shape for name in variables(one)}
+        sizes.append(size if variables(size) <= known else whole)
     return tuple(sizes)

@@ -85,5 +85,5 @@ def test_the_evaluator_is_for_no_machine() -> None:
 def test_what_has_no_native_code_is_refused_for_named_machines() -> None:
     g = Builder()
     graph = g.build(g("nn.relu", g.input("x", tensor("float32", symbol("n")))))
-    with pytest.raises(UnsupportedError, match="no native code for machine='plain': native pro"):
+    with pytest.raises(UnsupportedError, match="no native code for machine='plain': one native"):
         graft.compile(graph, machine="plain")

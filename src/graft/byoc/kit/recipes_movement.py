@@ -72,6 +72,14 @@ def _axes(draw: Draw, op: Op, known: Known) -> Call:
     return Call((data,), {"axes": tuple(ones[: draw.between(1, len(ones))])})
 
 
+@recipe("layout_transform")
+def _layout(draw: Draw, op: Op, known: Known) -> Call:
+    """Of images, one way or the other."""
+    data = first(draw, known, 4)
+    layouts = draw.shuffled(("NCHW", "NHWC"))
+    return Call((data,), {"src_layout": layouts[0], "dst_layout": layouts[1]})
+
+
 @recipe("broadcast_to", "tile")
 def _repeat(draw: Draw, op: Op, known: Known) -> Call:
     data = first(draw, known, draw.between(1, 4))
