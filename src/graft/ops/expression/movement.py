@@ -101,7 +101,7 @@ def layout_transform(attrs: Any, inputs: Inputs, types: Types, name: str) -> Res
     """Axes apart, in another order, and together again."""
     data = present(inputs[0])
     if not all(isinstance(extent, int) for extent in sizes(data)):
-        return Unexpressed("blocks of an axis of unknown extent")
+        return Unexpressed("the axes are known only at run time")
     way = rearrangement(attrs.src_layout, attrs.dst_layout, sizes(data))
     split, turned, result = way.extents
 
