@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.backends.host import row_kernels
 from tests.backends.host.row_kernels import AVX2, Case, check, made, results
 
 import graft
@@ -64,7 +65,7 @@ def test_error_beside_the_plain_product() -> None:
         graph = case.graph(case(op, case.given(x), case.builder.constant(weight), **attrs))
         kernel = made(dense, graph)
         assert isinstance(kernel, Kernel)
-        ((found,), *_) = results(kernel, graph, [x], host_target())
+        ((found,), *_) = results(kernel, graph, [x], row_kernels.host_target())
         errors.append(float(np.abs(found - exact).max()))
     plain, strassen = errors
     assert 0 < strassen < 4 * plain
