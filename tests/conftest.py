@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ import graft.ops  # noqa: F401  (graphs in tests are built by operators' names)
 ROOT = Path(__file__).resolve().parent.parent
 
 Golden = Callable[[str, str], None]
+
+ONNX_CASES = "tests/conformance/test_onnx_cases.py::test_case["
+LISTED = ROOT / "tests" / "conformance" / "not_passed.toml"
 
 # A short run tries the same few examples every time, so that it never fails by chance; a full run
 # explores, and prints what is needed to see a failure again. Some tests have numbers of their own,
@@ -48,6 +52,26 @@ def pytest_configure(config: pytest.Config) -> None:
     marked_full = re.search(r"(?<!\bnot )\bfull\b", config.option.markexpr) is not None
     full = marked_full or os.environ.get("GRAFT_FULL") == "1"
     settings.load_profile("full" if full else "short")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What came of ONNX's own cases, where they ran."""
+    found = {
+        outcome: [
+            report.nodeid.partition("[")[2].rstrip("]")
+            for report in terminalreporter.stats.get(outcome, [])
+            if report.nodeid.startswith(ONNX_CASES) and report.when == "call"
+        ]
+        for outcome in ("passed", "failed")
+    }
+    if any(found.values()):
+        groups = tomllib.loads(LISTED.read_text(encoding="utf-8"))["group"]
+        names = {name for group in groups for name in group["cases"]}
+        listed = sum(name in names for name in found["passed"])
+        terminalreporter.write_line(
+            f"ONNX's cases: {len(found['passed']) - listed} passed, {listed} listed with the reason"
+            f" why they do not pass, {len(found['failed'])} failed"
+        )
 
 
 @pytest.fixture
