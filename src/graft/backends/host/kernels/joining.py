@@ -75,7 +75,6 @@ class _Writer:
                 self._sources.append((self._flat(f"a{number}", storage), packed, storage))
         self._whole = self._run(stores[group.output])
         self._runs = product(stores[group.output].shape[: self._axis])
-        self._stores = stores
 
     def _flat(self, name: str, storage: Storage) -> Buffer:
         count = self._extents.expr(product(storage.shape))
