@@ -37,7 +37,7 @@ from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.discover import backend_named, find_backends
-from graft.byoc.measure import interval, laps
+from graft.byoc.measure import WATCH, interval, laps
 from graft.byoc.partition import Partition, plan_of
 from graft.byoc.store import PRICES, clear_prices
 from graft.cli.bench_machine import this_machine
@@ -52,6 +52,7 @@ from graft.runtime.regions import Policy
 
 BACKENDS = ("onednn", "openvino")
 SECONDS = 10.0
+PATIENCE = 300.0  # seconds to wait in all for cores that others use
 NOISE = 0.03  # what two equal programs may differ by
 ERROR = 0.15  # by how much a prediction may be off
 
@@ -93,6 +94,7 @@ def main() -> None:
     options = _options()
     pages = chosen_pages(options.write)
     names = [name for name in options.backends if _runs_here(name)]
+    WATCH.patience = PATIENCE
     clear_prices(default_folder() / PRICES)  # they may have been measured beside other neighbours
     found = []
     for network in options.networks:
@@ -160,6 +162,7 @@ def outcome(network: str, backend: str, options: argparse.Namespace) -> Outcome:
         "chosen": plan.predicted,
     }
     regions = len(chosen.placement.regions)
+    WATCH.wait()
     return judged(network, backend, regions, predicted, laps(runs, options.seconds))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from graft.cli.bench_cores import Watch, cores_given
+from graft.byoc.cores import Watch, cores_given
 from graft.cli.bench_rounds import (
     LEAST_ROUNDS,
     ContenderError,

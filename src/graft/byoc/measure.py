@@ -2,12 +2,14 @@
 
 Neighbours on the machine disturb single runs, so a price is the median, with the interval that
 order statistics give for it; measuring goes on until that interval is narrow or time is up. A price
-with a wide one serves, but is not kept.
+with a wide one serves, but is not kept. On a virtual machine that lends its cores only at times, a
+measurement waits for them, but only so long in all.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,7 @@ import numpy as np
 from graft.base.dtypes import Array, DType
 from graft.byoc.boundary import wished
 from graft.byoc.contract import Backend, Cost, Source
+from graft.byoc.cores import Watch
 from graft.byoc.region import region_hash
 from graft.byoc.sizes import number
 from graft.byoc.store import PriceStore
@@ -28,6 +31,9 @@ from graft.runtime.regions import within
 from graft.runtime.spaces import device_of, uploaded
 
 T = TypeVar("T")
+
+PATIENCE = 5.0  # seconds that this process waits in all for cores that others use
+WATCH = Watch(len(os.sched_getaffinity(0)), PATIENCE)
 
 PRECISION = 0.03  # half the interval, as a share of the median
 BUDGET = 0.3  # seconds for one price
@@ -112,7 +118,8 @@ def time_region(backend: Backend, region: Graph) -> Cost:
     their own. Raises TimeoutError where a backend does not answer."""
     made: list[Callable[[], object]] = []
     within(DEADLINE, lambda: made.append(_tried(backend, region)))
-    return timed(made[0])  # by the thread that will run it, which matters to some libraries
+    # by the thread that will run it, which matters to some libraries
+    return WATCH.measured(lambda: timed(made[0]))
 
 
 def _tried(backend: Backend, region: Graph) -> Callable[[], object]:

@@ -17,9 +17,9 @@ from typing import Any
 
 from graft.base.dtypes import dtype_of
 from graft.base.errors import UserError
+from graft.byoc.cores import Watch
 from graft.cli.bench_agree import disagreements
 from graft.cli.bench_contenders import CONTENDERS, PEERS, Contender
-from graft.cli.bench_cores import Watch
 from graft.cli.bench_data import read_data
 from graft.cli.bench_machine import this_machine
 from graft.cli.bench_model import Subject, prepared

@@ -14,7 +14,7 @@ from functools import cached_property
 from statistics import median
 
 from graft.base.errors import UserError
-from graft.cli.bench_cores import Watch
+from graft.byoc.cores import Watch
 from graft.cli.bench_statistics import Ratio, ratio
 
 GRAFT = "graft"

@@ -19,7 +19,7 @@ from graft.backends.host.stretches import Stretches, why_not_native
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner, Source
-from graft.byoc.measure import calm
+from graft.byoc.measure import WATCH, calm
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.llvm.target import HOST, named_target
@@ -136,7 +136,9 @@ class HostExecutable:
 
         Steps that only bring tensors into another layout count for the step after them."""
         feeds = dict(zip((spec.name for spec in self.built.program.inputs), inputs, strict=True))
-        profiles = calm(lambda: self.session.profile(feeds).seconds, _PROFILES)
+        profiles = WATCH.measured(
+            lambda: calm(lambda: self.session.profile(feeds).seconds, _PROFILES)
+        )
         found: dict[str, Cost] = {}
         waiting = 0.0
         for seconds, name in zip(np.median(profiles, axis=0), self.built.makes, strict=True):

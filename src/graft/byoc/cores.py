@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,9 @@ _NUMBERS, _TURNS = 8192, 60
 # Of the cores that were asked for, what there has to be.
 _ENOUGH = 0.8
 _PAUSE_SECONDS = 0.5
+_ATTEMPTS = 3
+
+T = TypeVar("T")
 
 
 def cores_given(threads: int) -> float:
@@ -66,3 +70,12 @@ class Watch:
         if self.threads == 1 or self.lost >= self.patience:
             return True
         return self.given(self.threads) >= _ENOUGH * self.threads
+
+    def measured(self, measure: Callable[[], T]) -> T:
+        """What a measurement gives while the cores are there in full; a few attempts are made."""
+        for _ in range(_ATTEMPTS):
+            self.wait()
+            result = measure()
+            if self.holds():
+                break
+        return result
