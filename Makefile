@@ -26,6 +26,7 @@ test-full: lint ## the same with the long suites
 
 bench: $(BENCH_STAMP) ## time Graft beside its peers, and write what comes out into the pages
 	$(BENCH)/bin/python tools/bench.py $(BENCH_OPTIONS) --write
+	$(BENCH)/bin/python tools/quantized.py --runs 3 --write
 	$(BENCH)/bin/python tools/footprint.py --write
 	$(BENCH)/bin/python tools/bench_profile.py --write
 	$(BENCH)/bin/python tools/scaling.py --write

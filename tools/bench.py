@@ -110,14 +110,14 @@ def _row(
     runs = []
     for number in range(1, options.runs + 1):
         print(f"  {network}, run {number} of {options.runs}: ", end="", flush=True)
-        runs.append(_compared(network, setting, contenders, options.quick))
+        path = MODELS / f"{network}.onnx"
+        runs.append(compared(path, setting, contenders, options.quick))
         print(_in_short(Row(network, runs[-1:]), contenders), flush=True)
     return Row(network, runs)
 
 
-def _compared(network: str, setting: Setting, contenders: Sequence[str], quick: bool) -> Comparison:
-    """One run of `graft bench` on a network."""
-    path = MODELS / f"{network}.onnx"
+def compared(path: Path, setting: Setting, contenders: Sequence[str], quick: bool) -> Comparison:
+    """One run of `graft bench` on a model."""
     arguments = [str(path), "--threads", str(setting.threads), *(QUICK_LIMITS if quick else ())]
     if setting.batch != 1:  # the networks' own
         arguments += ["--batch", str(setting.batch)]

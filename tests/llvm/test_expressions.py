@@ -333,3 +333,20 @@ def test_float_division_is_not_for_integers() -> None:
     function = elementwise([DType.INT32] * 2, binaries(["DIVIDE"]), [DType.INT32], 1)
     with pytest.raises(UnsupportedError, match="'/' has no meaning for int32"):
         llvm_text(function, host_target())
+
+
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("lanes", [1, 4, 7, 8, 16])
+def test_dot_products_of_four_bytes(lanes: int, target: Target) -> None:
+    """Exact where pairs of products saturate 16 bits, and where sums wrap around 32."""
+    extremes = np.array([-1, 0x7F7F7F7F, -0x7F7F7F80, 0x00FF00FF, 255, 1 << 30], np.int32)
+    left = np.concatenate([numbers(DType.INT32, 60, seed=31), np.repeat(extremes, 6)])
+    right = np.concatenate([numbers(DType.INT32, 60, seed=32), np.tile(extremes, 6)])
+    addend = numbers(DType.INT32, len(left), seed=33)
+    formula = [lambda a, b, c: Call("dot4", (a, b, c), DType.INT32)]
+    check([left, right, addend], formula, lanes, target)
+    kernel = compiled(elementwise([DType.INT32] * 3, formula, [DType.INT32], lanes), target)
+    arrays = {"in0": left, "in1": right, "in2": addend, "out0": np.zeros_like(left)}
+    products = left.view(np.uint8).astype(np.int64) * right.view(np.int8)
+    wanted = (products.reshape(-1, 4).sum(axis=1) + addend).astype(np.int32)
+    np.testing.assert_array_equal(run(kernel, arrays | {"n": len(left)})["out0"], wanted)

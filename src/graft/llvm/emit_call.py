@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.llvm.convert import narrow, widen
+from graft.llvm.dot import dot4
 from graft.llvm.math import KERNELS, math_call
 from graft.llvm.rounding import ceil, floor, round_even, truncate
 from graft.llvm.text import CONTRACT, Builder, Value, constant
@@ -89,6 +90,8 @@ def _integer(builder: Builder, name: str, dtype: DType, value: Value, *rest: Val
         return _with_flag(builder, "ctlz", value)
     if name == "popcount":
         return builder.elementwise("ctpop", value)
+    if name == "dot4":
+        return dot4(builder, value, *rest)
     raise UnsupportedError(f"machine code knows no function '{name}' of {dtype}")
 
 

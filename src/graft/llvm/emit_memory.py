@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from graft.base.dtypes import DType
 from graft.llvm.context import Context, Offset, Place
-from graft.llvm.text import Value, constant, constants, type_suffix
+from graft.llvm.text import Builder, Value, constant, constants, type_suffix
 from graft.llvm.types import byte_size, memory_type, vector_type
 from graft.loop.ir import Binary, BinaryKind, Broadcast, Buffer, Const, Expr, Ramp
 
@@ -303,9 +303,23 @@ def _call_masked(
         builder.module.declare(name, value.type, [pointer.type, mask.type, value.type])
         text = f"call {value.type} @{name}({where}, {mask.typed}, {value.typed}){place.aliasing}"
         return builder.make(value.element, value.lanes, text)
+    if kind == "store" and builder.target.is_x86 and byte_size(place.buffer.dtype) < 4:
+        mask = _hidden(builder, mask)
     builder.module.declare(name, "void", [value.type, pointer.type, mask.type])
     builder.do(f"call void @{name}({value.typed}, {where}, {mask.typed}){place.aliasing}")
     return value
+
+
+def _hidden(builder: Builder, mask: Value) -> Value:
+    """The same mask, of which LLVM cannot know that it is constant.
+
+    LLVM 22 writes four bytes where one lane of bytes is stored that were cut off wider numbers, if
+    it knows that it is the only one."""
+    bits = builder.make(f"i{mask.lanes}", 1, f"bitcast {mask.typed} to i{mask.lanes}")
+    whole = builder.convert("zext", bits, "i64")
+    opaque = builder.make("i64", 1, f'call i64 asm "", "=r,0"({whole.typed})')
+    narrow = builder.convert("trunc", opaque, f"i{mask.lanes}")
+    return builder.make("i1", mask.lanes, f"bitcast {narrow.typed} to {mask.type}")
 
 
 def _from_memory(context: Context, value: Value, dtype: DType) -> Value:

@@ -57,6 +57,13 @@ def _leading_zeros(value: Any) -> Any:
     return np.array(lengths, array.dtype).reshape(array.shape)[()]
 
 
+def _dot4(unsigned: Any, signed: Any, addend: Any) -> Any:
+    """A lane of 32 bits is four bytes: unsigned ones times signed ones, and the sum of it all."""
+    left = np.asarray(unsigned, np.int32)[..., None].view(np.uint8).astype(np.int64)
+    right = np.asarray(signed, np.int32)[..., None].view(np.int8).astype(np.int64)
+    return ((left * right).sum(axis=-1) + addend).astype(np.int32)[()]
+
+
 INTRINSICS: dict[str, Intrinsic] = {
     "exp": Intrinsic(1, np.exp),
     "log": Intrinsic(1, np.log),
@@ -77,6 +84,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "copysign": Intrinsic(2, np.copysign),
     "isnan": Intrinsic(1, np.isnan, to_bool=True),
     "isinf": Intrinsic(1, np.isinf, to_bool=True),
+    "dot4": Intrinsic(3, _dot4, integers=True),
     "clz": Intrinsic(1, _leading_zeros, integers=True),
     "popcount": Intrinsic(1, _bit_count, integers=True),
     "reduce_add": Intrinsic(1, lambda x: np.add.reduce(x), reduces=True, integers=True),

@@ -2,7 +2,8 @@
 
 Every node is inferred anew: operands that have become constant turn into attributes, extents that
 have become known replace symbols, and shape arithmetic disappears. A result that would be much
-larger than what it is made of (a filled or broadcast tensor) stays a computation.
+larger than what it is made of (a filled or broadcast tensor) stays a computation. So do dequantised
+constants: whoever multiplies with them may want the integers.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class FoldOptions:
 
     always_bytes: int = 1 << 20  # results up to this size are always folded
     growth: int = 2  # larger ones only where they are at most so many times their operands
+    kept: frozenset[str] = frozenset({"qnn.dequantize"})  # operators that stay computations
 
 
 def fold_constants(graph: Graph, options: FoldOptions | None = None) -> Graph:
@@ -83,9 +85,8 @@ class _Folder:
         refined = self.refined(node, inputs)
         self.changed |= refined is not node or node not in self.original
         self.builder.append(refined)
-        known = (
-            self.builder.knowledge.concrete(refined.output) if len(refined.outputs) == 1 else None
-        )
+        foldable = len(refined.outputs) == 1 and node.op.name not in self.options.kept
+        known = self.builder.knowledge.concrete(refined.output) if foldable else None
         if known is None:
             return refined.outputs
         self.builder.take_last()
@@ -124,7 +125,9 @@ class _Folder:
         for value, literal in zip(inputs, literals, strict=True):
             if value is not None and literal is None:
                 return None
-        if not node.op.pure or has_graphs(node) or symbols_in_attrs(node.attrs):
+        if node.op.name in self.options.kept or not node.op.pure or has_graphs(node):
+            return None
+        if symbols_in_attrs(node.attrs):
             return None
         if not self.affordable(node, sum(literal.nbytes for literal in literals if literal)):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -77,15 +78,21 @@ def run(case: Case, kernel: Kernel, inputs: list[Array], threads: int = 1) -> Ar
         if isinstance(argument, np.ndarray):
             buffers[parameter.name] = argument
         elif argument in data:
-            buffers[parameter.name] = case.stores[argument].pack(data[argument])
+            buffers[parameter.name] = _as(parameter, case.stores[argument].pack(data[argument]))
         else:
             storage = case.stores[argument]
             result = storage.pack(np.zeros(storage.shape, storage.dtype.numpy))
-            result[...] = np.nan
+            result[...] = np.nan if storage.dtype.is_float else 93
             buffers[parameter.name] = result
     code(buffers, threads)
     assert result is not None
     return result
+
+
+def _as(parameter: Any, array: Array) -> Array:
+    """Memory as a kernel sees it, which may take bytes four at a time."""
+    extents = [extent.value for extent in parameter.extents]
+    return array.reshape(-1).view(parameter.dtype.numpy).reshape(extents)
 
 
 def check(

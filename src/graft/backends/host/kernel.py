@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from graft.backends.host.group import Group
 from graft.backends.host.storage import Storage
 from graft.base.dims import Dim
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.graph import Value
 from graft.ir.op import Work
 from graft.llvm.target import Target
@@ -61,8 +61,18 @@ class Parameters:
 
     def packed(self, array: Array, name: str) -> Buffer:
         """A constant that was packed for this kernel."""
-        storage = Storage(self.stores[self.group.output].dtype, array.shape)
+        storage = Storage(dtype_of(array.dtype), array.shape)
         return self._append(storage, name, storage.pack(array))
+
+    def quads(self, value: Value, name: str) -> tuple[Storage, Buffer]:
+        """A tensor of bytes as one of four of them at a time, along the last axis of its memory."""
+        outer = self.group.outer(value)
+        storage = self.stores[outer]
+        *leading, last = storage.static_extents
+        buffer = Storage(DType.INT32, (*leading, last // 4)).buffer(name)
+        self.buffers.append(buffer)
+        self.arguments.append(outer)
+        return storage, buffer
 
     def _append(self, storage: Storage, name: str, argument: Value | Array) -> Buffer:
         buffer = storage.buffer(name)

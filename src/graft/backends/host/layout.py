@@ -4,7 +4,8 @@ Vectors of channels are what convolutions and pooling are fast on, so they work 
 of channels; most else works on row-major tensors, and so does the user. Every group has its ways:
 the storage of its result and of its operands for which there is a kernel, and an estimate of what
 that kernel costs. `layout_cost` finds the cheapest combination, copies between storages included.
-An image in blocks gets the halo that the widest padding among its readers needs.
+An image in blocks gets the halo that the widest padding among its readers needs, full of what
+stands for zero there.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from graft.backends.host.group import Group, group_of
 from graft.backends.host.joined import Joins, cuts, located
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
+    INTEGER,
     fits_blocks,
     is_depthwise,
     read_halo,
 )
+from graft.backends.host.kernels.image import BYTES as BYTE_TYPES
+from graft.backends.host.kernels.image import not_pointwise
 from graft.backends.host.kernels.image_mean import over_pixels
+from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
 from graft.backends.host.storage import NO_HALO, Halo, Storage, shape_of, static_shape
 from graft.base.dtypes import DType
@@ -36,9 +41,11 @@ BLOCKS = (16, 8)
 
 _POOLS = ("nn.max_pool2d", "nn.avg_pool2d")
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+_IMAGES = BYTE_TYPES | {DType.FLOAT32}
 
 # What one thread does in a nanosecond, roughly: only the order of sums of these matters.
 FLOPS = 100.0  # of a convolution on blocks as wide as a vector
+FLOPS_OF_BYTES = 300.0
 FLOPS_IN_ROWS = 8.0  # of one on row-major images, which has no kernel of its own
 BYTES = 16.0  # that a kernel reads or writes one after the other
 BYTES_COPIED = 8.0  # from blocks to rows or back
@@ -52,7 +59,7 @@ class Layout:
 
     storages: Mapping[Value, Storage]
     ways: Mapping[Node, Way]
-    halos: Mapping[Value, Halo]
+    halos: Mapping[Value, _Border]
     plan: Plan
 
     def stored(self, value: Value, block: int) -> Storage:
@@ -88,14 +95,22 @@ def choose_layout(
     return Layout(storages, ways, halos, plan)
 
 
-def _stored(value: Value, block: int, halos: Mapping[Value, Halo]) -> Storage:
-    halo = halos.get(value, NO_HALO) if block else NO_HALO
-    return Storage(value.dtype, shape_of(value), block, halo)
+@dataclass(frozen=True, slots=True)
+class _Border:
+    """The halo of an image, and what it is full of."""
+
+    halo: Halo = NO_HALO
+    fill: int = 0
+
+
+def _stored(value: Value, block: int, halos: Mapping[Value, _Border]) -> Storage:
+    border = halos.get(value, _Border()) if block else _Border()
+    return Storage(value.dtype, shape_of(value), block, border.halo, fill=border.fill)
 
 
 def is_image(value: Value) -> bool:
     """Whether blocks of channels are possible at all."""
-    if value.dtype is not DType.FLOAT32 or not value.tensor.is_static:
+    if value.dtype not in _IMAGES or not value.tensor.is_static:
         return False
     shape = static_shape(value)
     return len(shape) == 4 and 0 not in shape
@@ -125,7 +140,7 @@ class _Known:
     target: Target
     joins: Joins
     sizes: tuple[int, ...]
-    halos: Mapping[Value, Halo]
+    halos: Mapping[Value, _Border]
 
     def stored(self, value: Value, block: int) -> Storage:
         return _stored(value, block, self.halos)
@@ -148,9 +163,10 @@ def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
     anchor = group.anchor
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS and anchor is not None:
-        data = _data_blocks(group, anchor, block)
+        data = _data_blocks(group, anchor, block, known)
         lanes = known.target.lanes(DType.FLOAT32)
-        cost = STEP + _flops(group) / (FLOPS * min(block, lanes) / lanes)
+        rate = FLOPS_OF_BYTES if name == INTEGER else FLOPS
+        cost = STEP + _flops(group) / (rate * min(block, lanes) / lanes)
         for size in data:
             takes = {anchor.args[0]: (size, *data)}
             yield Way(block, cost, tuple(_wants(group, block, takes)))
@@ -160,20 +176,28 @@ def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
         takes = dict.fromkeys(anchor.args, (block, *BLOCKS, 0))
         yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, takes)))
     elif anchor is None or name in _POOLS:
-        pointwise = (node for node in group.nodes if node is not anchor)
-        if all(node.op.kind in _POINTWISE for node in pointwise):
+        pointwise = [node for node in group.nodes if node is not anchor]
+        bytes_averaged = name == "nn.avg_pool2d" and group.node.output.dtype in BYTE_TYPES
+        if not_pointwise(pointwise) is None and not bytes_averaged:
             yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
     elif _is_cut(group, block, known):
         yield Way(block, 0.0, tuple(_wants(group, block, {group.node.args[0]: (block,)})))
 
 
-def _data_blocks(group: Group, conv: Node, block: int) -> tuple[int, ...]:
+def _data_blocks(group: Group, conv: Node, block: int, known: _Known) -> tuple[int, ...]:
     """The blocks in which a convolution that makes such blocks can take its data."""
     data, literal = conv.args[0], group.constants.get(conv.args[1])
     if literal is None or not is_image(group.outer(data)):
         return ()
     weight = literal.array.shape
     possible = blocks_for(data) or (static_shape(data)[1],)
+    if conv.op.name == INTEGER:
+        border = known.halos.get(group.outer(data), _Border())
+        zero_point = zero_point_of(group, conv)
+        if zero_point is None or (any(border.halo) and border.fill != zero_point):
+            return ()
+        if not is_depthwise(conv, weight):
+            possible = tuple(one for one in possible if one % QUAD == 0)
     if is_depthwise(conv, weight) and conv.attrs.groups > 1:
         return (block,) if block in possible else ()
     return tuple(one for one in possible if fits_blocks(conv, weight, one, block))
@@ -270,9 +294,11 @@ def _bytes(group: Group) -> float:
     return float(sum(math.prod(static_shape(v)) * v.dtype.numpy.itemsize for v in values))
 
 
-def _halos(groups: Sequence[Group]) -> dict[Value, Halo]:
-    """Per image, the widest padding on each side among the convolutions that read it."""
-    found: dict[Value, Halo] = {}
+def _halos(groups: Sequence[Group]) -> dict[Value, _Border]:
+    """Per image, the widest padding on each side among the convolutions that read it.
+
+    Where they do not agree on what stands for zero, the first one that needs any decides."""
+    found: dict[Value, _Border] = {}
     for group in groups:
         conv = group.anchor
         if conv is None or conv.op.name not in CONVOLUTIONS or conv.args[1] not in group.constants:
@@ -281,7 +307,12 @@ def _halos(groups: Sequence[Group]) -> dict[Value, Halo]:
         if not is_image(value) or not conv.output.tensor.is_static:
             continue
         needed = read_halo(conv, group.constants[conv.args[1]].array.shape)
-        found[value] = _wider(found.get(value, NO_HALO), needed)
+        fill = (zero_point_of(group, conv) or 0) if conv.op.name == INTEGER else 0
+        border = found.get(value, _Border())
+        if not any(border.halo):
+            border = _Border(fill=fill)
+        if fill == border.fill:
+            found[value] = _Border(_wider(border.halo, needed), fill)
     return found
 
 

@@ -12,6 +12,7 @@ from functools import partial, update_wrapper
 from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
 from graft.backends.host.choose_products import ProductOptions, choose_products
 from graft.backends.host.options import Accuracy
+from graft.backends.host.use_integers import use_integers
 from graft.backends.host.widen_convolutions import widen_convolutions
 from graft.ir.graph import Graph
 from graft.llvm.target import Target
@@ -24,7 +25,8 @@ def host_passes(target: Target, accuracy: Accuracy) -> tuple[Pass, ...]:
     options = ConvolutionOptions(target, accuracy)
     choose = update_wrapper(partial(choose_convolutions, options=options), choose_convolutions)
     products = partial(choose_products, options=ProductOptions(target, accuracy))
-    return widen_convolutions, choose, update_wrapper(products, choose_products), group_fusion
+    multiply = update_wrapper(products, choose_products)
+    return use_integers, widen_convolutions, choose, multiply, group_fusion
 
 
 def prepare(

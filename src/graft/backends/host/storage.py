@@ -1,9 +1,9 @@
 """How a tensor lies in memory.
 
 Row-major, or, for images, in blocks of channels: [batch, channels / block, height, width, block],
-so that a vector of channels is contiguous. An image may have a halo of zeros around it, which
-spares the convolutions that read it all tests for the border. Extents of row-major tensors may be
-symbolic; blocked images are static.
+so that a vector of channels is contiguous. An image may have a halo of zeros around it, or of what
+stands for zero in a quantised image, which spares the convolutions that read it all tests for the
+border. Extents of row-major tensors may be symbolic; blocked images are static.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Storage:
     block: int = 0
     halo: Halo = NO_HALO
     alignment: int = 64  # bytes; memory of the user's has only that of its elements
+    fill: int = 0  # what a halo is full of
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -88,7 +89,7 @@ class Storage:
             return packed
         batch, channels, height, width = self.sizes
         top, left, _, _ = self.halo
-        packed[...] = np.zeros((), self.dtype.numpy)
+        packed[...] = np.array(self.fill, self.dtype.numpy)
         split = array.reshape(batch, channels // self.block, self.block, height, width)
         inner = packed[:, :, top : top + height, left : left + width]
         inner[...] = np.moveaxis(split, 2, -1)

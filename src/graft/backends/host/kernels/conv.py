@@ -5,6 +5,7 @@ padding; weights are packed to [slab, unit, kernel rows, kernel columns, in, out
 `conv_plan.py`. The threads share the (block, row) pairs of the result; along a row, tiles of pixels
 are accumulated in registers over the whole reduction and then pass through the epilogue to memory.
 A transposed convolution does so for each of its phases, whose pixels are some columns apart.
+Bytes are multiplied four channels at a time, see `integer_weights.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from itertools import product
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernels.border import zero_border
+from graft.backends.host.kernels.border import filled_border
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
+    INTEGER,
     Channels,
     Phase,
     channels_of,
@@ -29,10 +31,19 @@ from graft.backends.host.kernels.conv_plan import (
 from graft.backends.host.kernels.image import (
     ImageWriter,
     modulo,
+    no_image,
     over,
     shared,
     unfit_epilogue,
     vector_lanes,
+)
+from graft.backends.host.kernels.integer_weights import (
+    QUAD,
+    in_quads,
+    no_quads,
+    starts,
+    unsigned,
+    zero_point_of,
 )
 from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
 from graft.backends.host.point import BlockedPoint, plus, times
@@ -44,6 +55,7 @@ from graft.loop.ir import (
     Binary,
     BinaryKind,
     Block,
+    Buffer,
     Compare,
     CompareKind,
     Const,
@@ -86,11 +98,14 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
         return Refusal("the weights are not constant")
     data = stores[group.outer(anchor.args[0])]
     result = stores[group.output]
-    if not data.block or not result.block or result.dtype is not DType.FLOAT32:
-        return Refusal("the images are not blocked")
+    reason = no_image(result) or (None if data.block else "the data is no blocked image")
+    if reason is not None or anchor.output.dtype not in (DType.FLOAT32, DType.INT32):
+        return Refusal(reason or f"the sums are {anchor.output.dtype}")
     shape = literal.array.shape
     reason = takes(anchor, shape, data.block, result.block)
     reason = reason or unfit_epilogue(group, stores, anchor)
+    if anchor.op.name == INTEGER:
+        reason = reason or _unfit_integers(group, stores, anchor)
     if reason is not None:
         return Refusal(reason)
     if any(have < need for have, need in zip(data.halo, halo(anchor, shape[2:]), strict=True)):
@@ -99,11 +114,25 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     return parameters.kernel(_Writer(parameters, anchor, literal.array, target).body())
 
 
+def _unfit_integers(group: Group, stores: Stores, anchor: Node) -> str | None:
+    """Why the bytes of a convolution cannot be taken four at a time, if they cannot."""
+    data, result = stores[group.outer(anchor.args[0])], stores[group.output]
+    shape = group.constants[anchor.args[1]].array.shape
+    channels = channels_of(shape, anchor.attrs.groups, data.block, result.block)
+    reason = no_quads(group, anchor, channels.unit if channels else 0)
+    if reason is None and any(data.halo) and data.fill != zero_point_of(group, anchor):
+        return "the halo of the data is not of its zero point"
+    return reason
+
+
 class _Writer(ImageWriter):
     """Writes the loop nest of one convolution."""
 
     def __init__(self, parameters: Parameters, anchor: Node, weight: Array, target: Target) -> None:
-        self.data, self.source = parameters.value(anchor.args[0], "data")
+        self.dtype = anchor.output.dtype
+        self.together = QUAD if self.dtype is DType.INT32 else 1  # channels of an element
+        read = parameters.value if self.together == 1 else parameters.quads
+        self.data, self.source = read(anchor.args[0], "data")
         plain = ordinary_weights(anchor, weight)
         block = parameters.stores[parameters.group.output].block
         channels = channels_of(plain.shape, anchor.attrs.groups, self.data.block, block)
@@ -113,7 +142,16 @@ class _Writer(ImageWriter):
         self.channels: Channels = channels
         self.pixels = schedule.pixels
         self.anchor = anchor
-        self.weights = parameters.packed(pack_weights(plain, channels), "weights")
+        packed = pack_weights(plain, channels)
+        self.begin: Buffer | None = None
+        if self.together > 1:
+            packed = in_quads(packed, axis=4)
+            zero = zero_point_of(parameters.group, anchor) or 0
+            first = starts(plain, zero, self.data.dtype)
+            if first is not None:
+                rows = first.reshape(-1, channels.slab)
+                self.begin = parameters.packed(rows, "begin")
+        self.weights = parameters.packed(packed, "weights")
         kernel = weight.shape[2:]
         self.down, self.columns = phases(anchor, kernel, 0), phases(anchor, kernel, 1)
         self.line, self.segment = Var("line"), Var("segment")
@@ -146,12 +184,12 @@ class _Writer(ImageWriter):
         for part, across in product(range(self.result.block // self.channels.slab), self.columns):
             start = 0
             for size, count in balanced(across.count, self.pixels):
-                tile = Tile(size, vectors, self.lanes, self.fresh(""))
+                tile = Tile(size, vectors, self.lanes, self.fresh(""), self.dtype)
                 found.append(_Tiles(self, down, across, part, tile).loop(start, count))
                 start += size * count
         buffer = self.parameters.value(self.group.output, "result")[1]
         tag = f"_{down.first}"
-        border = zero_border(self.result, buffer, self.batch, self.block, row, tag)
+        border = filled_border(self.result, buffer, self.batch, self.block, row, tag)
         if self.segments == 1:
             found += border
         elif border:
@@ -193,14 +231,28 @@ class _Tiles:
         tile = self.tile
         number = Var(f"tile{tile.tag}")
         pixel = plus(times(number, tile.pixels), start)
+        clear = tile.clear(self.begin if self.writer.begin is not None else None)
         body = Allocate(
-            tile.accumulators, Block((tile.clear(), self.reduction(pixel), self.finish(pixel)))
+            tile.accumulators, Block((clear, self.reduction(pixel), self.finish(pixel)))
         )
         segment, segments = self.writer.segment, self.writer.segments
         if segments == 1:
             return For(number, Const(0), Const(count), body)
         first, last = (over(times(at, count), segments) for at in (segment, plus(segment, 1)))
         return For(number, first, Binary(BinaryKind.SUBTRACT, last, first), body)
+
+    @property
+    def slab(self) -> Expr:
+        """The number of the slab."""
+        writer = self.writer
+        per_block = writer.result.block // writer.channels.slab
+        return plus(times(writer.block, per_block), self.part)
+
+    def begin(self, vector: int) -> Expr:
+        """What the sums of a vector start from."""
+        assert self.writer.begin is not None
+        lanes = Ramp(Const(vector * self.tile.lanes), 1, self.tile.lanes)
+        return Load(self.writer.begin, (self.slab, lanes))
 
     def reduction(self, pixel: Expr) -> Stmt:
         """The sums over kernel positions and input channels."""
@@ -212,12 +264,13 @@ class _Tiles:
         row = plus(times(writer.line, down.stride), plus(times(ky, down.spacing), top + down.start))
         first = plus(times(pixel, across.stride), times(kx, across.spacing))
         first = plus(first, left + across.start)
-        channels = writer.channels
-        slab = plus(times(writer.block, writer.result.block // channels.slab), self.part)
+        channels, slab = writer.channels, self.slab
+        together = channels.unit // writer.together
 
         def element(number: int) -> Expr:
             column = plus(first, number * across.stride)
-            return Load(writer.source, (writer.batch, block, row, column, plus(lane, channel)))
+            found = Load(writer.source, (writer.batch, block, row, column, plus(lane, channel)))
+            return unsigned(found, writer.data.dtype)
 
         def weights(vector: int) -> Expr:
             lanes = Ramp(Const(vector * tile.lanes), 1, tile.lanes)
@@ -226,12 +279,12 @@ class _Tiles:
             return Load(writer.weights, (slab, unit, line, place, channel, lanes))
 
         body: Stmt = tile.step(element, weights)
-        loops = ((ky, down.taps), (kx, across.taps), (channel, channels.unit))
+        loops = ((ky, down.taps), (kx, across.taps), (channel, together))
         for var, extent in reversed(loops):
             body = For(var, Const(0), Const(extent), body)
         per_block = writer.data.block // channels.unit
         position = plus(writer.start(slab), unit)
-        body = Let(lane, times(modulo(position, per_block), channels.unit), body)
+        body = Let(lane, times(modulo(position, per_block), together), body)
         body = Let(block, over(position, per_block), body)
         return For(unit, Const(0), Const(channels.count // channels.unit), body)
 

@@ -21,7 +21,8 @@ from graft.ir.graph import Node
 
 TRANSPOSED = "nn.conv2d_transpose"
 WINOGRAD = "nn.conv2d_winograd"
-CONVOLUTIONS = ("nn.conv2d", WINOGRAD, TRANSPOSED)
+INTEGER = "qnn.conv2d"
+CONVOLUTIONS = ("nn.conv2d", WINOGRAD, TRANSPOSED, INTEGER)
 
 # Zeros between narrow groups may multiply the work by this much, not more.
 MOST_WASTE = 4

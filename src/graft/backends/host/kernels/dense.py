@@ -3,6 +3,7 @@
 The weights are packed to [units / width, inputs, width], padded with zeros, so that a tile's
 vectors of units are contiguous at each step. With few rows the layer is bound by memory and each
 thread streams its share of the weights once. With many, the graph may ask for Strassen's algorithm.
+Bytes are multiplied four inputs at a time, see `integer_weights.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,14 @@ import numpy as np
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
+from graft.backends.host.kernels.integer_weights import (
+    QUAD,
+    in_quads,
+    no_quads,
+    starts,
+    unsigned,
+    zero_point_of,
+)
 from graft.backends.host.kernels.product import (
     Product,
     ProductSchedule,
@@ -25,25 +34,30 @@ from graft.backends.host.kernels.strassen import default_schedule as strassen_sc
 from graft.backends.host.kernels.views import not_in_rows, unflattened
 from graft.base.dtypes import Array, DType
 from graft.llvm.target import Target
-from graft.loop.ir import Const, Expr, Load, Ramp, Stmt
+from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Load, Ramp, Stmt
 from graft.rewrite.rule import Refusal
 
 STRASSEN = "nn.dense_strassen"
-_DTYPES = (DType.FLOAT32, DType.FLOAT64)
+INTEGER = "qnn.dense"
+_DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT32)
 
 
 def dense(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """A dense layer with constant weights and whatever follows it."""
     anchor = group.anchor
-    if anchor is None or anchor.op.name not in ("nn.dense", STRASSEN):
+    if anchor is None or anchor.op.name not in ("nn.dense", STRASSEN, INTEGER):
         return Refusal("there is no dense layer")
     literal = group.constants.get(anchor.args[1])
     if literal is None or anchor.output.dtype not in _DTYPES:
         return Refusal("the weights are not constant, or not of float32 or float64")
+    inputs = literal.array.shape[1]
     refused = not_in_rows(group, stores)
+    if refused is None and anchor.output.dtype is DType.INT32:
+        wide = "the data is int32, not of float32, float64 or bytes"
+        reason = no_quads(group, anchor, inputs) if anchor.op.name == INTEGER else wide
+        refused = None if reason is None else Refusal(reason)
     if refused is not None:
         return refused
-    inputs = literal.array.shape[1]
     found = epilogue_of(group, stores, anchor, {anchor.args[0]: inputs})
     return found if isinstance(found, Refusal) else _kernel(found, literal.array, target)
 
@@ -67,12 +81,19 @@ class _Writer:
         self.parameters = epilogue.parameters
         self.leading = epilogue.extents[:-1]
         self.dtype = epilogue.anchor.output.dtype
-        _, self.source = self.parameters.value(epilogue.anchor.args[0], "data")
+        self.is_integer = self.dtype is DType.INT32
+        read = self.parameters.quads if self.is_integer else self.parameters.value
+        self.data, self.source = read(epilogue.anchor.args[0], "data")
+        self.begin: Buffer | None = None
 
     def plain(self, weight: Array, rows: int) -> Kernel:
         units, inputs = weight.shape
         schedule = self.schedule
-        packed = self.parameters.packed(pack_units(weight, schedule.width), "weights")
+        array = pack_units(weight, schedule.width)
+        if self.is_integer:
+            array, inputs = in_quads(array, axis=1), inputs // QUAD
+            self.begin = self.beginning(weight)
+        packed = self.parameters.packed(array, "weights")
 
         def weights(_batch: Expr, block: Expr, step: Expr, vector: int) -> Expr:
             lanes = Ramp(Const(vector * schedule.lanes), 1, schedule.lanes)
@@ -84,6 +105,15 @@ class _Writer:
         shape = (1, rows, units, inputs)
         product = Product(*shape, self.dtype, schedule, element, weights, self.finish)
         return self.parameters.kernel(product.body())
+
+    def beginning(self, weight: Array) -> Buffer | None:
+        """What the sums of units start from, with zeros up to a whole block."""
+        zero = zero_point_of(self.parameters.group, self.epilogue.anchor) or 0
+        first = starts(weight, zero, self.data.dtype)
+        if first is None:
+            return None
+        whole = np.pad(first, (0, -len(first) % self.schedule.width))
+        return self.parameters.packed(whole, "begin")
 
     def in_quarters(self, weight: Array, rows: int) -> Kernel:
         """By Strassen's algorithm."""
@@ -105,9 +135,11 @@ class _Writer:
         return (*unflattened(row, self.leading), last)
 
     def element(self, row: Expr, step: Expr) -> Expr:
-        return Load(self.source, self.at(row, step))
+        return unsigned(Load(self.source, self.at(row, step)), self.data.dtype)
 
     def finish(self, spot: Spot, sums: Expr) -> Stmt:
+        if self.begin is not None:
+            sums = Binary(BinaryKind.ADD, sums, Load(self.begin, (spot.columns,)))
         return self.epilogue.store(self.at(spot.row, spot.columns), sums, spot.condition)
 
 

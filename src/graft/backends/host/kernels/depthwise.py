@@ -15,21 +15,27 @@ import numpy as np
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.conv_plan import INTEGER
 from graft.backends.host.kernels.image import (
     ImageWriter,
     no_image,
     unfit_epilogue,
     vector_lanes,
 )
+from graft.backends.host.kernels.integer_weights import starts, zero_point_of
 from graft.backends.host.kernels.tile import Tile
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import Storage
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.llvm.target import Target
+from graft.loop.build import Term, cast
 from graft.loop.ir import (
     Allocate,
+    Binary,
+    BinaryKind,
     Block,
+    Buffer,
     Call,
     Const,
     Expr,
@@ -41,6 +47,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.ops.scalar import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
 
 
@@ -62,7 +69,7 @@ def default_schedule(target: Target, dtype: DType, block: int, columns: int) -> 
 def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """A convolution of each channel with a kernel of its own, with whatever follows it."""
     anchor = group.anchor
-    if anchor is None or anchor.op.name != "nn.conv2d":
+    if anchor is None or anchor.op.name not in ("nn.conv2d", INTEGER):
         return Refusal("there is no convolution")
     literal = group.constants.get(anchor.args[1])
     if literal is None:
@@ -71,13 +78,14 @@ def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Kernel | R
     reason = (
         no_image(result)
         or _unfit(anchor, literal.array, data, result)
+        or _unfit_types(group, anchor, data)
         or unfit_epilogue(group, stores, anchor)
     )
     if reason:
         return Refusal(reason)
     parameters = Parameters(group, stores)
     columns = literal.array.shape[3]
-    schedule = default_schedule(target, result.dtype, result.block, columns)
+    schedule = default_schedule(target, anchor.output.dtype, result.block, columns)
     return parameters.kernel(_Writer(parameters, schedule, anchor, literal.array).body())
 
 
@@ -86,8 +94,8 @@ def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str |
     attrs = anchor.attrs
     if not attrs.groups == weight.shape[0] == data.shape[1] or weight.shape[1] != 1:
         return "the convolution is not depthwise"
-    if data.block != result.block or data.dtype is not result.dtype:
-        return "the images are not in blocks of one size and dtype"
+    if data.block != result.block:
+        return "the images are not in blocks of one size"
     top, left, bottom, right = data.halo
     for axis, before, behind in ((0, top, bottom), (1, left, right)):
         last = (result.shape[2 + axis] - 1) * attrs.strides[axis]
@@ -95,6 +103,18 @@ def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str |
         if attrs.padding[axis] > before or last >= data.shape[2 + axis] + behind:
             return "the halo of the data is narrower than the padding"
     return None
+
+
+def _unfit_types(group: Group, anchor: Node, data: Storage) -> str | None:
+    """Why the kernel cannot compute with such numbers, if it cannot."""
+    if anchor.op.name != INTEGER:
+        same = data.dtype is anchor.output.dtype and data.dtype in SCALAR_DTYPES
+        return None if same else f"a convolution of {data.dtype}"
+    zero_point = zero_point_of(group, anchor)
+    if zero_point is None:
+        return "the zero point is not constant"
+    wrong = any(data.halo) and data.fill != zero_point
+    return "the halo of the data is not of its zero point" if wrong else None
 
 
 class _Writer(ImageWriter):
@@ -108,7 +128,15 @@ class _Writer(ImageWriter):
         self.pixels = schedule.pixels
         self.kernel: tuple[int, int] = weight.shape[2:]
         self.data, self.source = parameters.value(anchor.args[0], "data")
-        self.weights = parameters.packed(pack_weights(weight, self.result.block), "weights")
+        self.dtype = anchor.output.dtype
+        packed = pack_weights(weight.astype(self.dtype.numpy), self.result.block)
+        self.weights = parameters.packed(packed, "weights")
+        self.begin: Buffer | None = None
+        if anchor.op.name == INTEGER:
+            first = starts(weight, zero_point_of(parameters.group, anchor) or 0, DType.UINT8)
+            if first is not None:
+                rows = first.reshape(-1, self.result.block)
+                self.begin = parameters.packed(rows, "begin")
 
     def body(self) -> Stmt:
         line: list[Stmt] = []
@@ -118,7 +146,7 @@ class _Writer(ImageWriter):
 
     def tile(self, first: int, column: Expr, size: int) -> Stmt:
         """The pixels from a column on, for the vector of channels from `first` on."""
-        tile = Tile(size, 1, self.lanes, self.fresh(""), self.result.dtype)
+        tile = Tile(size, 1, self.lanes, self.fresh(""), self.dtype)
         line = Var(self.fresh("ky"))
         sums = For(line, Const(0), Const(self.kernel[0]), self.step(tile, column, first, line))
         finish = tile.each(
@@ -126,11 +154,14 @@ class _Writer(ImageWriter):
                 self.point(plus(column, pixel), first), {self.anchor.output: tile.value(pixel, 0)}
             )
         )
-        return Allocate(tile.accumulators, Block((tile.clear(), sums, finish)))
+        begin = self.begin
+        lanes = Ramp(Const(first), 1, self.lanes)
+        start = None if begin is None else lambda _vector: Load(begin, (self.block, lanes))
+        return Allocate(tile.accumulators, Block((tile.clear(start), sums, finish)))
 
     def step(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
         """One row of the kernel: every input pixel to all sums it is part of."""
-        attrs, dtype = self.anchor.attrs, self.result.dtype
+        attrs, dtype = self.anchor.attrs, self.dtype
         top, left, _, _ = self.data.halo
         row = plus(times(self.row, attrs.strides[0]), times(line, attrs.dilation[0]))
         row = plus(row, top - attrs.padding[0])
@@ -145,7 +176,8 @@ class _Writer(ImageWriter):
         statements: list[Stmt] = []
         for place, uses in sorted(reached.items()):
             element = Var(f"x{place}{tile.tag}", dtype, self.lanes)
-            loaded = Load(self.source, (self.batch, self.block, row, plus(start, place), lanes))
+            at = (self.batch, self.block, row, plus(start, place), lanes)
+            loaded = cast(dtype, Term(Load(self.source, at))).expr
             updates = tuple(_accumulate(tile, pixel, element, names[kx]) for pixel, kx in uses)
             statements.append(Let(element, loaded, Block(updates)))
         body: Stmt = Block(tuple(statements))
@@ -155,7 +187,11 @@ class _Writer(ImageWriter):
 
 
 def _accumulate(tile: Tile, pixel: int, element: Expr, weight: Expr) -> Stmt:
-    total = Call("fma", (element, weight, tile.value(pixel, 0)), tile.dtype)
+    total = tile.value(pixel, 0)
+    if tile.dtype is DType.INT32:
+        total = Binary(BinaryKind.ADD, total, Binary(BinaryKind.MULTIPLY, element, weight))
+    else:
+        total = Call("fma", (element, weight, total), tile.dtype)
     return Store(tile.accumulators, tile.at(pixel, 0), total)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernels.border import zero_border
+from graft.backends.host.kernels.border import filled_border
 from graft.backends.host.kernels.tile import balanced
 from graft.backends.host.point import BlockedPoint, Point, Reader, computed, plus, times
 from graft.backends.host.storage import Storage, static_shape
@@ -38,7 +38,10 @@ from graft.loop.ir import (
 from graft.loop.traverse import map_expr, map_stmt
 from graft.ops.scalar import SCALAR_DTYPES, SCALARS
 
-_READABLE = SCALAR_DTYPES | {DType.BOOL}
+# What an image may be of, and what may be computed with on the way to it.
+BYTES = frozenset({DType.INT8, DType.UINT8})
+_IMAGES = SCALAR_DTYPES | BYTES
+_READABLE = _IMAGES | {DType.BOOL, DType.INT32}
 
 
 def vector_lanes(target: Target, dtype: DType, block: int) -> int:
@@ -47,6 +50,13 @@ def vector_lanes(target: Target, dtype: DType, block: int) -> int:
     divisors = [lanes for lanes in range(1, most + 1) if block % lanes == 0]
     powers = [lanes for lanes in divisors if lanes >= 4 and lanes & (lanes - 1) == 0]
     return max(powers or divisors)
+
+
+def group_lanes(target: Target, group: Group, block: int) -> int:
+    """The same for all that a group computes: its widest numbers decide."""
+    values = (value for node in group.nodes for value in (*node.args, *node.outputs))
+    widest = max((value.dtype for value in values), key=lambda dtype: dtype.bits)
+    return vector_lanes(target, widest, block)
 
 
 def over(left: Expr, right: int) -> Expr:
@@ -107,7 +117,7 @@ def no_image(storage: Storage) -> str | None:
     """Why a result cannot be written as a blocked image, if it cannot."""
     if not storage.block or 0 in storage.shape:
         return "the result is no blocked image, or empty"
-    return None if storage.dtype in SCALAR_DTYPES else f"the result is {storage.dtype}"
+    return None if storage.dtype in _IMAGES else f"the result is {storage.dtype}"
 
 
 def not_pointwise(nodes: Sequence[Node], rank: int = 4) -> str | None:
@@ -116,7 +126,7 @@ def not_pointwise(nodes: Sequence[Node], rank: int = 4) -> str | None:
         if node.op.name not in SCALARS:
             return f"{node.op.name} has no formula"
         if any(value.dtype not in _READABLE for value in (*node.args, node.output)):
-            return f"{node.op.name} is not on float32 or float64"
+            return f"{node.op.name} is not on float32, float64 or small integers"
         if node.op.name == "nn.bias_add" and len(static_shape(node.output)) != rank:
             return "the bias runs along an axis of something else than the result"
     return None
@@ -258,7 +268,7 @@ class ImageWriter:
     def rows(self, line: Sequence[Stmt]) -> Stmt:
         """The statements of a row for each row of each block, and the border."""
         buffer = self.parameters.value(self.group.output, "result")[1]
-        border = zero_border(self.result, buffer, self.batch, self.block, self.row)
+        border = filled_border(self.result, buffer, self.batch, self.block, self.row)
         batch, channels, height, _ = self.result.sizes
         parts = (
             (self.batch, batch),

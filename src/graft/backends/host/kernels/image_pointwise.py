@@ -12,13 +12,12 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.image import (
     ImageWriter,
+    group_lanes,
     no_image,
     not_pointwise,
     not_readable,
     operands,
-    vector_lanes,
 )
-from graft.base.dtypes import DType
 from graft.llvm.target import Target
 from graft.loop.ir import Block, Expr, Stmt
 from graft.rewrite.rule import Refusal
@@ -32,9 +31,9 @@ class PointwiseSchedule:
     pixels: int
 
 
-def default_schedule(target: Target, dtype: DType, block: int) -> PointwiseSchedule:
+def default_schedule(target: Target, group: Group, block: int) -> PointwiseSchedule:
     """A few vectors side by side: more do not make memory faster."""
-    lanes = vector_lanes(target, dtype, block)
+    lanes = group_lanes(target, group, block)
     return PointwiseSchedule(lanes, max(1, 4 * lanes // block))
 
 
@@ -50,7 +49,7 @@ def image_pointwise(group: Group, stores: Stores, target: Target) -> Kernel | Re
     if reason:
         return Refusal(reason)
     parameters = Parameters(group, stores)
-    schedule = default_schedule(target, result.dtype, result.block)
+    schedule = default_schedule(target, group, result.block)
     return parameters.kernel(_Writer(parameters, schedule).body())
 
 

@@ -14,14 +14,15 @@ from functools import partial, reduce
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.image import (
+    BYTES,
     ImageWriter,
+    group_lanes,
     needed,
     no_image,
     not_pointwise,
     not_readable,
     operands,
     source_block,
-    vector_lanes,
 )
 from graft.backends.host.kernels.tile import balanced
 from graft.backends.host.kernels.window import Window
@@ -30,6 +31,7 @@ from graft.backends.host.storage import index, static_shape
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
 from graft.llvm.target import Target
+from graft.loop.build import constant
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -51,10 +53,7 @@ from graft.loop.ir import (
 )
 from graft.rewrite.rule import Refusal
 
-_COMBINED = {
-    "nn.max_pool2d": (BinaryKind.MAXIMUM, float("-inf")),
-    "nn.avg_pool2d": (BinaryKind.ADD, 0.0),
-}
+_COMBINED = {"nn.max_pool2d": BinaryKind.MAXIMUM, "nn.avg_pool2d": BinaryKind.ADD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +64,18 @@ class PoolSchedule:
     columns: int
 
 
-def default_schedule(target: Target, dtype: DType, block: int) -> PoolSchedule:
+def default_schedule(target: Target, group: Group, block: int) -> PoolSchedule:
     """Tiles whose columns fill the registers beside what is being combined."""
-    return PoolSchedule(vector_lanes(target, dtype, block), target.vector_registers - 4)
+    return PoolSchedule(group_lanes(target, group, block), target.vector_registers - 4)
+
+
+def neutral(kind: BinaryKind, dtype: DType) -> float | int:
+    """What makes no difference to what is combined."""
+    if kind is BinaryKind.ADD:
+        return constant(0, dtype).value
+    if dtype.is_float:
+        return float("-inf")
+    return -1 << dtype.bits - 1 if dtype.is_signed_integer else 0
 
 
 def pool2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
@@ -80,7 +88,7 @@ def pool2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     if reason:
         return Refusal(reason)
     parameters = Parameters(group, stores)
-    schedule = default_schedule(target, result.dtype, result.block)
+    schedule = default_schedule(target, group, result.block)
     return parameters.kernel(_Writer(parameters, schedule, anchor).body())
 
 
@@ -90,6 +98,8 @@ def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
     source = anchor.args[0]
     if anchor.output.dtype is not result.dtype:
         return "the result has another dtype than what is pooled"
+    if result.dtype in BYTES and anchor.op.name != "nn.max_pool2d":
+        return f"a mean of {result.dtype}"
     before = needed(group, source, ())
     read = operands(before, ()) if before else [source]
     if not source_block(group, stores, source):
@@ -109,7 +119,8 @@ class _Writer(ImageWriter):
     def __init__(self, parameters: Parameters, schedule: PoolSchedule, anchor: Node) -> None:
         super().__init__(parameters, schedule.lanes)
         self.anchor = anchor
-        self.kind, self.neutral = _COMBINED[anchor.op.name]
+        self.kind = _COMBINED[anchor.op.name]
+        self.neutral = neutral(self.kind, self.result.dtype)
         self.columns = schedule.columns
         extents = static_shape(anchor.args[0])[2:]
         self.vertical, self.horizontal = (

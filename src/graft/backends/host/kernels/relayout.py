@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 
 from graft.backends.host.extents import Extents
-from graft.backends.host.kernels.border import zero_border
+from graft.backends.host.kernels.border import filled_border
 from graft.backends.host.kernels.channels import Channels
 from graft.backends.host.kernels.image import modulo, over, shared
 from graft.backends.host.kernels.tile import balanced
@@ -48,14 +48,14 @@ _BATCH, _BLOCK, _ROW = Var("batch"), Var("block"), Var("row")
 
 
 def relayout(source: Storage, target: Storage) -> Function:
-    """A copy of a tensor in another storage; blocks are for images of floats."""
+    """A copy of a tensor in another storage; blocks are for images."""
     if source.shape != target.shape or source.dtype is not target.dtype:
         raise InternalError(f"{source} and {target} are not of one tensor")
     buffers = source.buffer("source"), target.buffer("target")
     note = f"{source.dtype}{list(source.shape)} in {_named(source)} to {_named(target)}"
     if not source.block and not target.block:
         return Function("relayout", buffers, _rows(source, buffers), (note,))
-    if len(source.shape) != 4 or 0 in source.shape or not source.dtype.is_float:
+    if len(source.shape) != 4 or 0 in source.shape:
         raise InternalError(f"{source} is no image")
     return Function("relayout", buffers, _image(source, target, buffers), (note,))
 
@@ -125,7 +125,7 @@ def _image(source: Storage, target: Storage, buffers: tuple[Buffer, Buffer]) -> 
     else:
         line = _elements(source, target, buffers, size)
     if target.block:
-        line += zero_border(target, buffers[1], _BATCH, _BLOCK, _ROW)
+        line += filled_border(target, buffers[1], _BATCH, _BLOCK, _ROW)
     parts = ((_BATCH, batch), (_BLOCK, channels // size), (_ROW, height))
     return shared(parts, Block(tuple(line)))
 

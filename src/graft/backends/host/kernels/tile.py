@@ -2,7 +2,8 @@
 
 Convolutions, matrix products and the inner product of Winograd's algorithm are all made of it: for
 each step of the reduction, one vector of weights per vector of the tile is loaded, and one element
-per pixel is broadcast and multiplied in.
+per pixel is broadcast and multiplied in. Where the sums are int32, an element is four bytes, and
+so is each lane of the weights.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from graft.backends.host.storage import index
 from graft.base.dtypes import DType
 from graft.llvm.target import Target
+from graft.loop.build import constant
 from graft.loop.ir import (
     Block,
     Broadcast,
@@ -53,10 +55,15 @@ class Tile:
         """What has been accumulated."""
         return Load(self.accumulators, self.at(pixel, vector))
 
-    def clear(self) -> Stmt:
-        """All accumulators zero."""
-        zero = Const(0.0, self.dtype, self.lanes)
-        return self.each(lambda p, v: Store(self.accumulators, self.at(p, v), zero))
+    def clear(self, start: Callable[[int], Expr] | None = None) -> Stmt:
+        """All accumulators zero, or what their vector starts with."""
+        zero = Const(constant(0, self.dtype).value, self.dtype, self.lanes)
+
+        def begin(pixel: int, vector: int) -> Stmt:
+            first = zero if start is None else start(vector)
+            return Store(self.accumulators, self.at(pixel, vector), first)
+
+        return self.each(begin)
 
     def each(self, action: Callable[[int, int], Stmt]) -> Stmt:
         """A statement per accumulator."""
@@ -66,6 +73,7 @@ class Tile:
     def step(self, element: Callable[[int], Expr], weights: Callable[[int], Expr]) -> Stmt:
         """One step of the reduction: an element per pixel times a vector of weights per vector."""
         names = [Var(f"w{v}{self.tag}", self.dtype, self.lanes) for v in range(self.vectors)]
+        multiply = "dot4" if self.dtype is DType.INT32 else "fma"
         statements = []
         for pixel in range(self.pixels):
             name = Var(f"x{pixel}{self.tag}", self.dtype, self.lanes)
@@ -73,7 +81,7 @@ class Tile:
                 Store(
                     self.accumulators,
                     self.at(pixel, v),
-                    Call("fma", (name, names[v], self.value(pixel, v)), self.dtype),
+                    Call(multiply, (name, names[v], self.value(pixel, v)), self.dtype),
                 )
                 for v in range(self.vectors)
             )

@@ -23,14 +23,14 @@ from graft.rewrite.rule import Refusal
 Extents = tuple[int, ...]
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
-_EXACT = (*_FLOATS, DType.INT32, DType.INT64, DType.BOOL)
+_EXACT = (*_FLOATS, DType.INT8, DType.UINT8, DType.INT32, DType.INT64, DType.BOOL)
 _CHOOSING = frozenset(("where", "equal", "greater", "greater_equal", "less", "less_equal", "cast"))
 # Operators whose formula holds for integers and truth values as well.
 _ON_INTEGERS = frozenset(
     (
         *("add", "subtract", "multiply", "maximum", "minimum", "negative"),
         *("equal", "greater", "greater_equal", "less", "less_equal"),
-        *("logical_and", "logical_or", "where", "cast"),
+        *("logical_and", "logical_or", "where", "cast", "nn.bias_add", "nn.relu"),
     )
 )
 

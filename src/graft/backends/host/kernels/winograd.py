@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernels.border import zero_border
+from graft.backends.host.kernels.border import filled_border
 from graft.backends.host.kernels.conv_plan import WINOGRAD
 from graft.backends.host.kernels.image import (
     ImageWriter,
@@ -288,7 +288,7 @@ class _Writer(ImageWriter):
         """The result's halo; the job with a block's first chunk sees to it."""
         batch, row = Var("batch_border"), Var("row_border")
         buffer = self.parameters.value(self.group.output, "result")[1]
-        zeros = zero_border(self.result, buffer, batch, self.block, row)
+        zeros = filled_border(self.result, buffer, batch, self.block, row)
         if not zeros:
             return Block(())
         body: Stmt = For(row, Const(0), Const(self.result.sizes[2]), Block(tuple(zeros)))

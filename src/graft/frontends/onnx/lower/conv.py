@@ -1,7 +1,7 @@
 """Convolutions: plain, transposed, quantised, deformable and causal.
 
-A bias becomes an `nn.bias_add`. Quantised convolutions are composed: zero points are subtracted in
-int32, the convolution is exact, and one factor per tensor or output channel scales its result.
+A bias becomes an `nn.bias_add`. Quantised convolutions are composed: an exact convolution of
+integers, whose sums one factor per tensor or output channel scales.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from graft.base.dims import AnyDim, dim_max
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.lower.linear import without_zero_point
 from graft.frontends.onnx.lower.window import (
     Window,
     padded_at_run_time,
@@ -124,14 +125,15 @@ def _integer_convolution(
     data_zero, weight_zero = call.optional(data_zero_at), call.optional(weight_zero_at)
     if weight_zero is not None:
         weight_zero = _per_output(call, weight_zero, rank)
-    return _convolution(call, _centred(call, data, data_zero), _centred(call, weight, weight_zero))
-
-
-def _centred(call: Call, value: Value, zero_point: Value | None) -> Value:
-    wide = call.op("cast", value, dtype=DType.INT32)
-    if zero_point is None:
-        return wide
-    return call.op("subtract", wide, call.op("cast", zero_point, dtype=DType.INT32))
+    weight = without_zero_point(call, weight, weight_zero)
+    window = window_of(call, data, weight)
+    if data_zero is not None and call.rank(data_zero):
+        data_zero = call.op("squeeze", data_zero, axes=(0,))
+    data = padded_at_run_time(call, data, window, 0 if data_zero is None else data_zero)
+    zeros = () if data_zero is None else (data_zero,)
+    groups = call.int("group", 1)
+    name = f"qnn.conv{window.rank}d"
+    return call.op(name, data, weight, *zeros, groups=groups, **window.attributes)
 
 
 def _per_output(call: Call, parameter: Value, rank: int) -> Value:

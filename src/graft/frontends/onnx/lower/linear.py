@@ -73,12 +73,35 @@ def _det(call: Call) -> Value:
 
 @lowers("MatMulInteger")
 def _matmul_integer(call: Call) -> Value:
-    a, b = call.input(0), call.input(1)
-    a_zero, b_zero = call.optional(2), call.optional(3)
+    return integer_matmul(
+        call, (call.input(0), call.optional(2)), (call.input(1), call.optional(3))
+    )
+
+
+Centred = tuple[Value, "Value | None"]  # a tensor and its zero point
+
+
+def integer_matmul(call: Call, left: Centred, right: Centred) -> Value:
+    """The exact product of integers less their zero points, in int32.
+
+    Bytes times a matrix of bytes, with one zero point for all data, are a dense layer of integers.
+    """
+    (a, a_zero), (b, b_zero) = left, right
+    single = a_zero is None or (a_zero.shape is not None and all(d == 1 for d in a_zero.shape))
+    if call.rank(b) == 2 and single and a.dtype.bits == b.dtype.bits == 8:
+        weight = call.op("transpose", without_zero_point(call, b, b_zero), axes=(1, 0))
+        return call.op("qnn.dense", a, weight, *(() if a_zero is None else (a_zero,)))
     if a_zero is not None and call.rank(a) > 1:
         a_zero = per_row(call, a_zero)
-    wide_a = centred(call, a, a_zero, DType.INT32)
-    return matmul(call, wide_a, centred(call, b, b_zero, DType.INT32))
+    wide = [centred(call, *pair, DType.INT32) for pair in ((a, a_zero), (b, b_zero))]
+    return matmul(call, *wide)
+
+
+def without_zero_point(call: Call, weight: Value, zero_point: Value | None) -> Value:
+    """8-bit weights less their zero point, in 16 bits where 8 may not do."""
+    if zero_point is None and weight.dtype is DType.INT8:
+        return weight
+    return centred(call, weight, zero_point, DType.INT16)
 
 
 def per_row(call: Call, parameter: Value) -> Value:
@@ -109,10 +132,12 @@ def _qlinear_matmul(call: Call) -> Value:
     if column:
         b = call.op("expand_dims", b, axes=(1,))
     real_dtype = DType.FLOAT32
-    integers = a.dtype.is_integer and b.dtype.is_integer
-    dtype = DType.INT32 if integers else real_dtype
-    parts = centred(call, a, per_row(call, a_zero), dtype), centred(call, b, b_zero, dtype)
-    sums = cast_to(call, matmul(call, *parts), real_dtype)
+    if a.dtype.is_integer and b.dtype.is_integer:
+        sums = integer_matmul(call, (a, a_zero), (b, b_zero))
+    else:
+        pairs = ((a, per_row(call, a_zero)), (b, b_zero))
+        sums = matmul(call, *(centred(call, *pair, real_dtype) for pair in pairs))
+    sums = cast_to(call, sums, real_dtype)
     scales = [cast_to(call, v, real_dtype) for v in (per_row(call, a_scale), b_scale, y_scale)]
     real = call.op("multiply", sums, call.op("multiply", *scales[:2]))
     y_scale, y_zero = _per_tensor(call, scales[2]), _per_tensor(call, y_zero)

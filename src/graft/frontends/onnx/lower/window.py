@@ -157,7 +157,8 @@ def padded_at_run_time(call: Call, data: Value, window: Window, fill: Any = 0) -
     begin, end = (smaller, larger) if window.auto_pad == "SAME_UPPER" else (larger, smaller)
     none = _int64(call, (0, 0))
     widths = call.op("concatenate", none, begin, none, end, axis=0)
-    return call.op("nn.pad", data, call.scalar(fill, data), widths)
+    filling = fill if isinstance(fill, Value) else call.scalar(fill, data)
+    return call.op("nn.pad", data, filling, widths)
 
 
 def _int64(call: Call, numbers: Any) -> Value:

@@ -6,9 +6,8 @@ them; the meaning is exact arithmetic, which is what these lowerings are.
 
 from __future__ import annotations
 
-from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.linear import cast_to, centred, matmul
+from graft.frontends.onnx.lower.linear import cast_to, integer_matmul
 from graft.frontends.onnx.lower.microsoft.activation import with_bias
 from graft.frontends.onnx.lower.microsoft.contract import lowers_microsoft, main_results
 from graft.ir.graph import Value
@@ -20,7 +19,7 @@ def scaled_product(
     b: tuple[Value, Value, Value | None],
 ) -> Value:
     """The product of what two quantised tensors stand for; each is data, scale, zero point."""
-    sums = matmul(call, *(centred(call, data, zero, DType.INT32) for data, _, zero in (a, b)))
+    sums = integer_matmul(call, (a[0], a[2]), (b[0], b[2]))
     scale = call.op("multiply", a[1], b[1])
     return call.op("multiply", cast_to(call, sums, scale.dtype), scale)
 
@@ -49,11 +48,7 @@ def _qgemm(call: Call) -> Value:
     a, b = call.input(0), call.input(3)
     a = call.op("transpose", a, axes=(1, 0)) if call.int("transA", 0) else a
     b = call.op("transpose", b, axes=(1, 0)) if call.int("transB", 0) else b
-    parts = (
-        centred(call, a, call.input(2), DType.INT32),
-        centred(call, b, call.input(5), DType.INT32),
-    )
-    sums = matmul(call, *parts)
+    sums = integer_matmul(call, (a, call.input(2)), (b, call.input(5)))
     if call.optional(6) is not None:
         sums = call.op("add", sums, call.input(6))
     scale = call.op("multiply", call.input(1), call.input(4))

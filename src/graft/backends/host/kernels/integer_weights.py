@@ -1,0 +1,64 @@
+"""Weights of 8 bits as kernels multiply them: four at a time by four bytes of the data.
+
+Products are of unsigned bytes by signed ones. Signed data count as 128 more than they are, which,
+like their zero point, is taken off beforehand: both times the sum of the weights is a number per
+output, which sums start from.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graft.backends.host.group import Group
+from graft.base.dtypes import Array, DType
+from graft.ir.graph import Node
+from graft.loop.build import Term, binary
+from graft.loop.ir import BinaryKind, Expr
+
+QUAD = 4
+_HALF = 128
+# The highest bits of four bytes.
+_SIGNS = -0x7F7F7F80
+
+
+def zero_point_of(group: Group, anchor: Node) -> int | None:
+    """The zero point of the data of an integer product; None where it is not constant."""
+    if len(anchor.inputs) < 3 or anchor.inputs[2] is None:
+        return 0
+    literal = group.constants.get(anchor.inputs[2])
+    return None if literal is None else int(literal.array.reshape(-1)[0])
+
+
+def no_quads(group: Group, anchor: Node, inputs: int) -> str | None:
+    """Why four inputs at a time will not do, if they will not."""
+    if zero_point_of(group, anchor) is None:
+        return "the zero point is not constant"
+    weight = group.constants.get(anchor.args[1])
+    if weight is None or weight.array.dtype != np.int8:
+        return "the weights are not constant int8"
+    return None if inputs % QUAD == 0 else f"{inputs} inputs are no fours"
+
+
+def starts(weight: Array, zero_point: int, data: DType) -> Array | None:
+    """What the sums of each output start from, for weights [outputs, ...]; None: zero."""
+    less = zero_point + (_HALF if data is DType.INT8 else 0)
+    if not less:
+        return None
+    sums = weight.reshape(weight.shape[0], -1).astype(np.int64).sum(axis=1)
+    first: Array = (-less * sums).astype(np.int32)
+    return first
+
+
+def in_quads(packed: Array, axis: int) -> Array:
+    """[..., inputs, ..., outputs] of int8 as [..., inputs / 4, ..., outputs] of four bytes each."""
+    shape = list(packed.shape)
+    shape[axis : axis + 1] = [shape[axis] // QUAD, QUAD]
+    moved = np.moveaxis(packed.reshape(shape), axis + 1, -1)
+    return np.ascontiguousarray(moved).view(np.int32)[..., 0]
+
+
+def unsigned(element: Expr, data: DType) -> Expr:
+    """Four bytes of the data as unsigned ones."""
+    if data is not DType.INT8:
+        return element
+    return binary(BinaryKind.XOR, Term(element), _SIGNS).expr

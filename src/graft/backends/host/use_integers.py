@@ -1,0 +1,348 @@
+"""Makes integer arithmetic of quantised layers.
+
+A graph enters in which narrow integers are dequantised, multiplied and summed as floats, and
+quantised again. Convolutions and dense layers with constant weights leave as exact sums of
+integers; the scales of data, weights and result become one factor behind them. What lies between
+such a layer and the next quantisation (bias, residual, activation) is computed in units of that
+quantisation, so that nothing is left of it but rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.ir.graph import Graph, Node, Value
+from graft.ops.integer import BYTES
+from graft.passes.fold_constants import FoldOptions, fold_constants
+from graft.rewrite.driver import Site, apply_rules
+from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal, Replacement, RuleSet
+
+QUANTIZE, DEQUANTIZE = "qnn.quantize", "qnn.dequantize"
+LAYERS = {"nn.conv2d": "qnn.conv2d", "nn.dense": "qnn.dense"}
+INTEGER_LAYERS = tuple(LAYERS.values())
+
+_LAYERS = RuleSet("integer_layers")
+_QUANTISATIONS = RuleSet("integer_quantisations")
+
+# Products of this many bytes cannot add up to more than an int32 holds.
+_MOST_TERMS = 1 << 16
+# Input channels are multiplied four at a time.
+_TOGETHER = 4
+# Operators that take elements as they are: what they do to numbers they do to their codes.
+_MOVING = ("nn.max_pool2d", "reshape", "transpose", "squeeze", "expand_dims")
+# How far the scale of a bias may be from the product of the other scales.
+_SAME_SCALE = 1e-5
+
+
+def use_integers(graph: Graph) -> Graph:
+    """Layers first, then what is between them; dequantised constants that are left are folded."""
+    for rules in (_LAYERS, _QUANTISATIONS):
+        graph = apply_rules(graph, rules)
+    return fold_constants(graph, FoldOptions(growth=8, kept=frozenset()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantized:
+    """Bytes and what they stand for: (value - zero point) * scale."""
+
+    value: Value
+    scale: Array  # of float32: one number, or one per index of an axis
+    zero_point: Array
+    axis: int | None = None  # None: one scale for all
+
+
+def _quantized(site: Site, value: Value | None) -> _Quantized | None:
+    """What a value is the dequantisation of, where all but the bytes is constant."""
+    node = None if value is None else site.producer(value)
+    if node is None or node.op.name != DEQUANTIZE or node.args[0].dtype not in BYTES:
+        return None
+    scale = site.array(node.args[1])
+    if scale is None or scale.dtype != np.float32 or node.output.dtype is not DType.FLOAT32:
+        return None
+    zero_point = _zero_point(site, node)
+    if zero_point is None or node.attrs.block_size or not np.all(scale > 0):
+        return None
+    if scale.size == 1 and zero_point.size == 1:
+        return _Quantized(node.args[0], scale.reshape(()), zero_point.reshape(()))
+    rank = node.args[0].tensor.rank
+    return (
+        None
+        if rank is None
+        else _Quantized(node.args[0], scale, zero_point, node.attrs.axis % rank)
+    )
+
+
+def _zero_point(site: Site, node: Node) -> Array | None:
+    """The zero point of a quantisation or its inverse; None where it is not constant."""
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        dtype = node.args[0].dtype if node.op.name == DEQUANTIZE else node.output.dtype
+        return np.zeros((), dtype.numpy)
+    return site.array(node.inputs[2])
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Weights without a zero point, [outputs, ...], and their scale: one, or one per output."""
+
+    array: Array
+    scale: Array
+
+
+def _weights(site: Site, value: Value) -> _Weights | None:
+    """Constant weights as the model stores them."""
+    node = site.producer(value)
+    turned = node is not None and node.op.name == "transpose" and node.attrs.axes == (1, 0)
+    stored = _quantized(site, node.args[0] if turned and node is not None else value)
+    array = None if stored is None else site.array(stored.value)
+    if stored is None or array is None:
+        return None
+    outputs = 1 if turned else 0
+    if stored.axis not in (None, outputs):
+        return None
+    along = [1] * array.ndim
+    along[outputs] = -1
+    centred = array.astype(np.int16) - stored.zero_point.astype(np.int16).reshape(along)
+    if centred.size == 0 or centred.min() < -128 or centred.max() > 127:
+        return None
+    narrow = centred.astype(np.int8)
+    scale = stored.scale.reshape(()) if stored.scale.size == 1 else stored.scale
+    return _Weights(np.ascontiguousarray(narrow.T) if turned else narrow, scale)
+
+
+@_LAYERS.rule(is_op(*LAYERS))
+def integer_layer(site: Site) -> Replacement:
+    node = site.node
+    data, weights = _quantized(site, node.args[0]), _weights(site, node.args[1])
+    if data is None or data.axis is not None or weights is None:
+        return Refusal("data or weights are not dequantised from constant scales")
+    if np.prod(weights.array.shape[1:]) > _MOST_TERMS:
+        return Refusal("the sums may not fit into int32")
+    value, array = data.value, weights.array
+    if node.op.name == "nn.conv2d" and node.attrs.groups == 1 and array.shape[1] % _TOGETHER:
+        value, array = _more_channels(site, value, array)
+    zero = site.constant(data.zero_point.astype(value.dtype.numpy))
+    fields = type(node.attrs).__dataclass_fields__
+    attrs = {name: getattr(node.attrs, name) for name in fields}
+    sums = site.emit(LAYERS[node.op.name], value, site.constant(array), zero, **attrs)
+    return _scaled(site, sums, data.scale * weights.scale)
+
+
+def _more_channels(site: Site, data: Value, weight: Array) -> tuple[Value, Array]:
+    """Channels that count for nothing, so that there are fours of them."""
+    missing = -weight.shape[1] % _TOGETHER
+    padded = site.emit("nn.pad", data, pad_width=(0, 0, 0, 0, 0, missing, 0, 0))
+    return padded, np.pad(weight, ((0, 0), (0, missing), (0, 0), (0, 0)))
+
+
+def _scaled(site: Site, sums: Value, scale: Array) -> Value:
+    """Integer sums as the floats that they stand for."""
+    real = site.emit("cast", sums, dtype=DType.FLOAT32)
+    rank = sums.tensor.rank
+    if scale.ndim and rank == 4:
+        scale = scale.reshape(-1, 1, 1)
+    return site.emit("multiply", real, site.constant(scale.astype(np.float32)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Integer sums times a constant."""
+
+    sums: Value
+    scale: Array
+
+
+def _scaled_sums(site: Site, value: Value) -> _Sums | None:
+    """What `_scaled` made the value of, unless somebody else reads it."""
+    product = site.producer(value)
+    if product is None or product.op.name != "multiply" or not site.only_use(value):
+        return None
+    scale, real = site.array(product.args[1]), site.producer(product.args[0])
+    if scale is None or real is None or real.op.name != "cast":
+        return None
+    sums = real.args[0]
+    is_exact = sums.dtype is DType.INT32 and real.output.dtype is DType.FLOAT32
+    return _Sums(sums, scale) if is_exact and site.only_use(real.output) else None
+
+
+@_LAYERS.rule(is_op("nn.bias_add", "add"))
+def integer_bias(site: Site) -> Replacement:
+    """A bias that was quantised by the scale of the sums is added to them."""
+    node = site.node
+    found = _scaled_sums(site, node.args[0])
+    source = site.producer(node.args[1])
+    if found is None or source is None or source.op.name != DEQUANTIZE:
+        return Refusal("no quantised bias is added to integer sums")
+    whole, scale = site.array(source.args[0]), site.array(source.args[1])
+    zero = _zero_point(site, source)
+    if whole is None or whole.dtype != np.int32 or scale is None or zero is None or np.any(zero):
+        return Refusal("the bias is not of constant int32 without a zero point")
+    wanted = found.scale.reshape(-1)
+    if whole.ndim != 1 or not np.allclose(scale.reshape(-1), wanted, rtol=_SAME_SCALE, atol=0):
+        return Refusal("the scale of the bias is not that of the sums")
+    rank = node.output.tensor.rank
+    axis = 1 if rank == 4 else -1
+    if node.op.name == "nn.bias_add" and rank is not None and node.attrs.axis % rank != axis % rank:
+        return Refusal("the bias runs along another axis")
+    sums = site.emit("nn.bias_add", found.sums, site.constant(whole), axis=axis)
+    return _scaled(site, sums, wanted if wanted.size > 1 else wanted.reshape(()))
+
+
+@_LAYERS.rule(is_op(*INTEGER_LAYERS))
+def narrow_weights(site: Site) -> Replacement:
+    """Weights that 8 bits hold; their zero point may have been all that made them wider."""
+    node = site.node
+    weight = site.array(node.args[1])
+    if weight is None or weight.dtype == np.int8 or not weight.size:
+        return Refusal("the weights are not constant, or of 8 bits")
+    if weight.min() < -128 or weight.max() > 127:
+        return Refusal("8 bits do not hold the weights")
+    inputs = (node.inputs[0], site.constant(weight.astype(np.int8)), *node.inputs[2:])
+    return site.again(node, *inputs)
+
+
+@_LAYERS.rule(is_op("qnn.dense"))
+def zero_point_at_run_time(site: Site) -> Replacement:
+    """A zero point that is not constant is subtracted times the sums of the weights."""
+    node = site.node
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    weight = site.array(node.args[1])
+    if zero is None or site.array(zero) is not None or weight is None:
+        return Refusal("the zero point is constant, or the weights are not")
+    totals = site.constant(weight.astype(np.int32).sum(axis=1, dtype=np.int32))
+    wide = site.emit("cast", zero, dtype=DType.INT32)
+    rank = zero.tensor.rank
+    if rank:
+        wide = site.emit("squeeze", wide, axes=tuple(range(rank)))
+    sums = site.again(node, node.inputs[0], node.inputs[1])
+    return site.emit("subtract", sums, site.emit("multiply", totals, wide))
+
+
+@_LAYERS.rule(is_op(QUANTIZE))
+def moved_codes(site: Site) -> Replacement:
+    """What only moves numbers, quantised as before, moves their codes."""
+    node = site.node
+    scale, zero = site.array(node.args[1]), _zero_point(site, node)
+    inner = site.producer(node.args[0])
+    moves = inner is not None and inner.op.name in _MOVING and site.only_use(inner.output)
+    data = _quantized(site, inner.args[0] if moves and inner is not None else node.args[0])
+    if data is None or data.axis is not None or scale is None or zero is None or scale.size != 1:
+        return Refusal("it does not quantise what was dequantised")
+    same = data.value.dtype is node.output.dtype and int(zero.reshape(-1)[0]) == data.zero_point
+    if not same or float(scale.reshape(-1)[0]) != float(data.scale):
+        return Refusal("it quantises in another way than before")
+    if not moves or inner is None:
+        return data.value
+    return site.again(inner, data.value, *inner.inputs[1:])
+
+
+@_QUANTISATIONS.rule(is_op(QUANTIZE))
+def rounding(site: Site) -> Replacement:
+    """A quantisation of numbers that come from integers: no NaN can be among them."""
+    node = site.node
+    scale, zero = site.array(node.args[1]), _zero_point(site, node)
+    if scale is None or zero is None or max(scale.size, zero.size) != 1:
+        return Refusal("its scale or zero point is not one constant")
+    if node.output.dtype not in BYTES or scale.dtype != np.float32 or not scale.reshape(-1)[0] > 0:
+        return Refusal("it is not to 8 bits, or its scale is no positive float32")
+    limits = np.iinfo(node.output.dtype.numpy)
+    offset = int(zero.reshape(-1)[0])
+    low, high = limits.min - offset, limits.max - offset
+    ratio = _divided(site, node.args[0], scale.reshape(()))
+    if ratio is None:
+        return Refusal("what is quantised does not come from integers")
+    rounded = site.emit("round", _unclipped(site, ratio.whole(site), low, high))
+    if offset:
+        rounded = site.emit("add", rounded, site.constant(np.float32(offset)))
+    bounded = site.emit("clip", rounded, a_min=float(limits.min), a_max=float(limits.max))
+    return site.emit("cast", bounded, dtype=node.output.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shifted:
+    """A value less than it should be by a constant, which is added when nothing else is."""
+
+    value: Value
+    offset: float = 0.0
+
+    def whole(self, site: Site) -> Value:
+        if not self.offset:
+            return self.value
+        return site.emit("add", self.value, site.constant(np.float32(self.offset)))
+
+
+def _divided(site: Site, value: Value, scale: Array) -> _Shifted | None:
+    """The value in units of a scale, where it comes from integers by steps that allow that."""
+    sums = _scaled_sums(site, value)
+    if sums is not None:
+        real = site.emit("cast", sums.sums, dtype=DType.FLOAT32)
+        return _Shifted(site.emit("multiply", real, site.constant(sums.scale / scale)))
+    data = _quantized(site, value)
+    if data is not None and data.axis is None:
+        factor = np.float32(data.scale / scale)
+        real = site.emit("cast", data.value, dtype=DType.FLOAT32)
+        scaled = site.emit("multiply", real, site.constant(factor))
+        return _Shifted(scaled, float(-factor * np.float32(data.zero_point)))
+    node = site.producer(value)
+    if node is None or not site.only_use(value):
+        return None
+    return _divided_sum(site, node, scale) or _divided_activation(site, node, scale)
+
+
+def _divided_activation(site: Site, node: Node, scale: Array) -> _Shifted | None:
+    """The same for an operator that keeps numbers within bounds."""
+    if node.op.name not in ("nn.relu", "clip") or len(node.inputs) != 1:
+        return None
+    data = _divided(site, node.args[0], scale)
+    if data is None:
+        return None
+    if node.op.name == "nn.relu":
+        return _Shifted(site.again(node, data.whole(site)))
+    bounds = {"a_min": node.attrs.a_min, "a_max": node.attrs.a_max}
+    scaled = {key: None if b is None else float(b) / float(scale) for key, b in bounds.items()}
+    return _Shifted(site.again(node, data.whole(site), **scaled))
+
+
+def _divided_sum(site: Site, node: Node, scale: Array) -> _Shifted | None:
+    """The same for a sum, of which all constant parts become one."""
+    if node.op.name not in ("add", "nn.bias_add"):
+        return None
+    left, bias = _divided(site, node.args[0], scale), site.array(node.args[1])
+    if left is None:
+        return None
+    if bias is not None:
+        divided = site.constant((bias / scale).astype(np.float32))
+        return _Shifted(site.again(node, left.value, divided), left.offset)
+    right = _divided(site, node.args[1], scale)
+    if right is None:
+        return None
+    shifted = _Shifted(left.value, float(np.float32(left.offset + right.offset)))
+    return _Shifted(site.again(node, shifted.whole(site), right.value))
+
+
+def _unclipped(site: Site, value: Value, low: int, high: int) -> Value:
+    """The value before an activation that the limits of the codes make needless."""
+    node = site.producer(value)
+    if node is not None and node.op.name == "nn.relu" and low == 0:
+        return node.args[0]
+    if node is None or node.op.name != "clip" or len(node.inputs) != 1:
+        return value
+    floor, ceiling = node.attrs.a_min, node.attrs.a_max
+    above = floor is None or np.rint(floor) <= low
+    below = ceiling is None or np.rint(ceiling) >= high
+    return node.args[0] if above and below else value
+
+
+@_QUANTISATIONS.rule(is_op(DEQUANTIZE))
+def difference_times_scale(site: Site) -> Replacement:
+    """A dequantisation in steps that other kernels take in: exactly what it means."""
+    data = _quantized(site, site.node.output)
+    if data is None or data.axis is not None or site.array(data.value) is not None:
+        return Refusal("it is not of bytes by one constant scale")
+    real = site.emit("cast", data.value, dtype=DType.FLOAT32)
+    if data.zero_point:
+        real = site.emit("subtract", real, site.constant(np.float32(data.zero_point)))
+    return site.emit("multiply", real, site.constant(data.scale))

@@ -1,0 +1,73 @@
+"""Dot products of four bytes in each lane: unsigned ones times signed ones, added to a sum.
+
+Exact on every machine. Where the processor has an instruction for it, it is that one; on other x86
+two products of 16-bit pairs, whose sums cannot overflow; elsewhere four products.
+"""
+
+from __future__ import annotations
+
+from graft.llvm.text import Builder, Value, constant
+from graft.llvm.types import vector_type
+
+_LOW_BYTES = 0x00FF00FF
+# The product of pairs, by the bits of a vector: the intrinsic and the feature that it takes.
+_PAIRS = {
+    128: ("llvm.x86.sse2.pmadd.wd", "sse2"),
+    256: ("llvm.x86.avx2.pmadd.wd", "avx2"),
+    512: ("llvm.x86.avx512.pmaddw.d.512", "avx512bw"),
+}
+
+
+def dot4(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
+    """`addend` plus the four products of each lane."""
+    bits = 32 * addend.lanes
+    if _has_instruction(builder, bits):
+        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+        return builder.call(name, "i32", addend.lanes, addend, unsigned, signed)
+    if builder.target.is_x86 and bits in _PAIRS and builder.target.has(_PAIRS[bits][1]):
+        return _by_pairs(builder, unsigned, signed, addend)
+    return _by_bytes(builder, unsigned, signed, addend)
+
+
+def _has_instruction(builder: Builder, bits: int) -> bool:
+    has = builder.target.has
+    if bits == 512:
+        return has("avx512vnni")
+    return bits in (128, 256) and (has("avxvnni") or (has("avx512vnni") and has("avx512vl")))
+
+
+def _by_pairs(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
+    """Bytes 0 and 2 of each lane, then 1 and 3, as pairs of 16 bits."""
+    lanes = addend.lanes
+    mask, byte = constant(_LOW_BYTES, "i32", lanes), constant(8, "i16", 2 * lanes)
+    even = builder.binary("and", unsigned, mask)
+    shifted = builder.binary("lshr", unsigned, constant(8, "i32", lanes))
+    odd = builder.binary("and", shifted, mask)
+    pairs = _as_pairs(builder, signed)
+    weights = (
+        builder.binary("ashr", builder.binary("shl", pairs, byte), byte),
+        builder.binary("ashr", pairs, byte),
+    )
+    name = _PAIRS[32 * lanes][0]
+    for half, weight in zip((even, odd), weights, strict=True):
+        product = builder.call(name, "i32", lanes, _as_pairs(builder, half), weight)
+        addend = builder.binary("add", addend, product)
+    return addend
+
+
+def _as_pairs(builder: Builder, value: Value) -> Value:
+    """Lanes of 32 bits as twice as many of 16."""
+    lanes = 2 * value.lanes
+    return builder.make("i16", lanes, f"bitcast {value.typed} to {vector_type('i16', lanes)}")
+
+
+def _by_bytes(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
+    lanes = addend.lanes
+    mask, top = constant(255, "i32", lanes), constant(24, "i32", lanes)
+    for shift in (0, 8, 16, 24):
+        moved = builder.binary("lshr", unsigned, constant(shift, "i32", lanes))
+        left = builder.binary("and", moved, mask)
+        raised = builder.binary("shl", signed, constant(24 - shift, "i32", lanes))
+        right = builder.binary("ashr", raised, top)
+        addend = builder.binary("add", addend, builder.binary("mul", left, right))
+    return addend

@@ -1,0 +1,84 @@
+"""Convolutions and dense layers of narrow integers, exactly summed in int32.
+
+Data of 8 bits less their zero point, which padding stands for too, times weights of 8 or 16 bits
+that have none. Sums wrap around as int32 does. Scales are no business of these operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.ir.op import Kind, define, get_op
+from graft.ir.types import TensorType
+from graft.ops import conv, linear  # noqa: F401  (whose operators these are made like)
+from graft.ops.conv import ConvAttrs, convolve
+from graft.ops.linear import matrix_product
+from graft.ops.rules import require
+from graft.ops.window import RANKS, for_rank
+
+BYTES = (DType.INT8, DType.UINT8)
+WEIGHTS = (DType.INT8, DType.INT16)
+
+
+def _wide(type_: TensorType) -> TensorType:
+    return TensorType(DType.INT32, type_.shape)
+
+
+def _type_like(plain: str) -> Callable[..., TensorType]:
+    """The type of the operator of that name on the same operands in int32."""
+    op = get_op(plain)
+
+    def rule(
+        attrs: Any, data: TensorType, weight: TensorType, zero_point: TensorType | None
+    ) -> TensorType:
+        require(data.dtype in BYTES, f"the data is {data.dtype}, not int8 or uint8")
+        require(weight.dtype in WEIGHTS, f"the weight is {weight.dtype}, not int8 or int16")
+        if zero_point is not None:
+            same = zero_point.dtype is data.dtype
+            require(same, f"the zero point is {zero_point.dtype}, the data {data.dtype}")
+            single = zero_point.shape is None or all(dim == 1 for dim in zero_point.shape)
+            require(single, f"the zero point is {zero_point}, not one number")
+        result = op.infer(attrs, _wide(data), _wide(weight))
+        assert isinstance(result, TensorType)
+        return result
+
+    return rule
+
+
+def centred(data: Array, zero_point: Array | None) -> Array:
+    """The data less the zero point, in int32."""
+    wide = data.astype(np.int32)
+    return wide if zero_point is None else wide - zero_point.astype(np.int32).reshape(())
+
+
+def _convolve(attrs: ConvAttrs, data: Array, weight: Array, zero_point: Array | None) -> Array:
+    return convolve(attrs, centred(data, zero_point), weight.astype(np.int32))
+
+
+for _rank in RANKS:
+    define(
+        f"qnn.conv{_rank}d",
+        "data weight zero_point?",
+        _type_like(f"nn.conv{_rank}d"),
+        _convolve,
+        attrs=for_rank(ConvAttrs, _rank),
+        kind=Kind.ANCHOR,
+        work=get_op(f"nn.conv{_rank}d").work,
+        summary=f"nn.conv{_rank}d of 8-bit data less their zero point, in int32",
+    )
+
+define(
+    "qnn.dense",
+    "data weight zero_point?",
+    _type_like("nn.dense"),
+    lambda _attrs, data, weight, zero: matrix_product(
+        centred(data, zero), weight.astype(np.int32).T
+    ),
+    kind=Kind.ANCHOR,
+    work=get_op("nn.dense").work,
+    summary="nn.dense of 8-bit data less their zero point, in int32",
+)

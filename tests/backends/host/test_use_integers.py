@@ -1,0 +1,185 @@
+"""Quantised models on the host: integer arithmetic where it belongs, and the numbers it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graft
+from graft.backends.host.prepare import prepare
+from graft.backends.host.use_integers import use_integers
+from graft.base.dims import symbol
+from graft.base.dtypes import Array
+from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph, Value
+from graft.ir.types import tensor
+from graft.llvm.target import host_target
+
+GENERATOR = np.random.default_rng(3)
+
+
+class Quantised:
+    """Builds models in which tensors are quantised and dequantised."""
+
+    def __init__(self, *shape: Any) -> None:
+        self.g = Builder()
+        self.input = self.g.input("x", tensor("float32", *shape))
+
+    def through(self, x: Value, scale: float, zero: int, dtype: str = "uint8") -> Value:
+        """Quantised and dequantised."""
+        g = self.g
+        parameters = g.constant(np.float32(scale)), g.constant(np.array(zero, dtype))
+        return g("qnn.dequantize", g("qnn.quantize", x, *parameters, dtype=dtype), *parameters)
+
+    def weights(self, *shape: int, per_channel: bool = True, zero: int = 0) -> Value:
+        array = GENERATOR.integers(-100, 100, shape).astype(np.int8)
+        count = shape[0] if per_channel else 1
+        scale = GENERATOR.uniform(0.002, 0.004, count).astype(np.float32)
+        zeros = np.full(count, zero, np.int8)
+        if not per_channel:
+            scale, zeros = scale.reshape(()), zeros.reshape(())
+        self.scale = scale
+        g = self.g
+        return g("qnn.dequantize", *map(g.constant, (array, scale, zeros)), axis=0)
+
+    def bias(self, units: int, scale: float) -> Value:
+        """In units of the data's scale times that of the last weights."""
+        whole = GENERATOR.integers(-3000, 3000, units).astype(np.int32)
+        factor = np.float32(scale) * self.scale
+        g = self.g
+        return g("qnn.dequantize", g.constant(whole), g.constant(factor), axis=0)
+
+
+def _names(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]
+
+
+def _agrees(model: Quantised, result: Value, scale: float, shape: tuple[int, ...] = ()) -> Graph:
+    """Natively within one step of what the reference gives, and almost everywhere the same."""
+    graph = model.g.build(result)
+    made = use_integers(graph)
+    shape = shape or tuple(int(dim) for dim in model.input.tensor.shape or ())
+    x = GENERATOR.standard_normal(shape).astype(np.float32)
+    (wanted,) = evaluate(graph, [x])
+    (found,) = graft.compile(graph, strict=True).run(None, {"x": x})
+    away = np.abs(np.asarray(found, np.float64) - wanted) / scale
+    assert away.max(initial=0) < 1.01
+    assert (away > 0.5).mean() < 0.01 if away.size else True
+    return made
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 117), ("int8", -9)])
+@pytest.mark.parametrize("channels", [3, 16, 24])
+def test_convolution(channels: int, dtype: str, zero: int, per_channel: bool) -> None:
+    model = Quantised(2, channels, 9, 11)
+    x = model.through(model.input, 0.02, zero, dtype)
+    weights = model.weights(16, channels, 3, 3, per_channel=per_channel)
+    y = model.g("nn.conv2d", x, weights, strides=(2, 1), padding=(1, 1, 0, 1))
+    y = model.g("nn.bias_add", y, model.bias(16, 0.02))
+    made = _agrees(model, model.through(model.g("nn.relu", y), 0.05, 0), 0.05)
+    assert "nn.conv2d" not in _names(made)
+    assert "nn.relu" not in _names(made)  # the limits of uint8 are enough
+    assert _names(made).count("nn.pad") == (channels == 3)
+
+
+@pytest.mark.parametrize("zero", [0, 30])
+def test_residual_block_is_two_kernels(zero: int) -> None:
+    """Depthwise, then pointwise with everything up to the next quantisation behind it."""
+    model = Quantised(1, 32, 7, 7)
+    g = model.g
+    x = model.through(model.input, 0.02, 100)
+    y = g("nn.conv2d", x, model.weights(32, 1, 3, 3), groups=32, padding=(1, 1, 1, 1))
+    y = model.through(g("clip", y, a_min=0.0, a_max=6.0), 6 / 255, 0)
+    y = g("nn.conv2d", y, model.weights(32, 32, 1, 1))
+    y = g("add", model.through(y, 0.03, 90), x)
+    graph = g.build(model.through(y, 0.04, zero))
+    fused = prepare(graph, host_target())
+    labels = [n.attrs.label for n in fused.nodes if n.op.name == "composite"]
+    assert sum("qnn.conv2d" in label for label in labels) == 2
+    assert not any("qnn.dequantize" in label for label in labels)
+    _agrees(model, graph.outputs[0], 0.04)
+
+
+def test_dense_layer_with_turned_weights() -> None:
+    model = Quantised(5, 64)
+    x = model.through(model.input, 0.02, 100)
+    g = model.g
+    array = GENERATOR.integers(-128, 127, (64, 33)).astype(np.int8)
+    scale = g.constant(np.float32(0.003))
+    turned = g("transpose", g("qnn.dequantize", g.constant(array), scale), axes=(1, 0))
+    made = _agrees(model, model.through(g("nn.dense", x, turned), 0.05, 128), 0.05)
+    assert "qnn.dense" in _names(made)
+    assert "nn.dense" not in _names(made)
+
+
+def test_pooling_moves_codes() -> None:
+    model = Quantised(1, 16, 9, 9)
+    x = model.through(model.input, 0.02, 100)
+    pooled = model.g("nn.max_pool2d", x, pool_size=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    made = _agrees(model, model.through(pooled, 0.02, 100), 0.02)
+    pools = [node for node in made.nodes if node.op.name == "nn.max_pool2d"]
+    assert str(pools[0].output.dtype) == "uint8"
+
+
+def test_mean_of_bytes() -> None:
+    model = Quantised(1, 16, 7, 5)
+    x = model.through(model.input, 0.02, 100)
+    mean = model.g("mean", x, axes=(2, 3), keepdims=True)
+    _agrees(model, model.through(mean, 0.005, 120), 0.005)
+
+
+def test_sizes_known_at_run_time() -> None:
+    model = Quantised(symbol("batch"), 12, symbol("height"), 8)
+    x = model.through(model.input, 0.02, 100)
+    y = model.g("nn.conv2d", x, model.weights(8, 12, 3, 3), padding=(1, 1, 1, 1))
+    _agrees(model, model.through(y, 0.05, 3), 0.05, (3, 12, 5, 8))
+
+
+def test_weights_that_need_more_than_8_bits_stay_floats() -> None:
+    model = Quantised(1, 16, 5, 5)
+    g = model.g
+    x = model.through(model.input, 0.02, 100)
+    stored = g.constant(GENERATOR.integers(0, 255, (8, 16, 1, 1)).astype(np.uint8))
+    zero = g.constant(np.array(20, np.uint8))
+    weights = g("qnn.dequantize", stored, g.constant(np.float32(0.003)), zero)
+    made = _agrees(model, model.through(g("nn.conv2d", x, weights), 0.05, 3), 0.05)
+    assert "nn.conv2d" in _names(made)
+
+
+def _exact(write: Callable[[Builder, Value], Value], shape: tuple[Any, ...], x: Array) -> None:
+    g = Builder()
+    graph = g.build(write(g, g.input("x", tensor(str(x.dtype), *shape))))
+    (found,) = graft.compile(graph, strict=True).run(None, {"x": x})
+    np.testing.assert_array_equal(found, evaluate(graph, [x])[0])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("rows", [4, symbol("n")])
+def test_zero_point_known_at_run_time(dtype: str, rows: Any) -> None:
+    weight = GENERATOR.integers(-128, 127, (9, 20)).astype(np.int16)
+
+    def write(g: Builder, x: Value) -> Value:
+        zero = g("max", x)
+        return g("qnn.dense", x, g.constant(weight), zero)
+
+    x = GENERATOR.integers(0, 100, (4, 20)).astype(dtype)
+    _exact(write, (rows, 20), x)
+
+
+@pytest.mark.parametrize("weights", [np.int8, np.int16])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_plain_integer_convolutions(rank: int, weights: Any) -> None:
+    kernel = GENERATOR.integers(-120, 120, (6, 5, *(3,) * rank)).astype(weights)
+
+    def write(g: Builder, x: Value) -> Value:
+        zero = g.constant(np.array(7, np.uint8))
+        padding = (1,) * (2 * rank)
+        return g(f"qnn.conv{rank}d", x, g.constant(kernel), zero, padding=padding)
+
+    shape = (2, 5, *(6,) * rank)
+    _exact(write, shape, GENERATOR.integers(0, 256, shape).astype(np.uint8))
