@@ -199,6 +199,24 @@ def test_what_has_no_native_code_is_listed() -> None:
     np.testing.assert_allclose(y, np.exp(numbers(2)), rtol=1e-6)
 
 
+def test_what_has_no_native_code_stands_between_stretches_of_any_size() -> None:
+    text = """
+        net (float[n] x, float[3,2,4] s, float[1,5,4] w, float[1,5,5] r)
+            => (float[n] y, float[1,2,5] t) {
+            a = Exp (x)
+            h, last = RNN <hidden_size = 5> (s, w, r)
+            t = Relu (last)
+            y = Neg (a)
+        }
+    """
+    pair = both(text)
+    weights = {"s": numbers(3, 2, 4), "w": numbers(1, 5, 4), "r": numbers(1, 5, 5)}
+    for count in (3, 0, 8):
+        agree(pair, x=numbers(count), **weights)
+    (reason,) = pair[0].placement.reasons.values()
+    assert "nn.rnn" in reason or "expression" in reason, reason
+
+
 def test_many_at_once_at_different_sizes() -> None:
     pair = both(PERCEPTRON)
     weights = {"w": numbers(12, 40), "b": numbers(40), "v": numbers(40, 7)}
