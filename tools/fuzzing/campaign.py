@@ -65,10 +65,8 @@ def _gist(verdict: Verdict) -> str:
 
 def work(seeds: Sequence[int], shrink: bool) -> None:
     """What a worker does: seeds in, one line for each stage and record on standard output."""
-    with tempfile.TemporaryDirectory() as folder:  # kernels of models that nobody asks for again
-        os.environ["GRAFT_CACHE_DIR"] = folder
-        for seed in seeds:
-            print(tried(seed, shrink, sys.stdout).line(), flush=True)
+    for seed in seeds:
+        print(tried(seed, shrink, sys.stdout).line(), flush=True)
 
 
 @dataclass
@@ -76,17 +74,21 @@ class _Worker:
     """A process at work on its seeds."""
 
     seeds: list[int]
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
+    said: bytes = b""  # a line that is not finished yet
     stage: str = ""
     since: float = 0.0
 
 
-def _started(seeds: list[int], shrink: bool) -> _Worker:
+def _started(seeds: list[int], shrink: bool, cache: str) -> _Worker:
     command = [sys.executable, str(TOOL), "--work", ",".join(map(str, seeds))]
     if not shrink:
         command.append("--no-reduction")
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"GRAFT_CACHE_DIR": cache},
     )
     return _Worker(seeds, process, since=time.monotonic())
 
@@ -104,10 +106,11 @@ def run(
     waiting = [seed for seed in seeds if seed not in done]
     workers: list[_Worker] = []
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as file:
+    # Nobody asks again for the kernels of these models, so they get a cache of their own.
+    with tempfile.TemporaryDirectory() as cache, log.open("a", encoding="utf-8") as file:
         while workers or (waiting and time.monotonic() < deadline):
             while waiting and len(workers) < jobs and time.monotonic() < deadline:
-                workers.append(_started(waiting[:SLICE], shrink))
+                workers.append(_started(waiting[:SLICE], shrink, cache))
                 del waiting[:SLICE]
             for worker in list(workers):
                 if _attended(worker, file, time.monotonic() > deadline):
@@ -120,10 +123,13 @@ def run(
 def _attended(worker: _Worker, log: IO[str], stop: bool) -> bool:
     """Take in what a worker says; true when it has ended, with what it has left to do in it."""
     assert worker.process.stdout is not None
-    ready, _, _ = select.select([worker.process.stdout], [], [], 0.2)
-    line = worker.process.stdout.readline() if ready else ""
-    if line:
-        _heard(worker, json.loads(line), log)
+    pipe = worker.process.stdout.fileno()
+    ready, _, _ = select.select([pipe], [], [], 0.2)
+    said = os.read(pipe, 1 << 16) if ready else b""
+    if said:
+        *lines, worker.said = (worker.said + said).split(b"\n")
+        for line in lines:
+            _heard(worker, json.loads(line), log)
     elif ready or time.monotonic() - worker.since > LONGEST:
         worker.process.kill()
         worker.process.wait()
