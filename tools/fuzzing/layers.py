@@ -123,8 +123,8 @@ def affine(s: Sketch, op: str) -> None:
     value = s.operand(("float32", "float64", "float16"), rank=2)
     transposed = s.draw.among((0, 1))
     axis = 0 if transposed else 1
-    if value.moves(axis):
-        return
+    if value.moves(axis) or not value.shape[axis]:
+        return  # of an empty product ONNX Runtime adds the bias without `beta`
     inner, columns, flipped = value.shape[axis], s.draw.extent(), s.draw.among((0, 1))
     weight = s.fresh(value.dtype, (columns, inner) if flipped else (inner, columns))
     rows = value.shape[1 - axis]

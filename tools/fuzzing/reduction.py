@@ -47,7 +47,7 @@ def reduction(s: Sketch, op: str) -> None:
 @emits("ArgMax", "ArgMin")
 def extreme_position(s: Sketch, op: str) -> None:
     value = s.operand(_WIDE, lambda one: one.exact and one.rank > 0)
-    if value.rank:
+    if value.rank and not any(0 in array.shape for array in value.arrays):  # nothing has no largest
         last = s.draw.among((None, 0, 1))
         keep = s.draw.among((None, 0, 1))
         s.add(
@@ -184,4 +184,7 @@ def distinct(s: Sketch, op: str) -> None:
 
 @emits("NonZero")
 def nonzero(s: Sketch, op: str) -> None:
-    s.add(op, [s.operand((*INTEGERS, "bool", "float32"), is_exact)], jumps=True)
+    # Of a scalar ONNX wants no row of positions, and ONNX Runtime gives one.
+    value = s.operand((*INTEGERS, "bool", "float32"), lambda one: one.exact and one.rank > 0)
+    if value.rank:
+        s.add(op, [value], jumps=True)

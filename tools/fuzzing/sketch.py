@@ -272,10 +272,10 @@ class Sketch:
     def _disturbed(self, array: Array) -> Array:
         if array.dtype.kind != "f" or not array.size:
             return array
-        generator = np.random.default_rng(array.size)
+        generator = np.random.default_rng(self.draw.between(0, 2**31))
         with np.errstate(all="ignore"):
             step = NOISE * float(np.finfo(array.dtype).eps) * largest(array)
-            moved = array + generator.uniform(-step, step, array.shape)
+            moved = array + step * generator.choice((-1.0, 1.0), array.shape)
             return np.asarray(moved).astype(array.dtype)
 
     def _is_useful(self, value: Value) -> bool:
