@@ -131,7 +131,8 @@ def loop(s: Sketch, op: str) -> None:
     still = _until(s, body, number)
     if after is None or still is None:
         return
-    extra = _result(body, lambda one: True) if s.draw.chance(0.5) else None
+    # Which extents what no turn made would have had is left open.
+    extra = _result(body, lambda one: True) if turns and s.draw.chance(0.5) else None
     outputs = [still, after, *([_once_more(body, extra)] if extra else [])]
     if None in outputs:
         return
