@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import IO
 
 from fuzzing.generate import Case, generate
-from fuzzing.judge import FINDINGS, Verdict, judge
-from fuzzing.reduce import reduced
+from fuzzing.judge import FINDINGS, PEER_DIFFERS, Verdict, judge
+from fuzzing.reduce import BUDGET, reduced
 from fuzzing.report import DIED, LATE, NOTHING, Record, case_text, read_log
 
 LONGEST = 120.0  # seconds for one model
+PEER_BUDGET = 5.0  # seconds for making a model small on which only the peer is wrong
 TOOL = Path(__file__).resolve().parent.parent / "fuzz.py"
 
 
 def tried(seed: int, shrink: bool, say: IO[str] | None = None) -> Record:
-    """Draw and judge the model of a seed; a finding is reduced."""
+    """Draw and judge the model of a seed; a finding is reduced, be it the peer's."""
 
     def stage(name: str) -> None:
         if say is not None:
@@ -41,7 +42,7 @@ def tried(seed: int, shrink: bool, say: IO[str] | None = None) -> Record:
         return Record(seed, NOTHING)
     verdict = judge(case, stage)
     text = ""
-    if verdict.kind in FINDINGS:
+    if verdict.kind in (*FINDINGS, PEER_DIFFERS):
         small, verdict = _small(case, verdict) if shrink else (case, verdict)
         text = case_text(small)
     return Record(seed, verdict.kind, verdict.detail[:2000], case.operators, text)
@@ -54,7 +55,7 @@ def _small(case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
         found = judge(other)
         return found.kind == verdict.kind and _gist(found) == _gist(verdict)
 
-    small = reduced(case, same)
+    small = reduced(case, same, PEER_BUDGET if verdict.kind == PEER_DIFFERS else BUDGET)
     return small, judge(small)
 
 
@@ -93,7 +94,7 @@ def _started(seeds: list[int], shrink: bool, cache: str) -> _Worker:
     return _Worker(seeds, process, since=time.monotonic())
 
 
-SLICE = 50  # seeds of one process, so that nothing piles up
+SLICE = 100  # seeds of one process, so that nothing piles up
 
 
 def run(
