@@ -118,6 +118,20 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     assert cache.usage().bytes <= 800
 
 
+def test_a_cache_with_room_is_not_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[KernelCache] = []
+    monkeypatch.setattr(KernelCache, "_evict", lambda self: looked.append(self))
+    cache = KernelCache(tmp_path, limit=256 * 1000)
+    cache.put("ab12", bytes(400))
+    cache.put("cd34", bytes(400))
+    cache.put("ab56", bytes(400))
+    assert not looked
+    cache.put("ab78", bytes(400))
+    assert looked == [cache]
+
+
 def test_what_a_crashed_process_left_goes(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path)
     cache.put("ab12", b"code")
@@ -125,7 +139,7 @@ def test_what_a_crashed_process_left_goes(tmp_path: Path) -> None:
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
-    cache.put("cd34", b"code")
+    cache.put("ab34", b"code")
     assert not old.exists()
     assert new.exists()  # somebody may be writing it
     assert cache.usage().entries == 2

@@ -43,6 +43,7 @@ MEANING: dict[str, Callable[..., Array]] = {
     "erf": _erf,
     "sin": np.sin,
     "cos": np.cos,
+    "atan": np.arctan,
     "pow": np.power,
 }
 

@@ -51,6 +51,16 @@ def _swish_behind_conv(g: Builder, x: Value) -> Value:
     return g("multiply", y, g("sigmoid", y))
 
 
+def _chain(g: Builder, x: Value) -> Value:
+    for _ in range(20):
+        x = g("nn.leaky_relu", x, alpha=0.5)
+    return x
+
+
+def _angles(g: Builder, x: Value) -> Value:
+    return g("asinh", g("asinh", g("asinh", x)))
+
+
 def _escaping(g: Builder, x: Value) -> tuple[Value, Value]:
     y = g("exp", x)
     return g("negative", g("abs", y)), y
@@ -227,3 +237,12 @@ def test_what_is_needed_at_many_places_is_computed_once() -> None:
     graph = run_pass(group_fusion, graph_of(lambda g, x: _crossed(g, x, 6), X))
     sizes = [len(label.split("+")) for label in groups(graph)]
     assert sizes == [10, 10, 10]  # two turns each, or nine places would be needed
+
+
+def test_formulas_that_grow_with_every_operator_are_cut() -> None:
+    graph = run_pass(group_fusion, graph_of(_chain, X))
+    sizes = [len(label.split("+")) for label in groups(graph)]
+    assert sum(sizes) == 20
+    assert sizes[1:] == [6] * 3  # each mentions its operand three times, and 3**6 is too often
+    graph = run_pass(group_fusion, graph_of(_angles, X))
+    assert groups(graph) == ["asinh", "asinh+asinh"]

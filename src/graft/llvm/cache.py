@@ -12,7 +12,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
@@ -30,6 +30,7 @@ DEFAULT_LIMIT = 512 * 1024 * 1024
 _SUFFIX = ".o"
 _TEMPORARY = ".partial"
 _DIGEST_BYTES = 32
+_SHELVES = 256  # folders, named by the first two digits of the keys in them
 _ABANDONED_SECONDS = 3600  # after which nobody still writes a file
 # After eviction this much of the limit is in use, so that not every entry evicts another.
 _KEPT_TENTHS = 8
@@ -156,7 +157,7 @@ class KernelCache:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        self._evict()
+        self._tidy(path.parent)
 
     def usage(self) -> Usage:
         """How many entries there are, and how large they are together."""
@@ -175,15 +176,21 @@ class KernelCache:
 
     def _files(self, suffix: str) -> Iterator[tuple[float, int, Path]]:
         """Time of last use, size and path of each file; some may vanish meanwhile."""
-        for path in (self.folder / "kernels").glob(f"*/*{suffix}"):
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                yield status.st_mtime, status.st_size, path
+        return _statuses((self.folder / "kernels").glob(f"*/*{suffix}"))
 
-    def _evict(self) -> None:
-        for written, _, path in self._files(_TEMPORARY):
+    def _tidy(self, shelf: Path) -> None:
+        """Make room where it is needed; what is needed, one shelf tells.
+
+        Entries spread evenly over the shelves, so that looking through all of them, which may take
+        longer than compiling, waits until one holds more than its share."""
+        for written, _, path in _statuses(shelf.glob(f"*{_TEMPORARY}")):
             if written < time.time() - _ABANDONED_SECONDS:
                 path.unlink(missing_ok=True)
+        sizes = (size for _, size, _ in _statuses(shelf.glob(f"*{_SUFFIX}")))
+        if sum(sizes) * _SHELVES > self.limit:
+            self._evict()
+
+    def _evict(self) -> None:
         files = sorted(self._files(_SUFFIX))
         total = sum(size for _, size, _ in files)
         if total <= self.limit:
@@ -193,6 +200,13 @@ class KernelCache:
             total -= size
             if total <= self.limit * _KEPT_TENTHS // 10:
                 return
+
+
+def _statuses(paths: Iterable[Path]) -> Iterator[tuple[float, int, Path]]:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            yield status.st_mtime, status.st_size, path
 
 
 def default_cache() -> KernelCache:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import inf, nan, sqrt
 
 from graft.llvm.angles import cosine, sine
+from graft.llvm.arctangent import arctangent
 from graft.llvm.exponential import FRACTION_BITS, INTEGER, LOG2, exponential
 from graft.llvm.number import Number
 from graft.llvm.power import power
@@ -208,6 +209,7 @@ KERNELS = {
     "erf": MathKernel(error_function, 1.5, 1.5),
     "sin": MathKernel(sine, 0.51, 0.9),
     "cos": MathKernel(cosine, 0.51, 0.9),
+    "atan": MathKernel(arctangent, 0.51, 4.5),
     "pow": MathKernel(power, 0.51, 1.3),
 }
 

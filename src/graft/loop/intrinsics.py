@@ -74,6 +74,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "sigmoid": Intrinsic(1, lambda x: x.dtype.type(1) / (x.dtype.type(1) + np.exp(-x))),
     "sin": Intrinsic(1, np.sin),
     "cos": Intrinsic(1, np.cos),
+    "atan": Intrinsic(1, np.arctan),
     "pow": Intrinsic(2, np.power, integers=True),  # exponents of integers are not negative
     "fma": Intrinsic(3, _fma),
     "floor": Intrinsic(1, np.floor),

@@ -9,6 +9,7 @@ floats to float32 and rounds what comes out, as the reference does.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ from graft.loop.build import (
     minimum,
     select,
 )
-from graft.loop.ir import BinaryKind, CompareKind
+from graft.loop.ir import BinaryKind, CompareKind, Expr, Var
+from graft.loop.traverse import children
 from graft.ops.scalar_functions import FUNCTIONS, floor_remainder, remainder
 
 Scalar = Callable[..., Term]
@@ -207,5 +209,36 @@ def has_scalar(node: Node) -> bool:
     return node.op.name in SCALARS and (node.op.name != "clip" or len(node.inputs) == 1)
 
 
+def repetitions(node: Node) -> int:
+    """How often a node's formula, written out, has the operand that it has most often.
+
+    What has no formula of numbers that processors know has it once."""
+    operands = [None if v is None else v.tensor.dtype for v in node.inputs if has_scalar(node)]
+    if not operands or any(dtype in _UNUSUAL for dtype in operands):
+        return 1
+    terms = [
+        None if dtype is None else Term(Var(f"x{position}", dtype))
+        for position, dtype in enumerate(operands)
+    ]
+    expr = formula(node.op.name, node.attrs, terms, node.output.tensor.dtype).expr
+    return max(1, *_occurrences(expr, {}).values())
+
+
+def _occurrences(expr: Expr, known: dict[int, Counter[str]]) -> Counter[str]:
+    """How often each variable occurs; formulas share terms, which are looked at once."""
+    if isinstance(expr, Var):
+        return Counter((expr.name,))
+    if id(expr) not in known:
+        total: Counter[str] = Counter()
+        for child in children(expr):
+            total.update(_occurrences(child, known))
+        known[id(expr)] = total
+    return known[id(expr)]
+
+
+# Dtypes that formulas do not take.
+_UNUSUAL = frozenset(
+    dtype for dtype in DType if dtype.is_complex or dtype is DType.STRING or dtype.bits < 8
+) - {DType.BOOL}
 # Dtypes for which the table's formulas are what the operators mean.
 SCALAR_DTYPES = frozenset({DType.FLOAT32, DType.FLOAT64})

@@ -18,8 +18,6 @@ Function = Callable[[Term], Term]
 
 # sinh(x) / x as a polynomial in x squared, for arguments up to one half.
 _SINH = [1 / math.factorial(2 * power + 1) for power in range(8)]
-# atan(x) / x as a polynomial in x squared, for arguments up to tan(pi / 16).
-_ATAN = [(-1) ** power / (2 * power + 1) for power in range(12)]
 
 
 def in_double(function: Function) -> Function:
@@ -76,32 +74,19 @@ def _atanh(x: Term) -> Term:
     return call("copysign", _log_of_one_plus(size * 2.0 / (1.0 - size)) * 0.5, x)
 
 
-def _half_angle(x: Term) -> Term:
-    return x / (call("sqrt", x * x + 1.0) + 1.0)
-
-
-def _atan(x: Term) -> Term:
-    """Small angles by a polynomial: the argument is inverted and its angle halved twice."""
-    size = call("abs", x)
-    is_large = size > 1.0
-    quarter = _half_angle(_half_angle(select(is_large, 1.0 / size, size)))
-    angle = quarter * _polynomial(_ATAN, quarter * quarter) * 4.0
-    return call("copysign", select(is_large, math.pi / 2 - angle, angle), x)
-
-
 def _asin(x: Term) -> Term:
-    return _atan(x / call("sqrt", (1.0 - x) * (x + 1.0)))
+    return call("atan", x / call("sqrt", (1.0 - x) * (x + 1.0)))
 
 
 def _acos(x: Term) -> Term:
-    return _atan(call("sqrt", (1.0 - x) / (x + 1.0))) * 2.0
+    return call("atan", call("sqrt", (1.0 - x) / (x + 1.0))) * 2.0
 
 
 FUNCTIONS: dict[str, Function] = {
     "tan": in_double(lambda x: call("sin", x) / call("cos", x)),
     "asin": in_double(_asin),
     "acos": in_double(_acos),
-    "atan": in_double(_atan),
+    "atan": in_double(lambda x: call("atan", x)),
     "sinh": in_double(_sinh),
     "cosh": in_double(_cosh),
     "asinh": in_double(_asinh),

@@ -18,11 +18,15 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.nested import change_nested
 from graft.ir.op import Kind, get_op
 from graft.ir.types import TensorType, dims_of
+from graft.ops.scalar import repetitions
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
 # How many elements of a node inside a group may be needed for one of the result.
 _MOST_PLACES = 4
+# How often a node's formula may be written out for one element. Formulas mention their operands
+# several times, so in a chain of them this grows with a power of its length.
+_MOST_COPIES = 256
 
 
 @dataclass(eq=False)
@@ -33,6 +37,7 @@ class _Group:
     moves: bool = False  # has data movement in it, so no anchor can join
     # Per node, the places where an element of the result needs it: a path of movements each.
     places: dict[Node, frozenset[object]] = field(default_factory=dict)
+    copies: dict[Node, int] = field(default_factory=dict)
 
     def needed(self, node: Node, readers: list[Node]) -> frozenset[object]:
         """The places where members that read a node need it."""
@@ -83,14 +88,20 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             and not (node in epilogues and (group.moves or group.heavy))
         )
         places = group.needed(node, readers) if joins and group is not None else frozenset({node})
-        if not joins or group is None or len(places) > _MOST_PLACES:
-            group, places = _Group(node), frozenset[object]({node})
-        group.places[node] = places
+        copies = _copies(group, readers) if joins and group is not None else 1
+        if not joins or group is None or len(places) > _MOST_PLACES or copies > _MOST_COPIES:
+            group, places, copies = _Group(node), frozenset[object]({node}), 1
+        group.places[node], group.copies[node] = places, copies
         group.nodes.append(node)
         group.heavy |= node.op.kind in _HEAVY
         group.moves |= node.op.kind is Kind.INJECTIVE
         group_of[node] = group
     return group_of
+
+
+def _copies(group: _Group, readers: list[Node]) -> int:
+    """How often a node's formula would be written out by the members that read it."""
+    return sum(group.copies[reader] * repetitions(reader) for reader in readers)
 
 
 def _epilogues(graph: Graph) -> set[Node]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import Dim, bare_symbol, evaluate_dim, substitute
+from graft.base.dims import Dim, bare_symbol, substitute
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, GraftError, UserError
 from graft.runtime.engine import Engine
@@ -111,12 +111,15 @@ class FlowExecutor:
         return values, symbols
 
     def no_pieces(self, inputs: Sequence[Data], around: Symbols, output: int, axis: int) -> Array:
-        """What stacking an output's pieces gives when there are none."""
+        """What stacking an output's pieces gives when there are none.
+
+        An extent that only a turn would have told is zero, as the evaluator has it."""
         kind = self._flow.kinds[self._flow.outputs[output]]
         _, symbols = self.accept(inputs, around)
         if kind.dtype is None or kind.shape is None:
             raise EvaluationError(f"no turn tells what '{kind.name}' is")
-        shape = [evaluate_dim(dim, symbols) for dim in kind.shape]
+        extents = (substitute(dim, symbols) for dim in kind.shape)
+        shape = [extent if isinstance(extent, int) else 0 for extent in extents]
         shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
         return np.empty(shape, kind.dtype.numpy)
 

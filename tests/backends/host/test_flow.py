@@ -175,6 +175,30 @@ SCAN = """
 """
 
 
+def test_a_loop_without_turns_around_one_that_decides_a_size() -> None:
+    text = """
+        net (float[2] x, int64 n) => (float[2] y, float[turns, inner, 2] z) {
+            y, z = Loop (n, "", x) <body = outer (int64 i, bool c, float[2] s)
+                    => (bool more, float[2] after, float[inner, 2] kept) {
+                k = Constant <value_int = 3> ()
+                after, kept = Loop (k, "", s) <body = inner (int64 j, bool d, float[2] p)
+                        => (bool still, float[2] turned, float[2] size) {
+                    limit = Constant <value_int = 1> ()
+                    still = Less (j, limit)
+                    turned = Neg (p)
+                    size = Abs (p)
+                }>
+                many = Constant <value_int = 100> ()
+                more = Less (i, many)
+            }>
+        }
+    """
+    pair = both(text)
+    for turns, shape in ((2, (2, 2, 2)), (0, (0, 0, 2))):
+        _, z = agree(pair, x=numbers(2), n=np.array(turns))
+        assert z.shape == shape
+
+
 def test_scans_run_natively_in_both_directions() -> None:
     pair = both(SCAN)
     assert pair[0].placement.reasons == {}
@@ -197,6 +221,24 @@ def test_what_has_no_native_code_is_listed() -> None:
     text_out, y = host.run(None, {"x": numbers(2), "s": words})
     assert list(text_out) == ["aa", "bb"]
     np.testing.assert_allclose(y, np.exp(numbers(2)), rtol=1e-6)
+
+
+def test_what_has_no_native_code_stands_between_stretches_of_any_size() -> None:
+    text = """
+        net (float[n] x, float[3,2,4] s, float[1,5,4] w, float[1,5,5] r)
+            => (float[n] y, float[1,2,5] t) {
+            a = Exp (x)
+            h, last = RNN <hidden_size = 5> (s, w, r)
+            t = Relu (last)
+            y = Neg (a)
+        }
+    """
+    pair = both(text)
+    weights = {"s": numbers(3, 2, 4), "w": numbers(1, 5, 4), "r": numbers(1, 5, 5)}
+    for count in (3, 0, 8):
+        agree(pair, x=numbers(count), **weights)
+    (reason,) = pair[0].placement.reasons.values()
+    assert "nn.rnn" in reason or "expression" in reason, reason
 
 
 def test_many_at_once_at_different_sizes() -> None:

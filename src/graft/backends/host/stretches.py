@@ -11,7 +11,7 @@ from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import prepare
 from graft.backends.host.program import HostProgram, build_program
 from graft.backends.host.shaped import build_shaped
-from graft.backends.host.templates import why_not_symbolic
+from graft.backends.host.templates import why_not_static, why_not_symbolic
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
@@ -41,8 +41,10 @@ class Stretches:
             return "its sizes are known only when it runs"
         values = (*node.args, *node.outputs)
         reason = next((reason for value in values if (reason := why_not_tensor(value))), "")
-        if reason or is_static_node(node) or is_view(node):
+        if reason or is_view(node) or node.op.name in ("constant", "region"):
             return reason
+        if is_static_node(node):
+            return why_not_static(node, self.target)
         return why_not_symbolic(node, self.target)
 
     def runner(self, node: Node) -> Runner | None:

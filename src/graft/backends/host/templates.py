@@ -99,6 +99,17 @@ def why_not_symbolic(node: Node, target: Target) -> str:
     return unexpressed(node, target) if made is None else ""
 
 
+def why_not_static(node: Node, target: Target) -> str:
+    """Why a node with known sizes has no kernel; empty where it has.
+
+    A stretch may mix known sizes with others, and has no place for the evaluator then."""
+    if not why_not_symbolic(node, target):
+        return ""
+    stores = {value: row_major(value) for value in (*node.args, *node.outputs)}
+    made = kernel_for(group_of(node, {}), stores, target)
+    return made.reason if isinstance(made, Refusal) else ""
+
+
 def _is_static(group: Group) -> bool:
     """Whether all extents that the group has to do with are numbers."""
     types = (value.type for node in group.nodes for value in (*node.args, *node.outputs))

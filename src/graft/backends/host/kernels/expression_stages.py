@@ -31,7 +31,9 @@ from graft.loop.tensor import Reduce, Tensor
 from graft.loop.traverse import variables, walk_expr
 
 # Functions that cost many times a multiplication.
-_COSTLY = frozenset(("exp", "log", "pow", "erf", "tanh", "sigmoid", "sin", "cos", "sqrt", "rsqrt"))
+_COSTLY = frozenset(
+    ("exp", "log", "pow", "erf", "tanh", "sigmoid", "sin", "cos", "atan", "sqrt", "rsqrt")
+)
 # An expression that would become larger than this by being written out at every use is not.
 MOST_INLINED = 160
 # How far apart neighbouring lanes may be read without gathering them one by one.
