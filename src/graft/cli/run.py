@@ -34,6 +34,7 @@ from graft.cli.status import status
 from graft.cli.usage import UsageError, positive
 from graft.ir.types import TensorType
 from graft.runtime.artifact import SUFFIX
+from graft.runtime.session import Session
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
@@ -149,7 +150,7 @@ def _is_compiled(path: Path) -> bool:
 def _run(options: argparse.Namespace) -> Outcome:
     runnable = _runnable(options)
     session = runnable.session
-    if options.profile and session is None:
+    if options.profile and not isinstance(session, Session):
         raise UserError(
             "profiling wants one native program, which this model is not",
             hint=runnable.why_not_native,
@@ -161,7 +162,7 @@ def _run(options: argparse.Namespace) -> Outcome:
         results = runnable.run(feeds)
     seconds = time.perf_counter() - ready
     profile = None
-    if options.profile and session is not None:
+    if options.profile and isinstance(session, Session):
         with status(f"profiling {options.model.name}"):
             profile = measured(session, feeds)
     outputs = list(zip(runnable.output_names, results, strict=True))

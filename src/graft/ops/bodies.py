@@ -11,15 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import (
-    UNKNOWN,
-    AnyDim,
-    bare_symbol,
-    provably_different,
-    substitute,
-    symbol,
-    symbols_of,
-)
+from graft.base.dim_questions import provably_different
+from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, substitute, symbol, symbols_of
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError, TypeRuleError
 from graft.ir.attrs import bind_attrs

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.dim_questions import provably_different
 from graft.base.dims import UNKNOWN, AnyDim, Dim, ceildiv, dim_max
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
@@ -82,7 +83,7 @@ def shape_operand(shape: Dims | None, operand: TensorType | None) -> tuple[AnyDi
 
 
 def _full_type(attrs: FullAttrs, fill: TensorType, shape: TensorType | None) -> TensorType:
-    require(fill.size == 1 or not isinstance(fill.size, int), "the fill value is not one element")
+    require(not provably_different(fill.size, 1), "the fill value is not one element")
     return TensorType(fill.dtype, shape_operand(attrs.shape, shape))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from graft.runtime.flow import (
     Flow,
     FlowStep,
     Kind,
+    Offload,
     Reading,
     Repetition,
     Stretch,
@@ -33,6 +34,7 @@ from graft.runtime.flow import (
 )
 from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
 from graft.runtime.program import Program, TensorSpec
+from graft.runtime.regions import deliver
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
 
@@ -41,20 +43,17 @@ Symbols = dict[str, int]
 # Runs on operands, and on the symbols that are known by then.
 Evaluator = Callable[[Sequence[Data], Mapping[str, int]], Sequence[Data]]
 
-Check = Callable[[Mapping[str, int]], None]
-
 # Sizes that a stretch stays bound to.
 REMEMBERED = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Supplied:
-    """The Python functions that a flow names: of steps within programs, of nodes on the evaluator,
-    and what refuses sizes that contradict each other before a stretch runs at them."""
+    """The Python functions that a flow names: of regions and of steps within programs, and of nodes
+    on the evaluator."""
 
     functions: Mapping[str, Runner]
-    evaluators: Mapping[str, Evaluator]
-    checks: Mapping[str, Check]
+    evaluators: Mapping[str, Evaluator] = field(default_factory=dict)
 
 
 class FlowExecutor:
@@ -85,6 +84,9 @@ class FlowExecutor:
                 return lambda values, symbols: bound([values[n] for n in step.inputs], symbols)
             case Evaluation():
                 return _evaluation(step, self._supplied.evaluators[step.function])
+            case Offload():
+                kinds = [self._flow.kinds[number] for number in step.outputs]
+                return partial(_offload, step, kinds, _supplied(step, self._supplied.functions))
             case Reading():
                 return partial(_read, step)
             case Trimming():
@@ -146,6 +148,28 @@ def _evaluation(
     return run
 
 
+def _supplied(step: Offload, functions: Mapping[str, Runner]) -> Runner:
+    if step.function not in functions:
+        raise UserError(f"the region '{step.function}' is not given", step.place)
+    return functions[step.function]
+
+
+def _offload(
+    step: Offload, kinds: Sequence[Kind], function: Runner, values: list[Data], symbols: Symbols
+) -> Sequence[Data]:
+    homes = []
+    for kind in kinds:
+        assert kind.dtype is not None
+        shape = tuple(evaluate_dim(dim, symbols) for dim in kind.shape or ())
+        homes.append(aligned_empty(shape, kind.dtype.numpy))
+    deliver(
+        function([np.ascontiguousarray(values[n]) for n in step.inputs], homes),
+        homes,
+        step.function,
+    )
+    return homes
+
+
 def _read(step: Reading, values: list[Data], symbols: Symbols) -> Sequence[Data]:
     number = int(values[step.value].item())
     if symbols.setdefault(step.symbol, number) != number:
@@ -158,7 +182,6 @@ class _Bound:
 
     def __init__(self, step: Stretch, engine: Engine, supplied: Supplied) -> None:
         self._program, self._engine, self._functions = step.program, engine, supplied.functions
-        self._check = supplied.checks[step.check] if step.check else None
         self._executors: OrderedDict[tuple[int, ...], tuple[Program, Executor]] = OrderedDict()
 
     def __call__(self, inputs: Sequence[Array], symbols: Symbols) -> list[Array]:
@@ -174,8 +197,6 @@ class _Bound:
         key = tuple([symbols[name] for name in names])
         found = remembered.get(key)
         if found is None:
-            if self._check is not None:
-                self._check(symbols)
             plain = program.bind(symbols) if isinstance(program, ShapedProgram) else program
             found = plain, Executor(plain, self._engine, self._functions)
             remembered[key] = found
