@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
 from graft.base.dim_questions import provably_below
 from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Dims, Ints
-from graft.ir.memory import check_extents
 from graft.ir.op import Kind, Work, define, elementwise_work, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.conv import ConvAttrs, check_groups

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
 from graft.base.dim_questions import provably_different
 from graft.base.dims import UNKNOWN, AnyDim, Dim, ceildiv, dim_max
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.literal import Literal
-from graft.ir.memory import check_extents
 from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import TensorType, Type
 from graft.ops.rules import require, symbolic_by, unknown_shape

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
 from graft.base.dim_questions import provably_below, provably_different
 from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
-from graft.ir.memory import check_extents
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import TensorType
 from graft.ops.rules import (

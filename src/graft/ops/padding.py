@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
 from graft.base.dim_questions import provably_below, provably_different, provably_no_multiple
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints, Number
-from graft.ir.memory import check_extents
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import Shape, TensorType
 from graft.ops.movement import given, length_of

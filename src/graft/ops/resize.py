@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
 from graft.base.dim_questions import provably_below, provably_different
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims, Floats, Ints
-from graft.ir.memory import check_extents
 from graft.ir.op import Work, define, movement_work, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.rules import normalize_axes, require, unknown_shape

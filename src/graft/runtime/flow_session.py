@@ -18,6 +18,7 @@ from graft.runtime.artifact import Artifact
 from graft.runtime.engine import Engine
 from graft.runtime.flow import Kind
 from graft.runtime.flow_executor import Data, FlowExecutor, Supplied
+from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.session import (
     Argument,
@@ -70,9 +71,13 @@ class FlowSession:
         homes = outputs or {}
         chosen(list(homes), self.program.output_names)
         check_homes(homes)
-        results = self.executor(self._fed(feeds), {})
+        results = self.executor(self._fed(feeds))
         results = deliver_home(self.program.output_names, results, homes)
         return results if names is None else [results[position] for position in wanted]
+
+    def profile(self, feeds: Mapping[str, Any]) -> FlowProfile:
+        """Run once and measure every step."""
+        return self.executor.profile(self._fed(feeds))
 
     def _fed(self, feeds: Mapping[str, Any]) -> list[Data]:
         inputs = self.program.inputs

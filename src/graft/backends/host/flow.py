@@ -20,7 +20,7 @@ from graft.base.dtypes import DType
 from graft.base.errors import EvaluationError, GraftError, Place
 from graft.byoc.region import borders, region_graph
 from graft.ir.attrs import bind_attrs
-from graft.ir.evaluate import run_op
+from graft.ir.evaluate import refuse_absurd_sizes, run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.runtime.flow import (
@@ -242,6 +242,7 @@ def _evaluator(node: Node) -> Evaluator:
 
     def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
         try:
+            refuse_absurd_sizes(node, symbols)
             with np.errstate(all="ignore"):
                 return run_op(node.op, bind_attrs(node.attrs, symbols), operands)
         except GraftError:

@@ -69,4 +69,4 @@ class FlowExecutable:
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
     ) -> list[Data]:
         """Run; the caller copies results to where they are wanted."""
-        return self.session.executor(inputs, {})
+        return self.session.executor(inputs)
