@@ -116,7 +116,7 @@ def compile(
     contenders = _contenders(graph, accelerators, host, asked)
     winner = _fastest(graph, contenders, asked)
     program: Program = winner.built
-    if isinstance(winner.built, HostExecutable) and winner.linked.compiled:
+    if winner.linked.compiled:
         program = GraftedProgram(winner.built, winner.linked.compiled, host, asked.policy)
     return _module(graph, program, strict, winner.linked, winner.plan)
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
-
-import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
@@ -20,6 +18,7 @@ from graft.byoc.trust import Demotion
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.runtime.flow_session import deliver_home
 from graft.runtime.regions import Incident, Region
 from graft.runtime.session import as_array, check_homes
 
@@ -184,17 +183,7 @@ class Module:
             if name in homes:
                 _check_type("output", name, value.type, homes[name])
         results = self.program(inputs, homes)
-        given = [homes.get(name) for name in names]
-        # A result that lies where another one goes has to be saved before anything is written.
-        kept = [
-            result if result is home else _apart(result, homes.values())
-            for result, home in zip(results, given, strict=True)
-        ]
-        for position, home in enumerate(given):
-            if home is not None and kept[position] is not home:
-                _store(names[position], kept[position], home)
-                kept[position] = home
-        return kept
+        return deliver_home(names, results, homes)
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         known = list(self.signature.output_names)
@@ -247,23 +236,6 @@ def _check_type(kind: str, name: str, wanted: Type, array: Array) -> None:
         raise UserError(f"the {kind} '{name}' wants {wanted}, not {actual}", hint=hint)
     if not _fits(wanted, actual):
         raise UserError(f"the {kind} '{name}' wants {wanted}, not {actual}")
-
-
-def _apart(result: Data, homes: Iterable[Array]) -> Data:
-    """The result, copied if it shares memory with one of the arrays."""
-    if isinstance(result, np.ndarray) and any(np.may_share_memory(result, one) for one in homes):
-        return result.copy()
-    return result
-
-
-def _store(name: str, result: Data, home: Array) -> None:
-    array = np.asarray(result)
-    if array.shape != home.shape:
-        shapes = [f"[{', '.join(map(str, one.shape))}]" for one in (array, home)]
-        raise UserError(
-            f"the output '{name}' came out as {shapes[0]}, and its array is {shapes[1]}"
-        )
-    home[...] = array
 
 
 def _fits(wanted: TensorType, actual: TensorType) -> bool:

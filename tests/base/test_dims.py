@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from graft.base.dim_questions import provably_different, provably_equal
 from graft.base.dims import (
     LARGEST_SIZE,
     UNKNOWN,
@@ -27,8 +28,6 @@ from graft.base.dims import (
     evaluate_dim,
     parse_dim,
     product,
-    provably_different,
-    provably_equal,
     substitute,
     symbol,
     symbols_of,

@@ -66,19 +66,33 @@ def test_text_about_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "fold_constants" in captured.err
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [(TWO_INPUTS, "the sizes or steps of this model depend on"), (MIXED, "1 nodes run on the")],
-)
-def test_what_a_file_cannot_hold(
-    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_file_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "model.graft"
-    assert main(["compile", saved(tmp_path, text), "-o", str(file)]) == 1
+    assert main(["compile", saved(tmp_path, MIXED), "-o", str(file)]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert message in captured.err
+    assert "1 nodes run on the" in captured.err
     assert not file.exists()
+
+
+def test_models_of_any_size_go_into_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, file = saved(tmp_path, TWO_INPUTS), tmp_path / "model.graft"
+    assert main(["compile", path, "-o", str(file)]) == 0
+    assert "  arena      as large as the inputs make it\n" in capsys.readouterr().out
+    assert main(["compile", path, "-o", str(file), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["kernels"] == facts["kernel_calls"] > 0
+    assert facts["arena_bytes"] is None
+    runs = []
+    for one in (path, str(file)):
+        assert main(["run", one, "--dim", "batch=3", "--dim", "width=5", "--json"]) == 0
+        runs.append(json.loads(capsys.readouterr().out))
+    assert runs[0]["outputs"] == runs[1]["outputs"]
+    assert runs[0]["python_steps"] == runs[1]["python_steps"] > 0
+    assert main(["run", str(file), "--dim", "depth=5"]) == 1
+    assert "dynamic dims: batch, width" in capsys.readouterr().err
 
 
 def test_another_suffix_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

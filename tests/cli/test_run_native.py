@@ -180,7 +180,57 @@ def check_trace(trace: Json, native: int) -> None:
     assert any(one["tid"] == 1 for one in spans)
 
 
-def test_dynamic_models_have_no_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = refused(capsys, saved(tmp_path, TWO_INPUTS), "--profile")
-    assert "profiling wants one native program, which this model is not" in text
-    assert "hint: its sizes or steps depend on its inputs" in text
+LOOPING = """
+    net (int64 turns, float[n, 8] x) => (float[n, 8] y) {
+        always = Constant <value = bool {1}> ()
+        [again] y = Loop (turns, always, x) <
+            body = one (int64 i, bool c, float[n, 8] v) => (bool same, float[n, 8] w) {
+                same = Identity (c)
+                [wave] s = Sin (v)
+                [root] w = Softmax <axis = -1> (s)
+            }
+        >
+    }
+"""
+
+
+def test_flows_have_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kernels with their turns, decisions with what Python takes, and both in the trace."""
+    path, file, trace = saved(tmp_path, LOOPING), tmp_path / "m.graft", tmp_path / "trace.json"
+    turns = tmp_path / "turns.npy"
+    np.save(turns, np.array(5))
+    assert main(["compile", path, "-o", str(file)]) == 0
+    capsys.readouterr()
+    for model in (path, str(file)):
+        options = ["--profile", "--trace", str(trace), "--threads", "2", "--dim", "n=3", "--json"]
+        assert main(["run", model, "--input", f"turns={turns}", *options]) == 0
+        profile = json.loads(capsys.readouterr().out)["profile"]
+        steps = {(one["label"], one["node"]): one for one in profile["steps"]}
+        assert steps["loop", "again"]["turns"] == 1
+        native = [one for one in profile["steps"] if one["native"]]
+        assert {one["node"] for one in native} >= {"again/body/root"}
+        assert {one["turns"] for one in native} == {5}
+        stretches = [one for one in profile["steps"] if one["label"].startswith("around ")]
+        assert [one["turns"] for one in stretches] == [5]
+        assert profile["native_steps"] == len(native)
+        assert (
+            0 < profile["python_seconds"] < profile["step_seconds"] <= profile["total_seconds"] * 2
+        )
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+        names = [one["args"]["name"] for one in events if one["ph"] == "M"]
+        assert names == ["thread 0", "thread 1", "stretches and decisions"]
+        (loop,) = [one for one in events if one["name"] == "loop"]
+        inside = [one for one in events if one["ph"] == "X" and one is not loop]
+        assert all(loop["ts"] <= one["ts"] for one in inside)
+        assert sum(one["name"].startswith("around ") for one in inside) == 5
+
+
+def test_profiles_of_flows_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", saved(tmp_path, TWO_INPUTS), "--profile", "--threads", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("Profile")
+    assert lines[start + 1].split()[:6] == ["kernel", "or", "step", "ONNX", "node", "turns"]
+    assert any(line.strip().startswith("around ") for line in lines[start:])
+    text = " ".join(lines[start:])
+    assert f"1 stretch or decision, 1 thread; medians of {RUNS} runs" in text
+    assert "µs in Python around them" in text

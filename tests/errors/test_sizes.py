@@ -163,7 +163,7 @@ def test_loops_that_stack_without_end() -> None:
     column = [value("x", FLOAT, [1 << 20]), value("c", BOOL, [])]
     endless = import_model(model(it("Loop", ["", "c"], body=made), column))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graft.ir.memory.MOST_BYTES", 100 << 20)
+        patch.setattr("graft.base.capacity.MOST_BYTES", 100 << 20)
         with pytest.raises(EvaluationError, match="after 25 turns loop would stack results of"):
             evaluate(endless, [np.zeros(1 << 20, np.float32), np.array(True)])
 

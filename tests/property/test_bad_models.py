@@ -115,7 +115,7 @@ def tight_limits() -> Iterator[None]:
 
     real = control.run_graph
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graft.ir.memory.MOST_BYTES", MOST_BYTES)
+        patch.setattr("graft.base.capacity.MOST_BYTES", MOST_BYTES)
         patch.setattr(control, "run_graph", run_graph)
         yield
 

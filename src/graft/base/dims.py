@@ -8,8 +8,8 @@ An `Expr` is a sum of terms, each an integer times a product of atoms; an atom i
 of floordiv, mod, min, max or broadcast that could not be simplified. Two conventions make the
 simplifications sound: a symbol stands for an integer >= 0, and what has no meaning for some
 binding (a division by zero, a broadcast of 3 with 4) may simplify to anything for that binding;
-so `n*m//n` is `m`. Ordering is undecidable and therefore refused; `provably_different`, `dim_min`
-and `dim_max` serve instead.
+so `n*m//n` is `m`. Ordering is undecidable and therefore refused; `dim_min`, `dim_max` and
+`dim_questions` serve instead.
 """
 
 from __future__ import annotations
@@ -211,10 +211,11 @@ def _call(function: str, *arguments: AnyDim) -> AnyDim:
 
 def _is_within(rest: AnyDim, divisor: AnyDim) -> bool:
     """Whether 0 <= rest < divisor for sure, so that // gives 0 and % the rest itself."""
-    return rest == 0 or (_at_least(rest, 0) and _at_least(divisor - rest, 1))
+    return rest == 0 or (at_least(rest, 0) and at_least(divisor - rest, 1))
 
 
-def _at_least(dim: AnyDim, limit: int) -> bool:
+def at_least(dim: AnyDim, limit: int) -> bool:
+    """True only if the extent is no smaller than the limit for every binding."""
     low = _bounds(dim)[0]
     return low is not None and low >= limit
 
@@ -230,12 +231,12 @@ def symbol(name: str) -> Expr:
 
 def dim_min(first: Operand, *others: Operand) -> AnyDim:
     """The smallest of the extents."""
-    return _extreme("min", (first, *others), min, lambda one, other: _at_least(one - other, 0))
+    return _extreme("min", (first, *others), min, lambda one, other: at_least(one - other, 0))
 
 
 def dim_max(first: Operand, *others: Operand) -> AnyDim:
     """The largest of the extents."""
-    return _extreme("max", (first, *others), max, lambda one, other: _at_least(other - one, 0))
+    return _extreme("max", (first, *others), max, lambda one, other: at_least(other - one, 0))
 
 
 def _extreme(
@@ -312,17 +313,6 @@ def product(dims: Iterable[Operand]) -> AnyDim:
     for dim in dims:
         total = total * _plain(dim)
     return total
-
-
-def provably_equal(left: AnyDim, right: AnyDim) -> bool:
-    """True only if the extents agree for every binding."""
-    return left is not UNKNOWN and left == right
-
-
-def provably_different(left: AnyDim, right: AnyDim) -> bool:
-    """True only if the extents differ for every binding."""
-    difference = left - right
-    return _at_least(difference, 1) or _at_least(-difference, 1)
 
 
 def bare_symbol(dim: AnyDim) -> str | None:

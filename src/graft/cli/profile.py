@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graft.base.errors import Place
 from graft.cli.profile_regions import (
     RegionTime,
     region_events,
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 RUNS = 20
 KINDS = ("native", "reference", "region", "transfer")
-_WARM_UP_RUNS = 3
+WARM_UP_RUNS = 3
 _HEADER = ("kernel", "ONNX node", "µs", "share", "GFLOP/s", "GB/s")
 
-_CAVEATS = (
+CAVEATS = (
     "GFLOP/s: of the plain algorithm's operations; Winograd convolution does fewer",
     "GB/s: of all memory that a step reads or writes, each byte once",
 )
@@ -89,7 +90,7 @@ class Measured:
 
 def measured(session: Session, feeds: Mapping[str, Data]) -> Measured:
     """Run a few times and measure every step."""
-    for _ in range(_WARM_UP_RUNS):
+    for _ in range(WARM_UP_RUNS):
         session.run(None, feeds)
     profiles = sorted(
         (session.profile(feeds) for _ in range(RUNS)), key=lambda one: float(one.seconds.sum())
@@ -125,7 +126,7 @@ def profile_lines(found: Measured) -> Iterator[str]:
     yield f"{', '.join(said)}, {counted(found.threads, 'thread')}; medians of {RUNS} runs"
     yield f"total {found.run_seconds * 1e6:,.1f} µs for a whole run,"
     yield f"{found.step_seconds * 1e6:,.1f} µs for the steps above, of which shares are shares"
-    yield from _CAVEATS
+    yield from CAVEATS
     if found.regions:
         yield from section("Regions", region_lines(found.regions))
 
@@ -172,15 +173,23 @@ def _row(one: StepTime, emulated: Container[str]) -> tuple[str, ...]:
     own = isinstance(step, KernelCall) or region_of(step) not in emulated
     label = step.label if own else f"{step.label} (emulated)"
     time, share = f"{one.seconds * 1e6:,.1f}", f"{one.share:.1%}"
-    return (label, _node(step), time, share, _short(one.gflops), _short(one.gigabytes))
+    return (
+        label,
+        node_text(step.place),
+        time,
+        share,
+        rate_text(one.gflops),
+        rate_text(one.gigabytes),
+    )
 
 
-def _short(rate: float | None) -> str:
+def rate_text(rate: float | None) -> str:
+    """A rate in three digits or more."""
     return figure(rate) if rate is None else f"{rate:.3g}" if rate < 1000 else f"{rate:,.0f}"
 
 
-def _node(step: Step) -> str:
-    place = step.place
+def node_text(place: Place) -> str:
+    """Where a step comes from in the model."""
     return f"{place.node} ({place.kind})" if place.node and place.kind else place.node or place.kind
 
 
@@ -202,5 +211,5 @@ def _events(run: Profile) -> Iterator[dict[str, Any]]:
                 "tid": thread,
                 "ts": float(begins[index]) * 1e6,
                 "dur": float(run.busy[thread, index]) * 1e6,
-                "args": {"node": _node(step), "flops": step.flops, "bytes": step.bytes},
+                "args": {"node": node_text(step.place), "flops": step.flops, "bytes": step.bytes},
             }

@@ -28,12 +28,20 @@ from graft.cli.placement_options import (
     given,
 )
 from graft.cli.profile import Measured, measured, profile_json, profile_lines, write_trace
+from graft.cli.profile_flow import (
+    MeasuredFlow,
+    flow_json,
+    flow_lines,
+    measured_flow,
+    write_flow_trace,
+)
 from graft.cli.report import figure, number, print_json, print_lines, seconds_text, section, table
 from graft.cli.runnable import Runnable, loaded
 from graft.cli.status import status
 from graft.cli.usage import UsageError, positive
 from graft.ir.types import TensorType
 from graft.runtime.artifact import SUFFIX
+from graft.runtime.flow_session import FlowSession
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
@@ -78,7 +86,7 @@ class Outcome:
     inputs: Sequence[Fed]
     outputs: Sequence[tuple[str, Data]]
     run_seconds: float
-    profile: Measured | None
+    profile: Measured | MeasuredFlow | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,13 +120,30 @@ def execute(options: argparse.Namespace) -> int:
     if options.output_dir is not None:
         files = save_outputs(options.output_dir, outcome.outputs)
     if options.trace is not None and outcome.profile is not None:
-        write_trace(outcome.profile, options.trace)
+        _write_trace(outcome.profile, options.trace)
     statistics = [one for name, data in outcome.outputs for one in described(name, data)]
     if options.json:
         print_json(_json(options.model, outcome, statistics, files))
     else:
         print_lines(_text(options.model, outcome, statistics, files))
     return 0
+
+
+def _write_trace(found: Measured | MeasuredFlow, path: Path) -> None:
+    if isinstance(found, MeasuredFlow):
+        write_flow_trace(found, path)
+    else:
+        write_trace(found, path)
+
+
+def _profile_lines(found: Measured | MeasuredFlow) -> Iterator[str]:
+    return flow_lines(found) if isinstance(found, MeasuredFlow) else profile_lines(found)
+
+
+def _profile_json(found: Measured | MeasuredFlow | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return flow_json(found) if isinstance(found, MeasuredFlow) else profile_json(found)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -150,20 +175,20 @@ def _run(options: argparse.Namespace) -> Outcome:
     runnable = _runnable(options)
     session = runnable.session
     if options.profile and session is None:
-        raise UserError(
-            "profiling wants one native program, which this model is not",
-            hint=runnable.why_not_native,
-        )
+        raise UserError("profiling wants native code", hint=runnable.why_not_native)
     inputs = feed(runnable, options)
     feeds = {fed.value.name: fed.data for fed in inputs}
     ready = time.perf_counter()
     with status(f"running {options.model.name}"):
         results = runnable.run(feeds)
     seconds = time.perf_counter() - ready
-    profile = None
+    profile: Measured | MeasuredFlow | None = None
     if options.profile and session is not None:
         with status(f"profiling {options.model.name}"):
-            profile = measured(session, feeds)
+            if isinstance(session, FlowSession):
+                profile = measured_flow(session, feeds)
+            else:
+                profile = measured(session, feeds)
     outputs = list(zip(runnable.output_names, results, strict=True))
     return Outcome(runnable, inputs, outputs, seconds, profile)
 
@@ -221,7 +246,7 @@ def _text(
     if files:
         yield from section("Saved", [str(file) for file in files.values()])
     if outcome.profile is not None:
-        yield from section("Profile", profile_lines(outcome.profile))
+        yield from section("Profile", _profile_lines(outcome.profile))
     yield ""
     yield f"{outcome.runnable.readied}, ran in {seconds_text(outcome.run_seconds)}"
 
@@ -262,5 +287,5 @@ def _json(
         ],
         "files": {name: str(file) for name, file in files.items()},
         "run_seconds": outcome.run_seconds,
-        "profile": None if outcome.profile is None else profile_json(outcome.profile),
+        "profile": _profile_json(outcome.profile),
     }

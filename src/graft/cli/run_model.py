@@ -13,9 +13,11 @@ from graft.backends.host.backend import HostExecutable
 from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.cli.placement import compiled_as_asked
-from graft.cli.report import counted, seconds_text
-from graft.cli.runnable import Runnable
+from graft.cli.report import seconds_text
+from graft.cli.runnable import Runnable, flow_text
 from graft.runtime.flow import steps_of
+from graft.runtime.flow_session import FlowSession
+from graft.runtime.session import Session
 
 
 def compiled(
@@ -31,7 +33,7 @@ def compiled(
     module = compiled_as_asked(path, title, asked, save_plan, threads=threads, accuracy=accuracy)
     program = module.program
     native = program.built if isinstance(program, GraftedProgram) else program
-    session = native.session if isinstance(native, HostExecutable) else None
+    session = native.session if isinstance(native, HostExecutable | FlowExecutable) else None
     seconds = time.perf_counter() - start
     placement = module.placement
     threads = None if session is None else session.threads
@@ -41,32 +43,24 @@ def compiled(
         module.signature.output_names,
         lambda feeds: module.run(None, feeds),
         session,
-        "" if session is not None else _why_not_one_program(native),
+        "" if session is not None else "the reference evaluator runs it",
         str(placement),
-        f"compiled in {seconds_text(seconds)}{_steps_text(native)}",
+        f"compiled in {seconds_text(seconds)}{_steps_text(session)}",
         {
             "placement": dict(placement.nodes),
             "threads": threads,
             "compile_seconds": seconds,
-            "python_steps": _python_steps(native),
+            "python_steps": _python_steps(session),
         },
     )
 
 
-def _why_not_one_program(program: object) -> str:
-    if isinstance(program, FlowExecutable):
-        return "its sizes or steps depend on its inputs"
-    return "the reference evaluator runs it"
-
-
-def _python_steps(program: object) -> int | None:
+def _python_steps(session: Session | FlowSession | None) -> int | None:
     """How often an inference comes back to Python; not known of the evaluator alone."""
-    if isinstance(program, FlowExecutable):
-        return steps_of(program.flow)
-    return 1 if isinstance(program, HostExecutable) else None
+    if isinstance(session, FlowSession):
+        return steps_of(session.program.flow)
+    return None if session is None else 1
 
 
-def _steps_text(program: object) -> str:
-    if not isinstance(program, FlowExecutable):
-        return ""
-    return f"; {counted(steps_of(program.flow), 'step')} of native code and decisions per inference"
+def _steps_text(session: Session | FlowSession | None) -> str:
+    return f"; {flow_text(session)} per inference" if isinstance(session, FlowSession) else ""

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graft.base.dims import bare_symbol
+from graft.base.dtypes import DType
 from graft.cli.inputs import Input
 from graft.cli.report import counted, seconds_text
 from graft.cli.status import status
 from graft.ir.types import TensorType, Type
+from graft.runtime.flow import Kind, steps_of
+from graft.runtime.flow_session import FlowSession
 from graft.runtime.loaded import load
+from graft.runtime.program import TensorSpec
 from graft.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -39,7 +44,7 @@ class Runnable:
     input_symbols: frozenset[str]
     output_names: Sequence[str]
     run: Callable[[Mapping[str, Data]], Sequence[Data]]
-    session: Session | None  # of native code
+    session: Session | FlowSession | None  # of native code
     why_not_native: str  # where there is no session
     summary: str
     readied: str  # how, and how long that took
@@ -52,16 +57,48 @@ def loaded(path: Path, threads: int | None) -> Runnable:
     with status(f"loading {path.name}"):
         session = load(path, threads)
     seconds = time.perf_counter() - start
-    program = session.program
-    steps, threads = len(program.steps), session.threads
     return Runnable(
-        [Parameter(spec.name, TensorType(spec.dtype, spec.shape)) for spec in program.inputs],
-        frozenset(),
-        [spec.name for spec in program.outputs],
+        [Parameter(spec.name, TensorType(_dtype(spec), spec.shape)) for spec in _inputs(session)],
+        frozenset(symbols_in_inputs(session)),
+        [one.name for one in session.get_outputs()],
         lambda feeds: session.run(None, feeds),
         session,
         "",
-        f"{counted(steps, 'native step')}, {counted(threads, 'thread')}",
+        f"{_steps_text(session)}, {counted(session.threads, 'thread')}",
         f"loaded in {seconds_text(seconds)}",
-        {"steps": steps, "threads": threads, "load_seconds": seconds},
+        {**_steps(session), "threads": session.threads, "load_seconds": seconds},
     )
+
+
+def _inputs(session: Session | FlowSession) -> Sequence[TensorSpec | Kind]:
+    return session.program.inputs
+
+
+def _dtype(spec: TensorSpec | Kind) -> DType:
+    assert spec.dtype is not None  # files hold tensors
+    return spec.dtype
+
+
+def symbols_in_inputs(session: Session | FlowSession) -> set[str]:
+    """The symbols that the inputs' shapes give numbers to."""
+    dims = (dim for spec in _inputs(session) for dim in spec.shape or ())
+    names = (bare_symbol(dim) for dim in dims)
+    return {name for name in names if name is not None}
+
+
+def _steps(session: Session | FlowSession) -> dict[str, int]:
+    """How many steps an inference takes; of a flow, those that come back to Python."""
+    if isinstance(session, FlowSession):
+        return {"python_steps": steps_of(session.program.flow)}
+    return {"steps": len(session.program.steps)}
+
+
+def _steps_text(session: Session | FlowSession) -> str:
+    if isinstance(session, FlowSession):
+        return flow_text(session)
+    return counted(len(session.program.steps), "native step")
+
+
+def flow_text(session: FlowSession) -> str:
+    """What an inference consists of."""
+    return f"{counted(steps_of(session.program.flow), 'step')} of native code and decisions"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graft.backends.host.backend import HostExecutable
+from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.options import Accuracy
 from graft.cli.placement import compiled_as_asked
@@ -16,7 +17,8 @@ from graft.cli.report import number, seconds_text, size_text, table
 from graft.cli.status import status
 from graft.ir.graph import Graph
 from graft.module import Placement
-from graft.runtime.program import KernelCall
+from graft.runtime.program import KernelCall, Program
+from graft.runtime.shaped import ShapedCall, ShapedProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +32,22 @@ class Saved:
     calls: int
     kernels: int  # equal ones counted once
     file_bytes: int
-    arena_bytes: int
-    arena_bound: int  # no plan for these steps can do with less
+    arena_bytes: int | None  # None: depends on the inputs
+    arena_bound: int | None  # no plan for these steps can do with less
     seconds: float
 
     def lines(self) -> Iterator[str]:
         """For people."""
         yield f"{self.model} -> {self.path}"
-        bound = f"at least {size_text(self.arena_bound)} needed"
+        arena = "as large as the inputs make it"
+        if self.arena_bytes is not None and self.arena_bound is not None:
+            arena = f"{size_text(self.arena_bytes)} (at least {size_text(self.arena_bound)} needed)"
         rows = (
             ("machine", self.machine),
             ("placement", str(self.placement)),
             ("kernels", f"{number(self.kernels)}, called {number(self.calls)} times"),
             ("file", size_text(self.file_bytes)),
-            ("arena", f"{size_text(self.arena_bytes)} ({bound})"),
+            ("arena", arena),
         )
         yield from (f"  {line}" for line in table(rows))
         yield f"compiled in {seconds_text(self.seconds)}"
@@ -97,9 +101,8 @@ def save(
     seconds = time.perf_counter() - start
     made = module.program
     executable = made.built if isinstance(made, GraftedProgram) else made
-    assert isinstance(executable, HostExecutable)  # nothing else can be saved
-    program = executable.built.program
-    symbols = [step.symbol for step in program.steps if isinstance(step, KernelCall)]
+    symbols = list(_kernels(executable))
+    arena, bound = _memory(executable)
     return Saved(
         model,
         path,
@@ -108,7 +111,27 @@ def save(
         len(symbols),
         len(set(symbols)),
         path.stat().st_size,
-        program.arena_bytes,
-        executable.built.arena_bound,
+        arena,
+        bound,
         seconds,
     )
+
+
+def _kernels(executable: object) -> Iterator[str]:
+    """The kernel of every call."""
+    programs: Sequence[Program | ShapedProgram] = ()
+    if isinstance(executable, HostExecutable):
+        programs = (executable.built.program,)
+    elif isinstance(executable, FlowExecutable):
+        programs = executable.program.programs
+    for program in programs:
+        for step in program.steps:
+            if isinstance(step, KernelCall | ShapedCall):
+                yield step.symbol
+
+
+def _memory(executable: object) -> tuple[int | None, int | None]:
+    """The size of the arena and the least that it could be; a flow's depend on its inputs."""
+    if isinstance(executable, HostExecutable):
+        return executable.built.program.arena_bytes, executable.built.arena_bound
+    return None, None

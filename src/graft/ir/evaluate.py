@@ -6,17 +6,17 @@ symbols are bound as shapes become known. Nothing here is fast on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_bytes
 from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, substitute
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError, GraftError, InternalError, Place, TypeRuleError
 from graft.ir.attrs import Attrs, bind_attrs
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.memory import check_bytes
 from graft.ir.op import Op, bytes_of
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type
 
@@ -82,7 +82,7 @@ def run_op(op: Op, attrs: Attrs, operands: Sequence[Data]) -> tuple[Data, ...]:
 def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols) -> list[Data]:
     operands = [None if value is None else values[value] for value in node.inputs]
     try:
-        _refuse_absurd_sizes(node, symbols)
+        refuse_absurd_sizes(node, symbols)
         attrs = bind_attrs(node.attrs, symbols)
         _check_operands(node, attrs, operands)
         results = run_op(node.op, attrs, operands)
@@ -122,7 +122,8 @@ def _actual_type(array: Array, declared: TensorType) -> TensorType:
     return TensorType(declared.dtype, tuple(array.shape))
 
 
-def _refuse_absurd_sizes(node: Node, symbols: Symbols) -> None:
+def refuse_absurd_sizes(node: Node, symbols: Mapping[str, int]) -> None:
+    """Refuse to make results that no machine could hold."""
     for value in node.outputs:
         size = bytes_of(value.type)
         if not isinstance(size, int):

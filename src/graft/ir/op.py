@@ -14,6 +14,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any
 
+from graft.base.dim_questions import provably_below
 from graft.base.dims import AnyDim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, InternalError, TypeRuleError
@@ -159,7 +160,7 @@ class Op:
         """Run the type rule; equal questions are answered once."""
         if self._may_memoize:
             return _infer_once(self, attrs, types)
-        return _infer(self, attrs, types)
+        return infer_types(self, attrs, types)
 
     def absent(self, count: int) -> tuple[None, ...]:
         """What stands for the operands that a call with `count` of them leaves out."""
@@ -194,7 +195,8 @@ _NUMBER_FIELDS: dict[Any, tuple[Callable[[DType], bool], str]] = {
 }
 
 
-def _infer(op: Op, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, ...]:
+def infer_types(op: Op, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, ...]:
+    """What the type rule says, asked anew; others want `Op.result_types`."""
     try:
         op.check_types(types)
         result = op.infer(attrs, *types, *op.absent(len(types)))
@@ -211,7 +213,7 @@ def _infer(op: Op, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, 
         raise InternalError(f"the type rule of {op.name} gave {len(results)} results")
     for type_ in results:
         shape = type_.shape if isinstance(type_, TensorType) else None
-        if any(isinstance(dim, int) and dim < 0 for dim in shape or ()):
+        if any(provably_below(dim, 0) for dim in shape or ()):
             raise TypeRuleError(f"{op.name} would make {type_} of {_listed(types)}")
     return results
 
@@ -220,7 +222,7 @@ def _listed(types: Sequence[Type | None]) -> str:
     return ", ".join("none" if type_ is None else str(type_) for type_ in types)
 
 
-_infer_once = lru_cache(maxsize=1 << 16)(_infer)
+_infer_once = lru_cache(maxsize=1 << 16)(infer_types)
 
 OPS: Registry[Op] = Registry("operator")
 

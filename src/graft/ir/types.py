@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from graft.base.dims import (
-    UNKNOWN,
-    AnyDim,
-    bare_symbol,
-    product,
-    provably_different,
-    symbols_of,
-)
+from graft.base.dim_questions import provably_different
+from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, product, symbols_of
 from graft.base.dtypes import DType
 
 Shape = tuple[AnyDim, ...]

@@ -18,7 +18,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, WorkRule, define, get_op, traffic
 from graft.ir.types import TensorType, Type
 from graft.ops.elementwise import wide
-from graft.ops.rules import normalize_axis, only, require, require_same_dim, same_dtype, same_type
+from graft.ops.rules import normalize_axis, only, require, same_dtype, same_type, spreads
 
 
 def _real(dtype: DType) -> bool:
@@ -76,8 +76,7 @@ def _prelu_type(_attrs: Attrs, data: TensorType, alpha: TensorType) -> TensorTyp
     extra = len(data.shape) - len(alpha.shape)
     require(extra >= 0, f"alpha has rank {alpha.rank}, data only {data.rank}")
     for dim, slope in zip(data.shape[extra:], alpha.shape, strict=True):
-        if slope != 1:
-            require_same_dim(dim, slope, "extents of data and alpha")
+        require(spreads(slope, dim), f"extents of data and alpha differ: {dim} and {slope}")
     return data
 
 

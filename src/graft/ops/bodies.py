@@ -11,15 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import (
-    UNKNOWN,
-    AnyDim,
-    bare_symbol,
-    provably_different,
-    substitute,
-    symbol,
-    symbols_of,
-)
+from graft.base.dim_questions import provably_different
+from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, substitute, symbol, symbols_of
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError, TypeRuleError
 from graft.ir.attrs import bind_attrs
@@ -28,6 +21,7 @@ from graft.ir.graph import Graph, Value
 from graft.ir.op import Work
 from graft.ir.types import OptionalType, TensorType, Type, compatible, join, map_dims, symbols_in
 from graft.ops.rules import normalize_axis, require
+from graft.runtime.turns import no_pieces
 
 Bindings = dict[str, AnyDim]
 
@@ -102,11 +96,6 @@ def check_single(type_: Type, dtype: DType, what: str) -> None:
     fits = isinstance(type_, TensorType) and type_.dtype is dtype
     fits = fits and not provably_different(type_.size, 1)  # type: ignore[union-attr]
     require(fits, f"{what} is {type_}, not one element of {dtype}")
-
-
-def sole_item(array: Array) -> Any:
-    """The element of a tensor that has one, as a Python object."""
-    return array.reshape(-1)[0].item()
 
 
 def turn_bindings(
@@ -197,20 +186,11 @@ def stacked_type(given: Type, bindings: Bindings, count: AnyDim, axis: int) -> T
     return TensorType(each.dtype, (*each.shape[:axis], count, *each.shape[axis:]))
 
 
-def stack_pieces(pieces: list[Array], axis: int) -> Array:
-    """The pieces along a new axis."""
-    shapes = sorted({piece.shape for piece in pieces})
-    if len(shapes) > 1:
-        raise EvaluationError(f"the results to be stacked differ in shape: {shapes}")
-    return np.stack(pieces, axis=axis)
-
-
 def empty_stack(each: Type, axis: int) -> Array:
     """No pieces along a new axis; where a piece's extent is not known, it counts as 0."""
     assert isinstance(each, TensorType)
     extents = [dim if isinstance(dim, int) else 0 for dim in each.shape or ()]
-    extents.insert(axis if axis >= 0 else axis + len(extents) + 1, 0)
-    return np.zeros(extents, dtype=each.dtype.numpy)
+    return no_pieces(extents, each.dtype.numpy, axis)
 
 
 def actual_types(values: Sequence[Any], declared: Iterable[Value]) -> list[Type]:

@@ -12,15 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from graft.base.dims import UNKNOWN, AnyDim, dim_max
 from graft.base.dtypes import Array, DType
-from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.evaluate import run_graph
 from graft.ir.graph import Graph
-from graft.ir.memory import check_bytes
 from graft.ir.op import Work, define
 from graft.ir.types import TensorType, Type
 from graft.ops.bodies import (
@@ -36,14 +32,13 @@ from graft.ops.bodies import (
     empty_stack,
     seen_outside,
     sliced_type,
-    sole_item,
-    stack_pieces,
     stacked_type,
     turn_bindings,
     untaken_turn,
     work_times,
 )
 from graft.ops.rules import require, require_same_dim
+from graft.runtime.turns import ahead, repeated, single, sole_item, swept, unscanned
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,34 +140,23 @@ def _loop_types(
 
 
 def _single(data: Any, type_: Type) -> Array:
-    """A flag or a counter in the shape in which the body wants it."""
     assert isinstance(type_, TensorType)
-    return np.full((1,) * len(type_.shape or ()), data, dtype=type_.dtype.numpy)
+    return single(data, type_.dtype.numpy, len(type_.shape or ()))
 
 
 def _loop(
     attrs: LoopAttrs, trip_count: Array | None, condition: Array | None, *values: Any
 ) -> tuple[Any, ...]:
     body, carried = attrs.body, attrs.carried
-    limit = None if trip_count is None else sole_item(trip_count)
-    proceed = True if condition is None else bool(sole_item(condition))
-    state, captures = list(values[:carried]), values[carried:]
-    stacks: list[list[Array]] = [[] for _ in body.outputs[1 + carried :]]
-    turn = stacked = 0
-    # The body's condition also ends a loop that was given none: ONNX's table says that it is
-    # ignored then, but ONNX's reference and ONNX Runtime agree that it is not.
-    while proceed and (limit is None or turn < limit):
-        flags = (_single(turn, body.inputs[0].type), _single(proceed, body.inputs[1].type))
-        given, *results = run_graph(body, [*flags, *state, *captures])
-        proceed = bool(sole_item(given))
-        state = results[:carried]
-        for stack, piece in zip(stacks, results[carried:], strict=True):
-            stack.append(piece)
-            stacked += piece.nbytes
-        check_bytes(stacked, f"after {turn} turns loop would stack results")
-        turn += 1
-    if turn:
-        return (*state, *(stack_pieces(pieces, 0) for pieces in stacks))
+    captures, outputs = values[carried:], body.outputs[1 + carried :]
+
+    def turn(number: int, proceed: bool, state: Sequence[Any]) -> Sequence[Any]:
+        flags = _single(number, body.inputs[0].type), _single(proceed, body.inputs[1].type)
+        return run_graph(body, [*flags, *state, *captures])
+
+    state, pieces = repeated(turn, trip_count, condition, values[:carried], len(outputs))
+    if pieces.turns:
+        return (*state, *pieces.in_order())
     check_present(state, body.outputs[1 : 1 + carried])
     own = (value.type for value in body.inputs[:2])
     each = untaken_turn(body, [*own, *actual_types(values, body.inputs[2:])], carried, 2, 1)
@@ -255,25 +239,20 @@ def _scan_types(attrs: ScanAttrs, *values: Type) -> tuple[Type, ...]:
 
 def _scan(attrs: ScanAttrs, *values: Any) -> tuple[Any, ...]:
     body, carried = attrs.body, attrs.carried
-    state, captures = list(values[:carried]), values[carried + attrs.num_scan_inputs :]
-    order = zip(values[carried:], attrs.input_axes, attrs.input_directions, strict=False)
-    scanned = [np.moveaxis(data, axis, 0)[:: -1 if back else 1] for data, axis, back in order]
-    counts = sorted({len(data) for data in scanned})
-    if len(counts) > 1:
-        raise EvaluationError(f"the scanned tensors differ in length: {counts}")
-    stacks: list[list[Array]] = [[] for _ in body.outputs[carried:]]
-    for turn in range(counts[0]):
-        slices = [data[turn, ...] for data in scanned]
-        results = run_graph(body, [*state, *slices, *captures])
-        state = results[:carried]
-        for stack, piece in zip(stacks, results[carried:], strict=True):
-            stack.append(piece)
-    if counts[0]:
-        out = zip(stacks, attrs.output_axes, attrs.output_directions, strict=True)
-        return (*state, *(stack_pieces(s[:: -1 if back else 1], axis) for s, axis, back in out))
+    last = carried + attrs.num_scan_inputs
+    captures, outputs = values[last:], body.outputs[carried:]
+    backwards = [bool(back) for back in attrs.input_directions]
+    scanned = ahead(values[carried:last], attrs.input_axes, backwards)
+
+    def turn(state: Sequence[Any], slices: Sequence[Array]) -> Sequence[Any]:
+        return run_graph(body, [*state, *slices, *captures])
+
+    state, pieces = swept(turn, values[:carried], scanned, len(outputs))
+    if pieces.turns:
+        directions = [bool(back) for back in attrs.output_directions]
+        return (*state, *pieces.stacked(attrs.output_axes, directions))
     check_present(state, body.outputs[:carried])
-    slices = [np.empty(data.shape[1:], dtype=data.dtype) for data in scanned]
-    actual = actual_types([*state, *slices, *captures], body.inputs)
+    actual = actual_types([*state, *unscanned(scanned), *captures], body.inputs)
     each = untaken_turn(body, actual, carried, 0, 0)[carried:]
     return (*state, *map(empty_stack, each, attrs.output_axes))
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from graft.base.dim_questions import provably_no_multiple
 from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
@@ -53,8 +54,9 @@ def check_groups(groups: int, **channels: AnyDim) -> None:
     """Refuse groups that do not divide the channels."""
     require(groups >= 1, f"groups is {groups}")
     for name, count in channels.items():
-        uneven = isinstance(count, int) and count % groups != 0
-        require(not uneven, f"{count} {name} do not make {groups} groups")
+        require(
+            not provably_no_multiple(count, groups), f"{count} {name} do not make {groups} groups"
+        )
 
 
 def _conv_type(rank: int) -> Callable[[ConvAttrs, TensorType, TensorType], TensorType]:

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
+from graft.base.dim_questions import provably_below
 from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Dims, Ints
-from graft.ir.memory import check_extents
 from graft.ir.op import Kind, Work, define, elementwise_work, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.conv import ConvAttrs, check_groups
@@ -76,7 +77,7 @@ def _conv_transpose_type(
         require_same_dim(channels, depth, "channels of the data and the weight")
         full, pads = _spread_extents(attrs, extents, kernel), attrs.padding
         result = tuple(full[i] - pads[i] - pads[rank + i] for i in range(rank))
-        negative = any(isinstance(dim, int) and dim < 0 for dim in result)
+        negative = any(provably_below(dim, 0) for dim in result)
         require(not negative, f"padding {list(pads)} cuts off more than {list(full)}")
         return TensorType(dtype, (batch, outputs * attrs.groups, *result))
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
+from graft.base.dim_questions import provably_different
 from graft.base.dims import UNKNOWN, AnyDim, Dim, ceildiv, dim_max
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.literal import Literal
-from graft.ir.memory import check_extents
 from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import TensorType, Type
 from graft.ops.rules import require, symbolic_by, unknown_shape
@@ -82,7 +83,7 @@ def shape_operand(shape: Dims | None, operand: TensorType | None) -> tuple[AnyDi
 
 
 def _full_type(attrs: FullAttrs, fill: TensorType, shape: TensorType | None) -> TensorType:
-    require(fill.size == 1 or not isinstance(fill.size, int), "the fill value is not one element")
+    require(not provably_different(fill.size, 1), "the fill value is not one element")
     return TensorType(fill.dtype, shape_operand(attrs.shape, shape))
 
 

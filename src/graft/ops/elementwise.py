@@ -13,14 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import (
-    AnyDim,
-    Dim,
-    dim_max,
-    dim_min,
-    provably_different,
-    provably_equal,
-)
+from graft.base.dim_questions import provably_different, provably_equal
+from graft.base.dims import AnyDim, Dim, dim_max, dim_min
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.op import Kind, Meaning, SymbolicRule, define
 from graft.ir.types import TensorType

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graft.base.capacity import check_extents
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims
-from graft.ir.memory import check_extents
 from graft.ir.op import Work, define, traffic
 from graft.ir.types import TensorType, Type
 from graft.ops.resize import to_dtype, working_dtype

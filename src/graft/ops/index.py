@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
+from graft.base.dim_questions import provably_below, provably_different
 from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
-from graft.ir.memory import check_extents
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import TensorType
 from graft.ops.rules import (
@@ -91,8 +92,7 @@ def require_inside(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> N
     require(same, f"the indices have rank {len(indices.shape)}, the data {rank}")
     axis = normalize_axis(attrs.axis, rank)
     for i, (have, want) in enumerate(zip(data.shape, indices.shape, strict=True)):
-        numbers = isinstance(have, int) and isinstance(want, int)
-        fits = i == axis or not numbers or want <= have  # type: ignore[operator]
+        fits = i == axis or not provably_below(have, want)
         require(fits, f"the indices reach to {want} along axis {i}, the data only to {have}")
 
 
@@ -197,13 +197,13 @@ def _one_hot_type(
     attrs: OneHotAttrs, indices: TensorType, values: TensorType, depth: TensorType | None
 ) -> TensorType:
     require_integers(indices)
-    pair = values.shape is None or values.shape == (2,) or not values.is_static
+    pair = values.rank in (None, 1) and not provably_different(values.size, 2)
     require(pair, f"the values are {values}, not a pair [off, on]")
     require(attrs.depth is not None or depth is not None, "the depth is missing")
     if indices.shape is None:
         return TensorType(values.dtype, None)
     extent: AnyDim = UNKNOWN if attrs.depth is None else attrs.depth
-    require(not isinstance(extent, int) or extent >= 0, f"the depth is {extent}")
+    require(not provably_below(extent, 0), f"the depth is {extent}")
     axis = normalize_axis(attrs.axis, len(indices.shape) + 1)
     return TensorType(values.dtype, (*indices.shape[:axis], extent, *indices.shape[axis:]))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graft.base.dim_questions import provably_no_multiple
 from graft.base.dims import UNKNOWN, product
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
@@ -70,7 +71,7 @@ def rearrangement(source: str, target: str, shape: Shape) -> Rearrangement:
         require(extents["c"] in (has, UNKNOWN), f"{source} ends in {has}, not {extents['c']}")
     elif wants:
         channels = extents["C"]
-        whole = not isinstance(channels, int) or channels % wants == 0
+        whole = not provably_no_multiple(channels, wants)
         require(whole, f"{channels} channels are no whole number of blocks of {wants}")
         extents |= {"C": channels // wants, "c": wants}
     before, after = _apart(source, block), _apart(target, block)

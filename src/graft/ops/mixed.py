@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.dim_questions import provably_different
 from graft.base.dims import dim_max, dim_min
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Number
@@ -35,7 +36,7 @@ def _clip_type(
     dtype = same_dtype(data, a_min, a_max)
     require(_is_real(dtype), f"wants real operands, not {dtype}")
     for bound in (a_min, a_max):
-        scalar = bound is None or bound.size == 1 or not isinstance(bound.size, int)
+        scalar = bound is None or not provably_different(bound.size, 1)
         require(scalar, "a bound is not one number")
     return data
 

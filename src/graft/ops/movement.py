@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, ceildiv, product, provably_different
+from graft.base.capacity import check_extents
+from graft.base.dim_questions import provably_below, provably_different
+from graft.base.dims import UNKNOWN, AnyDim, ceildiv, product
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints
-from graft.ir.memory import check_extents
 from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.creation import shape_operand
@@ -29,6 +30,7 @@ from graft.ops.rules import (
     require_same_dim,
     same_dtype,
     shape_of,
+    spreads,
     symbolic_by,
     unknown_shape,
 )
@@ -272,8 +274,7 @@ class SplitAttrs(Attrs):
 def _section_sizes(extent: AnyDim, sections: int) -> list[AnyDim]:
     part = ceildiv(extent, sections)
     last = extent - part * (sections - 1)
-    whole = not isinstance(last, int) or last >= 0
-    require(whole, f"{extent} elements do not make {sections} parts")
+    require(not provably_below(last, 0), f"{extent} elements do not make {sections} parts")
     return [part] * (sections - 1) + [last]
 
 
@@ -339,8 +340,9 @@ def _broadcast_to_type(
     require(fresh >= 0, f"rank {len(data.shape)} does not broadcast to rank {len(wanted)}")
     dims = list(wanted)
     for axis, extent in enumerate(data.shape, fresh):
+        fits = spreads(extent, dims[axis])
+        require(fits, f"extents of axis {axis} differ: {extent} and {dims[axis]}")
         if isinstance(extent, int) and extent != 1:
-            require_same_dim(extent, dims[axis], f"extents of axis {axis}")
             dims[axis] = extent
     return TensorType(data.dtype, tuple(dims))
 
@@ -377,7 +379,7 @@ def _tile_type(attrs: TileAttrs, data: TensorType, reps: TensorType | None) -> T
     require(not provably_different(count, rank), f"{count} repetitions for {rank} axes")
     if attrs.reps is None:
         return TensorType(data.dtype, unknown_shape(rank))
-    negative = any(isinstance(repeat, int) and repeat < 0 for repeat in attrs.reps)
+    negative = any(provably_below(repeat, 0) for repeat in attrs.reps)
     require(not negative, f"a negative number of repetitions in {list(attrs.reps)}")
     pairs = zip(shape_of(data), attrs.reps, strict=True)
     return TensorType(data.dtype, tuple(dim * repeat for dim, repeat in pairs))

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
+from graft.base.dim_questions import provably_below, provably_different, provably_no_multiple
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints, Number
-from graft.ir.memory import check_extents
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import Shape, TensorType
 from graft.ops.movement import given, length_of
@@ -68,9 +69,11 @@ def _pad_type(
 
 def _padded_extent(extent: AnyDim, before: AnyDim, after: AnyDim, axis: int, mode: str) -> AnyDim:
     total = extent + before + after
-    below = isinstance(total, int) and total < 0
-    require(not below, f"pads {before} and {after} cut more than the {extent} of axis {axis}")
-    empty = mode != "constant" and extent == 0 and total != 0
+    require(
+        not provably_below(total, 0),
+        f"pads {before} and {after} cut more than the {extent} of axis {axis}",
+    )
+    empty = mode != "constant" and provably_below(extent, 1) and provably_different(total, 0)
     require(not empty, f"axis {axis} has nothing to fill pads with")
     return total
 
@@ -164,8 +167,9 @@ def _block_shape(attrs: BlockAttrs, data: TensorType) -> Shape | None:
 
 
 def _whole(extent: AnyDim, parts: int, what: str) -> AnyDim:
-    divides = not isinstance(extent, int) or extent % parts == 0
-    require(divides, f"{what} {extent} is not a multiple of {parts}")
+    require(
+        not provably_no_multiple(extent, parts), f"{what} {extent} is not a multiple of {parts}"
+    )
     return extent // parts
 
 

@@ -18,7 +18,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, define
 from graft.ir.types import Shape, TensorType, compatible
 from graft.ops.activation import operations_per_element
-from graft.ops.rules import normalize_axis, require, require_same_dim
+from graft.ops.rules import normalize_axis, require, require_same_dim, spreads
 
 _LARGEST_FLOAT8 = {
     DType.FLOAT8E4M3FN: 448.0,
@@ -83,9 +83,14 @@ def _check_parameter(attrs: QuantizeAttrs | DequantizeAttrs, data: Shape, given:
     if not attrs.block_size:
         rank = f"the scale or zero point has rank {len(given)}, but there is no block_size"
         require(len(given) == 1, rank)
-        if isinstance(given[0], int):  # else it may turn out to be 1, and the axis not to matter
+        if isinstance(given[0], int):
             axis = normalize_axis(attrs.axis, len(data))
             require_same_dim(data[axis], given[0], "extents of the axis and the scale")
+        elif -len(data) <= attrs.axis < len(data):
+            # It may turn out to be 1, and the axis not to matter.
+            extent = data[attrs.axis]
+            fits = spreads(given[0], extent)
+            require(fits, f"extents of the axis and the scale differ: {extent} and {given[0]}")
         return
     require(len(given) == len(data), f"the scale has rank {len(given)}, the data {len(data)}")
     quantized = normalize_axis(attrs.axis, len(data))

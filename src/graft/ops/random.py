@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_extents
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Dims
-from graft.ir.memory import check_extents
 from graft.ir.op import define
 from graft.ir.types import TensorType
 from graft.ops.creation import shape_operand

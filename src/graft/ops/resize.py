@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, provably_different
+from graft.base.capacity import check_extents
+from graft.base.dim_questions import provably_below, provably_different
+from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims, Floats, Ints
-from graft.ir.memory import check_extents
 from graft.ir.op import Work, define, movement_work, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.rules import normalize_axes, require, unknown_shape
@@ -236,7 +237,7 @@ def _resized_shape(attrs: ResizeAttrs, shape: Shape, given: Sequence[Any] | None
         _check_lengths(len(axes), attrs.roi, attrs.scales, attrs.sizes)
         extents = _resized(attrs, [shape[axis] for axis in axes], attrs.scales, attrs.sizes)
     for axis, extent in zip(axes, extents, strict=True):
-        grows = shape[axis] == 0 and isinstance(extent, int) and extent > 0
+        grows = provably_below(shape[axis], 1) and provably_below(0, extent)
         require(not grows, "an empty axis cannot grow")
         result[axis] = extent
     return tuple(result)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim, provably_different
+from graft.base.dim_questions import provably_different, provably_not_broadcastable
+from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import TypeRuleError
 from graft.ir.op import SymbolicRule, TypeRule
@@ -55,7 +56,7 @@ def _broadcast_pair(first: Shape, second: Shape) -> Shape:
     other = (1,) * (rank - len(second)) + second
     dims: list[AnyDim] = []
     for a, b in zip(one, other, strict=True):
-        clash = isinstance(a, int) and isinstance(b, int) and a != b and 1 not in (a, b)
+        clash = 1 not in (a, b) and provably_not_broadcastable(a, b)
         require(not clash, f"extents {a} and {b} do not broadcast")
         dims.append(broadcast_dim(a, b))
     return tuple(dims)
@@ -64,6 +65,11 @@ def _broadcast_pair(first: Shape, second: Shape) -> Shape:
 def require_same_dim(first: AnyDim, second: AnyDim, what: str) -> None:
     """Refuse extents that cannot be equal."""
     require(not provably_different(first, second), f"{what} differ: {first} and {second}")
+
+
+def spreads(dim: AnyDim, wanted: AnyDim) -> bool:
+    """Whether an extent may be 1 or the one that is wanted."""
+    return dim == 1 or not provably_different((dim - 1) * (dim - wanted), 0)
 
 
 def with_extent(data: TensorType, axis: int, extent: AnyDim, what: str) -> TensorType:
@@ -142,7 +148,7 @@ def require_broadcasts_to(type_: TensorType, target: TensorType, what: str) -> N
     if type_.shape is None or target.shape is None:
         return
     ends = zip(reversed(type_.shape), reversed(target.shape), strict=False)
-    fits = not any(dim != 1 and provably_different(dim, wanted) for dim, wanted in ends)
+    fits = all(spreads(dim, wanted) for dim, wanted in ends)
     require(
         fits and len(type_.shape) <= len(target.shape),
         f"{what} is {type_}, which does not broadcast to {target}",

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, provably_different
+from graft.base.dim_questions import provably_different
+from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs

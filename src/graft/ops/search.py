@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.dim_questions import provably_below
 from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
@@ -42,7 +43,7 @@ def _topk_type(
     count: AnyDim = UNKNOWN if attrs.k is None else attrs.k
     extent = data.shape[axis]
     if isinstance(count, int):
-        fits = count >= 0 and (not isinstance(extent, int) or count <= extent)
+        fits = count >= 0 and not provably_below(extent, count)
         require(fits, f"wants {count} elements of {extent} along axis {axis}")
     shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
     return TensorType(data.dtype, shape), TensorType(DType.INT64, shape)

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_bytes
 from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, TypeRuleError
 from graft.ir.attrs import Attrs, Dims
-from graft.ir.memory import check_bytes
 from graft.ir.op import Work, define, elementwise_work, movement_work
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type, join
-from graft.ops.bodies import sole_item
 from graft.ops.rules import normalize_axis, require
+from graft.runtime.turns import sole_item
 
 # What an array takes at least, even one without elements.
 _BYTES_PER_PART = 100

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from graft.base.capacity import check_extents
 from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
-from graft.ir.memory import check_extents
 from graft.ir.op import Work, define, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.rules import normalize_axis, require, require_same_dim, shape_of, unknown_shape

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.dim_questions import provably_below
 from graft.base.dims import AnyDim, ceildiv, dim_min
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims, Ints
@@ -60,13 +61,13 @@ def check_window(attrs: WindowAttrs, rank: int, may_crop: bool = False) -> None:
         require(all(step >= 1 for step in steps), f"{name} {list(steps)} is not positive")
     count = len(attrs.padding)
     require(count == 2 * rank, f"padding has {count} entries, not {2 * rank}")
-    crops = any(isinstance(pad, int) and pad < 0 for pad in attrs.padding)
+    crops = any(provably_below(pad, 0) for pad in attrs.padding)
     require(may_crop or not crops, f"padding {list(attrs.padding)} is negative")
 
 
 def check_kernel(kernel: Sequence[AnyDim]) -> None:
     """Refuse a window without elements."""
-    empty = any(isinstance(extent, int) and extent < 1 for extent in kernel)
+    empty = any(provably_below(extent, 1) for extent in kernel)
     require(not empty, f"the window {list(kernel)} is empty")
 
 
@@ -116,7 +117,7 @@ def _window_count(
             count = dim_min(count, ceildiv(extent + begin, stride))
     else:
         count = room // stride + 1
-    fits = not isinstance(count, int) or count >= 0
+    fits = not provably_below(count, 0)
     require(fits, f"a window that spans {span} does not fit into {extent} padded to {room + span}")
     return count
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graft.base.dims import provably_equal
+from graft.base.dim_questions import provably_equal
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
 from graft.rewrite.driver import Site, apply_rules

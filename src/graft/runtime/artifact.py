@@ -15,22 +15,28 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import Place
+from graft.base.errors import Place, UserError
 from graft.runtime.container import ArtifactError, Container, Section, read, write
 from graft.runtime.encoding import (
     decode_integers,
-    decode_remote,
-    decode_spec,
-    decode_step,
+    decode_program,
     decode_target,
-    encode_remote,
-    encode_spec,
-    encode_step,
+    decode_text,
+    decode_threads,
+    encode_program,
     encode_target,
 )
+from graft.runtime.flow_encoding import (
+    Pool,
+    Shared,
+    decode_flow,
+    decode_programs,
+    encode_flow,
+)
+from graft.runtime.flow_program import FlowProgram
 from graft.runtime.memory import aligned_size
 from graft.runtime.native import why_not_here
-from graft.runtime.program import Program, ProgramError, Target
+from graft.runtime.program import Program, Target
 
 SUFFIX = ".graft"
 _CONSTANTS, _CODE, _BLOB = "constants", "code:", "blob:"
@@ -50,40 +56,51 @@ class Origin:
 class Artifact:
     """What a file holds: a program, what made it, and blobs by name."""
 
-    program: Program
+    program: Program | FlowProgram
     origin: Origin
     blobs: Mapping[str, memoryview]
 
 
 def save(
-    program: Program,
+    program: Program | FlowProgram,
     path: str | os.PathLike[str],
     origin: Origin,
     blobs: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write a program to a file; either the whole file appears under its name or nothing."""
     program.validate()
+    pool = Pool()
     header = {
         "graft": origin.graft,
         "backends": dict(origin.backends),
         "target": encode_target(program.target),
-        "inputs": [encode_spec(spec) for spec in program.inputs],
-        "outputs": [encode_spec(spec) for spec in program.outputs],
-        "constants": [[dtype_of(c.dtype), list(c.shape)] for c in program.constants],
-        "arena_bytes": program.arena_bytes,
-        "scratch_bytes": program.scratch_bytes,
-        "threads": program.threads,
-        "remotes": [encode_remote(remote) for remote in program.remotes],
-        "steps": [encode_step(step) for step in program.steps],
+        **_described(program, pool),
     }
+    header["constants"] = [[dtype_of(c.dtype), list(c.shape)] for c in pool.constants]
     sections = [
-        Section(f"{_CODE}{index}", [memoryview(code)]) for index, code in enumerate(program.objects)
+        Section(f"{_CODE}{index}", [memoryview(code)]) for index, code in enumerate(pool.objects)
     ]
     for name, blob in (blobs or {}).items():
         sections.append(Section(f"{_BLOB}{name}", [memoryview(blob)]))
-    constants = [c.reshape(-1).view(np.uint8).data for c in program.constants]
+    constants = [c.reshape(-1).view(np.uint8).data for c in pool.constants]
     sections.append(Section(_CONSTANTS, constants))
     write(Path(path), header, sections)
+
+
+def _described(program: Program | FlowProgram, pool: Pool) -> dict[str, Any]:
+    """What a header says of a program; its constants and code go to the pool."""
+    if isinstance(program, FlowProgram):
+        flow = encode_flow(program.flow, pool)
+        names = list(program.output_names)
+        return {
+            "threads": program.threads,
+            "output_names": names,
+            "flow": flow,
+            "programs": pool.programs,
+        }
+    pool.constants += program.constants
+    pool.objects += program.objects
+    return encode_program(program)
 
 
 def load(path: str | os.PathLike[str], verify: bool | None = None) -> Artifact:
@@ -103,7 +120,9 @@ def load(path: str | os.PathLike[str], verify: bool | None = None) -> Artifact:
             container.verify(_CONSTANTS)
         artifact = _decode(container)
         artifact.program.validate()
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ProgramError) as error:
+    except ArtifactError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, UserError) as error:
         raise ArtifactError(
             f"this file contradicts itself: {error}", place, hint="compile the model again"
         ) from error
@@ -118,25 +137,18 @@ def _decode(container: Container) -> Artifact:
             code[int(name.removeprefix(_CODE))] = bytes(container.verify(name))
         elif name.startswith(_BLOB):
             blobs[name.removeprefix(_BLOB)] = container.verify(name)
-    arena_bytes, scratch_bytes = decode_integers([header["arena_bytes"], header["scratch_bytes"]])
-    program = Program(
-        target=decode_target(header["target"]),
-        inputs=tuple(decode_spec(item) for item in header["inputs"]),
-        outputs=tuple(decode_spec(item) for item in header["outputs"]),
-        steps=tuple(decode_step(item) for item in header["steps"]),
-        constants=_mapped(header["constants"], container.sections[_CONSTANTS]),
-        objects=tuple(code[index] for index in range(len(code))),
-        arena_bytes=arena_bytes,
-        scratch_bytes=scratch_bytes,
-        threads=_threads(header.get("threads")),
-        remotes=tuple(decode_remote(item) for item in header.get("remotes", ())),
-    )
+    target = decode_target(header["target"])
+    objects = tuple(code[index] for index in range(len(code)))
+    constants = _mapped(header["constants"], container.sections[_CONSTANTS])
+    program: Program | FlowProgram
+    if "flow" in header:
+        shared = Shared(constants, decode_programs(header["programs"], target, constants, objects))
+        names = tuple(decode_text(name) for name in header["output_names"])
+        threads = decode_threads(header["threads"])
+        program = FlowProgram(target, decode_flow(header["flow"], shared), names, threads)
+    else:
+        program = decode_program(header, target, constants, objects)
     return Artifact(program, Origin(header["graft"], dict(header["backends"])), blobs)
-
-
-def _threads(data: Any) -> int | None:
-    """Files of the first Graft do not say."""
-    return None if data is None else decode_integers([data])[0]
 
 
 def _mapped(described: list[Any], data: memoryview) -> tuple[Array, ...]:

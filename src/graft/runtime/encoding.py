@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.base.errors import Place
 from graft.runtime.program import (
     Arena,
@@ -19,6 +19,7 @@ from graft.runtime.program import (
     KernelCall,
     Operand,
     Output,
+    Program,
     PythonStep,
     Remote,
     RemoteTensor,
@@ -40,12 +41,62 @@ _REFERENCES: Mapping[str, type[BufferRef | Remote]] = {
 _REFERENCE_NAMES = {kind: name for name, kind in _REFERENCES.items()}
 
 
+def encode_program(program: Program) -> dict[str, Any]:
+    """A program without its constants and code."""
+    return {
+        "inputs": [encode_spec(spec) for spec in program.inputs],
+        "outputs": [encode_spec(spec) for spec in program.outputs],
+        "arena_bytes": program.arena_bytes,
+        "scratch_bytes": program.scratch_bytes,
+        "threads": program.threads,
+        "remotes": [encode_remote(remote) for remote in program.remotes],
+        "steps": [encode_step(step) for step in program.steps],
+    }
+
+
+def decode_program(
+    data: Mapping[str, Any],
+    target: Target,
+    constants: tuple[Array, ...],
+    objects: tuple[bytes, ...],
+) -> Program:
+    arena_bytes, scratch_bytes = decode_integers([data["arena_bytes"], data["scratch_bytes"]])
+    return Program(
+        target=target,
+        inputs=tuple(decode_spec(item) for item in data["inputs"]),
+        outputs=tuple(decode_spec(item) for item in data["outputs"]),
+        steps=tuple(decode_step(item) for item in data["steps"]),
+        constants=constants,
+        objects=objects,
+        arena_bytes=arena_bytes,
+        scratch_bytes=scratch_bytes,
+        threads=decode_threads(data.get("threads")),
+        remotes=tuple(decode_remote(item) for item in data.get("remotes", ())),
+    )
+
+
+def decode_threads(data: Any) -> int | None:
+    """Files of the first Graft do not say."""
+    return None if data is None else decode_integer(data)
+
+
+def encode_place(place: Place) -> list[str]:
+    return [place.source, place.node, place.kind]
+
+
+def decode_place(data: Sequence[Any]) -> Place:
+    source, node, kind = data
+    return Place(decode_text(source), decode_text(node), decode_text(kind))
+
+
 def encode_target(target: Target) -> dict[str, Any]:
     return {"triple": target.triple, "features": list(target.features)}
 
 
 def decode_target(data: Mapping[str, Any]) -> Target:
-    return Target(_text(data["triple"]), tuple(_text(name) for name in data["features"]))
+    return Target(
+        decode_text(data["triple"]), tuple(decode_text(name) for name in data["features"])
+    )
 
 
 def encode_spec(spec: TensorSpec) -> list[Any]:
@@ -54,7 +105,9 @@ def encode_spec(spec: TensorSpec) -> list[Any]:
 
 def decode_spec(data: Sequence[Any]) -> TensorSpec:
     name, dtype, shape, alignment = data
-    return TensorSpec(_text(name), DType(dtype), decode_integers(shape), _integer(alignment))
+    return TensorSpec(
+        decode_text(name), DType(dtype), decode_integers(shape), decode_integer(alignment)
+    )
 
 
 def encode_step(step: Step) -> dict[str, Any]:
@@ -63,12 +116,12 @@ def encode_step(step: Step) -> dict[str, Any]:
         "label": step.label,
         "flops": step.flops,
         "bytes": step.bytes,
-        "place": [place.source, place.node, place.kind],
+        "place": encode_place(place),
     }
     if isinstance(step, KernelCall):
         return {
             "kernel": step.symbol,
-            "buffers": [_encode_reference(reference) for reference in step.buffers],
+            "buffers": [encode_reference(reference) for reference in step.buffers],
             "scalars": list(step.scalars),
             "serial": step.serial,
             "runs_on": step.runs_on,
@@ -94,8 +147,8 @@ def decode_step(data: Mapping[str, Any]) -> Step:
     common = _decode_common(data)
     if "kernel" in data:
         return KernelCall(
-            symbol=_text(data["kernel"]),
-            buffers=tuple(_in_reach(_decode_reference(item)) for item in data["buffers"]),
+            symbol=decode_text(data["kernel"]),
+            buffers=tuple(in_reach(decode_reference(item)) for item in data["buffers"]),
             scalars=decode_integers(data["scalars"]),
             serial=bool(data["serial"]),
             runs_on=bool(data["runs_on"]),
@@ -103,14 +156,14 @@ def decode_step(data: Mapping[str, Any]) -> Step:
         )
     if "transfer" in data:
         return Transfer(
-            region=_text(data["transfer"]),
+            region=decode_text(data["transfer"]),
             home=_decode_operand(data["home"]),
-            remote=Remote(_integer(data["remote"])),
+            remote=Remote(decode_integer(data["remote"])),
             upload=bool(data["upload"]),
             **common,
         )
     return PythonStep(
-        function=_text(data["python"]),
+        function=decode_text(data["python"]),
         inputs=tuple(_decode_operand(item) for item in data["inputs"]),
         outputs=tuple(_decode_operand(item) for item in data["outputs"]),
         **common,
@@ -123,20 +176,19 @@ def encode_remote(remote: RemoteTensor) -> list[Any]:
 
 def decode_remote(data: Sequence[Any]) -> RemoteTensor:
     space, dtype, shape = data
-    return RemoteTensor(_text(space), DType(dtype), decode_integers(shape))
+    return RemoteTensor(decode_text(space), DType(dtype), decode_integers(shape))
 
 
 def _decode_common(data: Mapping[str, Any]) -> dict[str, Any]:
-    source, node, kind = data["place"]
     return {
-        "label": _text(data["label"]),
-        "flops": _integer(data["flops"]),
-        "bytes": _integer(data["bytes"]),
-        "place": Place(_text(source), _text(node), _text(kind)),
+        "label": decode_text(data["label"]),
+        "flops": decode_integer(data["flops"]),
+        "bytes": decode_integer(data["bytes"]),
+        "place": decode_place(data["place"]),
     }
 
 
-def _encode_reference(reference: BufferRef | Remote) -> list[Any]:
+def encode_reference(reference: BufferRef | Remote) -> list[Any]:
     name = _REFERENCE_NAMES[type(reference)]
     match reference:
         case Arena(offset, nbytes):
@@ -147,37 +199,37 @@ def _encode_reference(reference: BufferRef | Remote) -> list[Any]:
             return [name]
 
 
-def _decode_reference(data: Sequence[Any]) -> BufferRef | Remote:
+def decode_reference(data: Sequence[Any]) -> BufferRef | Remote:
     name, *numbers = data
     return _REFERENCES[name](*decode_integers(numbers))
 
 
-def _in_reach(reference: BufferRef | Remote) -> BufferRef:
+def in_reach(reference: BufferRef | Remote) -> BufferRef:
     if isinstance(reference, Remote):
         raise TypeError("a kernel of the host's cannot reach the memory of a device")
     return reference
 
 
 def _encode_operand(operand: Operand) -> list[Any]:
-    return [_encode_reference(operand.buffer), str(operand.dtype), list(operand.shape)]
+    return [encode_reference(operand.buffer), str(operand.dtype), list(operand.shape)]
 
 
 def _decode_operand(data: Sequence[Any]) -> Operand:
     reference, dtype, shape = data
-    return Operand(_decode_reference(reference), DType(dtype), decode_integers(shape))
+    return Operand(decode_reference(reference), DType(dtype), decode_integers(shape))
 
 
 def decode_integers(data: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(_integer(item) for item in data)
+    return tuple(decode_integer(item) for item in data)
 
 
-def _integer(data: Any) -> int:
+def decode_integer(data: Any) -> int:
     if type(data) is not int:
         raise TypeError(f"{data!r} is not an integer")
     return data
 
 
-def _text(data: Any) -> str:
+def decode_text(data: Any) -> str:
     if not isinstance(data, str):
         raise TypeError(f"{data!r} is not text")
     return data

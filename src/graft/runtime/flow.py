@@ -27,12 +27,11 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A native program on some values; `check` names what refuses sizes that do not fit."""
+    """A native program on some values."""
 
     program: Program | ShapedProgram
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    check: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,17 @@ class Evaluation:
 
     function: str
     inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    label: str = ""
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """A region of another backend, supplied by name, on tensors; it takes any sizes."""
+
+    function: str
+    inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     label: str = ""
     place: Place = NOWHERE
@@ -110,7 +120,7 @@ class Sweep:
     place: Place = NOWHERE
 
 
-FlowStep = Stretch | Evaluation | Reading | Trimming | Choice | Repetition | Sweep
+FlowStep = Stretch | Evaluation | Offload | Reading | Trimming | Choice | Repetition | Sweep
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +150,7 @@ class Flow:
 def reads(step: FlowStep) -> tuple[int, ...]:
     """The values that a step reads."""
     match step:
-        case Stretch():
+        case Stretch() | Offload():
             return step.inputs
         case Evaluation():
             return tuple(number for number in step.inputs if number is not None)

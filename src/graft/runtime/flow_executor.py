@@ -6,15 +6,17 @@ Every run has values and symbols of its own, so runs from several threads do not
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from graft.base.dims import Dim, bare_symbol, substitute
+from graft.base.capacity import check_bytes
+from graft.base.dims import Dim, bare_symbol, evaluate_dim, substitute
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, GraftError, UserError
 from graft.runtime.engine import Engine
@@ -25,23 +27,25 @@ from graft.runtime.flow import (
     Flow,
     FlowStep,
     Kind,
+    Offload,
     Reading,
     Repetition,
     Stretch,
     Sweep,
     Trimming,
 )
+from graft.runtime.flow_profile import FlowProfile, Path, Recorder
 from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
 from graft.runtime.program import Program, TensorSpec
+from graft.runtime.regions import deliver
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
+from graft.runtime.turns import ahead, no_pieces, repeated, single, sole_item, swept, unscanned
 
 Data = Any
 Symbols = dict[str, int]
 # Runs on operands, and on the symbols that are known by then.
 Evaluator = Callable[[Sequence[Data], Mapping[str, int]], Sequence[Data]]
-
-Check = Callable[[Mapping[str, int]], None]
 
 # Sizes that a stretch stays bound to.
 REMEMBERED = 8
@@ -49,12 +53,23 @@ REMEMBERED = 8
 
 @dataclass(frozen=True, eq=False)
 class Supplied:
-    """The Python functions that a flow names: of steps within programs, of nodes on the evaluator,
-    and what refuses sizes that contradict each other before a stretch runs at them."""
+    """The Python functions that a flow names: of regions and of steps within programs, and of nodes
+    on the evaluator."""
 
     functions: Mapping[str, Runner]
-    evaluators: Mapping[str, Evaluator]
-    checks: Mapping[str, Check]
+    evaluators: Mapping[str, Evaluator] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A run in progress: what symbols stand for, and who measures it, where somebody does."""
+
+    symbols: Symbols
+    recorder: Recorder | None = None
+    path: Path = ()  # of the step that runs
+
+
+_Action = Callable[[list[Data], Run], Sequence[Data]]
 
 
 class FlowExecutor:
@@ -77,27 +92,26 @@ class FlowExecutor:
 
     def _action(
         self, step: FlowStep, engine: Engine | None, inner: Callable[[Flow], FlowExecutor]
-    ) -> Callable[[list[Data], Symbols], Sequence[Data]]:
+    ) -> _Action:
         match step:
             case Stretch():
                 assert engine is not None
-                bound = _Bound(step, engine, self._supplied)
-                return lambda values, symbols: bound([values[n] for n in step.inputs], symbols)
+                return _Bound(step, engine, self._supplied)
             case Evaluation():
-                return _evaluation(step, self._supplied.evaluators[step.function])
+                return partial(_evaluate, step, self._supplied.evaluators[step.function])
+            case Offload():
+                kinds = [self._flow.kinds[number] for number in step.outputs]
+                return partial(_offload, step, kinds, _supplied(step, self._supplied.functions))
             case Reading():
                 return partial(_read, step)
             case Trimming():
                 return lambda values, _: [values[step.value][: int(values[step.counts][-1])]]
             case Choice():
-                branches = [inner(branch) for branch in step.branches]
-                return lambda values, symbols: branches[_flag(values[step.condition])](
-                    [values[n] for n in step.captures], symbols
-                )
+                return partial(_choose, step, [inner(branch) for branch in step.branches])
             case Repetition():
-                return _Repeated(step, inner(step.body))
+                return partial(_repeat, step, inner(step.body))
             case Sweep():
-                return _Swept(step, inner(step.body))
+                return partial(_sweep, step, inner(step.body))
 
     def accept(self, inputs: Sequence[Data], around: Symbols) -> tuple[list[Data], Symbols]:
         """All values before the first step, and what is known of symbols."""
@@ -118,38 +132,75 @@ class FlowExecutor:
         _, symbols = self.accept(inputs, around)
         if kind.dtype is None or kind.shape is None:
             raise EvaluationError(f"no turn tells what '{kind.name}' is")
-        extents = (substitute(dim, symbols) for dim in kind.shape)
-        shape = [extent if isinstance(extent, int) else 0 for extent in extents]
-        shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
-        return np.empty(shape, kind.dtype.numpy)
+        known = (substitute(dim, symbols) for dim in kind.shape)
+        extents = [extent if isinstance(extent, int) else 0 for extent in known]
+        return no_pieces(extents, kind.dtype.numpy, axis)
 
-    def __call__(self, inputs: Sequence[Data], around: Symbols) -> list[Data]:
-        """Run on the inputs in order; `around` is what a flow around this one knows of symbols."""
+    def __call__(self, inputs: Sequence[Data], around: Run | None = None) -> list[Data]:
+        """Run on the inputs in order; `around` is the run of a flow around this one."""
         flow = self._flow
-        values, symbols = self.accept(inputs, around)
-        for step, action, finished in zip(flow.steps, self._actions, self._finished, strict=True):
+        outer = around or Run({})
+        values, symbols = self.accept(inputs, outer.symbols)
+        run = Run(symbols, outer.recorder, outer.path)
+        for number, step in enumerate(flow.steps):
             try:
-                results = action(values, symbols)
-                for number, data in zip(step.outputs, results, strict=True):
-                    values[number] = _checked(flow.kinds[number], data, symbols, EvaluationError)
+                results = self._results(number, step, values, run)
+                for position, data in zip(step.outputs, results, strict=True):
+                    kind = flow.kinds[position]
+                    values[position] = _checked(kind, data, symbols, EvaluationError)
             except GraftError as error:
                 raise error.at(getattr(step, "place", None)) from error.__cause__
-            for number in finished:
-                values[number] = None
+            for position in self._finished[number]:
+                values[position] = None
         return [values[number] for number in flow.outputs]
 
+    def _results(self, number: int, step: FlowStep, values: list[Data], run: Run) -> Sequence[Data]:
+        action = self._actions[number]
+        if run.recorder is None:
+            return action(values, run)
+        path = (*run.path, number)
+        with run.recorder.measure(path, step):
+            return action(values, replace(run, path=path))
 
-def _evaluation(
-    step: Evaluation, function: Evaluator
-) -> Callable[[list[Data], Symbols], Sequence[Data]]:
-    def run(values: list[Data], symbols: Symbols) -> Sequence[Data]:
-        operands = [None if number is None else values[number] for number in step.inputs]
-        return function(operands, symbols)
-
-    return run
+    def profile(self, inputs: Sequence[Data]) -> FlowProfile:
+        """Run once and measure every step."""
+        recorder = Recorder()
+        begin = time.perf_counter()
+        outputs = self(inputs, Run({}, recorder))
+        return FlowProfile(outputs, time.perf_counter() - begin, recorder.moments)
 
 
-def _read(step: Reading, values: list[Data], symbols: Symbols) -> Sequence[Data]:
+def _evaluate(
+    step: Evaluation, function: Evaluator, values: list[Data], run: Run
+) -> Sequence[Data]:
+    operands = [None if number is None else values[number] for number in step.inputs]
+    return function(operands, run.symbols)
+
+
+def _supplied(step: Offload, functions: Mapping[str, Runner]) -> Runner:
+    if step.function not in functions:
+        raise UserError(f"the region '{step.function}' is not given", step.place)
+    return functions[step.function]
+
+
+def _offload(
+    step: Offload, kinds: Sequence[Kind], function: Runner, values: list[Data], run: Run
+) -> Sequence[Data]:
+    homes = []
+    for kind in kinds:
+        assert kind.dtype is not None
+        shape = tuple(evaluate_dim(dim, run.symbols) for dim in kind.shape or ())
+        homes.append(aligned_empty(shape, kind.dtype.numpy))
+    deliver(
+        function([np.ascontiguousarray(values[n]) for n in step.inputs], homes),
+        homes,
+        step.function,
+    )
+    return homes
+
+
+def _read(step: Reading, values: list[Data], run: Run) -> Sequence[Data]:
+    symbols = run.symbols
     number = int(values[step.value].item())
     if symbols.setdefault(step.symbol, number) != number:
         raise EvaluationError(f"{number} is found where {symbols[step.symbol]} are wanted")
@@ -161,14 +212,19 @@ class _Bound:
 
     def __init__(self, step: Stretch, engine: Engine, supplied: Supplied) -> None:
         self._program, self._engine, self._functions = step.program, engine, supplied.functions
-        self._check = supplied.checks[step.check] if step.check else None
+        self._inputs = step.inputs
         self._executors: OrderedDict[tuple[int, ...], tuple[Program, Executor]] = OrderedDict()
 
-    def __call__(self, inputs: Sequence[Array], symbols: Symbols) -> list[Array]:
-        program, executor = self._executor(symbols)
-        ready = [_ready(data, spec) for data, spec in zip(inputs, program.inputs, strict=True)]
+    def __call__(self, values: list[Data], run: Run) -> list[Array]:
+        program, executor = self._executor(run.symbols)
+        pairs = zip(self._inputs, program.inputs, strict=True)
+        ready = [_ready(values[number], spec) for number, spec in pairs]
         outputs = [_fresh(spec) for spec in program.outputs]
-        executor.run(ready, outputs)
+        if run.recorder is None:
+            executor.run(ready, outputs)
+        else:
+            begin = time.perf_counter()
+            run.recorder.add(run.path, program, executor.profile(ready, outputs), begin)
         return outputs
 
     def _executor(self, symbols: Symbols) -> tuple[Program, Executor]:
@@ -177,9 +233,8 @@ class _Bound:
         key = tuple([symbols[name] for name in names])
         found = remembered.get(key)
         if found is None:
-            if self._check is not None:
-                self._check(symbols)
             plain = program.bind(symbols) if isinstance(program, ShapedProgram) else program
+            _refuse_absurd_sizes(plain)
             found = plain, Executor(plain, self._engine, self._functions)
             remembered[key] = found
             if len(remembered) > REMEMBERED:
@@ -187,78 +242,62 @@ class _Bound:
         return found
 
 
-class _Repeated:
-    """A loop."""
-
-    def __init__(self, step: Repetition, body: FlowExecutor) -> None:
-        self._step, self._body = step, body
-        self._kinds = [step.body.kinds[number] for number in step.body.inputs[:2]]
-
-    def __call__(self, values: list[Data], symbols: Symbols) -> list[Data]:
-        step = self._step
-        limit = None if step.limit is None else int(values[step.limit].item())
-        proceed = True if step.condition is None else _flag(values[step.condition])
-        state = [values[number] for number in step.carried]
-        captures = [values[number] for number in step.captures]
-        stacks: list[list[Array]] = [[] for _ in step.outputs[len(state) :]]
-        turn = 0
-        while proceed and (limit is None or turn < limit):
-            flags = [_single(turn, self._kinds[0]), _single(proceed, self._kinds[1])]
-            given, *results = self._body([*flags, *state, *captures], symbols)
-            proceed = _flag(given)
-            state = results[: len(state)]
-            for stack, piece in zip(stacks, results[len(state) :], strict=True):
-                stack.append(piece)
-            turn += 1
-        if turn:
-            return [*state, *(np.stack(stack) for stack in stacks)]
-        flags = [_single(0, kind) for kind in self._kinds]
-        given = [*flags, *state, *captures]
-        first = 1 + len(state)
-        empty = (self._body.no_pieces(given, symbols, first + n, 0) for n in range(len(stacks)))
-        return [*state, *empty]
+def _refuse_absurd_sizes(program: Program) -> None:
+    """Loops may make more of their data with every turn."""
+    for spec in program.outputs:
+        check_bytes(spec.nbytes, f"'{spec.name}' would be {spec}")
+    check_bytes(program.arena_bytes, "a stretch would work in an arena")
 
 
-class _Swept:
-    """A scan."""
-
-    def __init__(self, step: Sweep, body: FlowExecutor) -> None:
-        self._step, self._body = step, body
-
-    def __call__(self, values: list[Data], symbols: Symbols) -> list[Data]:
-        step = self._step
-        state = [values[number] for number in step.carried]
-        captures = [values[number] for number in step.captures]
-        order = zip(step.scanned, step.axes, step.backwards, strict=True)
-        scanned = [np.moveaxis(values[n], axis, 0)[:: -1 if back else 1] for n, axis, back in order]
-        lengths = {len(data) for data in scanned}
-        if len(lengths) > 1:
-            raise EvaluationError(f"the scanned tensors differ in length: {sorted(lengths)}")
-        stacks: list[list[Array]] = [[] for _ in step.outputs[len(state) :]]
-        count = lengths.pop()
-        for turn in range(count):
-            slices = [data[turn] for data in scanned]
-            results = self._body([*state, *slices, *captures], symbols)
-            state = results[: len(state)]
-            for stack, piece in zip(stacks, results[len(state) :], strict=True):
-                stack.append(piece)
-        if count:
-            placed = zip(stacks, step.result_axes, step.result_backwards, strict=True)
-            return [*state, *(np.stack(s[:: -1 if back else 1], axis) for s, axis, back in placed)]
-        slices = [np.empty(data.shape[1:], data.dtype) for data in scanned]
-        given = [*state, *slices, *captures]
-        axes = enumerate(step.result_axes, start=len(state))
-        return [*state, *(self._body.no_pieces(given, symbols, n, axis) for n, axis in axes)]
+def _choose(
+    step: Choice, branches: Sequence[FlowExecutor], values: list[Data], run: Run
+) -> Sequence[Data]:
+    taken = branches[bool(sole_item(values[step.condition]))]
+    return taken([values[number] for number in step.captures], run)
 
 
-def _flag(data: Array) -> bool:
-    return bool(np.asarray(data).item())
+def _repeat(step: Repetition, body: FlowExecutor, values: list[Data], run: Run) -> list[Data]:
+    captures = [values[number] for number in step.captures]
+    kinds = [step.body.kinds[number] for number in step.body.inputs[:2]]
+    limit, condition = (None if n is None else values[n] for n in (step.limit, step.condition))
+    state = [values[number] for number in step.carried]
+    results = len(step.outputs) - len(state)
+
+    def given(turn: int, proceed: bool, carried: Sequence[Data]) -> list[Data]:
+        flags = (_single(turn, kinds[0]), _single(proceed, kinds[1]))
+        return [*flags, *carried, *captures]
+
+    state, pieces = repeated(
+        lambda *turn: body(given(*turn), run), limit, condition, state, results
+    )
+    if pieces.turns:
+        return [*state, *pieces.in_order()]
+    first = 1 + len(state)
+    untaken = given(0, False, state)
+    empty = (body.no_pieces(untaken, run.symbols, first + n, 0) for n in range(results))
+    return [*state, *empty]
 
 
-def _single(number: int, kind: Kind) -> Array:
-    """A flag or a counter in the shape in which a body wants it."""
+def _sweep(step: Sweep, body: FlowExecutor, values: list[Data], run: Run) -> list[Data]:
+    captures = [values[number] for number in step.captures]
+    scanned = ahead([values[number] for number in step.scanned], step.axes, step.backwards)
+    start = [values[number] for number in step.carried]
+    state, pieces = swept(
+        lambda carried, slices: body([*carried, *slices, *captures], run),
+        start,
+        scanned,
+        len(step.result_axes),
+    )
+    if pieces.turns:
+        return [*state, *pieces.stacked(step.result_axes, step.result_backwards)]
+    untaken = [*state, *unscanned(scanned), *captures]
+    axes = enumerate(step.result_axes, start=len(state))
+    return [*state, *(body.no_pieces(untaken, run.symbols, n, axis) for n, axis in axes)]
+
+
+def _single(data: Any, kind: Kind) -> Array:
     assert kind.dtype is not None
-    return np.full((1,) * len(kind.shape or ()), number, dtype=kind.dtype.numpy)
+    return single(data, kind.dtype.numpy, len(kind.shape or ()))
 
 
 def _checked(kind: Kind, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:

@@ -19,6 +19,7 @@ from pathlib import Path
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.runtime.artifact import load as load_artifact
+from graft.runtime.flow_session import FlowSession, session_of
 from graft.runtime.regions import Policy, Region, RegionWarning
 from graft.runtime.session import Session
 from graft.runtime.spaces import Runner
@@ -100,13 +101,13 @@ def artifact_runner(blob: bytes | memoryview, threads: int | None = None) -> Run
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "region.graft"
         path.write_bytes(blob)
-        return session_runner(Session(load_artifact(path).program, threads))
+        return session_runner(session_of(load_artifact(path), threads))
 
 
-def session_runner(session: Session) -> Runner:
+def session_runner(session: Session | FlowSession) -> Runner:
     """A session as a runner: arrays in order instead of by name."""
-    names = [spec.name for spec in session.program.inputs]
-    homes = [spec.name for spec in session.program.outputs]
+    names = [one.name for one in session.get_inputs()]
+    homes = [one.name for one in session.get_outputs()]
 
     def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         feeds = dict(zip(names, inputs, strict=True))

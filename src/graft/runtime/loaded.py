@@ -6,12 +6,13 @@ import importlib
 import os
 
 from graft.runtime.artifact import load as load_artifact
+from graft.runtime.flow_session import FlowSession, session_of
 from graft.runtime.session import Session
 
 
 def load(
     path: str | os.PathLike[str], threads: int | None = None, verify: bool | None = None
-) -> Session:
+) -> Session | FlowSession:
     """Load a compiled model from a `.graft` file.
 
     `threads` is how many threads run it, by default as many as it was compiled for, at most one per
@@ -25,4 +26,4 @@ def load(
     if artifact.blobs:
         grafted = importlib.import_module("graft.runtime.grafted")
         regions = grafted.load_regions(artifact.blobs, threads)
-    return Session(artifact.program, threads, regions)
+    return session_of(artifact, threads, regions)

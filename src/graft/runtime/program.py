@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place, UserError
@@ -190,10 +191,10 @@ class Program:
 
     def validate(self) -> None:
         """Refuse a program that cannot run as it stands."""
-        _check_specs("input", self.inputs)
-        _check_specs("output", self.outputs)
+        check_specs("input", self.inputs)
+        check_specs("output", self.outputs)
         for index, array in enumerate(self.constants):
-            _check_constant(index, array)
+            check_constant(index, array)
         for name in ("arena_bytes", "scratch_bytes"):
             if getattr(self, name) < 0:
                 raise ProgramError(f"{name} is negative")
@@ -213,7 +214,24 @@ def float_bits(value: float) -> int:
     return bits
 
 
-def _check_specs(kind: str, specs: Iterable[TensorSpec]) -> None:
+class Spec(Protocol):
+    """A tensor by name, as far as checks go that do not depend on its size."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    @property
+    def shape(self) -> Sequence[object]: ...
+
+    @property
+    def alignment(self) -> int: ...
+
+
+def check_specs(kind: str, specs: Iterable[Spec]) -> None:
+    """Refuse tensors that are named alike, or that native memory cannot hold."""
     seen: set[str] = set()
     for spec in specs:
         if spec.name in seen:
@@ -227,14 +245,16 @@ def _check_specs(kind: str, specs: Iterable[TensorSpec]) -> None:
         _check_tensor(f"the {kind} '{spec.name}'", spec.dtype, spec.shape)
 
 
-def _check_tensor(what: str, dtype: DType, shape: tuple[int, ...]) -> None:
+def _check_tensor(what: str, dtype: DType, shape: Sequence[object]) -> None:
     if dtype is DType.STRING:
         raise ProgramError(f"{what} holds strings, which have no place in native memory")
-    if any(extent < 0 for extent in shape):
-        raise ProgramError(f"{what} has the negative extent {min(shape)}")
+    least = min((extent for extent in shape if isinstance(extent, int)), default=0)
+    if least < 0:
+        raise ProgramError(f"{what} has the negative extent {least}")
 
 
-def _check_constant(index: int, array: Array) -> None:
+def check_constant(index: int, array: Array) -> None:
+    """Refuse a constant that kernels cannot read where it lies."""
     if array.dtype.hasobject:
         raise ProgramError(f"constant {index} holds Python objects")
     if not array.flags.c_contiguous:

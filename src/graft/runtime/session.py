@@ -28,10 +28,10 @@ _ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An input or output: name, shape and type in ONNX's words."""
+    """An input or output: name, shape (symbolic extents as strings) and type in ONNX's words."""
 
     name: str
-    shape: list[int]
+    shape: list[int | str] | None  # None: not even the rank is known
     type: str
 
 
@@ -62,9 +62,7 @@ class Session:
         functions: Mapping[str, Runner] | None = None,
     ) -> None:
         program.validate()
-        count = _default_threads(program) if threads is None else threads
-        if count < 1:
-            raise UserError(f"threads={count}: at least one thread has to run the program")
+        count = count_threads(program.threads, threads)
         self.program = program
         self._executor = Executor(program, Engine([program], count), functions or {})
         self._input_names = {spec.name for spec in program.inputs}
@@ -79,11 +77,11 @@ class Session:
 
     def get_inputs(self) -> list[Argument]:
         """The inputs in order."""
-        return [_argument(spec) for spec in self.program.inputs]
+        return [argument(spec.name, spec.dtype, spec.shape) for spec in self.program.inputs]
 
     def get_outputs(self) -> list[Argument]:
         """The outputs in order."""
-        return [_argument(spec) for spec in self.program.outputs]
+        return [argument(spec.name, spec.dtype, spec.shape) for spec in self.program.outputs]
 
     def run(
         self,
@@ -95,7 +93,7 @@ class Session:
 
         `outputs` may hold arrays to write results into; other results are fresh arrays.
         """
-        wanted = self._wanted(names)
+        wanted = chosen(names, self._output_names)
         arrays = self._fed(feeds)
         if outputs:
             homes, results = self._given(outputs, arrays)
@@ -113,32 +111,16 @@ class Session:
         times = self._executor.profile(arrays, results)
         return Profile(results, self.program.steps, times.seconds, times.busy, times.spent)
 
-    def _wanted(self, names: Sequence[str] | None) -> list[int]:
-        known = self._output_names
-        for name in names or ():
-            if name not in known:
-                raise UserError(f"there is no output '{name}'", hint=f"outputs: {_listed(known)}")
-        return [known.index(name) for name in names or ()]
-
     def _fed(self, feeds: Mapping[str, Any]) -> list[Array]:
         if feeds.keys() != self._input_names:
-            self._refuse_names(feeds)
+            refuse_names(feeds, [spec.name for spec in self.program.inputs])
         return [slot.accept(feeds[slot.spec.name]) for slot in self._inputs]
-
-    def _refuse_names(self, feeds: Mapping[str, Any]) -> None:
-        known = [spec.name for spec in self.program.inputs]
-        hint = f"inputs: {_listed(known)}"
-        for name in feeds:
-            if name not in known:
-                raise UserError(f"there is no input '{name}'", hint=hint)
-        missing = next(name for name in known if name not in feeds)
-        raise UserError(f"the input '{missing}' is missing", hint=hint)
 
     def _given(
         self, outputs: Mapping[str, Array], inputs: Sequence[Array]
     ) -> tuple[list[Array], list[Array]]:
         """Where kernels write, and where the results are to go: mostly the same arrays."""
-        self._wanted(list(outputs))
+        chosen(list(outputs), self._output_names)
         check_homes(outputs)
         results = [
             slot.check_home(outputs[slot.spec.name]) if slot.spec.name in outputs else slot.fresh()
@@ -153,10 +135,34 @@ class Session:
         return homes, results
 
 
-def _default_threads(program: Program) -> int:
-    """A program's wish is of the machine it was compiled on, which may have had more cores."""
+def count_threads(wish: int | None, threads: int | None) -> int:
+    """How many threads run a program: as many as asked for, or as it wishes.
+
+    Its wish is of the machine it was compiled on, which may have had more cores."""
     cores = available_cores()
-    return cores if program.threads is None else min(program.threads, cores)
+    count = min(wish or cores, cores) if threads is None else threads
+    if count < 1:
+        raise UserError(f"threads={count}: at least one thread has to run the program")
+    return count
+
+
+def chosen(names: Sequence[str] | None, known: Sequence[str]) -> list[int]:
+    """The positions of named outputs; refuses names that are none's."""
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"there is no output '{name}'", hint=f"outputs: {_listed(known)}")
+    return [known.index(name) for name in names or ()]
+
+
+def refuse_names(feeds: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse feeds that lack an input, or that are for none."""
+    hint = f"inputs: {_listed(known)}"
+    for name in feeds:
+        if name not in known:
+            raise UserError(f"there is no input '{name}'", hint=hint)
+    for name in known:
+        if name not in feeds:
+            raise UserError(f"the input '{name}' is missing", hint=hint)
 
 
 class _Slot:
@@ -243,7 +249,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
 
 
-def _argument(spec: TensorSpec) -> Argument:
-    return Argument(
-        spec.name, list(spec.shape), f"tensor({_ONNX_NAMES.get(spec.dtype, spec.dtype)})"
-    )
+def argument(name: str, dtype: DType | None, shape: Sequence[int | str] | None) -> Argument:
+    """A tensor as users see it."""
+    type_ = "" if dtype is None else f"tensor({_ONNX_NAMES.get(dtype, dtype)})"
+    return Argument(name, None if shape is None else list(shape), type_)

@@ -7,21 +7,29 @@ the symbols, `bind` makes the plain program that runs at those sizes; nothing is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graft.base.dims import AnyDim, Dim, evaluate_dim
+from graft.base.dims import AnyDim, Dim, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place
+from graft.runtime.extents import Extents, SizeCheck, check_sizes, dims_of_test
 from graft.runtime.memory import aligned_size
 from graft.runtime.program import (
     NOWHERE,
     Arena,
     BufferRef,
+    Constant,
+    Input,
     KernelCall,
+    Output,
     Program,
+    ProgramError,
+    Scratch,
     Target,
     TensorSpec,
+    check_constant,
+    check_specs,
 )
 
 
@@ -74,19 +82,49 @@ class ShapedProgram:
     scratch: tuple[Dim, ...]
     constants: tuple[Array, ...] = field(default=(), repr=False)
     objects: tuple[bytes, ...] = field(default=(), repr=False)
+    checks: tuple[SizeCheck, ...] = ()
+
+    def validate(self) -> None:
+        """Refuse a program that cannot run at any size."""
+        check_specs("input", self.inputs)
+        check_specs("output", self.outputs)
+        for index, array in enumerate(self.constants):
+            check_constant(index, array)
+        for step in self.steps:
+            _check_call(self, step)
+        unknown = {name for dim in self.dims() for name in symbols_of(dim)} - {*self.symbols}
+        if unknown:
+            raise ProgramError(f"extents depend on {sorted(unknown)}, which are no symbols of it")
+
+    def dims(self) -> Iterator[AnyDim]:
+        """All dims that binding needs numbers for."""
+        for spec in (*self.inputs, *self.outputs):
+            yield from spec.shape
+        for step in self.steps:
+            yield from (*step.scalars, step.flops, step.bytes)
+            for reference in step.buffers:
+                if isinstance(reference, Shelf):
+                    yield from (reference.offset, reference.nbytes)
+        for shelf in self.shelves:
+            yield from shelf
+        yield from self.scratch
+        for check in self.checks:
+            yield from dims_of_test(check.test)
 
     def bind(self, sizes: Mapping[str, int]) -> Program:
-        """The program for these values of its symbols."""
-        known = _Extents({name: sizes[name] for name in self.symbols})
+        """The program for these values of its symbols; refuses those that do not fit together."""
+        known = Extents({name: sizes[name] for name in self.symbols})
+        check_sizes(self.checks, known)
         starts, end = [], 0
         for shelf in self.shelves:
             starts.append(end)
             end += max((aligned_size(known[size]) for size in shelf), default=0)
+        binder = _Binder(known, starts)
         return Program(
             self.target,
-            tuple(known.spec(spec) for spec in self.inputs),
-            tuple(known.spec(spec) for spec in self.outputs),
-            tuple(known.call(step, starts) for step in self.steps),
+            tuple(map(binder.spec, self.inputs)),
+            tuple(map(binder.spec, self.outputs)),
+            tuple(map(binder.call, self.steps)),
             self.constants,
             self.objects,
             end,
@@ -94,36 +132,51 @@ class ShapedProgram:
         )
 
 
-class _Extents(dict[AnyDim, int]):
-    """Numbers for dims, each worked out once."""
+def _check_call(program: ShapedProgram, step: ShapedCall) -> None:
+    tables: dict[type, Sequence[object]] = {
+        Input: program.inputs,
+        Output: program.outputs,
+        Constant: program.constants,
+    }
+    for reference in step.buffers:
+        match reference:
+            case Shelf(number):
+                there = 0 <= number < len(program.shelves)
+            case Input(index) | Output(index) | Constant(index):
+                there = 0 <= index < len(tables[type(reference)])
+            case Arena():
+                there = False
+            case Scratch():
+                there = True
+        if not there:
+            raise ProgramError(f"{step.symbol}: there is no {reference}", step.place)
 
-    def __init__(self, symbols: Mapping[str, int]) -> None:
-        super().__init__()
-        self._symbols = symbols
 
-    def __missing__(self, dim: AnyDim) -> int:
-        value = dim if isinstance(dim, int) else evaluate_dim(dim, self._symbols)
-        self[dim] = value
-        return value
+class _Binder:
+    """Makes plain things of shaped ones."""
+
+    def __init__(self, extents: Extents, starts: list[int]) -> None:
+        self._extents, self._starts = extents, starts
 
     def spec(self, spec: ShapedSpec) -> TensorSpec:
-        shape = tuple([self[dim] for dim in spec.shape])
+        shape = tuple([self._extents[dim] for dim in spec.shape])
         return TensorSpec(spec.name, spec.dtype, shape, spec.alignment)
 
-    def call(self, step: ShapedCall, starts: list[int]) -> KernelCall:
+    def call(self, step: ShapedCall) -> KernelCall:
+        extents = self._extents
         return KernelCall(
             step.symbol,
-            tuple([self._reference(reference, starts) for reference in step.buffers]),
-            tuple([self[dim] for dim in step.scalars]),
+            tuple([self._reference(reference) for reference in step.buffers]),
+            tuple([extents[dim] for dim in step.scalars]),
             step.label,
-            self[step.flops],
-            self[step.bytes],
+            extents[step.flops],
+            extents[step.bytes],
             step.place,
             step.serial,
         )
 
-    def _reference(self, reference: ShapedRef, starts: list[int]) -> BufferRef:
+    def _reference(self, reference: ShapedRef) -> BufferRef:
         if isinstance(reference, Shelf):
-            start = starts[reference.number] + self[reference.offset]
-            return Arena(start, self[reference.nbytes])
+            start = self._starts[reference.number] + self._extents[reference.offset]
+            return Arena(start, self._extents[reference.nbytes])
         return reference

@@ -11,7 +11,7 @@ import pytest
 import graft
 from graft.backends.host.flow_program import FlowExecutable
 from graft.base.dtypes import Array
-from graft.base.errors import UserError
+from graft.base.errors import EvaluationError, UserError
 from graft.module import Module
 from graft.runtime.flow import Evaluation, Stretch
 from graft.runtime.shaped import ShapedProgram
@@ -250,3 +250,44 @@ def test_many_at_once_at_different_sizes() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, [count % 13 for count in range(40)]))
+
+
+GROWING = """
+    net (float[n] x) => (float[k] y) {
+        always = Constant <value = bool {1}> ()
+        [grow] y = Loop ("", always, x) <
+            body = one (int64 i, bool c, float[m] v) => (bool same, float[p] w) {
+                same = Identity (c)
+                [twice] w = Concat <axis = 0> (v, v)
+            }
+        >
+    }
+"""
+
+STACKING = """
+    net (float[n] x) => (float[n] y, float[k, n] all) {
+        always = Constant <value = bool {1}> ()
+        [grow] y, all = Loop ("", always, x) <
+            body = one (int64 i, bool c, float[n] v) => (bool same, float[n] w, float[n] piece) {
+                same = Identity (c)
+                w = Neg (v)
+                piece = Exp (v)
+            }
+        >
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(GROWING, "more than this machine's memory"), (STACKING, "turns loop would stack results of")],
+)
+def test_what_grows_without_bound_is_refused(
+    text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graft.base.capacity.MOST_BYTES", 1 << 20)
+    for module in both(text):
+        with pytest.raises(EvaluationError, match=message) as error:
+            module.run(None, {"x": numbers(1000)})
+        assert error.value.place is not None
+        assert error.value.place.node.startswith("grow")

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +14,7 @@ import numpy as np
 from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.options import HostOptions
 from graft.backends.host.program import HostProgram
+from graft.backends.host.saving import HOST_VERSION, refuse_reference_nodes, save_as
 from graft.backends.host.stretches import Stretches, why_not_native
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError, UserError
@@ -23,7 +23,6 @@ from graft.byoc.measure import WATCH, calm
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.llvm.target import HOST, named_target
-from graft.runtime.artifact import Origin, save
 from graft.runtime.cores import available_processors
 from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.memory import give_back
@@ -39,7 +38,7 @@ class HostBackend(Backend):
     """Compiles graphs for the CPU of this machine, or of another one."""
 
     name = HOME
-    version = "1"
+    version = HOST_VERSION
     limits = Limits(peak_flops=1e11, peak_bytes_per_second=1e10)
 
     def __init__(self, options: HostOptions | None = None) -> None:
@@ -93,7 +92,7 @@ class HostBackend(Backend):
         own = regions or {}
         if reason:
             compiler = Stretches(self._target, self._options.accuracy, _at_home(own))
-            return FlowExecutable.of(graph, compiler, self._options)
+            return FlowExecutable.of(graph, compiler, self._target, self._options)
         compiler = Stretches(self._target, self._options.accuracy, own, _spaces(own))
         return HostExecutable(compiler.static(graph), self._options)
 
@@ -160,15 +159,8 @@ class HostExecutable:
         blobs: Mapping[str, bytes] | None = None,
     ) -> None:
         """Write the program to a file, with what the regions of other backends need."""
-        if self.built.reasons:
-            name, reason = next(iter(self.built.reasons.items()))
-            raise UnsupportedError(
-                f"{len(self.built.reasons)} nodes run on the reference evaluator, which a file"
-                f" cannot hold; the first is %{name}: {reason}"
-            )
-        versions = {HostBackend.name: HostBackend.version, **(backends or {})}
-        origin = Origin(version("graft-compiler"), versions)
-        save(replace(self.built.program, threads=self._options.threads), path, origin, blobs)
+        refuse_reference_nodes(self.built.reasons)
+        save_as(replace(self.built.program, threads=self._options.threads), path, backends, blobs)
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None

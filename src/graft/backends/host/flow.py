@@ -15,14 +15,12 @@ import numpy as np
 
 from graft.backends.host.cut import Piece, cut
 from graft.backends.host.measure import measured
-from graft.backends.host.sizes import sizes_check
-from graft.backends.host.storage import shape_of
-from graft.base.dims import Unknown, evaluate_dim
+from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.base.errors import EvaluationError, GraftError, Place
 from graft.byoc.region import borders, region_graph
 from graft.ir.attrs import bind_attrs
-from graft.ir.evaluate import run_op
+from graft.ir.evaluate import refuse_absurd_sizes, run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.runtime.flow import (
@@ -31,15 +29,15 @@ from graft.runtime.flow import (
     Flow,
     FlowStep,
     Kind,
+    Offload,
     Reading,
     Repetition,
     Stretch,
     Sweep,
     Trimming,
 )
-from graft.runtime.flow_executor import Check, Data, Evaluator
+from graft.runtime.flow_executor import Data, Evaluator
 from graft.runtime.program import Program
-from graft.runtime.regions import deliver
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
 
@@ -62,7 +60,6 @@ class Made:
     programs: list[Program | ShapedProgram] = field(default_factory=list)
     functions: dict[str, Runner] = field(default_factory=dict)
     evaluators: dict[str, Evaluator] = field(default_factory=dict)
-    checks: dict[str, Check] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # value -> why the evaluator makes it
 
 
@@ -155,6 +152,9 @@ class _Builder:
             case "trimmed":
                 rows, counts = self._numbered(node.args)
                 return Trimming(rows, counts, self._numbered(node.outputs))
+        runner = self._compiler.runner(node)
+        if runner is not None:
+            return self._offload(node, runner)
         return self._evaluation(node, reasons[node] or "its size is known only from data")
 
     def _stretch(self, nodes: Sequence[Node]) -> Stretch:
@@ -164,20 +164,18 @@ class _Builder:
         self._made.programs.append(compiled.program)
         self._made.functions.update(compiled.functions)
         self._made.reasons.update(compiled.reasons)
-        check = label if isinstance(compiled.program, ShapedProgram) else ""
-        if check:
-            self._made.checks[check] = sizes_check(nodes)
-        numbers = self._numbered(inputs), self._numbered(outputs)
-        return Stretch(compiled.program, *numbers, check)
+        return Stretch(compiled.program, self._numbered(inputs), self._numbered(outputs))
+
+    def _offload(self, node: Node, runner: Runner) -> Offload:
+        attrs = node.attrs
+        self._made.functions[attrs.label] = runner
+        numbers = self._numbered(node.args), self._numbered(node.outputs)
+        return Offload(attrs.label, *numbers, f"{attrs.backend}: region", node.place or Place())
 
     def _evaluation(self, node: Node, reason: str) -> Evaluation:
         name = f"{node.op.name} {len(self._made.evaluators)}"
-        runner = self._compiler.runner(node)
-        if runner is None:
-            self._made.evaluators[name] = _evaluator(node)
-            self._made.reasons[node.output.name] = reason
-        else:
-            self._made.evaluators[name] = _region(node, runner)
+        self._made.evaluators[name] = _evaluator(node)
+        self._made.reasons[node.output.name] = reason
         inputs = tuple(None if value is None else self._number(value) for value in node.inputs)
         outputs = self._numbered(node.outputs)
         return Evaluation(name, inputs, outputs, node.op.name, node.place or Place())
@@ -244,26 +242,12 @@ def _evaluator(node: Node) -> Evaluator:
 
     def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
         try:
+            refuse_absurd_sizes(node, symbols)
             with np.errstate(all="ignore"):
                 return run_op(node.op, bind_attrs(node.attrs, symbols), operands)
         except GraftError:
             raise
         except _FAILURES as error:
             raise EvaluationError(f"{node.op.name}: {error}") from error
-
-    return run
-
-
-def _region(node: Node, runner: Runner) -> Evaluator:
-    """A region of another backend as a function."""
-
-    def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
-        homes = [
-            np.empty([evaluate_dim(dim, symbols) for dim in shape_of(value)], value.dtype.numpy)
-            for value in node.outputs
-        ]
-        arrays = [np.ascontiguousarray(operand) for operand in operands]
-        deliver(runner(arrays, homes), homes, node.attrs.label)
-        return homes
 
     return run

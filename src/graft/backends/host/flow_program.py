@@ -1,60 +1,72 @@
-"""A graph that is not one native program, compiled: a flow, ready to run in this process."""
+"""A graph that is not one native program, compiled: a flow, ready to run, or to go into a file."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from graft.backends.host.flow import Made, StretchCompiler, build_flow
 from graft.backends.host.options import HostOptions
+from graft.backends.host.saving import refuse_reference_nodes, save_as
 from graft.base.dtypes import Array
-from graft.base.errors import UnsupportedError
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
-from graft.runtime.cores import available_cores
-from graft.runtime.engine import Engine
+from graft.llvm.target import Target
+from graft.runtime import program as rt
 from graft.runtime.flow import Flow
-from graft.runtime.flow_executor import FlowExecutor, Supplied
+from graft.runtime.flow_executor import Supplied
+from graft.runtime.flow_program import FlowProgram
+from graft.runtime.flow_session import FlowSession
 from graft.runtime.memory import give_back
 
 
 class FlowExecutable:
     """A compiled flow."""
 
-    def __init__(self, flow: Flow, made: Made, options: HostOptions) -> None:
-        self.flow, self._made, self._options = flow, made, options
+    def __init__(self, program: FlowProgram, made: Made, options: HostOptions) -> None:
+        self.program, self._made, self._options = program, made, options
 
     @classmethod
-    def of(cls, graph: Graph, compiler: StretchCompiler, options: HostOptions) -> FlowExecutable:
+    def of(
+        cls, graph: Graph, compiler: StretchCompiler, target: Target, options: HostOptions
+    ) -> FlowExecutable:
         """Compile a graph."""
         made = Made()
-        return cls(build_flow(graph, compiler, made), made, options)
+        flow = build_flow(graph, compiler, made)
+        machine = rt.Target(target.triple, target.features)
+        return cls(FlowProgram(machine, flow, graph.output_names), made, options)
+
+    @property
+    def flow(self) -> Flow:
+        """The steps."""
+        return self.program.flow
 
     @cached_property
-    def executor(self) -> FlowExecutor:
+    def session(self) -> FlowSession:
         """The flow, linked into this process."""
         give_back()  # what the compiler worked on
-        threads = self._options.threads or available_cores()
-        engine = Engine(self._made.programs, threads) if self._made.programs else None
-        made = self._made
-        supplied = Supplied(made.functions, made.evaluators, made.checks)
-        return FlowExecutor(self.flow, engine, supplied)
+        supplied = Supplied(self._made.functions, self._made.evaluators)
+        return FlowSession(self.program, self._options.threads, supplied)
 
     @property
     def reference_nodes(self) -> dict[str, str]:
         """Nodes that run on the reference evaluator, with the reason."""
         return dict(self._made.reasons)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Refused as yet: a file holds one native program."""
-        raise UnsupportedError(
-            f"'{path}' is not written: a file holds one native program, and the sizes or steps of"
-            " this model depend on its data"
-        )
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        backends: Mapping[str, str] | None = None,
+        blobs: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Write the flow to a file, with what the regions of other backends need."""
+        refuse_reference_nodes(self._made.reasons)
+        save_as(replace(self.program, threads=self._options.threads), path, backends, blobs)
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
     ) -> list[Data]:
         """Run; the caller copies results to where they are wanted."""
-        return self.executor(inputs, {})
+        return self.session.executor(inputs)

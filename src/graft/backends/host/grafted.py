@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from graft.backends.host.backend import HostBackend, HostExecutable
+from graft.backends.host.flow_program import FlowExecutable
 from graft.base.dtypes import Array
 from graft.byoc.trust import CompiledRegion
 from graft.ir.evaluate import Data
@@ -18,7 +19,7 @@ class GraftedProgram:
 
     def __init__(
         self,
-        built: HostExecutable,
+        built: HostExecutable | FlowExecutable,
         regions: Sequence[CompiledRegion],
         host: HostBackend,
         policy: Policy,

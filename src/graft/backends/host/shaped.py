@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 
 from graft.backends.host.assemble import Assembly, NativeStep
 from graft.backends.host.homes import Home, Part, Slot
@@ -18,10 +18,13 @@ from graft.llvm.pool import compile_all
 from graft.llvm.target import Target
 from graft.runtime import program as rt
 from graft.runtime.driver import driver_key, driver_object
+from graft.runtime.extents import SizeCheck
 from graft.runtime.shaped import ShapedCall, ShapedProgram, ShapedRef, ShapedSpec, Shelf
 
 
-def build_shaped(graph: Graph, assembly: Assembly, target: Target) -> ShapedProgram:
+def build_shaped(
+    graph: Graph, assembly: Assembly, target: Target, checks: tuple[SizeCheck, ...]
+) -> ShapedProgram:
     """The finished program of a stretch without steps outside of native code."""
     cache, triple = default_cache(), target.triple
     codes = compile_all(list(assembly.functions.values()), target, cache)
@@ -34,10 +37,9 @@ def build_shaped(graph: Graph, assembly: Assembly, target: Target) -> ShapedProg
     )
     scratch = {_scratch(step, assembly) for step in assembly.steps}
     sizes = tuple(tuple(dict.fromkeys(on)) for on in shelves.sizes)
-    used = _symbols((*inputs, *outputs), steps, (*(dim for on in sizes for dim in on), *scratch))
-    return ShapedProgram(
+    program = ShapedProgram(
         rt.Target(target.triple, target.features),
-        tuple(sorted(used)),
+        (),
         inputs,
         outputs,
         tuple(steps),
@@ -45,7 +47,10 @@ def build_shaped(graph: Graph, assembly: Assembly, target: Target) -> ShapedProg
         tuple(scratch),
         tuple(assembly.constants),
         (*codes, driver),
+        checks,
     )
+    used = {name for dim in program.dims() for name in symbols_of(dim)}
+    return replace(program, symbols=tuple(sorted(used)))
 
 
 class _Shelves:
@@ -107,15 +112,3 @@ def known(dim: AnyDim) -> Dim:
 
 def _spec(name: str, value: Value) -> ShapedSpec:
     return ShapedSpec(name, value.dtype, shape_of(value), value.dtype.numpy.itemsize)
-
-
-def _symbols(
-    specs: Iterable[ShapedSpec], steps: Iterable[ShapedCall], sizes: Iterable[Dim]
-) -> set[str]:
-    dims: list[AnyDim] = [dim for spec in specs for dim in spec.shape]
-    for step in steps:
-        dims += [*step.scalars, step.flops, step.bytes]
-        for reference in step.buffers:
-            if isinstance(reference, Shelf):
-                dims += [reference.offset, reference.nbytes]
-    return {name for dim in (*dims, *sizes) for name in symbols_of(dim)}

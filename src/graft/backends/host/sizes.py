@@ -1,29 +1,42 @@
-"""Whether sizes fit together: nodes of a stretch in, a function out that refuses sizes that do not.
+"""Whether sizes fit together: nodes of a stretch in, checks for the run time out.
 
-When a graph is typed, two symbols may be equal for all that is known. Kernels rely on it, so the
-type rules are asked again when the symbols have numbers.
+When a graph is typed, two symbols may be equal for all that is known. Kernels rely on it. So the
+type rules are asked again, with both answers to every question that the symbols leave open, and
+what they say to each goes into the compiled model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from graft.base.dims import evaluate_dim
-from graft.base.errors import EvaluationError, TypeRuleError
-from graft.ir.attrs import bind_attrs
+from graft.base.dim_questions import provably_different, supposing
+from graft.base.dims import Dim
+from graft.base.errors import Place, TypeRuleError
 from graft.ir.graph import Node
+from graft.ir.op import infer_types
 from graft.ir.types import TensorType, Type
+from graft.runtime.extents import Refused, SizeCheck, Test, Verdict
+
+_Answers = Mapping[tuple[Dim, Dim], bool]
 
 
-def sizes_check(nodes: Sequence[Node]) -> Callable[[Mapping[str, int]], None]:
-    """A function of the symbols' numbers."""
-    open_nodes = [node for node in nodes if not all(map(_is_static, node.args))]
+class _OpenError(Exception):
+    """A question that has no answer yet."""
 
-    def check(symbols: Mapping[str, int]) -> None:
-        for node in open_nodes:
-            _check_node(node, symbols)
+    def __init__(self, left: Dim, right: Dim) -> None:
+        super().__init__()
+        self.question = left, right
 
-    return check
+
+def size_checks(nodes: Sequence[Node]) -> tuple[SizeCheck, ...]:
+    """What has to hold of the symbols' numbers, node by node."""
+    found: list[SizeCheck] = []
+    for node in nodes:
+        if not all(map(_is_static, node.args)):
+            verdict = _verdict(node, {})
+            if isinstance(verdict, Test):
+                found.append(SizeCheck(verdict, node.place or Place()))
+    return tuple(found)
 
 
 def _is_static(value: object) -> bool:
@@ -31,22 +44,34 @@ def _is_static(value: object) -> bool:
     return isinstance(type_, TensorType) and type_.is_static
 
 
-def _check_node(node: Node, symbols: Mapping[str, int]) -> None:
-    operands = tuple(None if v is None else _bound(v.type, symbols) for v in node.inputs)
+def _verdict(node: Node, answers: _Answers) -> Verdict:
+    """What the rule says, given some answers: at once, or after the next question."""
+
+    def oracle(left: Dim, right: Dim) -> bool:
+        for question in ((left, right), (right, left)):
+            if question in answers:
+                return answers[question]
+        raise _OpenError(left, right)
+
     try:
-        results = node.op.result_types(bind_attrs(node.attrs, symbols), operands)
+        with supposing(oracle):
+            return _result(node)
     except TypeRuleError as error:
-        raise EvaluationError(error.message, node.place, error.hint) from error
+        return Refused(error.message, error.hint)
+    except _OpenError as error:
+        question = error.question
+    equal = _verdict(node, {**answers, question: False})
+    different = _verdict(node, {**answers, question: True})
+    return equal if equal == different else Test(*question, equal, different)
+
+
+def _result(node: Node) -> Refused | None:
+    operands = tuple(None if value is None else value.type for value in node.inputs)
+    results = infer_types(node.op, node.attrs, operands)
     for value, found in zip(node.outputs, results, strict=True):
-        wanted = _bound(value.type, symbols)
-        if not _agree(found, wanted):
-            raise EvaluationError(f"%{value.name} is {found} where {wanted} is wanted", node.place)
-
-
-def _bound(type_: Type, symbols: Mapping[str, int]) -> Type:
-    if not isinstance(type_, TensorType) or type_.shape is None:
-        return type_
-    return TensorType(type_.dtype, tuple(evaluate_dim(dim, symbols) for dim in type_.shape))
+        if not _agree(found, value.type):
+            return Refused(f"%{value.name} is {found} where {value.type} is wanted")
+    return None
 
 
 def _agree(found: Type, wanted: Type) -> bool:
@@ -54,4 +79,4 @@ def _agree(found: Type, wanted: Type) -> bool:
     if not isinstance(found, TensorType) or not isinstance(wanted, TensorType):
         return True
     pairs = zip(found.shape or (), wanted.shape or (), strict=False)
-    return all(not isinstance(one, int) or one == other for one, other in pairs)
+    return not any(provably_different(one, other) for one, other in pairs)

@@ -11,6 +11,7 @@ from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import prepare
 from graft.backends.host.program import HostProgram, build_program
 from graft.backends.host.shaped import build_shaped
+from graft.backends.host.sizes import size_checks
 from graft.backends.host.templates import why_not_static, why_not_symbolic
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
@@ -63,7 +64,8 @@ class Stretches:
             built = self.static(stretch, label)
             return CompiledStretch(built.program, built.functions, built.reasons)
         fused = prepare(stretch, self.target, self.accuracy)
-        program = build_shaped(fused, assemble(fused, self.target, {}), self.target)
+        made = assemble(fused, self.target, {})
+        program = build_shaped(fused, made, self.target, size_checks(stretch.nodes))
         return CompiledStretch(program, {}, {})
 
 

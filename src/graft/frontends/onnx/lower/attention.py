@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from graft.base.dims import product, provably_equal
+from graft.base.dim_questions import provably_equal
+from graft.base.dims import product
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import lowers

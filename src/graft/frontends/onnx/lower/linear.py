@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from graft.base.dims import UNKNOWN, provably_different, provably_equal
+from graft.base.dim_questions import provably_different, provably_equal
+from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import lowers

@@ -6,7 +6,7 @@ weighted mean. A label that is to be ignored counts as class 0 with weight zero.
 
 from __future__ import annotations
 
-from graft.base.dims import provably_different
+from graft.base.dim_questions import provably_different
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import lowers
 from graft.ir.graph import Value

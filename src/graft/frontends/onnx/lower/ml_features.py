@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from graft.base.dims import dim_min, provably_equal
+from graft.base.dim_questions import provably_equal
+from graft.base.dims import dim_min
 from graft.base.dtypes import Array, DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import lowers

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, provably_equal
+from graft.base.dim_questions import provably_equal
+from graft.base.dims import UNKNOWN
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.lower.attention import extent, merge_heads, split_heads
 from graft.frontends.onnx.lower.linear import matmul

@@ -1,0 +1,74 @@
+"""Where the time of a flow goes: steps as they run in, moments with their durations out.
+
+A moment is a step of the flow, or a step of one of its native programs. Its own time is what is
+left without what runs within it: of a stretch, what Python takes around the kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from graft.base.dtypes import Array
+from graft.runtime.executor import Times
+from graft.runtime.flow import FlowStep
+from graft.runtime.program import Program, Step
+from graft.runtime.regions import Spent
+
+# Which step: its position in the flow, preceded by that of the step around it, and so on.
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Moment:
+    """One execution of a step, in seconds since the run began; `busy` is per thread."""
+
+    path: Path
+    step: FlowStep | Step
+    begin: float
+    seconds: float
+    own: float
+    busy: tuple[float, ...] = ()
+    spent: Spent | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FlowProfile:
+    """A measured run: its outputs, how long it took, and what happened, as it ended."""
+
+    outputs: list[Array]
+    seconds: float
+    moments: Sequence[Moment]
+
+
+@dataclass
+class Recorder:
+    """Collects moments while a flow runs."""
+
+    moments: list[Moment] = field(default_factory=list)
+    _start: float = field(default_factory=time.perf_counter)
+    _inside: list[float] = field(default_factory=lambda: [0.0])  # per open step, what is within it
+
+    @contextmanager
+    def measure(self, path: Path, step: FlowStep) -> Iterator[None]:
+        """Measure a step of a flow."""
+        begin = time.perf_counter()
+        self._inside.append(0.0)
+        yield
+        seconds = time.perf_counter() - begin
+        within = self._inside.pop()
+        self._inside[-1] += seconds
+        self.moments.append(Moment(path, step, begin - self._start, seconds, seconds - within))
+
+    def add(self, path: Path, program: Program, times: Times, begin: float) -> None:
+        """The steps of a native program that ran within the open step."""
+        at = begin - self._start
+        for number, step in enumerate(program.steps):
+            seconds = float(times.seconds[number])
+            busy = tuple(map(float, times.busy[:, number]))
+            spent = times.spent.get(number)
+            self.moments.append(Moment((*path, number), step, at, seconds, seconds, busy, spent))
+            at += seconds
+            self._inside[-1] += seconds
