@@ -116,9 +116,12 @@ def _row(
     return Row(network, runs)
 
 
-def compared(path: Path, setting: Setting, contenders: Sequence[str], quick: bool) -> Comparison:
-    """One run of `graft bench` on a model."""
+def compared(
+    path: Path, setting: Setting, contenders: Sequence[str], quick: bool, *more: str
+) -> Comparison:
+    """One run of `graft bench` on a model, with more of its options."""
     arguments = [str(path), "--threads", str(setting.threads), *(QUICK_LIMITS if quick else ())]
+    arguments += more
     if setting.batch != 1:  # the networks' own
         arguments += ["--batch", str(setting.batch)]
     parser = argparse.ArgumentParser()

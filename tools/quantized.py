@@ -39,6 +39,9 @@ NETWORKS = ("resnet50", "mobilenet_v2")
 PEERS = ("onnxruntime", "openvino")
 CALIBRATED_ON = 8  # images
 MARKER = "quantised"
+# Scores are of the order of 1. Roundings that go another way add up to some steps of them, also
+# between ONNX Runtime's own ways to run a file.
+FAR_APART = 0.5
 
 
 def main() -> int:
@@ -51,7 +54,8 @@ def main() -> int:
         path = quantized(network)
         same = same_class(path, options.inputs, options.threads)
         alike.append(f"{network} on {same} of {options.inputs}")
-        runs = [compared(path, setting, contenders, quick=False) for _ in range(options.runs)]
+        loosely = ("--atol", str(FAR_APART))
+        runs = [compared(path, setting, contenders, False, *loosely) for _ in range(options.runs)]
         rows.append(Row(network, runs))
         print("\n".join(bench_tables.full_table(rows[-1:], contenders)), alike[-1], flush=True)
     words = f"Graft and ONNX Runtime find the same class of random images: {', '.join(alike)}."

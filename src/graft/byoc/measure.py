@@ -63,18 +63,19 @@ def timed(run: Callable[[], object], budget: float = BUDGET) -> Cost:
             return Cost(median, Source.MEASURED, spread)
 
 
-def calm(call: Callable[[], T], count: int, budget: float = BUDGET) -> list[T]:
-    """What `count` calls give during which the system did not take the processor away; all calls,
-    if there are not so many of them in the time."""
+def calm(call: Callable[[], T], least: int, budget: float) -> list[T]:
+    """What calls give during which the system did not take the processor away, as many as the time
+    allows; all calls, if those are not at least so many. A first call is for nothing."""
+    call()
     results: list[T] = []
     kept: list[T] = []
     deadline = time.perf_counter() + budget
-    while len(kept) < count and (time.perf_counter() < deadline or len(results) < count):
+    while time.perf_counter() < deadline or len(results) < least:
         interruptions = _interruptions()
         results.append(call())
         if _interruptions() == interruptions:
             kept.append(results[-1])
-    return kept if len(kept) >= count else results
+    return kept if len(kept) >= least else results
 
 
 def _interruptions() -> int:

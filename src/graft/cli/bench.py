@@ -46,6 +46,7 @@ from graft.cli.placement_options import (
 )
 from graft.cli.report import print_json, print_lines
 from graft.cli.status import status
+from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
 from graft.cli.usage import UsageError, positive
 from graft.ir.evaluate import Data
 from graft.ir.types import TensorType
@@ -124,6 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="to spend on timing a model, at most (default 60)",
     )
     add_input_arguments(parser)
+    add_tolerance_arguments(parser)
     add_placement_arguments(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object")
@@ -201,7 +203,7 @@ def compared(
             else:
                 ready[contender.name] = one
                 standings[contender.name] = one.standing()
-        _exclude(ready, standings, subject)
+        _exclude(ready, standings, subject, tolerance_of(options))
         limits = Limits(options.rounds, options.seconds)
         found = _measured(ready, limits, path, threads)
         standings |= dict(_timed(standings, found))
@@ -244,10 +246,15 @@ def _prepare(
     return Prepared(contender, worker, version, seconds, run_seconds, outputs)
 
 
-def _exclude(ready: dict[str, Prepared], standings: dict[str, Standing], subject: Subject) -> None:
+def _exclude(
+    ready: dict[str, Prepared],
+    standings: dict[str, Standing],
+    subject: Subject,
+    tolerance: Tolerance,
+) -> None:
     """Take out those whose outputs differ."""
     outputs = {name: one.outputs for name, one in ready.items()}
-    for name, reason in disagreements(subject.graph, outputs, Tolerance()).items():
+    for name, reason in disagreements(subject.graph, outputs, tolerance).items():
         hint = f"graft check {subject.path}" if name == GRAFT else ""
         standings[name] = replace(standings[name], reason=reason, hint=hint)
         ready.pop(name).worker.close()

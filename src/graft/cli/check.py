@@ -29,6 +29,7 @@ from graft.cli.placement_options import add_placement_arguments, asked, check_pl
 from graft.cli.records import in_expected_order
 from graft.cli.report import counted, error_text, number, print_json, print_lines, section, table
 from graft.cli.status import status
+from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
 from graft.compiler import compile
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
@@ -88,14 +89,7 @@ class Verdict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, nargs="?", help="the ONNX file")
     add_input_arguments(parser)
-    usual = Tolerance()
-    for name, default in (("rtol", usual.relative), ("atol", usual.absolute)):
-        parser.add_argument(
-            f"--{name}",
-            metavar="X",
-            type=_tolerance,
-            help=f"default {default:g}, and more for floats of 16 bits and less",
-        )
+    add_tolerance_arguments(parser)
     parser.add_argument(
         "--nodes", action="store_true", help="compare every node even if the outputs agree"
     )
@@ -104,26 +98,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_backend_arguments(parser)
 
 
-def _tolerance(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a tolerance")
-    return value
-
-
-def _tolerances(options: argparse.Namespace) -> Tolerance:
-    given = {"relative": options.rtol, "absolute": options.atol}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return Tolerance(literally=bool(chosen), **chosen)
-
-
 def execute(options: argparse.Namespace) -> int:
     if wants_backend(options):
         return check_backend(options)
     check_placement(options)
     check_targets(options.target or ())
     onnxruntime()  # before any work
-    tolerance = _tolerances(options)
+    tolerance = tolerance_of(options)
     with status(f"importing {options.model.name}"):
         source = read_model(options.model)
         graph = import_source(source)
