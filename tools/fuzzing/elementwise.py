@@ -79,7 +79,8 @@ _WITH_ATTRIBUTES: dict[str, Callable[[Sketch], dict[str, Any]]] = {
 @emits("Gelu", since=20)
 def activation(s: Sketch, op: str) -> None:
     attributes = _WITH_ATTRIBUTES[op](s) if s.draw.chance(0.7) else {}
-    s.add(op, [s.operand()], **attributes)
+    # The constants in ONNX's definition of Gelu are float32, in float64 too.
+    s.add(op, [s.operand(("float32", "float16") if op == "Gelu" else FLOATS)], **attributes)
 
 
 @emits("Sign", "Floor", "Ceil", "Round", "ThresholdedRelu", "Shrink")
