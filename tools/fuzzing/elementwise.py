@@ -61,9 +61,10 @@ def function(s: Sketch, op: str) -> None:
 
 def _above(s: Sketch, value: Value) -> Value:
     """The value made positive, and larger than one."""
-    made = s.add("Abs", [value], rounds=False)
-    one = s.constant(np.ones((), value.dtype))
-    return (s.add("Add", [*made, one]) or made or [value])[0] if made else value
+    sizes = s.add("Abs", [value], rounds=False)
+    if not sizes:
+        return value
+    return (s.add("Add", [*sizes, s.constant(np.ones((), value.dtype))]) or sizes)[0]
 
 
 _WITH_ATTRIBUTES: dict[str, Callable[[Sketch], dict[str, Any]]] = {
