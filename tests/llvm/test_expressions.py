@@ -197,6 +197,24 @@ def test_half_conversions_are_exact(target: Target) -> None:
             np.testing.assert_array_equal(narrow[inside], nearest[inside])
 
 
+@every_target
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_a_half_with_the_sign_of_a_double(lanes: int, target: Target) -> None:
+    """LLVM takes the sign by narrowing the double, if it is let, with a function of some library."""
+    formula = [
+        lambda a, b: Cast(
+            DType.FLOAT16, Cast(DType.FLOAT32, Call("copysign", (a, b), DType.FLOAT64))
+        )
+    ]
+    kernel = compiled(
+        elementwise([DType.FLOAT64, DType.FLOAT64], formula, [DType.FLOAT16], lanes), target
+    )
+    sizes, signs = np.linspace(0, 5, 21), np.tile([1e-30, -1e300, -0.0], 7)
+    given = {"in0": sizes, "in1": signs, "out0": np.zeros(21, np.float16), "n": 21}
+    wanted = np.copysign(sizes, signs).astype(np.float16)
+    np.testing.assert_array_equal(run(kernel, given)["out0"], wanted)
+
+
 UNARY = ["sqrt", "floor", "ceil", "round", "trunc", "abs", "isnan", "isinf"]
 
 

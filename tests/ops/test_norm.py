@@ -416,3 +416,13 @@ def test_contradictions_only_data_show_are_refused() -> None:
         model = one_node(op_type, operands, 22, "symbolic", **attributes)
         with pytest.raises(EvaluationError):
             by_graft(model, operands)
+
+
+def test_a_default_is_the_float_that_it_would_be_if_it_were_given() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 3, 4))
+    parts = [rng.uniform(0.01, 0.02, 3) for _ in range(4)]
+    arrays = [x, *parts]
+    implicit = by_graft(one_node("BatchNormalization", arrays, 15), arrays)
+    given = by_graft(one_node("BatchNormalization", arrays, 15, epsilon=1e-5), arrays)
+    np.testing.assert_array_equal(implicit[0], given[0])

@@ -25,6 +25,7 @@ from fuzzing.reduce import BUDGET, reduced
 from fuzzing.report import DIED, LATE, NOTHING, Record, case_text, read_log
 
 LONGEST = 120.0  # seconds for one model
+PAUSE = 5.0  # seconds between two looks at a worker after which it is not to blame
 PEER_BUDGET = 5.0  # seconds for making a model small on which only the peer is wrong
 TOOL = Path(__file__).resolve().parent.parent / "fuzz.py"
 
@@ -78,7 +79,8 @@ class _Worker:
     process: subprocess.Popen[bytes]
     said: bytes = b""  # a line that is not finished yet
     stage: str = ""
-    since: float = 0.0
+    since: float = 0.0  # when it was last heard of
+    attended: float = 0.0  # when it was last looked at
 
 
 def _started(seeds: list[int], shrink: bool, cache: str) -> _Worker:
@@ -91,7 +93,7 @@ def _started(seeds: list[int], shrink: bool, cache: str) -> _Worker:
         stderr=subprocess.DEVNULL,
         env=os.environ | {"GRAFT_CACHE_DIR": cache},
     )
-    return _Worker(seeds, process, since=time.monotonic())
+    return _Worker(seeds, process, since=time.monotonic(), attended=time.monotonic())
 
 
 SLICE = 100  # seeds of one process, so that nothing piles up
@@ -124,6 +126,10 @@ def run(
 def _attended(worker: _Worker, log: IO[str], stop: bool) -> bool:
     """Take in what a worker says; true when it has ended, with what it has left to do in it."""
     assert worker.process.stdout is not None
+    now = time.monotonic()
+    if now - worker.attended > PAUSE:  # the machine stood still, or all of this was stopped
+        worker.since += now - worker.attended
+    worker.attended = now
     pipe = worker.process.stdout.fileno()
     ready, _, _ = select.select([pipe], [], [], 0.2)
     said = os.read(pipe, 1 << 16) if ready else b""

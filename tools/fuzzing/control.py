@@ -36,10 +36,10 @@ def drawn(s: Sketch, count: int) -> None:
         EMITTERS[op][1](s, op)
 
 
-def _info(value: Value, name: str | None = None) -> onnx.ValueInfoProto:
+def _info(value: Value) -> onnx.ValueInfoProto:
     """A nested graph's input or output, with its rank alone."""
     return helper.make_tensor_value_info(
-        name or value.name, tensor_type(value.arrays[0]), [None] * value.rank
+        value.name, tensor_type(value.arrays[0]), [None] * value.rank
     )
 
 

@@ -61,9 +61,10 @@ def function(s: Sketch, op: str) -> None:
 
 def _above(s: Sketch, value: Value) -> Value:
     """The value made positive, and larger than one."""
-    made = s.add("Abs", [value], rounds=False)
-    one = s.constant(np.ones((), value.dtype))
-    return (s.add("Add", [*made, one]) or made or [value])[0] if made else value
+    sizes = s.add("Abs", [value], rounds=False)
+    if not sizes:
+        return value
+    return (s.add("Add", [*sizes, s.constant(np.ones((), value.dtype))]) or sizes)[0]
 
 
 _WITH_ATTRIBUTES: dict[str, Callable[[Sketch], dict[str, Any]]] = {
@@ -79,7 +80,8 @@ _WITH_ATTRIBUTES: dict[str, Callable[[Sketch], dict[str, Any]]] = {
 @emits("Gelu", since=20)
 def activation(s: Sketch, op: str) -> None:
     attributes = _WITH_ATTRIBUTES[op](s) if s.draw.chance(0.7) else {}
-    s.add(op, [s.operand()], **attributes)
+    # The constants in ONNX's definition of Gelu are float32, in float64 too.
+    s.add(op, [s.operand(("float32", "float16") if op == "Gelu" else FLOATS)], **attributes)
 
 
 @emits("Sign", "Floor", "Ceil", "Round", "ThresholdedRelu", "Shrink")

@@ -30,6 +30,9 @@ def _window(s: Sketch, value: Value, dilate: bool = True) -> dict[str, Any]:
     if s.draw.chance(0.2):
         found["auto_pad"] = s.draw.among(("SAME_UPPER", "SAME_LOWER", "VALID"))
         found.pop("dilations", None)
+        # Strides beyond the kernel would want less than no padding, which ONNX leaves open.
+        steps = zip(found.get("strides", ()), kernel, strict=False)
+        found["strides"] = [min(step, extent) for step, extent in steps]
     elif s.draw.chance(0.6):
         found["pads"] = [s.draw.between(0, max(0, k - 1)) for k in (*kernel, *kernel)]
     for axis, extent in enumerate(spatial):
@@ -37,6 +40,7 @@ def _window(s: Sketch, value: Value, dilate: bool = True) -> dict[str, Any]:
         room = extent + pads[axis] + pads[rank + axis]
         if (kernel[axis] - 1) * found.get("dilations", [1] * rank)[axis] + 1 > room:
             kernel[axis] = 1
+            found["strides"] = [] if "auto_pad" in found else found.get("strides", [])
     if "pads" in found:
         pads = [min(n, k - 1) for n, k in zip(found["pads"], (*kernel, *kernel), strict=True)]
         found["pads"] = pads
@@ -233,8 +237,8 @@ def dynamic_quantization(s: Sketch, op: str) -> None:
 @emits("MatMulInteger")
 def integer_product(s: Sketch, op: str) -> None:
     value = s.operand(_BYTES, lambda one: not one.moves(one.rank - 1), rank=s.draw.among((2, 3)))
-    if value.moves(value.rank - 1):
-        return
+    if value.moves(value.rank - 1) or not value.shape[-1]:
+        return  # what ONNX Runtime gives for empty products is not even the same every time
     other = s.fresh(s.draw.among(_BYTES), (value.shape[-1], s.draw.extent()))
     zeros = [_zero(s, value.dtype), _zero(s, other.dtype)][: s.draw.between(0, 2)]
     s.add(op, [value, other, *zeros])
@@ -243,7 +247,7 @@ def integer_product(s: Sketch, op: str) -> None:
 @emits("QLinearMatMul")
 def quantized_product(s: Sketch, op: str) -> None:
     value = s.operand(_BYTES, lambda one: not one.moves(1), rank=2)
-    if value.moves(1):
+    if value.moves(1) or not value.shape[1]:
         return
     other = s.fresh(value.dtype, (value.shape[-1], s.draw.extent()))
     sides = [part for one in (value, other) for part in (one, _scale(s), _zero(s, value.dtype))]
@@ -253,6 +257,8 @@ def quantized_product(s: Sketch, op: str) -> None:
 @emits("ConvInteger", "QLinearConv")
 def integer_convolution(s: Sketch, op: str) -> None:
     value = image(s, low=4, high=4, dtypes=("uint8",))
+    if not value.shape[1]:
+        return  # ONNX Runtime does not write the results
     window = _window(s, value)
     results = s.draw.between(1, 4)
     weight = s.fresh("uint8", (results, value.shape[1], *window["kernel_shape"]))

@@ -377,5 +377,9 @@ def resize(s: Sketch, op: str) -> None:
         target = [*value.shape[:2], *(s.draw.between(1, 9) for _ in range(2))]
         s.add(op, [value, None, None, integers(s, target)], rounds=mode != "nearest", **attributes)
         return
-    scales = s.constant(np.array([1, 1, *(s.draw.among((0.5, 1, 2, 2.5)) for _ in range(2))], "f"))
+    # Corners are aligned by ONNX with the product of extent and scale, be it a fraction, and by
+    # ONNX Runtime with the extent that it is cut to.
+    whole = attributes["coordinate_transformation_mode"] == "align_corners"
+    choices = (1, 2, 3) if whole else (0.5, 1, 2, 2.5)
+    scales = s.constant(np.array([1, 1, *(s.draw.among(choices) for _ in range(2))], "f"))
     s.add(op, [value, None, scales], rounds=mode != "nearest", **attributes)

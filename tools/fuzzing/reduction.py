@@ -10,6 +10,7 @@ from fuzzing.elementwise import is_exact
 from fuzzing.emitters import emits
 from fuzzing.sketch import FLOATS, INTEGERS, Sketch, Value
 
+_SINGLE = ("float32", "float16")  # statistics are float32 by default, whatever the data are
 _WIDE = ("float32", "float64", "float16", "int32", "int64")
 
 
@@ -27,10 +28,14 @@ def has_axes(value: Value) -> bool:
 @emits("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
 def reduction(s: Sketch, op: str) -> None:
     extreme = op in ("ReduceMax", "ReduceMin")
-    value = s.operand((*_WIDE, "int8", "uint8") if extreme else _WIDE)
+    # Where integers are rounded on the way to a mean, a root or a logarithm is left open.
+    whole = op in ("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare")
+    value = s.operand((*_WIDE, "int8", "uint8") if extreme else _WIDE if whole else FLOATS)
     if op == "ReduceLogSum":
         value = (s.add("Abs", [value], rounds=False) or [value])[0]
     count = s.draw.between(0, value.rank)
+    if any(0 in array.shape for array in value.arrays):
+        return  # ONNX Runtime keeps axes that are empty, whether they are reduced or not
     axes = s.draw.shuffled(range(value.rank))[:count]
     axes = [axis - value.rank if s.draw.chance(0.3) else axis for axis in axes]
     attributes: dict[str, Any] = {"keepdims": s.draw.among((None, 0, 1))}
@@ -135,7 +140,7 @@ def instance_normalization(s: Sketch, op: str) -> None:
 
 @emits("LayerNormalization", since=17)
 def layer_normalization(s: Sketch, op: str) -> None:
-    value = s.operand(FLOATS, lambda one: one.rank > 0)
+    value = s.operand(_SINGLE, lambda one: one.rank > 0)
     if not value.rank:
         return
     axis = axis_of(s, value)
@@ -148,7 +153,7 @@ def layer_normalization(s: Sketch, op: str) -> None:
 
 @emits("GroupNormalization", since=21)
 def group_normalization(s: Sketch, op: str) -> None:
-    value = image(s)
+    value = image(s, dtypes=_SINGLE)
     groups = [n for n in range(1, value.shape[1] + 1) if value.shape[1] % n == 0]
     if groups:
         parts = [_channels(s, value), _channels(s, value)]

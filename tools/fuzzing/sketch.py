@@ -77,14 +77,12 @@ class Setting:
     opset: int
     symbols: Mapping[str, tuple[int, ...]]  # extents by name, one for each size
     sizes: int
-    counts: dict[str, int] = field(default_factory=dict)  # nodes drawn, by operator
+    named: dict[str, int] = field(default_factory=dict)  # how many names there are, by their stem
 
     def name(self, stem: str = "v") -> str:
-        self.counts[f"name {stem}"] = number = self.counts.get(f"name {stem}", 0) + 1
+        """A name that nothing else in the model has."""
+        self.named[stem] = number = self.named.get(stem, 0) + 1
         return f"{stem}{number}"
-
-    def operators(self) -> dict[str, int]:
-        return {op: n for op, n in self.counts.items() if not op.startswith("name ")}
 
 
 class Sketch:
@@ -104,8 +102,6 @@ class Sketch:
         self.captured: dict[str, Value] = {}
         self.read: set[str] = set()
 
-    # Values ---------------------------------------------------------------------------------
-
     def number_array(self, dtype: str, shape: tuple[int, ...]) -> Array:
         """Contents for a tensor: small numbers, all of them exact in every dtype."""
         generator = np.random.default_rng(self.draw.between(0, 2**31))
@@ -116,9 +112,6 @@ class Sketch:
             return np.asarray(grid).astype(dtype)
         low = 0 if dtype == "uint8" else -7
         return np.asarray(generator.integers(low, 8, shape)).astype(dtype)
-
-    def dtype(self) -> str:
-        return self.draw.among(_DTYPES)
 
     def shape(self, rank: int | None = None) -> tuple[int | str, ...]:
         """A shape for an input: extents, and at the outermost level symbols."""
@@ -198,8 +191,6 @@ class Sketch:
         dtype = self.draw.among([one for one in _DTYPES if one in dtypes] or list(dtypes))
         return self.fresh(dtype, self.shape(rank) if shape is None else shape)
 
-    # Nodes ----------------------------------------------------------------------------------
-
     def add(
         self,
         op: str,
@@ -229,14 +220,9 @@ class Sketch:
             self.nodes.append(node)
             self.values += made
             self.own.update(results)
-            self._note(op, reads)
+            self.read.update(reads)
+            self.captured |= {n: value for n, value in reads.items() if n not in self.own}
         return made
-
-    def _note(self, op: str, reads: Mapping[str, Value]) -> None:
-        counts = self.setting.counts
-        counts[op] = counts.get(op, 0) + 1
-        self.read.update(reads)
-        self.captured |= {name: value for name, value in reads.items() if name not in self.own}
 
     def _computed(
         self, node: onnx.NodeProto, reads: Mapping[str, Value], rounds: bool

@@ -16,13 +16,15 @@ class VerifyError(ModelError):
     """A graph that breaks a rule of the IR."""
 
 
-def verify(graph: Graph) -> Graph:
-    """Raise `VerifyError` at the first broken rule; otherwise give the graph back."""
+def verify(graph: Graph, around: frozenset[str] = frozenset()) -> Graph:
+    """Raise `VerifyError` at the first broken rule; otherwise give the graph back.
+
+    `around` are symbols that somebody outside of the graph has numbers for."""
     defined: set[Value] = set()
     names: set[str] = set()
     for value in graph.inputs:
         _define(value, defined, names, None)
-    symbols = graph.input_symbols
+    symbols = graph.input_symbols | around
     for node in graph.nodes:
         try:
             _verify_node(node, defined, symbols)

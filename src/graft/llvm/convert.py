@@ -32,6 +32,10 @@ def narrow(builder: Builder, value: Value, dtype: DType) -> Value:
     if dtype is not DType.FLOAT16:
         return value
     if builder.target.has_half_conversion:
+        if value.lanes == 1:
+            # LLVM moves conversions into copysign(x, y), and to take the sign of a float64 y has
+            # that converted, too, for which processors have no instruction. A fence keeps it out.
+            value = builder.elementwise("arithmetic.fence", value)
         half = builder.convert("fptrunc", value, "half")
         return builder.convert("bitcast", half, "i16")
     return _narrow_half_by_bits(builder, value)

@@ -241,6 +241,20 @@ def test_what_has_no_native_code_stands_between_stretches_of_any_size() -> None:
     assert "nn.rnn" in reason or "expression" in reason, reason
 
 
+def test_a_stretch_may_mention_sizes_that_none_of_its_inputs_has() -> None:
+    text = """
+        net (int32[n,7] x, float[3,4] z) => (float[n,7] y, float[3,4] w) {
+            v = Cast <to = 1> (x)
+            y = EyeLike (v)
+            a = Sin (z)
+            w = Exp (a)
+        }
+    """
+    pair = both(text)
+    for count in (5, 0, 9):
+        agree(pair, x=np.zeros((count, 7), np.int32), z=numbers(3, 4))
+
+
 def test_many_at_once_at_different_sizes() -> None:
     pair = both(PERCEPTRON)
     weights = {"w": numbers(12, 40), "b": numbers(40), "v": numbers(40, 7)}

@@ -14,6 +14,7 @@ from graft.backends.host.choose_products import ProductOptions, choose_products
 from graft.backends.host.options import Accuracy
 from graft.backends.host.use_integers import use_integers
 from graft.backends.host.widen_convolutions import widen_convolutions
+from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph
 from graft.llvm.target import Target
 from graft.passes.group_fusion import group_fusion
@@ -35,5 +36,10 @@ def prepare(
     accuracy: Accuracy = Accuracy.DEFAULT,
     report: Callable[[PassReport, Graph], None] | None = None,
 ) -> Graph:
-    """Run the passes; `report` is told of each."""
-    return run_passes(graph, host_passes(target, accuracy), report)
+    """Run the passes; `report` is told of each.
+
+    The graph may be a stretch of another, whose inputs bind symbols that no input of the stretch
+    has: the numbers come with the call."""
+    symbols = (symbols_in_attrs(node.attrs) for node in graph.nodes)
+    around = frozenset[str]().union(*symbols)
+    return run_passes(graph, host_passes(target, accuracy), report, around)

@@ -69,6 +69,9 @@ class Call:
         return value
 
     def float(self, name: str, default: Any = _REQUIRED) -> builtins.float:
+        """A number; ONNX's are float32, so a default is rounded to that as if it were given."""
+        if isinstance(default, builtins.float):
+            default = builtins.float(np.float32(default))
         value: builtins.float = _typed(
             self, name, default, (builtins.float, builtins.int), "a number"
         )
