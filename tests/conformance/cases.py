@@ -30,6 +30,14 @@ class OnReference(GraftBackend):
         return super().prepare(model, device, **{"target": ["reference"], **options})
 
 
+class OnHost(GraftBackend):
+    """The host behind ONNX's interface, with native code for everything or not at all."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **options: Any) -> GraftRep:
+        return super().prepare(model, device, **{"strict": True, **options})
+
+
 @dataclass(frozen=True)
 class Case:
     """One case: its name, the operators of its model, and how to run it."""
@@ -49,12 +57,12 @@ def described(kind: str) -> list[Any]:
 
 
 @functools.cache
-def all_cases() -> tuple[Case, ...]:
-    """Every case for the CPU, those of the training preview left out."""
+def all_cases(backend: type[GraftBackend] = OnReference) -> tuple[Case, ...]:
+    """Every case for the CPU, those of the training preview left out, run by a backend."""
     operators = {test.name: _operators(_model(test)) for kind in KINDS for test in described(kind)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        items = BackendTest(OnReference, __name__)._test_items
+        items = BackendTest(backend, __name__)._test_items
     found = {
         name.removesuffix("_cpu"): item.func
         for category in items.values()

@@ -8,15 +8,18 @@ instruction for it, integer arithmetic does the same, so results never depend on
 from __future__ import annotations
 
 from graft.base.dtypes import DType
+from graft.llvm.narrow import fitted, narrow_float, widen_narrow
 from graft.llvm.text import Builder, Value, constant
-from graft.llvm.types import SMALL_FLOATS, register_bits, register_type
+from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS, WIDENED, register_bits, register_type
 
 
 def widen(builder: Builder, value: Value, dtype: DType) -> Value:
-    """float16 or bfloat16 -> float32, exactly; other types are left alone."""
+    """A float of 16 bits or less -> float32, exactly; other types are left alone."""
     if dtype is DType.BFLOAT16:
         bits = builder.convert("zext", value, "i32")
         return builder.convert("bitcast", _shift_left(builder, bits, 16), "float")
+    if dtype in NARROW_FLOATS:
+        return widen_narrow(builder, value, dtype)
     if dtype is not DType.FLOAT16:
         return value
     if builder.target.has_half_conversion:
@@ -26,9 +29,11 @@ def widen(builder: Builder, value: Value, dtype: DType) -> Value:
 
 
 def narrow(builder: Builder, value: Value, dtype: DType) -> Value:
-    """float32 -> float16 or bfloat16, rounded; other types are left alone."""
+    """float32 -> a float of 16 bits or less, rounded; other types are left alone."""
     if dtype is DType.BFLOAT16:
         return _narrow_brain(builder, value)
+    if dtype in NARROW_FLOATS:
+        return narrow_float(builder, value, dtype)
     if dtype is not DType.FLOAT16:
         return value
     if builder.target.has_half_conversion:
@@ -45,14 +50,17 @@ def cast(builder: Builder, value: Value, source: DType, target: DType) -> Value:
     """The value in another element type, as C converts numbers."""
     if source == target:
         return value
-    if source in SMALL_FLOATS:
+    if source in WIDENED:
         return cast(builder, widen(builder, value, source), DType.FLOAT32, target)
-    if target in SMALL_FLOATS:
+    if target in WIDENED:
         if source is DType.FLOAT64:
             single = _round_to_odd(builder, value)
         else:
             single = cast(builder, value, source, DType.FLOAT32)
         return narrow(builder, single, target)
+    if target in NARROW_INTEGERS:
+        whole = DType.INT8 if target.is_signed_integer else DType.UINT8
+        return fitted(builder, cast(builder, value, source, whole), target)
     element = register_type(target)
     if target is DType.BOOL:
         zero = constant(0, value.element, value.lanes)
@@ -65,6 +73,8 @@ def cast(builder: Builder, value: Value, source: DType, target: DType) -> Value:
     if target.is_float:
         operation = "sitofp" if source.is_signed_integer else "uitofp"
         return builder.convert(operation, value, element)
+    if register_bits(element) == register_bits(value.element):
+        return value
     if register_bits(element) < register_bits(value.element):
         return builder.convert("trunc", value, element)
     return builder.convert("sext" if source.is_signed_integer else "zext", value, element)

@@ -14,7 +14,7 @@ from graft.llvm.dot import dot4
 from graft.llvm.math import KERNELS, math_call
 from graft.llvm.rounding import ceil, floor, round_even, truncate
 from graft.llvm.text import CONTRACT, Builder, Value, constant
-from graft.llvm.types import SMALL_FLOATS, register_bits
+from graft.llvm.types import WIDENED, register_bits
 from graft.loop.ir import BinaryKind
 
 Combine = Callable[[Builder, BinaryKind, DType, Value, Value], Value]
@@ -124,7 +124,7 @@ def _reduce(
     A lane without a partner waits for the next round. small floats are added in float32 and
     rounded once, at the end.
     """
-    work = DType.FLOAT32 if dtype in SMALL_FLOATS else dtype
+    work = DType.FLOAT32 if dtype in WIDENED else dtype
     value = widen(builder, value, dtype)
     waiting: Value | None = None
     while value.lanes > 1:

@@ -14,8 +14,9 @@ from graft.llvm.context import Context
 from graft.llvm.convert import cast, narrow, widen
 from graft.llvm.emit_call import call
 from graft.llvm.emit_integer import floor_divide, floor_modulo, shift
+from graft.llvm.narrow import fitted
 from graft.llvm.text import CONTRACT, Builder, Value, constant, constants
-from graft.llvm.types import SMALL_FLOATS, register_type, small_float_bits
+from graft.llvm.types import NARROW_INTEGERS, WIDENED, register_type, small_float_bits
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -130,14 +131,17 @@ def _under(context: Context, mask: Value, expr: Expr) -> Value:
 
 def _constant(const: Const) -> Value:
     element = register_type(const.dtype)
-    if const.dtype in SMALL_FLOATS:
+    if const.dtype in WIDENED:
         return constant(small_float_bits(const.value, const.dtype), element, const.lanes)
     return constant(const.value, element, const.lanes)
 
 
 def binary(builder: Builder, kind: BinaryKind, dtype: DType, left: Value, right: Value) -> Value:
     """An operation on two values of one dtype."""
-    if dtype in SMALL_FLOATS:
+    if dtype in NARROW_INTEGERS:
+        whole = DType.INT8 if dtype.is_signed_integer else DType.UINT8
+        return fitted(builder, binary(builder, kind, whole, left, right), dtype)
+    if dtype in WIDENED:
         wide = (widen(builder, side, dtype) for side in (left, right))
         return narrow(builder, binary(builder, kind, DType.FLOAT32, *wide), dtype)
     if dtype.is_float:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from graft.base.dtypes import DType
 from graft.llvm.context import Context, Offset, Place
+from graft.llvm.narrow import fitted, packed
 from graft.llvm.text import Builder, Value, constant, constants, type_suffix
-from graft.llvm.types import byte_size, memory_type, vector_type
+from graft.llvm.types import NARROW_INTEGERS, byte_size, memory_type, vector_type
 from graft.loop.ir import Binary, BinaryKind, Broadcast, Buffer, Const, Expr, Ramp
 
 Emit = Callable[[Context, Expr], Value]
@@ -323,10 +324,14 @@ def _hidden(builder: Builder, mask: Value) -> Value:
 
 
 def _from_memory(context: Context, value: Value, dtype: DType) -> Value:
+    if dtype in NARROW_INTEGERS:
+        return fitted(context.builder, value, dtype)
     if dtype is not DType.BOOL:
         return value
     return context.builder.compare("ne", value, constant(0, "i8", value.lanes))
 
 
 def _to_memory(context: Context, value: Value, dtype: DType) -> Value:
+    if dtype in NARROW_INTEGERS:
+        return packed(context.builder, value, dtype)
     return context.builder.convert("zext", value, "i8") if dtype is DType.BOOL else value

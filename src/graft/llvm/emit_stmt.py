@@ -15,7 +15,7 @@ from graft.llvm.barrier import barrier
 from graft.llvm.context import Context, Place
 from graft.llvm.emit_expr import expression, scalar
 from graft.llvm.text import Value, constant
-from graft.llvm.types import SMALL_FLOATS, byte_size, memory_type, register_type
+from graft.llvm.types import WIDENED, byte_size, memory_type, register_type
 from graft.loop.ir import (
     Allocate,
     AtomicAdd,
@@ -210,7 +210,7 @@ def _store(context: Context, stmt: Store) -> None:
 
 def _atomic_add(context: Context, stmt: AtomicAdd) -> None:
     builder, dtype = context.builder, stmt.buffer.dtype
-    if dtype in SMALL_FLOATS or not dtype.is_number:
+    if dtype in WIDENED or dtype.bits < 8 or not dtype.is_number:
         raise UnsupportedError(f"machine code has no atomic addition of {dtype}")
     value = expression(context, stmt.value)
     pointers = emit_memory.address(context, stmt.buffer, stmt.indices, expression)

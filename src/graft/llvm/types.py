@@ -2,7 +2,8 @@
 
 In goes a `DType`; out come the type its values have in registers and in memory, and constants as
 LLVM text. A bool is a bit in a register and a byte in memory. float16 and bfloat16 travel as 16-bit
-integers and become float32 to be computed with, so that no target needs to know them.
+integers and smaller floats as bytes; they become float32 to be computed with, so that no target
+needs to know them. Integers of less than eight bits have a byte each.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import numpy as np
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 
+# Floats of 16 bits, smaller floats, integers of less than a byte, and all floats that are computed
+# with in float32.
 SMALL_FLOATS = (DType.FLOAT16, DType.BFLOAT16)
+NARROW_FLOATS = (
+    *(DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ),
+    *(DType.FLOAT4E2M1FN, DType.FLOAT8E8M0FNU),
+)
+NARROW_INTEGERS = (DType.INT2, DType.UINT2, DType.INT4, DType.UINT4)
+WIDENED = (*SMALL_FLOATS, *NARROW_FLOATS)
 _FLOATS = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 _LARGE_ENOUGH = (8, 16, 32, 64)
 
@@ -26,6 +35,8 @@ def register_type(dtype: DType) -> str:
         return "i1"
     if dtype in SMALL_FLOATS:
         return "i16"
+    if dtype in NARROW_FLOATS or dtype in NARROW_INTEGERS:
+        return "i8"
     if dtype in _FLOATS:
         return _FLOATS[dtype]
     if dtype.is_integer and dtype.bits in _LARGE_ENOUGH:
@@ -69,6 +80,6 @@ def literal(value: float | int | bool, element: str) -> str:
 
 
 def small_float_bits(value: float | int | bool, dtype: DType) -> int:
-    """The 16 bits of a float16 or bfloat16 number."""
-    array: np.ndarray[Any, Any] = np.array(value, dtype=dtype.numpy)
-    return int(array.view(np.uint16))
+    """The bits of a number that is computed with in float32."""
+    array: np.ndarray[Any, Any] = np.array(value).astype(dtype.numpy)
+    return int(array.view(np.uint16 if dtype in SMALL_FLOATS else np.uint8))

@@ -22,7 +22,7 @@ from graft.ops.rules import require
 
 _ROUND_MODES = ("up", "down", "nearest")
 # The types into which a value that is too large may saturate, and the largest number of each.
-_LARGEST = {
+LARGEST = {
     DType.FLOAT8E4M3FN: 448.0,
     DType.FLOAT8E4M3FNUZ: 240.0,
     DType.FLOAT8E5M2: 57344.0,
@@ -61,8 +61,8 @@ def _cast(attrs: CastAttrs, data: Array) -> Array:
         return np.asarray(data != 0)
     if target is DType.FLOAT8E8M0FNU:
         return _to_exponents(data.astype(np.float64), attrs)
-    if target in _LARGEST and attrs.saturate:
-        largest = _LARGEST[target]
+    if target in LARGEST and attrs.saturate:
+        largest = LARGEST[target]
         data = np.clip(data.astype(np.float64), -largest, largest)
     return data.astype(target.numpy)
 

@@ -31,6 +31,7 @@ from graft.loop.build import (
 )
 from graft.loop.ir import BinaryKind, CompareKind, Expr, Var
 from graft.loop.traverse import children
+from graft.ops.cast import LARGEST
 from graft.ops.scalar_functions import FUNCTIONS, floor_remainder, remainder
 
 Scalar = Callable[..., Term]
@@ -135,6 +136,36 @@ def _bitwise_not(_attrs: Any, x: Term) -> Term:
     return x ^ ((1 << x.dtype.bits) - 1 if x.dtype.is_unsigned_integer else -1)
 
 
+# The powers of two that an exponent of eight bits holds.
+_POWERS = 2.0**-127, 2.0**127
+
+
+def _to_power(attrs: Any, x: Term) -> Term:
+    """The power of two next to a number in a direction, as float8_e8m0fnu; saturated."""
+    wide = x if x.dtype is DType.FLOAT64 else cast(DType.FLOAT32, x)
+    held = minimum(maximum(wide, _POWERS[0]), _POWERS[1])
+    near = cast(wide.dtype, cast(attrs.dtype, held))
+    match attrs.round_mode:
+        case "up":
+            found = select(near < held, near * 2.0, near)
+        case "down":
+            found = select(near > held, near * 0.5, near)
+        case _:
+            found = select(held >= near * 1.5, near * 2.0, near)
+    return cast(attrs.dtype, select(wide < 0.0, float("nan"), found))
+
+
+def _cast(attrs: Any, x: Term) -> Term:
+    """Into float8 types, what is too large becomes the largest number unless that is unwanted."""
+    if attrs.dtype is DType.FLOAT8E8M0FNU:
+        return _to_power(attrs, x)
+    largest = LARGEST.get(attrs.dtype)
+    if largest is None or not attrs.saturate:
+        return cast(attrs.dtype, x)
+    wide = x if x.dtype in (DType.FLOAT32, DType.FLOAT64) else cast(DType.FLOAT32, x)
+    return cast(attrs.dtype, minimum(maximum(wide, -largest), largest))
+
+
 def _compared(kind: CompareKind) -> Scalar:
     return lambda _attrs, x, y: compare(kind, x, y)
 
@@ -158,7 +189,7 @@ SCALARS: dict[str, Scalar] = {
     "nn.gelu": _gelu,
     "clip": _clip,
     "where": lambda _attrs, condition, x, y: select(condition, x, y),
-    "cast": lambda attrs, x: cast(attrs.dtype, x),
+    "cast": _cast,
     "equal": lambda _attrs, x, y: equal(x, y),
     "not_equal": _compared(CompareKind.NOT_EQUAL),
     "greater": _compared(CompareKind.GREATER),
@@ -206,6 +237,8 @@ def formula(name: str, attrs: Any, operands: Sequence[Term | None], dtype: DType
 
 def has_scalar(node: Node) -> bool:
     """Whether the table serves the node, whose bounds, if it clips, have to be attributes."""
+    if node.op.name == "cast" and node.attrs.dtype is DType.FLOAT8E8M0FNU:
+        return bool(node.attrs.saturate)
     return node.op.name in SCALARS and (node.op.name != "clip" or len(node.inputs) == 1)
 
 

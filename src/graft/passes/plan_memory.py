@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from graft.base.errors import UnsupportedError
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.op import bytes_of
 from graft.passes.simplify_movement import VIEWS
 
 ALIGNMENT = 64
@@ -90,7 +89,7 @@ def _intervals(graph: Graph, owner: dict[Value, Value]) -> dict[Value, Interval]
 
 
 def _aligned_size(value: Value) -> int:
-    size = bytes_of(value.type)
+    size = value.tensor.size * value.dtype.numpy.itemsize
     if not isinstance(size, int):
         raise UnsupportedError(f"the size of %{value.name}, {value.type}, is not known")
     return -(-size // ALIGNMENT) * ALIGNMENT

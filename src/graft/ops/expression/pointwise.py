@@ -7,7 +7,14 @@ from typing import Any
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, select
 from graft.loop.tensor import Tensor
-from graft.ops.expression.registry import EXPRESSIONS, Inputs, Results, Types, expresses
+from graft.ops.expression.registry import (
+    EXPRESSIONS,
+    Inputs,
+    Results,
+    Types,
+    Unexpressed,
+    expresses,
+)
 from graft.ops.expression.shapes import (
     along,
     by_index,
@@ -24,6 +31,8 @@ from graft.ops.scalar import SCALARS, formula
 def _pointwise(name: str) -> None:
     def expression(attrs: Any, inputs: Inputs, types: Types, result: str) -> Results:
         shape = extents_of(types[0])
+        if types[0].dtype is DType.FLOAT8E8M0FNU and not (name == "cast" and attrs.saturate):
+            return Unexpressed("exponents that are not held become NaN")
 
         def element(*indices: Term) -> Term:
             operands = [None if one is None else spread(one, indices, shape) for one in inputs]

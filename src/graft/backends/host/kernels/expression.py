@@ -23,7 +23,7 @@ from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.types import TensorType
 from graft.llvm.target import Target
-from graft.llvm.types import SMALL_FLOATS
+from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS, SMALL_FLOATS
 from graft.loop.dims import index_of
 from graft.loop.errors import ScheduleError
 from graft.loop.ir import Block, Buffer, Const, Function
@@ -41,6 +41,10 @@ HELD = frozenset(
         *(DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64),
     }
 )
+
+
+# What it can read and write besides: numbers of a byte and less.
+STORED = HELD | {*NARROW_FLOATS, *NARROW_INTEGERS}
 
 
 def expression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
@@ -116,7 +120,7 @@ def _not_held(group: Group, stores: Stores) -> Refusal | None:
             type_ = value.type
             if not isinstance(type_, TensorType) or type_.shape is None or UNKNOWN in type_.shape:
                 return Refusal(f"the shape of %{value.name} is known only from data")
-            if type_.dtype not in HELD:
+            if type_.dtype not in STORED:
                 return Refusal(f"machine code does not hold {type_.dtype}")
     outer = [group.outer(value) for value in group.reads() if value not in group.constants]
     for value in (*outer, *group.node.outputs):
