@@ -200,7 +200,7 @@ def test_half_conversions_are_exact(target: Target) -> None:
 @every_target
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_a_half_with_the_sign_of_a_double(lanes: int, target: Target) -> None:
-    """LLVM takes the sign by narrowing the double, if it is let, with a function of some library."""
+    """LLVM takes the sign by narrowing the double, if it is let, by a function of some library."""
     formula = [
         lambda a, b: Cast(
             DType.FLOAT16, Cast(DType.FLOAT32, Call("copysign", (a, b), DType.FLOAT64))
@@ -338,9 +338,7 @@ def zero(like: Expr) -> Expr:
     return spread(Const(0.0, like.dtype), like)
 
 
-@pytest.mark.parametrize(
-    "dtype", [DType.INT4, DType.UINT2, DType.FLOAT8E4M3FN, DType.COMPLEX64, DType.STRING]
-)
+@pytest.mark.parametrize("dtype", [DType.COMPLEX64, DType.STRING])
 def test_dtypes_that_machine_code_cannot_hold(dtype: DType) -> None:
     function = elementwise([dtype], [lambda a: a], [dtype], 1)
     with pytest.raises(UnsupportedError, match=f"cannot hold elements of {dtype.value}"):
