@@ -76,7 +76,7 @@ def test_movement_and_pointwise_work_in_a_chain() -> None:
 def test_a_value_that_is_used_again_and_again_is_computed_once() -> None:
     case = Case()
     value = case.input(5, 37)
-    for _ in range(12):
+    for _ in range(4):
         value = case("add", value, case("multiply", value, value))
     check(expression, case, case("tanh", value), tolerance=1e-4)
 
@@ -106,8 +106,8 @@ def test_what_has_no_expression_is_refused() -> None:
 
 def test_dtypes_that_machine_code_does_not_hold_are_refused() -> None:
     case = Case()
-    narrow = case("cast", case.input(3), dtype=DType.FLOAT8E4M3FN)
-    assert refusal(expression, case, narrow) == "machine code does not hold float8_e4m3fn"
+    wide = case("cast", case.input(3), dtype=DType.COMPLEX64)
+    assert refusal(expression, case, wide) == "machine code does not hold complex64"
 
 
 def test_blocked_images_are_refused() -> None:
