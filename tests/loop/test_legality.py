@@ -54,6 +54,11 @@ MISTAKES = [
         "schedule of out: cannot shift the tail of loop 'i' inwards: it may be shorter than 3",
     ),
     (
+        "product: split(j, jo, ji, 3, shift_inwards) vectorize(jo)",
+        "schedule of product: cannot shift the tail of loop 'j' inwards: 'jo' is a vector around "
+        "'k', which reduces",
+    ),
+    (
         "product: split(i, io, ii, 3, shift_inwards) reorder(k, io, ii, j)",
         "schedule of product: cannot shift the tail of loop 'i' inwards: "
         "'io' is inside 'k', which reduces",

@@ -244,6 +244,21 @@ def _check_tails(nest: Nest) -> None:
                 carrier = nest.loops[nest.reduction_place()].name
                 message = f"cannot shift the tail of loop '{split.loop}' inwards"
                 raise nest.fail(f"{message}: '{split.outer}' is inside '{carrier}', which reduces")
+            _check_overlap(nest, split, outer)
+
+
+def _check_overlap(nest: Nest, split: Split, outer: frozenset[str]) -> None:
+    """Tiles that share elements are not lanes that take turns in adding them up."""
+    if nest.reduction_place() == len(nest.loops):
+        return
+    for loop in nest.loops:
+        if loop.name in outer and loop.kind is LoopKind.VECTOR:
+            message = f"cannot shift the tail of loop '{split.loop}' inwards"
+            carrier = nest.loops[nest.reduction_place()].name
+            raise nest.fail(
+                f"{message}: '{loop.name}' is a vector around '{carrier}', which reduces",
+                hint="elements of two tiles would count twice; use guard or remainder",
+            )
 
 
 def _check_prefetches(nest: Nest) -> None:
