@@ -212,6 +212,9 @@ def _windows() -> list[Case]:
         case("nn.conv2d_transpose", f32(1, 2, 3, 3), f32(2, 1, 3, 3), padding=(-1, 0, 0, -2)),
         case("nn.conv3d_transpose", i32(1, 2, 2, 3, 2), i32(2, 1, 2, 2, 2), strides=(2, 1, 2)),
         *_pools(),
+        case("qnn.conv1d", i8(2, 3, 11), i8(4, 3, 3), padding=(2, 1), low=-99, high=99),
+        case("qnn.conv2d", u8(2, 4, 7, 9), i8(6, 2, 3, 2), u8(), groups=2, padding=(1, 1, 0, 1)),
+        case("qnn.conv3d", i8(1, 2, 4, 3, 5), i8(3, 2, 2, 2, 3), i8(1), padding=(0, 1, 1, 1, 0, 1)),
         case("nn.lrn", f32(2, 5, 3, 4), size=3, alpha=0.5),
         case("nn.lrn", f16(2, 5, 4), size=4, axis=2, bias=2.0),
     ]
@@ -306,6 +309,8 @@ def _products() -> list[Case]:
         case("nn.dense", f32(19), f32(7, 19)),
         case("nn.dense", f64(2, 1, 4), f64(1, 4)),
         case("nn.dense", f32(3, 0), f32(2, 0)),
+        case("qnn.dense", u8(3, 19), i8(7, 19), u8(), high=99),
+        case("qnn.dense", i8(2, 3, 0), i8(5, 0)),
         case("nn.batch_matmul", f32(2, 1, 5, 7), f32(3, 7, 9)),
         case("nn.batch_matmul", f16(5, 7), f16(7, 33)),
         case("nn.batch_matmul", i32(3, 7, 5), i32(7, 9), transpose_a=True),
