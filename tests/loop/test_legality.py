@@ -59,6 +59,16 @@ MISTAKES = [
         "'k', which reduces",
     ),
     (
+        "product: split(j, jo, ji, 3, shift_inwards) parallel(jo)",
+        "schedule of product: cannot shift the tail of loop 'j' inwards: 'jo' is parallel around "
+        "'k', which reduces",
+    ),
+    (
+        "product: split(j, jo, ji, 3, shift_inwards) reorder(ji, jo) parallel(ji)",
+        "schedule of product: cannot shift the tail of loop 'j' inwards: 'ji' is parallel around "
+        "'k', which reduces",
+    ),
+    (
         "product: split(i, io, ii, 3, shift_inwards) reorder(k, io, ii, j)",
         "schedule of product: cannot shift the tail of loop 'i' inwards: "
         "'io' is inside 'k', which reduces",

@@ -248,15 +248,19 @@ def _check_tails(nest: Nest) -> None:
 
 
 def _check_overlap(nest: Nest, split: Split, outer: frozenset[str]) -> None:
-    """Tiles that share elements are not lanes that take turns in adding them up."""
+    """Tiles that share elements do not add them up side by side."""
     if nest.reduction_place() == len(nest.loops):
         return
+    around = {loop.name for loop in nest.loops[: max(nest.place(name) for name in outer)]}
+    shared = outer | (nest.leaves(split.inner) & around)
     for loop in nest.loops:
-        if loop.name in outer and loop.kind is LoopKind.VECTOR:
+        is_vector = loop.kind is LoopKind.VECTOR and loop.name in outer
+        if is_vector or (loop.kind is LoopKind.PARALLEL and loop.name in shared):
             message = f"cannot shift the tail of loop '{split.loop}' inwards"
             carrier = nest.loops[nest.reduction_place()].name
+            kind = "a vector" if is_vector else "parallel"
             raise nest.fail(
-                f"{message}: '{loop.name}' is a vector around '{carrier}', which reduces",
+                f"{message}: '{loop.name}' is {kind} around '{carrier}', which reduces",
                 hint="elements of two tiles would count twice; use guard or remainder",
             )
 
