@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from graft.backends.host.extents import Extents
 from graft.backends.host.kernels.relayout import relayout
 from graft.backends.host.storage import Storage
 from graft.base.dtypes import DType
@@ -39,7 +42,7 @@ def test_copies(shape: tuple[int, ...], one: int, other: int, threads: int, dtyp
     source = Storage(dtype, shape, one, (1, 0, 2, 1) if one else PLAIN)
     target = Storage(dtype, shape, other, (0, 3, 1, 2) if other else PLAIN)
     data = np.random.default_rng(0).standard_normal(shape).astype(dtype.numpy)
-    function = relayout(source, target)
+    function = relayout(source, target, Extents())
     wanted, found = target.pack(data), target.pack(data)
     found[...] = np.nan
     code = load.load(function, object_code(function, host_target()))
@@ -57,7 +60,7 @@ def test_copies_in_rows(shape: tuple[int, ...], threads: int, dtype: DType) -> N
     storage = Storage(dtype, shape)
     data = storage.pack(np.random.default_rng(0).integers(0, 2, shape).astype(dtype.numpy))
     found = storage.pack(1 - data.astype(np.int8))
-    function = relayout(storage, storage)
+    function = relayout(storage, storage, Extents())
     code = load.load(function, object_code(function, host_target()))
     code({"source": data, "target": found}, threads)
     np.testing.assert_array_equal(found, data)
@@ -66,6 +69,7 @@ def test_copies_in_rows(shape: tuple[int, ...], threads: int, dtype: DType) -> N
 def test_storages_of_two_tensors_are_a_mistake() -> None:
     one = Storage(DType.FLOAT32, (1, 8, 4, 4), 8)
     with pytest.raises(InternalError, match="not of one tensor"):
-        relayout(one, Storage(DType.FLOAT32, (1, 8, 4, 5), 8))
+        relayout(one, Storage(DType.FLOAT32, (1, 8, 4, 5), 8), Extents())
+    empty = Storage(DType.INT32, (1, 8, 0, 4))
     with pytest.raises(InternalError, match="no image"):
-        relayout(Storage(DType.INT32, (1, 8, 0, 4)), Storage(DType.INT32, (1, 8, 0, 4), 8))
+        relayout(empty, replace(empty, block=8), Extents())

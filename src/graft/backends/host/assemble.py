@@ -281,9 +281,11 @@ class _Assembler:
 
     def relayout(self, value: Value, source: Storage, target: Storage) -> None:
         homes = (self.homes[value][source], self.homes[value][target])
-        symbol = self.made.symbol(relayout(source, target))
+        extents = Extents()
+        function = relayout(source, target, extents)
+        symbol, passed = self.made.symbol(function), extents.passed(function)
         work = Work(bytes=source.nbytes + target.nbytes)
-        self.made.steps.append(NativeStep(symbol, homes, "relayout", work, None))
+        self.made.steps.append(NativeStep(symbol, homes, "relayout", work, None, passed))
 
     def in_rows(self, value: Value) -> tuple[Storage, Home]:
         """A value in row-major storage."""

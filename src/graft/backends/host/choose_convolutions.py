@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from graft.backends.host.convolution_cost import Layer, cost
+from graft.backends.host.kernels.conv_plan import unfit_extents
 from graft.backends.host.options import Accuracy
-from graft.backends.host.storage import static_shape
+from graft.backends.host.typical import typical_shape
+from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node
 from graft.llvm.target import Target
@@ -63,11 +65,14 @@ def _layer(site: Site) -> Layer | Refusal:
     outputs, inputs = weight.shape[:2]
     if outputs % _BLOCK or inputs % _BLOCK or min(outputs, inputs) < _LEAST_CHANNELS:
         return Refusal("there are too few channels, or no whole blocks of them")
-    batch, _, rows, columns = static_shape(conv.output)
+    reason = unfit_extents(conv, weight.shape[2:])
+    if reason is not None:
+        return Refusal(reason)
+    batch, _, rows, columns = typical_shape(conv.output)
     return Layer(batch, inputs, outputs, rows, columns)
 
 
 def _is_plain(conv: Node) -> bool:
-    attrs = conv.attrs
-    static = conv.output.tensor.is_static and conv.args[0].tensor.is_static
-    return static and {*attrs.strides, *attrs.dilation, attrs.groups} == {1}
+    attrs, shapes = conv.attrs, (conv.output.shape, conv.args[0].shape)
+    known = all(shape is not None and UNKNOWN not in shape for shape in shapes)
+    return known and {*attrs.strides, *attrs.dilation, attrs.groups} == {1}

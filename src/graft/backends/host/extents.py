@@ -60,6 +60,11 @@ class Extents:
         """The scalars so far."""
         return set(self._scalars.values())
 
+    @property
+    def scalars(self) -> tuple[Var, ...]:
+        """The scalars so far, in order."""
+        return tuple(map(Var, self._scalars.values()))
+
     def expr(self, dim: AnyDim) -> IndexExpr:
         """An extent as an index expression; a long sum is one scalar."""
         if isinstance(dim, Expr) and len(dim.terms) > MOST_TERMS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
 from graft.backends.host.storage import Storage
 from graft.base.dims import Dim
@@ -12,7 +13,7 @@ from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.graph import Value
 from graft.ir.op import Work
 from graft.llvm.target import Target
-from graft.loop.ir import Buffer, Function, Stmt
+from graft.loop.ir import Buffer, Expr, Function, Stmt, Var
 from graft.rewrite.rule import Refusal
 
 Stores = Mapping[Value, Storage]
@@ -40,9 +41,14 @@ class Parameters:
 
     group: Group
     stores: Stores
+    extents: Extents = field(default_factory=Extents)
     buffers: list[Buffer] = field(default_factory=list)
     arguments: list[Value | Array] = field(default_factory=list)
     _known: dict[Value, tuple[Storage, Buffer]] = field(default_factory=dict)
+
+    def extent(self, dim: Dim) -> Expr:
+        """An extent of a tensor; what is symbolic of it is a scalar of the kernel."""
+        return self.extents.expr(dim)
 
     def value(self, value: Value, name: str = "") -> tuple[Storage, Buffer]:
         """The storage and buffer of something that the group reads or writes."""
@@ -68,14 +74,15 @@ class Parameters:
         """A tensor of bytes as one of four of them at a time, along the last axis of its memory."""
         outer = self.group.outer(value)
         storage = self.stores[outer]
-        *leading, last = storage.static_extents
-        buffer = Storage(DType.INT32, (*leading, last // 4)).buffer(name)
+        *leading, last = storage.extents
+        assert isinstance(last, int)
+        buffer = Storage(DType.INT32, (*leading, last // 4)).buffer(name, self.extents)
         self.buffers.append(buffer)
         self.arguments.append(outer)
         return storage, buffer
 
     def _append(self, storage: Storage, name: str, argument: Value | Array) -> Buffer:
-        buffer = storage.buffer(name)
+        buffer = storage.buffer(name, self.extents)
         self.buffers.append(buffer)
         self.arguments.append(argument)
         return buffer
@@ -86,5 +93,6 @@ class Parameters:
         types = [value.type for value in node.args]
         work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
         place = node.place.node if node.place else node.output.name
-        function = Function("kernel", tuple(self.buffers), body, (f"{self.group.label} {place}",))
-        return Kernel(function, tuple(self.arguments), work)
+        parameters: tuple[Buffer | Var, ...] = (*self.buffers, *self.extents.scalars)
+        function = Function("kernel", parameters, body, (f"{self.group.label} {place}",))
+        return Kernel(function, tuple(self.arguments), work, self.extents.passed(function))

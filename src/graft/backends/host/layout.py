@@ -22,6 +22,7 @@ from graft.backends.host.kernels.conv_plan import (
     fits_blocks,
     is_depthwise,
     read_halo,
+    unfit_extents,
 )
 from graft.backends.host.kernels.image import BYTES as BYTE_TYPES
 from graft.backends.host.kernels.image import not_pointwise
@@ -29,6 +30,8 @@ from graft.backends.host.kernels.image_mean import over_pixels
 from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
 from graft.backends.host.storage import NO_HALO, Halo, Storage, shape_of, static_shape
+from graft.backends.host.typical import typical_bytes, typical_macs
+from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
@@ -110,15 +113,21 @@ def _stored(value: Value, block: int, halos: Mapping[Value, _Border]) -> Storage
 
 def is_image(value: Value) -> bool:
     """Whether blocks of channels are possible at all."""
-    if value.dtype not in _IMAGES or not value.tensor.is_static:
+    shape = value.shape
+    if value.dtype not in _IMAGES or shape is None or any(isinstance(d, Unknown) for d in shape):
         return False
-    shape = static_shape(value)
-    return len(shape) == 4 and 0 not in shape
+    return len(shape) == 4 and 0 not in shape and isinstance(shape[1], int)
+
+
+def _channels(image: Value) -> int:
+    channels = shape_of(image)[1]
+    assert isinstance(channels, int)
+    return channels
 
 
 def blocks_for(value: Value) -> tuple[int, ...]:
     """The block sizes that kernels may make an image in, best first."""
-    return tuple(block for block in BLOCKS if static_shape(value)[1] % block == 0)
+    return tuple(block for block in BLOCKS if _channels(value) % block == 0)
 
 
 def _sizes(nodes: Sequence[Node]) -> tuple[int, ...]:
@@ -190,7 +199,7 @@ def _data_blocks(group: Group, conv: Node, block: int, known: _Known) -> tuple[i
     if literal is None or not is_image(group.outer(data)):
         return ()
     weight = literal.array.shape
-    possible = blocks_for(data) or (static_shape(data)[1],)
+    possible = blocks_for(data) or (_channels(data),)
     if conv.op.name == INTEGER:
         border = known.halos.get(group.outer(data), _Border())
         zero_point = zero_point_of(group, conv)
@@ -231,16 +240,16 @@ def _is_cut(group: Group, block: int, known: _Known) -> bool:
 
 def _wants(group: Group, block: int, takes: Mapping[Value, tuple[int, ...]]) -> Iterator[Want]:
     """How a group that makes blocks takes its images; `takes` are those that it takes otherwise."""
-    channels = static_shape(group.node.output)[1]
+    channels = _channels(group.node.output)
     for value in _images(group):
         outer = group.outer(value)
         if value in takes:
             yield _want(outer, takes[value])
-        elif static_shape(outer)[1] != channels:
+        elif _channels(outer) != channels:
             yield _want(outer, (0,))
         else:
             # the sole pixel of a channel is where it is in either storage
-            single = static_shape(outer)[2:] == (1, 1)
+            single = shape_of(outer)[2:] == (1, 1)
             yield _want(outer, (block, 0) if single else (block,))
 
 
@@ -262,8 +271,7 @@ def _averaged(group: Group, images: Sequence[Value]) -> Value | None:
 
 
 def _want(value: Value, blocks: tuple[int, ...]) -> Want:
-    copied = 2 * math.prod(static_shape(value)) * value.dtype.numpy.itemsize
-    return Want(value, blocks, STEP + copied / BYTES_COPIED)
+    return Want(value, blocks, STEP + 2 * typical_bytes(value) / BYTES_COPIED)
 
 
 def _images(group: Group) -> list[Value]:
@@ -283,15 +291,12 @@ def _cost_in_rows(group: Group) -> float:
 
 
 def _flops(group: Group) -> float:
-    node = group.node
-    work = node.op.work(node.attrs, [v.type for v in node.args], [v.type for v in node.outputs])
-    return 2.0 * work.macs if isinstance(work.macs, int) else 0.0
+    return 2.0 * typical_macs(group.node)
 
 
 def _bytes(group: Group) -> float:
-    """What the group reads and writes, as far as that is known."""
-    values = (v for v in (*group.node.args, *group.node.outputs) if v.tensor.is_static)
-    return float(sum(math.prod(static_shape(v)) * v.dtype.numpy.itemsize for v in values))
+    """What the group reads and writes."""
+    return float(sum(map(typical_bytes, (*group.node.args, *group.node.outputs))))
 
 
 def _halos(groups: Sequence[Group]) -> dict[Value, _Border]:
@@ -304,9 +309,10 @@ def _halos(groups: Sequence[Group]) -> dict[Value, _Border]:
         if conv is None or conv.op.name not in CONVOLUTIONS or conv.args[1] not in group.constants:
             continue
         value = group.outer(conv.args[0])
-        if not is_image(value) or not conv.output.tensor.is_static:
+        weight = group.constants[conv.args[1]].array.shape
+        if not is_image(value) or unfit_extents(conv, weight[2:]) is not None:
             continue
-        needed = read_halo(conv, group.constants[conv.args[1]].array.shape)
+        needed = read_halo(conv, weight)
         fill = (zero_point_of(group, conv) or 0) if conv.op.name == INTEGER else 0
         border = found.get(value, _Border())
         if not any(border.halo):

@@ -20,6 +20,8 @@ from graft.ops.scalar import SCALARS
 def plus(left: Expr | int, right: Expr | int) -> Expr:
     """A sum of indices, without adding zero."""
     one, other = index(left, right)
+    if isinstance(one, Const) and isinstance(other, Const):
+        return Const(one.value + other.value)
     if one == Const(0):
         return other
     return one if other == Const(0) else Binary(BinaryKind.ADD, one, other)
@@ -28,9 +30,25 @@ def plus(left: Expr | int, right: Expr | int) -> Expr:
 def times(left: Expr | int, right: Expr | int) -> Expr:
     """A product of indices, without multiplying by one."""
     one, other = index(left, right)
+    if isinstance(one, Const) and isinstance(other, Const):
+        return Const(one.value * other.value)
     if one == Const(1):
         return other
     return one if other == Const(1) else Binary(BinaryKind.MULTIPLY, one, other)
+
+
+def over(left: Expr, right: Expr | int) -> Expr:
+    """A quotient of indices, without dividing by one."""
+    (divisor,) = index(right)
+    if isinstance(left, Const) and isinstance(divisor, Const):
+        return Const(left.value // divisor.value)
+    return left if divisor == Const(1) else Binary(BinaryKind.FLOOR_DIVIDE, left, divisor)
+
+
+def modulo(left: Expr, right: Expr | int) -> Expr:
+    """A remainder of indices."""
+    (divisor,) = index(right)
+    return Const(0) if divisor == Const(1) else Binary(BinaryKind.FLOOR_MODULO, left, divisor)
 
 
 @dataclass(frozen=True, slots=True)

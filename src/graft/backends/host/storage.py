@@ -3,14 +3,14 @@
 Row-major, or, for images, in blocks of channels: [batch, channels / block, height, width, block],
 so that a vector of channels is contiguous. An image may have a halo of zeros around it, or of what
 stands for zero in a quantised image, which spares the convolutions that read it all tests for the
-border. Extents of row-major tensors may be symbolic; blocked images are static.
+border. Extents may be symbolic, but for the channels of a blocked image.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,17 +48,25 @@ class Storage:
     @property
     def extents(self) -> tuple[Dim, ...]:
         """The extents as memory has them."""
-        return self.static_extents if self.block else self.shape
+        if not self.block:
+            return self.shape
+        batch, _, height, width = self.shape
+        top, left, bottom, right = self.halo
+        blocks = self.channels // self.block
+        return batch, blocks, _wider(height, top + bottom), _wider(width, left + right), self.block
+
+    @property
+    def channels(self) -> int:
+        """The channels of an image."""
+        channels = self.shape[1]
+        if not isinstance(channels, int):
+            raise InternalError(f"an image has the symbolic shape {self.shape}")
+        return channels
 
     @property
     def static_extents(self) -> tuple[int, ...]:
         """The same of a tensor whose extents are numbers."""
-        if not self.block:
-            return self.sizes
-        batch, channels, height, width = self.sizes
-        top, left, bottom, right = self.halo
-        blocks = channels // self.block
-        return batch, blocks, height + top + bottom, width + left + right, self.block
+        return replace(self, shape=self.extents, block=0).sizes
 
     @property
     def nbytes(self) -> Dim:
@@ -94,6 +102,13 @@ class Storage:
         inner = packed[:, :, top : top + height, left : left + width]
         inner[...] = np.moveaxis(split, 2, -1)
         return packed
+
+
+def _wider(extent: Dim, halo: int) -> Dim:
+    whole = extent + halo
+    if isinstance(whole, Unknown):
+        raise InternalError(f"the extent {extent} is too large an expression")
+    return whole
 
 
 def static_shape(value: Value) -> tuple[int, ...]:

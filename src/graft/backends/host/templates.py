@@ -38,7 +38,8 @@ from graft.llvm.target import Target
 from graft.ops.scalar import has_scalar
 from graft.rewrite.rule import Refusal
 
-TEMPLATES: tuple[Template, ...] = (
+# Those for images in blocks, whose batch, height and width may be known only at run time.
+IMAGE_TEMPLATES: tuple[Template, ...] = (
     winograd,
     conv2d,
     depthwise_conv2d,
@@ -46,6 +47,11 @@ TEMPLATES: tuple[Template, ...] = (
     image_mean,
     image_pointwise,
     image_concat,
+)
+
+# Those for sizes that are numbers.
+TEMPLATES: tuple[Template, ...] = (
+    *IMAGE_TEMPLATES,
     dense,
     batch_matmul,
     attention,
@@ -55,7 +61,6 @@ TEMPLATES: tuple[Template, ...] = (
     reduce,
     movement,
 )
-
 
 # Those of single nodes that take any sizes, known or not.
 SYMBOLIC_TEMPLATES: Mapping[str, Template] = {
@@ -74,10 +79,10 @@ SYMBOLIC_TEMPLATES: Mapping[str, Template] = {
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """The first template's kernel that takes the group, or all refusals in one."""
     pointwise = [n for n in group.nodes if n.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST)]
-    # Templates that compute element by element know nothing but the table of formulas, and none
-    # of the hand-written ones knows extents that are not numbers.
-    fits = _is_static(group) and all(map(has_scalar, pointwise))
-    hand_written = TEMPLATES if fits else ()
+    # Templates that compute element by element know nothing but the table of formulas.
+    fits = all(map(has_scalar, pointwise))
+    possible = TEMPLATES if _is_static(group) else IMAGE_TEMPLATES
+    hand_written = possible if fits else ()
     own = SYMBOLIC_TEMPLATES.get(group.node.op.name)
     reasons: list[str] = []
     for template in (*hand_written, *((own,) if own else ()), expression):

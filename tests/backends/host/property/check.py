@@ -8,15 +8,18 @@ byte outside may be touched. A small sample is interpreted as well, on the same 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from tests.backends.host.property.guarded import Guarded, guarded_copy, in_child
 from tests.backends.host.property.sketch import Sample
+from tests.backends.host.property.unknown import Unknown
 
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel, Template
+from graft.backends.host.storage import Storage
+from graft.base.dims import evaluate_dim
 from graft.base.dtypes import Array
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
@@ -24,7 +27,7 @@ from graft.llvm.compile import object_code
 from graft.llvm.load import load, shape_of
 from graft.llvm.target import Target
 from graft.loop.interpret import interpret
-from graft.loop.ir import Block, Buffer, Const, Expr, For, Function, If, Let, Stmt
+from graft.loop.ir import Block, Buffer, Const, Expr, For, Function, If, Let, Stmt, Var
 from graft.loop.traverse import statements
 from graft.loop.verify import verify
 from graft.rewrite.rule import Refusal
@@ -63,14 +66,43 @@ def check_template(template: Template, sample: Sample, target: Target, tally: Ta
     tally.interpreted += check_kernel(made, sample, wanted, target)
 
 
-def check_kernel(kernel: Kernel, sample: Sample, wanted: Sequence[Array], target: Target) -> bool:
+def check_unknown(template: Template, unknown: Unknown, target: Target, tally: Tally) -> None:
+    """The same of a kernel for any extents, run at those that the sample had."""
+    made = template(only_group(unknown.symbolic.graph), unknown.symbolic.stores, target)
+    if isinstance(made, Refusal):
+        tally.refused[made.reason] += 1
+        return
+    tally.accepted += 1
+    with np.errstate(all="ignore"):
+        wanted = evaluate(unknown.known.plain, list(unknown.known.data))
+    symbolic = unknown.symbolic
+    stores = {value: _bound(store, unknown.binding) for value, store in symbolic.stores.items()}
+    sample = replace(symbolic, stores=stores)
+    tally.interpreted += check_kernel(made, sample, wanted, target, unknown.binding)
+
+
+def _bound(storage: Storage, binding: Mapping[str, int]) -> Storage:
+    shape = tuple(evaluate_dim(dim, binding) for dim in storage.shape)
+    return replace(storage, shape=shape)
+
+
+def check_kernel(
+    kernel: Kernel,
+    sample: Sample,
+    wanted: Sequence[Array],
+    target: Target,
+    binding: Mapping[str, int] | None = None,
+) -> bool:
     """The kernel gives these results; true if the interpreter was asked as well."""
     function = verify(kernel.function)
-    runs = [_Memory(kernel, function, sample, number) for number in range(len(THREADS))]
+    scalars = [one.name for one in function.parameters if isinstance(one, Var)]
+    numbers = (evaluate_dim(dim, binding or {}) for dim in kernel.scalars)
+    passed = dict(zip(scalars, numbers, strict=True))
+    runs = [_Memory(kernel, function, sample, number, passed) for number in range(len(THREADS))]
     code = load(function, object_code(function, target))
     in_child(
         [
-            lambda run=run, threads=threads: code(run.arrays, threads)
+            lambda run=run, threads=threads: code({**run.arrays, **passed}, threads)
             for run, threads in zip(runs, THREADS, strict=True)
         ]
     )
@@ -82,21 +114,28 @@ def check_kernel(kernel: Kernel, sample: Sample, wanted: Sequence[Array], target
             agree(run.result(value), packed, sample.errors[position], what)
             np.testing.assert_array_equal(run.result(value), runs[0].result(value), what)
     if sample.small:
-        _interpret(kernel, function, sample, runs[0])
+        _interpret(kernel, function, sample, runs[0], passed)
     return sample.small
 
 
 class _Memory:
     """A kernel's buffers between guards: operands filled, results not written yet."""
 
-    def __init__(self, kernel: Kernel, function: Function, sample: Sample, number: int) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        function: Function,
+        sample: Sample,
+        number: int,
+        passed: Mapping[str, int],
+    ) -> None:
         self.sample = sample
         self.given = dict(zip(sample.graph.inputs, sample.data, strict=True))
         self.guarded: dict[str, Guarded] = {}
         self.results: dict[Value, str] = {}
-        for parameter, argument in zip(function.parameters, kernel.arguments, strict=True):
-            assert isinstance(parameter, Buffer)
-            shape = shape_of(parameter, function, {})
+        buffers = [one for one in function.parameters if isinstance(one, Buffer)]
+        for parameter, argument in zip(buffers, kernel.arguments, strict=True):
+            shape = shape_of(parameter, function, dict(passed))
             dtype, alignment = parameter.dtype.numpy, parameter.alignment
             at_end = number != 1  # at the beginning of a page for a change
             if isinstance(argument, Value) and argument not in self.given:
@@ -124,10 +163,17 @@ class _Memory:
             assert not guarded.damaged(), f"'{name}' is left at {guarded.damaged()}"
 
 
-def _interpret(kernel: Kernel, function: Function, sample: Sample, native: _Memory) -> None:
-    assert steps(function.body) <= MOST_STEPS, f"{steps(function.body)} steps are not small"
-    memory = _Memory(kernel, function, sample, 0)
-    interpret(function, memory.arrays)
+def _interpret(
+    kernel: Kernel,
+    function: Function,
+    sample: Sample,
+    native: _Memory,
+    passed: Mapping[str, int],
+) -> None:
+    if not passed:
+        assert steps(function.body) <= MOST_STEPS, f"{steps(function.body)} steps are not small"
+    memory = _Memory(kernel, function, sample, 0, passed)
+    interpret(function, {**memory.arrays, **passed})
     for position, value in enumerate(sample.graph.outputs):
         what = f"result {position}, interpreted and as machine code"
         agree(memory.result(value), native.result(value), sample.errors[position], what)

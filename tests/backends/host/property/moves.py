@@ -8,6 +8,7 @@ import numpy as np
 from tests.backends.host.property.pointwise import tail
 from tests.backends.host.property.sketch import Sample, Shape, Sketch
 
+from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.relayout import relayout
@@ -172,8 +173,9 @@ SCALAR_MOVES = (_expand, _broadcast, _reshape)
 def relayout_template(group: Group, stores: Stores, _target: Target) -> Kernel:
     """The copy of a group's operand to its result, each in its own storage."""
     source = group.outer(group.nodes[0].args[0])
-    function = relayout(stores[source], stores[group.output])
-    return Kernel(function, (source, group.output), Work())
+    extents = Extents()
+    function = relayout(stores[source], stores[group.output], extents)
+    return Kernel(function, (source, group.output), Work(), extents.passed(function))
 
 
 def draw_relayout(s: Sketch) -> Sample:

@@ -42,6 +42,7 @@ class Sample:
     """One group: its graph, data for the inputs, where everything lies, how exact results are."""
 
     graph: Graph
+    plain: Graph  # the same before its nodes became one group
     data: tuple[Array, ...]
     stores: dict[Value, Storage]
     errors: tuple[float, ...]  # per output
@@ -139,13 +140,14 @@ class Sketch:
 
     def finished(self, *outputs: Value, block: int = 0, halo: Halo = NO_HALO) -> Sample:
         """The sample with these results, in blocks or in rows."""
-        graph = group_fusion(self.builder.build(*outputs))
+        plain = self.builder.build(*outputs)
         for value in outputs:
             shape = static_shape(value)
             alignment = 64 if block or self.chance(30) else value.dtype.numpy.itemsize
             self.stores[value] = Storage(value.dtype, shape, block, halo, alignment)
         errors = tuple(self.info[value].error for value in outputs)
-        return Sample(graph, tuple(self.data), self.stores, errors, self.small)
+        graph = group_fusion(plain)
+        return Sample(graph, plain, tuple(self.data), self.stores, errors, self.small)
 
 
 Draw = Callable[[Sketch], Sample]

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backends.host.property import images, moves, rows
-from tests.backends.host.property.check import Tally, check_template
+from tests.backends.host.property.check import Tally, check_template, check_unknown
 from tests.backends.host.property.sketch import Draw, Sample, Sketch, samples
+from tests.backends.host.property.unknown import with_unknowns
 from tests.examples import examples
 
 from graft.backends.host import templates
@@ -73,3 +74,23 @@ def test_template(name: str) -> None:
     kernel_is_right()
     assert tally.accepted >= LEAST_ACCEPTED, tally
     assert tally.interpreted >= LEAST_INTERPRETED, tally
+
+
+IMAGES = [*(template.__name__ for template in templates.IMAGE_TEMPLATES), "relayout"]
+UNKNOWN_AXES = st.sampled_from([(0,), (2,), (3,), (2, 3), (0, 2, 3)])
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_template_of_unknown_extents(name: str) -> None:
+    tally = Tally()
+
+    @settings(max_examples=EXAMPLES)
+    @given(samples(DRAWN[name]), UNKNOWN_AXES, st.sampled_from(MACHINES))
+    def kernel_is_right(sample: Sample, axes: tuple[int, ...], machine: str) -> None:
+        unknown = with_unknowns(sample, axes)
+        if unknown is not None:
+            check_unknown(KNOWN[name], unknown, named_target(machine), tally)
+
+    kernel_is_right()
+    assert tally.accepted >= LEAST_ACCEPTED // 4, tally
+    assert tally.interpreted >= LEAST_INTERPRETED // 4, tally

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from graft.backends.host.point import plus
 from graft.backends.host.storage import Storage
 from graft.loop.build import constant
@@ -21,39 +23,45 @@ from graft.loop.ir import (
 )
 
 
-def filled_border(
-    storage: Storage, buffer: Buffer, batch: Expr, block: Expr, row: Expr, tag: str = ""
-) -> list[Stmt]:
-    """Statements that fill the halo beside one row, and above or below the first and last one."""
-    top, left, bottom, right = storage.halo
-    _, _, height, width = storage.sizes
-    here = plus(row, top)
-    whole = left + width + right
-    found: list[Stmt] = []
-    if left:
-        found.append(_filling(storage, buffer, (batch, block, here), 0, left, f"l{tag}"))
-    if right:
-        found.append(
-            _filling(storage, buffer, (batch, block, here), left + width, right, f"r{tag}")
-        )
-    for count, start, edge in ((top, 0, 0), (bottom, top + height, height - 1)):
-        if count:
-            line = Var(f"line{start}{tag}")
-            at = (batch, block, plus(line, start))
-            body = _filling(storage, buffer, at, 0, whole, f"e{start}{tag}")
-            rows = For(line, Const(0), Const(count), body)
-            found.append(If(Compare(CompareKind.EQUAL, row, Const(edge)), rows))
-    return found
+@dataclass(frozen=True, slots=True)
+class Bordered:
+    """An image with a halo; its height and width are index expressions of the kernel."""
 
+    storage: Storage
+    buffer: Buffer
+    height: Expr
+    width: Expr
 
-def _filling(
-    storage: Storage, buffer: Buffer, at: tuple[Expr, ...], first: int, count: int, tag: str
-) -> Stmt:
-    """Some pixels of a row, a whole block of channels each."""
-    column = Var(f"zero{tag}")
-    lanes = storage.block
-    single = constant(storage.fill, storage.dtype)
-    filling = Const(single.value, storage.dtype, lanes)
-    channel: Expr = Ramp(Const(0), 1, lanes) if lanes > 1 else Const(0)
-    store = Store(buffer, (*at, plus(column, first), channel), filling)
-    return For(column, Const(0), Const(count), Block((store,)))
+    def filled(self, batch: Expr, block: Expr, row: Expr, tag: str = "") -> list[Stmt]:
+        """Statements that fill the halo beside a row, and above or below the first and last."""
+        top, left, bottom, right = self.storage.halo
+        here = (batch, block, plus(row, top))
+        behind = plus(self.width, left)
+        found: list[Stmt] = []
+        if left:
+            found.append(self._pixels(here, Const(0), Const(left), f"l{tag}"))
+        if right:
+            found.append(self._pixels(here, behind, Const(right), f"r{tag}"))
+        edges = (("t", top, Const(0), Const(0)), ("b", bottom, *self._below(top)))
+        for name, count, start, edge in edges:
+            if count:
+                line = Var(f"line{name}{tag}")
+                at = (batch, block, plus(line, start))
+                body = self._pixels(at, Const(0), plus(behind, right), f"e{name}{tag}")
+                rows = For(line, Const(0), Const(count), body)
+                found.append(If(Compare(CompareKind.EQUAL, row, edge), rows))
+        return found
+
+    def _below(self, top: int) -> tuple[Expr, Expr]:
+        """The first row below the image, and the image's last row."""
+        return plus(self.height, top), plus(self.height, -1)
+
+    def _pixels(self, at: tuple[Expr, ...], first: Expr, count: Expr, tag: str) -> Stmt:
+        """Some pixels of a row, a whole block of channels each."""
+        column = Var(f"zero{tag}")
+        storage, lanes = self.storage, self.storage.block
+        single = constant(storage.fill, storage.dtype)
+        filling = Const(single.value, storage.dtype, lanes)
+        channel: Expr = Ramp(Const(0), 1, lanes) if lanes > 1 else Const(0)
+        store = Store(self.buffer, (*at, plus(column, first), channel), filling)
+        return For(column, Const(0), count, Block((store,)))

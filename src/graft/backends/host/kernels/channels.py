@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graft.backends.host.kernels.image import modulo, over
-from graft.backends.host.point import BlockedPoint, plus, times
+from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.backends.host.storage import Storage
 from graft.loop.ir import Buffer, Expr, Load, Ramp
 

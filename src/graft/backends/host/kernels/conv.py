@@ -15,7 +15,6 @@ from itertools import product
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernels.border import filled_border
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
     INTEGER,
@@ -30,9 +29,7 @@ from graft.backends.host.kernels.conv_plan import (
 )
 from graft.backends.host.kernels.image import (
     ImageWriter,
-    modulo,
     no_image,
-    over,
     shared,
     unfit_epilogue,
     vector_lanes,
@@ -45,8 +42,8 @@ from graft.backends.host.kernels.integer_weights import (
     unsigned,
     zero_point_of,
 )
-from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
-from graft.backends.host.point import BlockedPoint, plus, times
+from graft.backends.host.kernels.tile import Run, Tile, most_pixels, runs
+from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.llvm.target import Target
@@ -160,9 +157,9 @@ class _Writer(ImageWriter):
         """All results; a job is a row of each phase of one block, or a segment of it."""
         lines = tuple(self.one_row(phase) for phase in self.down)
         parts = (
-            (self.batch, self.result.sizes[0]),
-            (self.block, self.result.sizes[1] // self.result.block),
-            (self.line, max(phase.count for phase in self.down)),
+            (self.batch, self.batches),
+            (self.block, self.result.channels // self.result.block),
+            (self.line, self.parameters.extent(self.down[0].count)),
             (self.segment, self.segments),
         )
         return shared(parts, Block(lines))
@@ -170,11 +167,12 @@ class _Writer(ImageWriter):
     @property
     def segments(self) -> int:
         """Into how many parts rows are cut: more than one where there are few, but long ones."""
-        batch, channels, _, _ = self.result.sizes
-        blocks = channels // self.result.block
-        jobs = batch * blocks * max(phase.count for phase in self.down)
-        tiles = max(phase.count for phase in self.columns) // self.pixels
-        return max(1, min(-(-ENOUGH_JOBS // jobs), tiles))
+        batch, lines, columns = self.result.shape[0], self.down[0].count, self.columns[0].count
+        if not isinstance(lines, int) or not isinstance(columns, int):
+            return 1
+        blocks = self.result.channels // self.result.block
+        jobs = (batch if isinstance(batch, int) else 1) * blocks * lines
+        return max(1, min(-(-ENOUGH_JOBS // jobs), columns // self.pixels))
 
     def one_row(self, down: Phase) -> Stmt:
         """One row of the result."""
@@ -182,14 +180,10 @@ class _Writer(ImageWriter):
         vectors = self.channels.slab // self.lanes
         found: list[Stmt] = []
         for part, across in product(range(self.result.block // self.channels.slab), self.columns):
-            start = 0
-            for size, count in balanced(across.count, self.pixels):
-                tile = Tile(size, vectors, self.lanes, self.fresh(""), self.dtype)
-                found.append(_Tiles(self, down, across, part, tile).loop(start, count))
-                start += size * count
-        buffer = self.parameters.value(self.group.output, "result")[1]
-        tag = f"_{down.first}"
-        border = filled_border(self.result, buffer, self.batch, self.block, row, tag)
+            for run in runs(self.parameters.extent(across.count), self.pixels):
+                tile = Tile(run.size, vectors, self.lanes, self.fresh(""), self.dtype)
+                found.append(_Tiles(self, down, across, part, tile).loop(run))
+        border = self.border(row, f"_{down.first}")
         if self.segments == 1:
             found += border
         elif border:
@@ -197,9 +191,9 @@ class _Writer(ImageWriter):
                 If(Compare(CompareKind.EQUAL, self.segment, Const(0)), Block(tuple(border)))
             )
         body = Block(tuple(found))
-        if down.count == max(phase.count for phase in self.down):
+        if down.count == self.down[0].count:
             return body
-        return If(Compare(CompareKind.LESS, self.line, Const(down.count)), body)
+        return If(Compare(CompareKind.LESS, self.line, self.parameters.extent(down.count)), body)
 
     def start(self, slab: Expr) -> Expr:
         """The first input channel of a slab, as a multiple of a unit."""
@@ -226,18 +220,20 @@ class _Tiles:
     part: int
     tile: Tile
 
-    def loop(self, start: int, count: int) -> Stmt:
-        """So many tiles from a pixel of the phase on."""
-        tile = self.tile
+    def loop(self, run: Run) -> Stmt:
+        """The tiles of a run along the phase."""
+        tile, count = self.tile, run.count
         number = Var(f"tile{tile.tag}")
-        pixel = plus(times(number, tile.pixels), start)
         clear = tile.clear(self.begin if self.writer.begin is not None else None)
-        body = Allocate(
-            tile.accumulators, Block((clear, self.reduction(pixel), self.finish(pixel)))
-        )
+
+        def sums(pixel: Expr) -> Stmt:
+            steps = Block((clear, self.reduction(pixel), self.finish(pixel)))
+            return Allocate(tile.accumulators, steps)
+
+        body = run.tile(number, sums)
         segment, segments = self.writer.segment, self.writer.segments
         if segments == 1:
-            return For(number, Const(0), Const(count), body)
+            return For(number, Const(0), count, body)
         first, last = (over(times(at, count), segments) for at in (segment, plus(segment, 1)))
         return For(number, first, Binary(BinaryKind.SUBTRACT, last, first), body)
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.backends.host.kernels import winograd_matrices
-from graft.backends.host.storage import Halo, static_shape
+from graft.backends.host.storage import Halo, shape_of
+from graft.base.dims import Dim
 from graft.base.dtypes import Array
 from graft.ir.graph import Node
 
@@ -42,7 +43,7 @@ class Phase:
 
     first: int
     step: int
-    count: int
+    count: Dim
     stride: int
     start: int
     spacing: int
@@ -50,22 +51,22 @@ class Phase:
     element: int = 0
     element_step: int = 1
 
-    @property
-    def reads(self) -> tuple[int, int]:
-        """The first and last position of the data that is read."""
+    def reads(self, count: int) -> tuple[int, int]:
+        """The first and last position of the data that so many of them read."""
         last = (self.taps - 1) * self.spacing
         start = self.start + min(0, last)
-        return start, self.start + (self.count - 1) * self.stride + max(0, last)
+        return start, self.start + (count - 1) * self.stride + max(0, last)
 
 
 def phases(conv: Node, kernel: Sequence[int], axis: int) -> tuple[Phase, ...]:
     """The phases along a spatial axis: one, or one per step of a transposed convolution."""
     attrs, size = conv.attrs, kernel[axis]
-    count = static_shape(conv.output)[2 + axis]
+    count = shape_of(conv.output)[2 + axis]
     stride, dilation = attrs.strides[axis], attrs.dilation[axis]
     padding = int(attrs.padding[axis])
     if conv.op.name != TRANSPOSED:
         return (Phase(0, 1, count, stride, -padding, dilation, size),)
+    assert isinstance(count, int)
     found: list[Phase] = []
     common = math.gcd(stride, dilation)
     for first in range(min(stride, count)):
@@ -87,14 +88,35 @@ def read_halo(conv: Node, weight: Sequence[int]) -> Halo:
 
 def halo(conv: Node, kernel: Sequence[int]) -> Halo:
     """The halo that direct summation needs around the image it reads."""
-    extents = static_shape(conv.args[0])[2:]
     before, behind = [], []
     for axis in (0, 1):
-        reads = [phase.reads for phase in phases(conv, kernel, axis) if phase.taps]
+        extent = shape_of(conv.args[0])[2 + axis]
+        if not isinstance(extent, int):  # what is padded is all that can be read
+            before.append(int(conv.attrs.padding[axis]))
+            behind.append(int(conv.attrs.padding[2 + axis]))
+            continue
+        along = (phase for phase in phases(conv, kernel, axis) if phase.taps)
+        reads = [phase.reads(phase.count) for phase in along if isinstance(phase.count, int)]
         before.append(max((-low for low, _ in reads), default=0))
-        behind.append(max((high + 1 - extents[axis] for _, high in reads), default=0))
+        behind.append(max((high + 1 - extent for _, high in reads), default=0))
     top, left, bottom, right = (max(0, width) for width in (*before, *behind))
     return top, left, bottom, right
+
+
+def unfit_extents(conv: Node, kernel: Sequence[int]) -> str | None:
+    """Why a convolution of images whose extents are not known has no kernel for blocks, if so."""
+    shape, attrs = shape_of(conv.args[0]), conv.attrs
+    for axis in (0, 1):
+        if isinstance(shape[2 + axis], int):
+            continue
+        if conv.op.name == TRANSPOSED:
+            return "a transposed convolution of images whose extents are not known"
+        padding = attrs.padding[axis], attrs.padding[2 + axis]
+        if not all(isinstance(width, int) and width >= 0 for width in padding):
+            return "the padding depends on extents that are not known"
+        if sum(padding) > attrs.dilation[axis] * (kernel[axis] - 1):
+            return "an empty image would have results"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +192,7 @@ def pack_weights(weight: Array, channels: Channels) -> Array:
 
 def is_depthwise(conv: Node, weight: Sequence[int]) -> bool:
     """Whether each channel has a kernel of its own and makes one channel."""
-    own = conv.attrs.groups == weight[0] == static_shape(conv.args[0])[1] and weight[1] == 1
+    own = conv.attrs.groups == weight[0] == shape_of(conv.args[0])[1] and weight[1] == 1
     return own and conv.op.name != TRANSPOSED
 
 
@@ -185,9 +207,11 @@ def takes(conv: Node, weight: Sequence[int], block_in: int, block_out: int) -> s
         return "the convolution is depthwise"
     if channels_of(weight, attrs.groups, block_in, block_out) is None:
         return "the groups are too narrow for vectors"
-    return None
+    return unfit_extents(conv, weight[2:])
 
 
 def fits_blocks(conv: Node, weight: Sequence[int], block_in: int, block_out: int) -> bool:
     """Whether a convolution with constant weights has a template for blocked images."""
-    return is_depthwise(conv, weight) or takes(conv, weight, block_in, block_out) is None
+    if is_depthwise(conv, weight):
+        return unfit_extents(conv, weight[2:]) is None
+    return takes(conv, weight, block_in, block_out) is None

@@ -15,7 +15,7 @@ import numpy as np
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernels.conv_plan import INTEGER
+from graft.backends.host.kernels.conv_plan import INTEGER, halo, unfit_extents
 from graft.backends.host.kernels.image import (
     ImageWriter,
     no_image,
@@ -96,12 +96,12 @@ def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str |
         return "the convolution is not depthwise"
     if data.block != result.block:
         return "the images are not in blocks of one size"
-    top, left, bottom, right = data.halo
-    for axis, before, behind in ((0, top, bottom), (1, left, right)):
-        last = (result.shape[2 + axis] - 1) * attrs.strides[axis]
-        last += (weight.shape[2 + axis] - 1) * attrs.dilation[axis] - attrs.padding[axis]
-        if attrs.padding[axis] > before or last >= data.shape[2 + axis] + behind:
-            return "the halo of the data is narrower than the padding"
+    kernel = weight.shape[2:]
+    reason = unfit_extents(anchor, kernel)
+    if reason is not None:
+        return reason
+    if any(have < need for have, need in zip(data.halo, halo(anchor, kernel), strict=True)):
+        return "the halo of the data is narrower than the padding"
     return None
 
 

@@ -13,16 +13,24 @@ from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernels.border import filled_border
-from graft.backends.host.kernels.tile import balanced
-from graft.backends.host.point import BlockedPoint, Point, Reader, computed, plus, times
-from graft.backends.host.storage import Storage, static_shape
+from graft.backends.host.kernels.border import Bordered
+from graft.backends.host.kernels.tile import runs
+from graft.backends.host.point import (
+    BlockedPoint,
+    Point,
+    Reader,
+    computed,
+    modulo,
+    over,
+    plus,
+    times,
+)
+from graft.backends.host.storage import Storage, shape_of
+from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
 from graft.llvm.target import Target
 from graft.loop.ir import (
-    Binary,
-    BinaryKind,
     Block,
     Broadcast,
     Const,
@@ -59,26 +67,16 @@ def group_lanes(target: Target, group: Group, block: int) -> int:
     return vector_lanes(target, widest, block)
 
 
-def over(left: Expr, right: int) -> Expr:
-    """A quotient of indices, without dividing by one."""
-    return left if right == 1 else Binary(BinaryKind.FLOOR_DIVIDE, left, Const(right))
-
-
-def modulo(left: Expr, right: int) -> Expr:
-    """A remainder of indices."""
-    return Const(0) if right == 1 else Binary(BinaryKind.FLOOR_MODULO, left, Const(right))
-
-
-def shared(parts: Sequence[tuple[Var, int]], body: Stmt) -> Stmt:
+def shared(parts: Sequence[tuple[Var, Expr | int]], body: Stmt) -> Stmt:
     """One loop over all combinations, the last part's fastest, that the threads share evenly."""
     job = Var("job")
-    inner = 1
+    inner: Expr = Const(1)
     body = map_stmt(body, partial(map_expr, _without_single_lanes))
     for number, (var, extent) in reversed(list(enumerate(parts))):
         index = over(job, inner)
         body = Let(var, modulo(index, extent) if number else index, body)
-        inner *= extent
-    return For(job, Const(0), Const(inner), body, LoopKind.PARALLEL)
+        inner = times(inner, extent)
+    return For(job, Const(0), inner, body, LoopKind.PARALLEL)
 
 
 def _without_single_lanes(expr: Expr) -> Expr:
@@ -127,30 +125,39 @@ def not_pointwise(nodes: Sequence[Node], rank: int = 4) -> str | None:
             return f"{node.op.name} has no formula"
         if any(value.dtype not in _READABLE for value in (*node.args, node.output)):
             return f"{node.op.name} is not on float32, float64 or small integers"
-        if node.op.name == "nn.bias_add" and len(static_shape(node.output)) != rank:
+        if node.op.name == "nn.bias_add" and len(shape_of(node.output)) != rank:
             return "the bias runs along an axis of something else than the result"
     return None
 
 
 def not_readable(
-    group: Group, stores: Stores, values: Sequence[Value], shape: Sequence[int], block: int
+    group: Group, stores: Stores, values: Sequence[Value], shape: Sequence[Dim], block: int
 ) -> str | None:
     """Why operands cannot be read at points of an image with such blocks, if they cannot."""
     for value in values:
         storage = None if value in group.constants else stores[group.outer(value)]
-        if storage is None or not storage.block:
+        if storage is None:
             continue
-        pairs = zip(storage.shape, shape, strict=True)
-        fits = all(mine in (1, other) for mine, other in pairs)
-        if storage.block != block or storage.shape[1] != shape[1] or not fits:
+        if storage.block and (storage.block != block or storage.shape[1] != shape[1]):
             return f"%{value.name} is in other blocks than the image it is read for"
+        if not reads_at(storage.shape, shape):
+            return f"%{value.name} may or may not be repeated along the image"
     return None
+
+
+def reads_at(given: Sequence[Dim], shape: Sequence[Dim]) -> bool:
+    """Whether it is known along which axes of a shape an operand is repeated, and which it has."""
+    pairs = zip(reversed(given), reversed(shape), strict=False)
+    return all(
+        mine in (1, other) or (isinstance(mine, int) and isinstance(other, int))
+        for mine, other in pairs
+    )
 
 
 def unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
     """Why what follows the anchor cannot be computed on its vectors, if it cannot."""
     after = needed(group, group.nodes[-1].output, {anchor.output})
-    shape, block = stores[group.output].sizes, stores[group.output].block
+    shape, block = stores[group.output].shape, stores[group.output].block
     values = operands(after, {anchor.output})
     return not_pointwise(after) or not_readable(group, stores, values, shape, block)
 
@@ -219,6 +226,8 @@ class ImageWriter:
         self.lanes = lanes
         self.result: Storage = parameters.stores[self.group.output]
         self.batch, self.block, self.row = Var("batch"), Var("block"), Var("row")
+        batches, _, height, width = map(parameters.extent, self.result.shape)
+        self.batches, self.height, self.width = batches, height, width
         self.evaluator = Evaluator(parameters)
 
     @property
@@ -257,22 +266,25 @@ class ImageWriter:
     def across(self, most: int, pixels: Callable[[Expr, int], Stmt]) -> list[Stmt]:
         """A row in tiles of at most so many pixels, each made from its first column and size."""
         found: list[Stmt] = []
-        start = 0
-        for size, count in balanced(self.result.sizes[3], most):
-            number = Var(self.fresh("tile"))
-            body = pixels(plus(times(number, size), start), size)
-            found.append(For(number, Const(0), Const(count), body))
-            start += size * count
+        for run in runs(self.width, most):
+
+            def tile(column: Expr, size: int = run.size) -> Stmt:
+                return pixels(column, size)
+
+            found.append(run.loop(Var(self.fresh("tile")), tile))
         return found
+
+    def border(self, row: Expr, tag: str = "") -> list[Stmt]:
+        """What fills the result's halo beside a row."""
+        buffer = self.parameters.value(self.group.output, "result")[1]
+        image = Bordered(self.result, buffer, self.height, self.width)
+        return image.filled(self.batch, self.block, row, tag)
 
     def rows(self, line: Sequence[Stmt]) -> Stmt:
         """The statements of a row for each row of each block, and the border."""
-        buffer = self.parameters.value(self.group.output, "result")[1]
-        border = filled_border(self.result, buffer, self.batch, self.block, self.row)
-        batch, channels, height, _ = self.result.sizes
         parts = (
-            (self.batch, batch),
-            (self.block, channels // self.result.block),
-            (self.row, height),
+            (self.batch, self.batches),
+            (self.block, self.result.channels // self.result.block),
+            (self.row, self.height),
         )
-        return shared(parts, Block((*line, *border)))
+        return shared(parts, Block((*line, *self.border(self.row))))

@@ -27,7 +27,7 @@ from graft.backends.host.kernels.image import (
     vector_lanes,
 )
 from graft.backends.host.point import BlockedPoint
-from graft.backends.host.storage import Storage, static_shape
+from graft.backends.host.storage import Storage, shape_of
 from graft.ir.graph import Node, Value
 from graft.llvm.target import Target
 from graft.loop.ir import Binary, BinaryKind, Block, Compare, CompareKind, Const, Expr, If, Stmt
@@ -54,7 +54,7 @@ def image_concat(group: Group, stores: Stores, target: Target) -> Kernel | Refus
     reasons = (
         no_image(result),
         not_pointwise(after),
-        not_readable(group, stores, values, result.sizes, result.block),
+        not_readable(group, stores, values, result.shape, result.block),
         *(_unfit(group, stores, value, result) for value in anchor.args),
     )
     reason = next(filter(None, reasons), None)
@@ -72,7 +72,7 @@ def _unfit(group: Group, stores: Stores, value: Value, result: Storage) -> str |
     size = source_block(group, stores, value)
     if not size or result.block % size:
         return "an image is computed from others whose blocks do not fit"
-    shape = static_shape(value)
+    shape = shape_of(value)
     return not_pointwise(before) or not_readable(group, stores, operands(before, ()), shape, size)
 
 
@@ -106,7 +106,9 @@ class _Writer(ImageWriter):
         """Which blocks are filled from where: cut ones at an image's ends, and whole ones."""
         size, offset = self.result.block, 0
         for value in self.anchor.args:
-            end = offset + static_shape(value)[1]
+            channels = shape_of(value)[1]
+            assert isinstance(channels, int)
+            end = offset + channels
             cuts = {offset, end, -(-offset // size) * size, end // size * size}
             edges = sorted(cut for cut in cuts if offset <= cut <= end)
             for low, high in pairwise(edges):
@@ -125,7 +127,7 @@ class _Writer(ImageWriter):
         lanes = vector_lanes(self.machine, self.result.dtype, math.gcd(*cuts))
         pixels = max(1, self.schedule.vectors * lanes // (run.high - run.low))
         body = Block(tuple(self.across(pixels, partial(self.tile, run, lanes))))
-        blocks = self.result.sizes[1] // self.result.block
+        blocks = self.result.channels // self.result.block
         if (run.begin, run.end) == (0, blocks):
             return body
         after = Compare(CompareKind.GREATER_EQUAL, self.block, Const(run.begin))

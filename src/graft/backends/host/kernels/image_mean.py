@@ -18,13 +18,14 @@ from graft.backends.host.kernels.image import (
     not_pointwise,
     not_readable,
     operands,
+    reads_at,
     shared,
     source_block,
     vector_lanes,
 )
-from graft.backends.host.kernels.tile import Tile, balanced
-from graft.backends.host.point import BlockedPoint, PlainPoint, plus, times
-from graft.backends.host.storage import Storage, static_shape
+from graft.backends.host.kernels.tile import Tile, parts
+from graft.backends.host.point import BlockedPoint, PlainPoint, over, plus, times
+from graft.backends.host.storage import Storage, shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
 from graft.llvm.target import Target
@@ -33,6 +34,8 @@ from graft.loop.ir import (
     Binary,
     BinaryKind,
     Block,
+    Broadcast,
+    Cast,
     Const,
     Expr,
     For,
@@ -64,7 +67,7 @@ def image_mean(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     if anchor is None or anchor.op.name != "mean":
         return Refusal("there is no mean")
     source = anchor.args[0]
-    shape = static_shape(source)
+    shape = shape_of(source)
     if len(anchor.args) > 1 or len(shape) != 4 or 0 in shape or not over_pixels(anchor):
         return Refusal("the mean is not over the rows and columns of an image")
     before = needed(group, source, ())
@@ -97,10 +100,13 @@ def _unfit_epilogue(
     group: Group, stores: Stores, anchor: Node, after: tuple[Node, ...]
 ) -> str | None:
     """Why what follows the mean cannot be computed with it, if it cannot."""
-    values = (v for v in operands(after, {anchor.output}) if v not in group.constants)
+    values = [v for v in operands(after, {anchor.output}) if v not in group.constants]
     if any(stores[group.outer(value)].block for value in values):
         return "what follows the mean reads a blocked image"
-    return not_pointwise(after, rank=len(static_shape(anchor.output)))
+    shape = stores[group.output].shape
+    if not all(reads_at(stores[group.outer(value)].shape, shape) for value in values):
+        return "what follows the mean may or may not be repeated"
+    return not_pointwise(after, rank=len(shape_of(anchor.output)))
 
 
 class _Writer:
@@ -113,33 +119,36 @@ class _Writer:
         self.schedule = schedule
         self.anchor = anchor
         self.size = block
-        self.shape = static_shape(anchor.args[0])
+        extents = map(parameters.extent, shape_of(anchor.args[0]))
+        self.batches, channels, self.height, self.width = extents
+        self.blocks = over(channels, block)
         self.result: Storage = parameters.stores[parameters.group.output]
         self.evaluator = Evaluator(parameters)
         self.batch, self.block, self.row = Var("batch"), Var("block"), Var("row")
 
     def body(self) -> Stmt:
-        batch, channels, _, _ = self.shape
         vectors = range(0, self.size, self.schedule.lanes)
         body = Block(tuple(self.vector(first) for first in vectors))
-        return shared(((self.batch, batch), (self.block, channels // self.size)), body)
+        return shared(((self.batch, self.batches), (self.block, self.blocks)), body)
 
     def vector(self, first: int) -> Stmt:
         """The mean of a vector of channels."""
-        _, _, height, width = self.shape
         lanes, dtype = self.schedule.lanes, self.result.dtype
-        count = min(self.schedule.sums, width)
+        count = self.schedule.sums
+        if isinstance(self.width, Const):
+            count = min(count, int(self.width.value))
         tile = Tile(count, 1, lanes, self.evaluator.fresh(""), dtype)
         line = Var(self.evaluator.fresh("row"))
         pixels: list[Stmt] = []
-        start = 0
-        for size, number in balanced(width, count):
+        for run in parts(self.width, count):
             turn = Var(self.evaluator.fresh("tile"))
-            column = plus(times(turn, size), start)
-            updates = [self.update(tile, first, line, column, pixel) for pixel in range(size)]
-            pixels.append(For(turn, Const(0), Const(number), Block(tuple(updates))))
-            start += size * number
-        sums = For(line, Const(0), Const(height), Block(tuple(pixels)))
+
+            def added(column: Expr, size: int = run.size) -> Stmt:
+                updates = [self.update(tile, first, line, column, pixel) for pixel in range(size)]
+                return Block(tuple(updates))
+
+            pixels.append(run.loop(turn, added))
+        sums = For(line, Const(0), self.height, Block(tuple(pixels)))
         return Allocate(tile.accumulators, Block((tile.clear(), sums, self.finish(tile, first))))
 
     def update(self, tile: Tile, first: int, line: Expr, column: Expr, pixel: int) -> Stmt:
@@ -156,10 +165,10 @@ class _Writer:
 
     def finish(self, tile: Tile, first: int) -> Stmt:
         """The sums together, divided, through the epilogue, to memory."""
-        _, _, height, width = self.shape
         group, lanes = self.parameters.group, self.schedule.lanes
         total = _sum([tile.value(pixel, 0) for pixel in range(tile.pixels)])
-        divisor = Const(float(height * width), self.result.dtype, lanes)
+        pixels = times(self.height, self.width)
+        divisor = Broadcast(Cast(self.result.dtype, pixels), lanes)
         mean = Binary(BinaryKind.DIVIDE, total, divisor)
         channel = Ramp(plus(times(self.block, self.size), first), 1, lanes)
         rest = (Const(0),) * (len(self.result.shape) - 2)

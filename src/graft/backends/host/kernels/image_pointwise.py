@@ -44,7 +44,7 @@ def image_pointwise(group: Group, stores: Stores, target: Target) -> Kernel | Re
     reason = (
         no_image(result)
         or not_pointwise(group.nodes)
-        or not_readable(group, stores, values, result.sizes, result.block)
+        or not_readable(group, stores, values, result.shape, result.block)
     )
     if reason:
         return Refusal(reason)

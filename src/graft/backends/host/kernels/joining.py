@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
-from graft.backends.host.kernels.image import modulo, over
-from graft.backends.host.point import plus, times
+from graft.backends.host.point import modulo, over, plus, times
 from graft.backends.host.storage import Storage
 from graft.base.dims import AnyDim, product
 from graft.base.dtypes import Array

@@ -24,10 +24,10 @@ from graft.backends.host.kernels.image import (
     operands,
     source_block,
 )
-from graft.backends.host.kernels.tile import balanced
+from graft.backends.host.kernels.tile import balanced, runs
 from graft.backends.host.kernels.window import Window
 from graft.backends.host.point import BlockedPoint, plus, times
-from graft.backends.host.storage import index, static_shape
+from graft.backends.host.storage import index, shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
 from graft.llvm.target import Target
@@ -108,9 +108,16 @@ def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
     later = operands(after, {anchor.output})
     return (
         not_pointwise((*before, *after))
-        or not_readable(group, stores, read, static_shape(source), result.block)
-        or not_readable(group, stores, later, result.sizes, result.block)
+        or not_readable(group, stores, read, shape_of(source), result.block)
+        or not_readable(group, stores, later, result.shape, result.block)
+        or _unfit_padding(anchor)
     )
+
+
+def _unfit_padding(anchor: Node) -> str | None:
+    """Why the windows are not known to be where numbers say, if they are not."""
+    known = all(isinstance(width, int) for width in anchor.attrs.padding)
+    return None if known else "the padding depends on extents that are not known"
 
 
 class _Writer(ImageWriter):
@@ -122,11 +129,9 @@ class _Writer(ImageWriter):
         self.kind = _COMBINED[anchor.op.name]
         self.neutral = neutral(self.kind, self.result.dtype)
         self.columns = schedule.columns
-        extents = static_shape(anchor.args[0])[2:]
-        self.vertical, self.horizontal = (
-            Window.of(anchor.attrs, axis, extents[axis], self.result.sizes[2 + axis])
-            for axis in (0, 1)
-        )
+        _, _, height, width = map(parameters.extent, shape_of(anchor.args[0]))
+        self.vertical = Window.of(anchor.attrs, 0, height, self.height)
+        self.horizontal = Window.of(anchor.attrs, 1, width, self.width)
         self.averages = anchor.op.name == "nn.avg_pool2d"
         self.counts_padding = self.averages and anchor.attrs.count_include_pad
         # of the window's rows: the first on the image, how many are, how many the mean counts
@@ -135,10 +140,12 @@ class _Writer(ImageWriter):
     def body(self) -> Stmt:
         line: list[Stmt] = []
         for first in self.vectors:
-            if len(self.horizontal.offsets(1)) <= self.columns:
-                line += self.tiles(first)
-            else:
+            if len(self.horizontal.offsets(1)) > self.columns:
                 line += self.across(1, partial(self.wide_window, first))
+            elif isinstance(self.width, Const) and self.horizontal.is_known:
+                line += self.tiles(first, int(self.width.value))
+            else:
+                line += self.tiles_of_any(first)
         first_line, lines = self.vertical.clipped(self.row)
         counted = self.vertical.clipped(self.row, self.counts_padding)[1]
         body: Stmt = Block(tuple(line))
@@ -147,14 +154,35 @@ class _Writer(ImageWriter):
             body = Let(var, value, body)
         return self.rows([body])
 
-    def tiles(self, first: int) -> list[Stmt]:
+    def most(self, width: int) -> int:
+        """How many pixels of a row that long have all their columns in registers."""
+        offsets = self.horizontal.offsets
+        return max(n for n in range(1, width + 1) if n == 1 or len(offsets(n)) <= self.columns)
+
+    def tiles_of_any(self, first: int) -> list[Stmt]:
+        """A row of unknown length for one vector of channels: cut windows go one by one."""
+        begin, count = self.horizontal.whole()
+        start, whole = Var(self.fresh("begin")), Var(self.fresh("whole"))
+        end = plus(start, whole)
+        rest = Binary(BinaryKind.SUBTRACT, self.width, end)
+        body: list[Stmt] = []
+        for low, number in ((Const(0), start), (end, rest)):
+            column = Var(self.fresh("column"))
+            body.append(For(column, low, number, self.wide_window(first, column, 1)))
+        for run in runs(whole, self.most(self.columns)):
+
+            def tile(column: Expr, size: int = run.size) -> Stmt:
+                return self.tile(first, plus(column, start), size)
+
+            body.append(run.loop(Var(self.fresh("tile")), tile))
+        return [Let(start, begin, Let(whole, count, Block(tuple(body))))]
+
+    def tiles(self, first: int, width: int) -> list[Stmt]:
         """A row for one vector of channels; tiles at its ends have cut windows."""
-        width, horizontal = self.result.sizes[3], self.horizontal
-        sizes = range(1, width + 1)
-        most = max(n for n in sizes if n == 1 or len(horizontal.offsets(n)) <= self.columns)
+        horizontal = self.horizontal
         found: list[Stmt] = []
         start = 0
-        for size, count in balanced(width, most):
+        for size, count in balanced(width, self.most(width)):
             starts = [start + number * size for number in range(count)]
             inner = [at for at in starts if horizontal.inside(at, size)]
             edges = {at: self.tile(first, at, size) for at in starts if at not in inner}

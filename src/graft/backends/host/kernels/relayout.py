@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
 
 from graft.backends.host.extents import Extents
-from graft.backends.host.kernels.border import filled_border
+from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.channels import Channels
-from graft.backends.host.kernels.image import modulo, over, shared
-from graft.backends.host.kernels.tile import balanced
-from graft.backends.host.point import plus, times
+from graft.backends.host.kernels.image import shared
+from graft.backends.host.kernels.tile import runs
+from graft.backends.host.point import modulo, over, plus, times
 from graft.backends.host.storage import Storage
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
@@ -47,17 +49,20 @@ PIECE_VECTORS = 64  # of a row-major copy that one thread makes at a time
 _BATCH, _BLOCK, _ROW = Var("batch"), Var("block"), Var("row")
 
 
-def relayout(source: Storage, target: Storage) -> Function:
-    """A copy of a tensor in another storage; blocks are for images."""
+def relayout(source: Storage, target: Storage, extents: Extents) -> Function:
+    """A copy of a tensor in another storage; blocks are for images, which may have any extents."""
     if source.shape != target.shape or source.dtype is not target.dtype:
         raise InternalError(f"{source} and {target} are not of one tensor")
-    buffers = source.buffer("source"), target.buffer("target")
-    note = f"{source.dtype}{list(source.shape)} in {_named(source)} to {_named(target)}"
+    buffers = source.buffer("source", extents), target.buffer("target", extents)
+    shape = ", ".join(map(str, source.shape))
+    note = f"{source.dtype}[{shape}] in {_named(source)} to {_named(target)}"
     if not source.block and not target.block:
         return Function("relayout", buffers, _rows(source, buffers), (note,))
     if len(source.shape) != 4 or 0 in source.shape:
         raise InternalError(f"{source} is no image")
-    return Function("relayout", buffers, _image(source, target, buffers), (note,))
+    batches, _, height, width = map(extents.expr, source.shape)
+    image = _Image(source, target, buffers, batches, height, width)
+    return Function("relayout", (*buffers, *extents.scalars), image.copied(), (note,))
 
 
 def copied(count: Dim, extents: Extents) -> Function:
@@ -117,69 +122,82 @@ def _rows(storage: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
     )
 
 
-def _image(source: Storage, target: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
-    batch, channels, height, _ = target.sizes
-    size = target.block or source.block
-    if _in_vectors(source, target):
-        line = _vectors(source, target, buffers, size)
-    else:
-        line = _elements(source, target, buffers, size)
-    if target.block:
-        line += filled_border(target, buffers[1], _BATCH, _BLOCK, _ROW)
-    parts = ((_BATCH, batch), (_BLOCK, channels // size), (_ROW, height))
-    return shared(parts, Block(tuple(line)))
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """A copy of an image, of whose storages at least one is in blocks."""
 
+    source: Storage
+    target: Storage
+    buffers: tuple[Buffer, Buffer]
+    batches: Expr
+    height: Expr
+    width: Expr
 
-def _in_vectors(source: Storage, target: Storage) -> bool:
-    """Whether neighbouring channels are neighbours in memory on both sides."""
-    single = source.shape[2:] == (1, 1)
-    return all(storage.block > 1 or (single and not storage.block) for storage in (source, target))
+    @property
+    def size(self) -> int:
+        """Channels of the blocks that are gone through."""
+        return self.target.block or self.source.block
 
+    def copied(self) -> Stmt:
+        """All of it, and the target's halo."""
+        line = self.vectors() if self.in_vectors() else self.elements()
+        if self.target.block:
+            image = Bordered(self.target, self.buffers[1], self.height, self.width)
+            line += image.filled(_BATCH, _BLOCK, _ROW)
+        blocks = self.target.channels // self.size
+        parts = ((_BATCH, self.batches), (_BLOCK, blocks), (_ROW, self.height))
+        return shared(parts, Block(tuple(line)))
 
-def _vectors(
-    source: Storage, target: Storage, buffers: tuple[Buffer, Buffer], size: int
-) -> list[Stmt]:
-    """A row in vectors of channels."""
-    most = VECTOR_BYTES // source.dtype.numpy.itemsize
-    whole = math.gcd(size, source.block or size)
-    lanes = max(n for n in range(1, most + 1) if whole % n == 0)
+    def in_vectors(self) -> bool:
+        """Whether neighbouring channels are neighbours in memory on both sides."""
+        single = self.source.shape[2:] == (1, 1)
+        storages = self.source, self.target
+        return all(one.block > 1 or (single and not one.block) for one in storages)
 
-    def copied(column: Expr) -> list[Stmt]:
-        return [_vector(source, target, buffers, column, size, n, lanes) for n in firsts]
+    def vectors(self) -> list[Stmt]:
+        """A row in vectors of channels."""
+        most = VECTOR_BYTES // self.source.dtype.numpy.itemsize
+        whole = math.gcd(self.size, self.source.block or self.size)
+        lanes = max(n for n in range(1, most + 1) if whole % n == 0)
 
-    firsts = range(0, size, lanes)
-    return _across(target.sizes[3], max(1, PIXELS * lanes // size), copied)
+        def copied(column: Expr) -> list[Stmt]:
+            return [self.vector(column, first, lanes) for first in range(0, self.size, lanes)]
 
+        return self.across(max(1, PIXELS * lanes // self.size), copied)
 
-def _vector(
-    source: Storage,
-    target: Storage,
-    buffers: tuple[Buffer, Buffer],
-    column: Expr,
-    size: int,
-    first: int,
-    lanes: int,
-) -> Stmt:
-    found = Channels(_BATCH, _BLOCK, _ROW, column, size, first, lanes).load(source, buffers[0])
-    if target.block:
-        at = _pixel(target, _BLOCK, column)
-        return Store(buffers[1], (*at, Ramp(Const(first), 1, lanes)), found)
-    channel = Ramp(plus(times(_BLOCK, size), first), 1, lanes)
-    return Store(buffers[1], (_BATCH, channel, _ROW, column), found)
+    def vector(self, column: Expr, first: int, lanes: int) -> Stmt:
+        """Some channels of a pixel."""
+        size = self.size
+        channels = Channels(_BATCH, _BLOCK, _ROW, column, size, first, lanes)
+        found = channels.load(self.source, self.buffers[0])
+        if self.target.block:
+            at = _pixel(self.target, _BLOCK, column)
+            return Store(self.buffers[1], (*at, Ramp(Const(first), 1, lanes)), found)
+        channel = Ramp(plus(times(_BLOCK, size), first), 1, lanes)
+        return Store(self.buffers[1], (_BATCH, channel, _ROW, column), found)
 
+    def elements(self) -> list[Stmt]:
+        """A row channel by channel, element by element."""
+        channel = Var("channel")
 
-def _elements(
-    source: Storage, target: Storage, buffers: tuple[Buffer, Buffer], size: int
-) -> list[Stmt]:
-    """A row channel by channel, element by element."""
-    channel = Var("channel")
+        def copied(column: Expr) -> list[Stmt]:
+            read = Load(self.buffers[0], _element(self.source, self.size, channel, column))
+            return [Store(self.buffers[1], _element(self.target, self.size, channel, column), read)]
 
-    def copied(column: Expr) -> list[Stmt]:
-        read = Load(buffers[0], _element(source, size, channel, column))
-        return [Store(buffers[1], _element(target, size, channel, column), read)]
+        row = Block(tuple(self.across(PIXELS, copied)))
+        return [For(channel, Const(0), Const(self.size), row)]
 
-    row = Block(tuple(_across(target.sizes[3], PIXELS, copied)))
-    return [For(channel, Const(0), Const(size), row)]
+    def across(self, most: int, copied: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """What it takes to copy a row, some pixels side by side."""
+        found: list[Stmt] = []
+        for number, run in enumerate(runs(self.width, most)):
+
+            def tile(column: Expr, size: int = run.size) -> Stmt:
+                pixels = (copied(plus(column, pixel)) for pixel in range(size))
+                return Block(tuple(chain.from_iterable(pixels)))
+
+            found.append(run.loop(Var(f"tile{number}"), tile))
+        return found
 
 
 def _element(storage: Storage, size: int, channel: Expr, column: Expr) -> tuple[Expr, ...]:
@@ -196,16 +214,3 @@ def _element(storage: Storage, size: int, channel: Expr, column: Expr) -> tuple[
 def _pixel(storage: Storage, block: Expr, column: Expr) -> tuple[Expr, ...]:
     top, left, _, _ = storage.halo
     return _BATCH, block, plus(_ROW, top), plus(column, left)
-
-
-def _across(width: int, most: int, copied: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-    """What it takes to copy a row, some pixels side by side."""
-    found: list[Stmt] = []
-    start = 0
-    for size, count in balanced(width, most):
-        tile = Var(f"tile{start}")
-        column = plus(times(tile, size), start)
-        body = [statement for pixel in range(size) for statement in copied(plus(column, pixel))]
-        found.append(For(tile, Const(0), Const(count), Block(tuple(body))))
-        start += size * count
-    return found

@@ -11,21 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from graft.backends.host.point import modulo, over, plus, times
 from graft.backends.host.storage import index
 from graft.base.dtypes import DType
 from graft.llvm.target import Target
 from graft.loop.build import constant
 from graft.loop.ir import (
+    Binary,
+    BinaryKind,
     Block,
     Broadcast,
     Buffer,
     Call,
+    Compare,
+    CompareKind,
     Const,
     Expr,
+    For,
     Let,
     Load,
     Ramp,
     Scope,
+    Select,
     Stmt,
     Store,
     Var,
@@ -104,3 +111,75 @@ def balanced(total: int, most: int) -> tuple[tuple[int, int], ...]:
     size, larger = divmod(total, count)
     pairs = ((size + 1, larger), (size, count - larger))
     return tuple((tile, number) for tile, number in pairs if number and tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tiles of one size one behind the other, none of which begins behind the limit."""
+
+    size: int
+    first: Expr
+    count: Expr
+    limit: Expr | None = None
+
+    def tile(self, number: Var, body: Callable[[Expr], Stmt]) -> Stmt:
+        """What is done in the tile of some number, given where it begins."""
+        start = plus(times(number, self.size), self.first)
+        if self.limit is None:
+            return body(start)
+        begin = Var(f"{number.name}_at")
+        return Let(begin, Binary(BinaryKind.MINIMUM, start, self.limit), body(begin))
+
+    def loop(self, number: Var, body: Callable[[Expr], Stmt]) -> Stmt:
+        """The same for each tile."""
+        return For(number, Const(0), self.count, self.tile(number, body))
+
+
+def runs(total: Expr, most: int) -> list[Run]:
+    """An extent in tiles of at most `most`: all but equal, or, where it is not known, as many of
+    one size as there is room for, and one that is as small as will do for what is left.
+
+    That one is moved back until it is whole, and does some of its neighbour's work again. Where
+    there is not room for a single tile, two that overlap cover everything."""
+    if not isinstance(total, Const):
+        return _unknown_runs(total, 1 << most.bit_length() - 1)
+    found: list[Run] = []
+    start = 0
+    for size, count in balanced(int(total.value), most):
+        found.append(Run(size, Const(start), Const(count)))
+        start += size * count
+    return found
+
+
+def parts(total: Expr, most: int) -> list[Run]:
+    """The same without overlaps: what is left of an extent that is not known goes one by one."""
+    if isinstance(total, Const):
+        return runs(total, most)
+    rest = modulo(total, most)
+    whole = Run(most, Const(0), over(total, most))
+    return [whole, Run(1, Binary(BinaryKind.SUBTRACT, total, rest), rest)]
+
+
+def _unknown_runs(total: Expr, wide: int) -> list[Run]:
+    fits = Compare(CompareKind.GREATER_EQUAL, total, Const(wide))
+    rest = modulo(total, wide)
+    nothing = Const(0)
+    whole = Select(fits, over(plus(total, wide // 2 - (wide > 1)), wide), nothing)
+    found = [Run(wide, nothing, whole, plus(total, -wide))]
+    size = wide
+    while size > 1:
+        size //= 2
+        left = Select(_between(rest, size // 2, size), Const(1), nothing)
+        two = Select(Compare(CompareKind.GREATER, total, Const(size)), Const(2), Const(1))
+        few = Select(_between(total, size - 1, 2 * size - 1), two, nothing)
+        limit = plus(total, -size)
+        first = Select(fits, limit, nothing)
+        found.append(Run(size, first, Select(fits, left, few), limit))
+    return found
+
+
+def _between(value: Expr, low: int, high: int) -> Expr:
+    """Whether an index is above one number and not above another."""
+    above = Compare(CompareKind.GREATER, value, Const(low))
+    below = Compare(CompareKind.LESS_EQUAL, value, Const(high))
+    return Binary(BinaryKind.AND, above, below)

@@ -12,27 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernels.border import filled_border
+from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.conv_plan import WINOGRAD
 from graft.backends.host.kernels.image import (
     ImageWriter,
-    modulo,
-    over,
     unfit_epilogue,
     vector_lanes,
 )
-from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
-from graft.backends.host.kernels.winograd_matrices import (
-    halo,
-    tiles_along,
-    transforms,
-)
+from graft.backends.host.kernels.tile import Tile, most_pixels, runs
+from graft.backends.host.kernels.winograd_matrices import halo, transforms
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
 from graft.backends.host.kernels.winograd_weights import bytes_read, weights_for
-from graft.backends.host.point import BlockedPoint, plus, times
+from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.llvm.target import Target
@@ -65,6 +60,7 @@ PITCH = 16
 
 # Fewer tiles than this would read the transformed weights for too little work.
 LEAST_CHUNK = 24
+MANY_TILES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +81,13 @@ def chunk_of(target: Target, tiles: int, tile_bytes: int) -> int:
 
 
 def default_schedule(
-    target: Target, lanes: int, tiles: int, tile_bytes: int, blocks: int
+    target: Target, lanes: int, tiles: int | None, tile_bytes: int, blocks: int
 ) -> WinogradSchedule:
-    """The schedule without a search: enough shares to occupy the threads."""
-    chunk = chunk_of(target, tiles, tile_bytes)
-    chunks = -(-tiles // chunk)
+    """The schedule without a search: enough shares to occupy the threads.
+
+    Where nobody knows how many tiles there are, chunks are for many and shares for few."""
+    chunk = chunk_of(target, MANY_TILES if tiles is None else tiles, tile_bytes)
+    chunks = 1 if tiles is None else -(-tiles // chunk)
     shares = next((s for s in (8, 4, 2) if blocks % s == 0 and chunks < s), 1)
     return WinogradSchedule(lanes, chunk, shares)
 
@@ -125,13 +123,17 @@ class _Writer(ImageWriter):
         pairs = weight.shape[0] * weight.shape[1]
         _, half = bytes_read(self.matrices.points, pairs, self.matrices.side, target)
         self.weights = weights_for(self.matrices, weight, parameters, self.block, self.lanes, half)
-        self.blocks = self.result.sizes[1] // block
-        batch, _, rows, columns = self.result.sizes
+        self.blocks = self.result.channels // block
         out, points = self.matrices.out, self.matrices.points
-        self.tiles_across, self.tiles_down = tiles_along(columns, out), tiles_along(rows, out)
-        self.tiles = batch * self.tiles_down * self.tiles_across
+        self.tiles_across = over(plus(self.width, out - 1), out)
+        self.tiles_down = over(plus(self.height, out - 1), out)
+        self.per_image = times(self.tiles_down, self.tiles_across)
+        # chunks are of all images' tiles where it is known how many there are, else of one's
+        self.all_at_once = isinstance(times(self.batches, self.per_image), Const)
+        self.tiles = times(self.batches, self.per_image) if self.all_at_once else self.per_image
+        tiles = int(self.tiles.value) if isinstance(self.tiles, Const) else None
         size = points * self.channels * DType.FLOAT32.numpy.itemsize
-        self.schedule = default_schedule(target, self.lanes, self.tiles, size, self.blocks)
+        self.schedule = default_schedule(target, self.lanes, tiles, size, self.blocks)
         self.most = most_pixels(target, block // self.lanes)
         extents = Const(points), Const(self.schedule.chunk)
         self.data_lanes = vector_lanes(target, DType.FLOAT32, self.data.block)
@@ -139,11 +141,12 @@ class _Writer(ImageWriter):
         self.inputs = Buffer("inputs", DType.FLOAT32, inputs, Scope.HEAP)
         self.sums = Buffer("products", DType.FLOAT32, (*extents, Const(block)), Scope.HEAP)
         self.held = Buffer("held", DType.INT64, (Const(1),), Scope.HEAP)
-        self.first = Var("first")
+        self.first, self.image = Var("first"), Var("image")
 
     def body(self) -> Stmt:
-        chunks = -(-self.tiles // self.schedule.chunk)
-        shares = self.schedule.shares
+        size, shares = self.schedule.chunk, self.schedule.shares
+        chunks = over(plus(self.tiles, size - 1), size)
+        images = Const(1) if self.all_at_once else self.batches
         job, chunk, local, count = Var("job"), Var("chunk"), Var("local"), Var("count")
         # a thread keeps its transformed tiles while its jobs are shares of one chunk
         here = (Const(0),)
@@ -152,15 +155,18 @@ class _Writer(ImageWriter):
         per_block = Let(
             self.block,
             plus(times(modulo(job, shares), self.blocks // shares), local),
-            Block((self.products(), self.back(count), self.border())),
+            Block((self.products(count), self.back(count), self.zeros())),
         )
         each = For(local, Const(0), Const(self.blocks // shares), per_block)
-        left = Binary(BinaryKind.SUBTRACT, Const(self.tiles), self.first)
-        fewer = Binary(BinaryKind.MINIMUM, Const(self.schedule.chunk), left)
+        left = Binary(BinaryKind.SUBTRACT, self.tiles, self.first)
+        fewer = Binary(BinaryKind.MINIMUM, Const(size), left)
         work: Stmt = Let(count, fewer, Block((If(is_new, forward), each)))
-        work = Let(self.first, times(chunk, self.schedule.chunk), work)
+        of_image = chunk if self.all_at_once else modulo(chunk, chunks)
+        work = Let(self.first, times(of_image, size), work)
+        work = Let(self.image, Const(0) if self.all_at_once else over(chunk, chunks), work)
         work = Let(chunk, over(job, shares), work)
-        loop = For(job, Const(0), Const(chunks * shares), work, LoopKind.PARALLEL)
+        jobs = times(times(images, chunks), shares)
+        loop = For(job, Const(0), jobs, work, LoopKind.PARALLEL)
         whole: Stmt = Block((Store(self.held, here, Const(-1)), loop))
         for buffer in (self.held, self.sums, self.inputs, *self.weights.scratch):
             whole = Allocate(buffer, whole)
@@ -175,7 +181,8 @@ class _Writer(ImageWriter):
         inner = Let(column, times(modulo(number, self.tiles_across), out), inner)
         line = modulo(over(number, self.tiles_across), self.tiles_down)
         inner = Let(row, times(line, out), inner)
-        inner = Let(batch, over(number, self.tiles_across * self.tiles_down), inner)
+        other = over(number, self.per_image) if self.all_at_once else Const(0)
+        inner = Let(batch, plus(self.image, other), inner)
         return Let(number, plus(self.first, tile), inner)
 
     def forward(self, count: Expr) -> Stmt:
@@ -212,18 +219,16 @@ class _Writer(ImageWriter):
         )
         return names.around(Block(stores))
 
-    def products(self) -> Stmt:
+    def products(self, count: Expr) -> Stmt:
         """For one block of the result, the matrix products over the channels."""
+        # a chunk that is not full costs little, unless it may be all there is
+        tiles = Const(self.schedule.chunk) if isinstance(self.tiles, Const) else count
 
         def at(point: Expr) -> Stmt:
             parts: list[Stmt] = []
-            start = 0
-            for size, count in balanced(self.schedule.chunk, self.most):
-                tile = Tile(size, self.result.block // self.lanes, self.lanes, f"_{start}")
-                number = Var(f"part{tile.tag}")
-                first = plus(times(number, size), start)
-                parts.append(For(number, Const(0), Const(count), self.product(tile, point, first)))
-                start += size * count
+            for number, run in enumerate(runs(tiles, self.most)):
+                tile = Tile(run.size, self.result.block // self.lanes, self.lanes, f"_{number}")
+                parts.append(run.loop(Var(f"part{tile.tag}"), partial(self.product, tile, point)))
             return Block(tuple(parts))
 
         return self.weights.each_point(at)
@@ -279,18 +284,21 @@ class _Writer(ImageWriter):
 
     def guarded(self, body: Stmt, start: Expr, offset: int, axis: int) -> Stmt:
         """The body where a tile's row or column is within the image."""
-        extent = self.result.sizes[axis]
-        if offset == 0 or extent % self.matrices.out == 0:
+        extent = self.height if axis == 2 else self.width
+        whole = isinstance(extent, Const) and int(extent.value) % self.matrices.out == 0
+        if offset == 0 or whole:
             return body
-        return If(Compare(CompareKind.LESS, plus(start, offset), Const(extent)), body)
+        return If(Compare(CompareKind.LESS, plus(start, offset), extent), body)
 
-    def border(self) -> Stmt:
+    def zeros(self) -> Stmt:
         """The result's halo; the job with a block's first chunk sees to it."""
         batch, row = Var("batch_border"), Var("row_border")
         buffer = self.parameters.value(self.group.output, "result")[1]
-        zeros = filled_border(self.result, buffer, batch, self.block, row)
+        image = Bordered(self.result, buffer, self.height, self.width)
+        zeros = image.filled(batch, self.block, row)
         if not zeros:
             return Block(())
-        body: Stmt = For(row, Const(0), Const(self.result.sizes[2]), Block(tuple(zeros)))
-        body = For(batch, Const(0), Const(self.result.sizes[0]), body)
+        body: Stmt = For(row, Const(0), self.height, Block(tuple(zeros)))
+        images = self.batches if self.all_at_once else Const(1)
+        body = For(batch, self.image, images, body)
         return If(Compare(CompareKind.EQUAL, self.first, Const(0)), body)

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from graft.backends.host.storage import Halo, static_shape
+from graft.backends.host.storage import Halo, shape_of
 from graft.base.dtypes import Array
 from graft.ir.graph import Node
 
@@ -88,11 +88,15 @@ def tiles_along(extent: int, out: int) -> int:
 
 def halo(conv: Node) -> Halo:
     """The halo that whole tiles need around the image that the convolution reads."""
-    out: int = conv.attrs.tile
-    reach = KERNEL - 1
-    _, _, height, width = static_shape(conv.args[0])
-    _, _, rows, columns = static_shape(conv.output)
     top, left = int(conv.attrs.padding[0]), int(conv.attrs.padding[1])
-    bottom = tiles_along(rows, out) * out + reach - height - top
-    right = tiles_along(columns, out) * out + reach - width - left
-    return top, left, max(0, bottom), max(0, right)
+    return top, left, _halo_behind(conv, 0), _halo_behind(conv, 1)
+
+
+def _halo_behind(conv: Node, axis: int) -> int:
+    """What whole tiles read behind the image; where its extent is not known, the most."""
+    out: int = conv.attrs.tile
+    extent, count = shape_of(conv.args[0])[2 + axis], shape_of(conv.output)[2 + axis]
+    if not isinstance(extent, int) or not isinstance(count, int):
+        return int(conv.attrs.padding[2 + axis]) + out - 1
+    before = int(conv.attrs.padding[axis])
+    return max(0, tiles_along(count, out) * out + KERNEL - 1 - extent - before)
