@@ -70,6 +70,11 @@ def make_attrs(cls: type[A], given: Mapping[str, Any]) -> A:
     return cls(**values)
 
 
+def as_keywords(attrs: Attrs) -> dict[str, Any]:
+    """All attributes by name, to make a node like another one with."""
+    return {one.name: getattr(attrs, one.name) for one in dataclasses.fields(attrs)}
+
+
 def coerce_field(cls: type[Attrs], name: str, value: Any) -> Any:
     """One attribute's value, brought into its declared type."""
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from graft.base.dtypes import Array
 from graft.base.errors import InternalError
+from graft.ir.attrs import as_keywords
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshSymbols
@@ -54,8 +55,7 @@ class Site:
 
     def again(self, node: Node, *inputs: Value | None, **changed: Any) -> Value:
         """A node like an earlier one, on other operands or with some attributes changed."""
-        fields = type(node.attrs).__dataclass_fields__
-        attrs = {**{name: getattr(node.attrs, name) for name in fields}, **changed}
+        attrs = {**as_keywords(node.attrs), **changed}
         return self._workspace.emit(node, node.op.name, inputs, attrs)[0]
 
     def constant(self, array: Any) -> Value:

@@ -6,7 +6,7 @@ A graph enters; where Winograd's algorithm is possible, pays and is allowed, `nn
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from graft.backends.host.convolution_cost import Layer, cost
 from graft.backends.host.kernels.conv_plan import unfit_extents
@@ -14,6 +14,7 @@ from graft.backends.host.options import Accuracy
 from graft.backends.host.typical import typical_shape
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
+from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Node
 from graft.llvm.target import Target
 from graft.ops.winograd import TILES
@@ -48,7 +49,7 @@ def choose_convolutions(graph: Graph, options: ConvolutionOptions) -> Graph:
         tile = min((0, *TILES), key=lambda tile: cost(layer, tile, options.target))
         if tile == 0:
             return Refusal("direct summation is cheaper")
-        attrs = {one.name: getattr(site.node.attrs, one.name) for one in fields(site.node.attrs)}
+        attrs = as_keywords(site.node.attrs)
         return site.emit("nn.conv2d_winograd", *site.node.inputs, tile=tile, **attrs)
 
     return apply_rules(graph, rules)

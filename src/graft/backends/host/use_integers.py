@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graft.backends.host.kernels.integer_weights import QUAD
 from graft.base.dtypes import Array, DType
+from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Node, Value
 from graft.ops.integer import BYTES
 from graft.passes.fold_constants import FoldOptions, fold_constants
@@ -30,8 +32,6 @@ _QUANTISATIONS = RuleSet("integer_quantisations")
 
 # Products of this many bytes cannot add up to more than an int32 holds.
 _MOST_TERMS = 1 << 16
-# Input channels are multiplied four at a time.
-_TOGETHER = 4
 # Operators that take elements as they are: what they do to numbers they do to their codes.
 _MOVING = ("nn.max_pool2d", "reshape", "transpose", "squeeze", "expand_dims")
 # How far the scale of a bias may be from the product of the other scales.
@@ -122,18 +122,17 @@ def integer_layer(site: Site) -> Replacement:
     if np.prod(weights.array.shape[1:]) > _MOST_TERMS:
         return Refusal("the sums may not fit into int32")
     value, array = data.value, weights.array
-    if node.op.name == "nn.conv2d" and node.attrs.groups == 1 and array.shape[1] % _TOGETHER:
+    if node.op.name == "nn.conv2d" and node.attrs.groups == 1 and array.shape[1] % QUAD:
         value, array = _more_channels(site, value, array)
     zero = site.constant(data.zero_point.astype(value.dtype.numpy))
-    fields = type(node.attrs).__dataclass_fields__
-    attrs = {name: getattr(node.attrs, name) for name in fields}
-    sums = site.emit(LAYERS[node.op.name], value, site.constant(array), zero, **attrs)
+    layer, attrs = LAYERS[node.op.name], as_keywords(node.attrs)
+    sums = site.emit(layer, value, site.constant(array), zero, **attrs)
     return _scaled(site, sums, data.scale * weights.scale)
 
 
 def _more_channels(site: Site, data: Value, weight: Array) -> tuple[Value, Array]:
     """Channels that count for nothing, so that there are fours of them."""
-    missing = -weight.shape[1] % _TOGETHER
+    missing = -weight.shape[1] % QUAD
     padded = site.emit("nn.pad", data, pad_width=(0, 0, 0, 0, 0, missing, 0, 0))
     return padded, np.pad(weight, ((0, 0), (0, missing), (0, 0), (0, 0)))
 

@@ -7,9 +7,8 @@ computed element by element, so that a chain of layers works on images from end 
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from graft import ops  # noqa: F401  (registers the operators)
+from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Value
 from graft.ir.op import OPS, Kind
 from graft.rewrite.driver import Site, apply_rules
@@ -43,7 +42,7 @@ def window_over_rows(site: Site) -> Replacement:
     node = site.node
     if not all(value.tensor.rank == 3 for value in (*node.args, node.output)):
         return Refusal("the rank is not known")
-    attrs = {one.name: getattr(node.attrs, one.name) for one in fields(node.attrs)}
+    attrs = as_keywords(node.attrs)
     for name, first in _FIRST.items():
         if name in attrs:
             attrs[name] = (first, *attrs[name])

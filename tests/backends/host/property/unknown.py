@@ -8,8 +8,7 @@ are read beside, or stay 1.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from tests.backends.host.property.sketch import Sample
 
@@ -17,6 +16,7 @@ from graft.backends.host.kernels.conv_plan import CONVOLUTIONS, read_halo, unfit
 from graft.backends.host.storage import Storage, shape_of, static_shape
 from graft.base.dims import Dim, symbol
 from graft.base.errors import UserError
+from graft.ir.attrs import as_keywords
 from graft.ir.builder import Builder
 from graft.ir.graph import Node, Value
 from graft.ir.types import TensorType
@@ -89,7 +89,7 @@ class _Maker:
         for value in node.args:
             if value not in self.made:
                 self.give(value, node)
-        attrs: dict[str, Any] = {f.name: getattr(node.attrs, f.name) for f in fields(node.attrs)}
+        attrs = as_keywords(node.attrs)
         operands = [None if value is None else self.made[value] for value in node.inputs]
         if node.op.name == "reshape":
             attrs["shape"] = shape_of(self.made[node.args[0]])

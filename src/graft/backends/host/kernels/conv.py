@@ -143,8 +143,7 @@ class _Writer(ImageWriter):
         self.begin: Buffer | None = None
         if self.together > 1:
             packed = in_quads(packed, axis=4)
-            zero = zero_point_of(parameters.group, anchor) or 0
-            first = starts(plain, zero, self.data.dtype)
+            first = starts(parameters.group, anchor, plain, self.data.dtype)
             if first is not None:
                 rows = first.reshape(-1, channels.slab)
                 self.begin = parameters.packed(rows, "begin")

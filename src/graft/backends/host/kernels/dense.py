@@ -21,7 +21,6 @@ from graft.backends.host.kernels.integer_weights import (
     no_quads,
     starts,
     unsigned,
-    zero_point_of,
 )
 from graft.backends.host.kernels.product import (
     Product,
@@ -108,8 +107,8 @@ class _Writer:
 
     def beginning(self, weight: Array) -> Buffer | None:
         """What the sums of units start from, with zeros up to a whole block."""
-        zero = zero_point_of(self.parameters.group, self.epilogue.anchor) or 0
-        first = starts(weight, zero, self.data.dtype)
+        group, anchor = self.parameters.group, self.epilogue.anchor
+        first = starts(group, anchor, weight, self.data.dtype)
         if first is None:
             return None
         whole = np.pad(first, (0, -len(first) % self.schedule.width))

@@ -133,7 +133,7 @@ class _Writer(ImageWriter):
         self.weights = parameters.packed(packed, "weights")
         self.begin: Buffer | None = None
         if anchor.op.name == INTEGER:
-            first = starts(weight, zero_point_of(parameters.group, anchor) or 0, DType.UINT8)
+            first = starts(parameters.group, anchor, weight, DType.UINT8)
             if first is not None:
                 rows = first.reshape(-1, self.result.block)
                 self.begin = parameters.packed(rows, "begin")

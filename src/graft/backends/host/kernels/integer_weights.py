@@ -39,9 +39,9 @@ def no_quads(group: Group, anchor: Node, inputs: int) -> str | None:
     return None if inputs % QUAD == 0 else f"{inputs} inputs are no fours"
 
 
-def starts(weight: Array, zero_point: int, data: DType) -> Array | None:
+def starts(group: Group, anchor: Node, weight: Array, data: DType) -> Array | None:
     """What the sums of each output start from, for weights [outputs, ...]; None: zero."""
-    less = zero_point + (_HALF if data is DType.INT8 else 0)
+    less = (zero_point_of(group, anchor) or 0) + (_HALF if data is DType.INT8 else 0)
     if not less:
         return None
     sums = weight.reshape(weight.shape[0], -1).astype(np.int64).sum(axis=1)
