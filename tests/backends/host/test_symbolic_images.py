@@ -127,3 +127,19 @@ def test_padding_that_makes_results_of_nothing_is_not_in_blocks() -> None:
     graph = build.build(build("nn.conv2d", data, weight, padding=(2, 1, 2, 1)))
     images = [np.ones((1, 16, height, 8), np.float32) for height in (0, 1, 6)]
     check_flow(graph, *([image] for image in images), tolerance=1e-5)
+
+
+def test_an_operand_that_may_be_repeated_is_read_in_rows() -> None:
+    build = Builder()
+    data = build.input("x", TensorType(DType.FLOAT32, (N, 16, 8, W)))
+    other = build.input("y", TensorType(DType.FLOAT32, (symbol("m"), 16, 8, W)))
+    random = np.random.default_rng(0)
+    weight = build.constant(random.standard_normal((16, 16, 3, 3)).astype(np.float32))
+    first = build("nn.conv2d", data, weight, padding=(1, 1, 1, 1))
+    graph = build.build(build("nn.conv2d", build("add", first, other), weight))
+    pairs = ((3, 1), (1, 3), (2, 2))
+    images = [
+        [random.standard_normal((count, 16, 8, 9)).astype(np.float32) for count in pair]
+        for pair in pairs
+    ]
+    check_flow(graph, *images, tolerance=1e-3)

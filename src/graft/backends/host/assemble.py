@@ -31,6 +31,7 @@ from graft.llvm.target import Target
 from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.passes.plan_memory import is_view
+from graft.rewrite.rule import Refusal
 from graft.runtime.program import Constant, Input, Output
 from graft.runtime.spaces import Runner
 
@@ -135,7 +136,7 @@ class _Assembler:
         self.homes: dict[Value, dict[Storage, Home]] = {}
         self.outputs = _output_roots(graph)
         for number, value in enumerate(graph.inputs):
-            self.homes[value] = {_users(row_major(value)): Input(number)}
+            self.homes[value] = {row_major(value).users: Input(number)}
 
     def run(self) -> Assembly:
         for node in self.graph.nodes:
@@ -169,6 +170,9 @@ class _Assembler:
         stores = self.operand_stores(group)
         stores.update((value, self.destination(value)[0]) for value in node.outputs)
         made = kernel_for(group, stores, self.target)
+        if isinstance(made, Refusal) and any(storage.block for storage in stores.values()):
+            stores = self.row_stores(group)
+            made = kernel_for(group, stores, self.target)
         if isinstance(made, Kernel):
             self.native(group, made, stores)
         elif len(group.nodes) > 1:
@@ -236,6 +240,15 @@ class _Assembler:
             found[outer] = next(at_hand, None) or self.layout.stored(outer, blocks[0])
         return found
 
+    def row_stores(self, group: Group) -> dict[Value, Storage]:
+        """All that a group reads and writes in rows: there is no kernel for blocks."""
+        for value in group.node.outputs:
+            _as_rows(self, value)
+        read = [group.outer(value) for value in group.reads() if value not in group.constants]
+        found = {value: self.in_rows(value)[0] for value in read}
+        found.update((value, self.destination(value)[0]) for value in group.node.outputs)
+        return found
+
     def current(self, value: Value) -> Storage:
         """The storage that a value has now; of several, a blocked one."""
         return max(self.homes[value], key=lambda storage: storage.block)
@@ -244,7 +257,7 @@ class _Assembler:
         """Where a result goes."""
         storage = self.chosen[value]
         direct = value in self.outputs and not storage.block
-        storage = _users(storage) if direct else storage
+        storage = storage.users if direct else storage
         known = self.homes.setdefault(value, {})
         if storage not in known:
             known[storage] = Output(self.outputs[value]) if direct else self.memory(value, storage)
@@ -314,7 +327,7 @@ class _Assembler:
         storage, home = self.in_rows(value) if there else (None, None)
         if home == Output(number):
             return
-        users = _users(row_major(value))
+        users = row_major(value).users
         if storage is None:
             source = self.current(value)
             self.homes[value][users] = Output(number)
@@ -370,11 +383,6 @@ def _bring_home(assembler: _Assembler, value: Value) -> None:
         region, abroad = assembler.travels.made[value]
         storage, home = assembler.destination(value)
         assembler.made.steps.append(TransferStep(region, (home, storage), abroad, upload=False))
-
-
-def _users(storage: Storage) -> Storage:
-    """The same in memory of the user's, which has the alignment of its elements only."""
-    return replace(storage, alignment=storage.dtype.numpy.itemsize)
 
 
 def _output_roots(graph: Graph) -> dict[Value, int]:

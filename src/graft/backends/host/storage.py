@@ -80,6 +80,11 @@ class Storage:
         """The bytes of a tensor whose extents are numbers."""
         return math.prod(self.static_extents) * self.dtype.numpy.itemsize
 
+    @property
+    def users(self) -> Storage:
+        """The same in memory of the user's, which has the alignment of its elements only."""
+        return replace(self, alignment=self.dtype.numpy.itemsize)
+
     def buffer(self, name: str, extents: Extents | None = None) -> Buffer:
         """A kernel's parameter for such a tensor; `extents` names what is symbolic of its shape."""
         names = extents or Extents()
