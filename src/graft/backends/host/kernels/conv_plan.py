@@ -16,7 +16,7 @@ import numpy as np
 
 from graft.backends.host.kernels import winograd_matrices
 from graft.backends.host.storage import Halo, shape_of
-from graft.base.dims import Dim
+from graft.base.dims import Dim, Unknown, ceildiv
 from graft.base.dtypes import Array
 from graft.ir.graph import Node
 
@@ -66,16 +66,16 @@ def phases(conv: Node, kernel: Sequence[int], axis: int) -> tuple[Phase, ...]:
     padding = int(attrs.padding[axis])
     if conv.op.name != TRANSPOSED:
         return (Phase(0, 1, count, stride, -padding, dilation, size),)
-    assert isinstance(count, int)
     found: list[Phase] = []
     common = math.gcd(stride, dilation)
-    for first in range(min(stride, count)):
+    for first in range(min(stride, count) if isinstance(count, int) else stride):
         # position p of the result takes element k where a position of the data fits it
         place = first + padding
         elements = [k for k in range(size) if (place - k * dilation) % stride == 0]
         element = elements[0] if elements else 0
         start = (place - element * dilation) // stride
-        number = -(-(count - first) // stride)
+        number = ceildiv(count - first, stride)
+        assert not isinstance(number, Unknown)
         spacing, step = -(dilation // common), stride // common
         found.append(Phase(first, stride, number, 1, start, spacing, len(elements), element, step))
     return tuple(found)
@@ -91,9 +91,10 @@ def halo(conv: Node, kernel: Sequence[int]) -> Halo:
     before, behind = [], []
     for axis in (0, 1):
         extent = shape_of(conv.args[0])[2 + axis]
-        if not isinstance(extent, int):  # what is padded is all that can be read
-            before.append(int(conv.attrs.padding[axis]))
-            behind.append(int(conv.attrs.padding[2 + axis]))
+        if not isinstance(extent, int):
+            widths = _halo_of_any(conv, kernel, axis)
+            before.append(widths[0])
+            behind.append(widths[1])
             continue
         along = (phase for phase in phases(conv, kernel, axis) if phase.taps)
         reads = [phase.reads(phase.count) for phase in along if isinstance(phase.count, int)]
@@ -103,18 +104,30 @@ def halo(conv: Node, kernel: Sequence[int]) -> Halo:
     return top, left, bottom, right
 
 
+def _halo_of_any(conv: Node, kernel: Sequence[int], axis: int) -> tuple[int, int]:
+    """What is read before and behind an image, however large it is."""
+    attrs = conv.attrs
+    begin, end = int(attrs.padding[axis]), int(attrs.padding[2 + axis])
+    if conv.op.name != TRANSPOSED:
+        return begin, end
+    reach, stride = attrs.dilation[axis] * (kernel[axis] - 1), attrs.strides[axis]
+    return -((begin - reach) // stride), (reach - end + attrs.output_padding[axis]) // stride
+
+
 def unfit_extents(conv: Node, kernel: Sequence[int]) -> str | None:
     """Why a convolution of images whose extents are not known has no kernel for blocks, if so."""
     shape, attrs = shape_of(conv.args[0]), conv.attrs
     for axis in (0, 1):
         if isinstance(shape[2 + axis], int):
             continue
-        if conv.op.name == TRANSPOSED:
-            return "a transposed convolution of images whose extents are not known"
         padding = attrs.padding[axis], attrs.padding[2 + axis]
         if not all(isinstance(width, int) and width >= 0 for width in padding):
             return "the padding depends on extents that are not known"
-        if sum(padding) > attrs.dilation[axis] * (kernel[axis] - 1):
+        reach = attrs.dilation[axis] * (kernel[axis] - 1)
+        results = sum(padding) - reach
+        if conv.op.name == TRANSPOSED:
+            results = reach + 1 + attrs.output_padding[axis] - attrs.strides[axis] - sum(padding)
+        if results > 0:
             return "an empty image would have results"
     return None
 
