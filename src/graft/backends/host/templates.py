@@ -81,7 +81,8 @@ def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     pointwise = [n for n in group.nodes if n.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST)]
     # Templates that compute element by element know nothing but the table of formulas.
     fits = all(map(has_scalar, pointwise))
-    possible = TEMPLATES if _is_static(group) else IMAGE_TEMPLATES
+    of_images = IMAGE_TEMPLATES if any(store.block for store in stores.values()) else ()
+    possible = TEMPLATES if _is_static(group) else of_images
     hand_written = possible if fits else ()
     own = SYMBOLIC_TEMPLATES.get(group.node.op.name)
     reasons: list[str] = []
