@@ -377,4 +377,7 @@ def constant_upper_bound(expr: Expr, context: Context) -> int | None:
             found = [] if high is None else [constant_value(polynomial(high))]
             # A fact c - expr >= 0 says that the expression is at most c.
             found += [constant_value(plus(polynomial(expr), fact)) for fact in context.facts]
+            # Parts whose bounds are known bound what is computed of them and of unknown ones.
+            most = NumericBounds(context.ranges).of(expr)[1]
+            found += [] if math.isinf(most) else [int(most)]
             return min((bound for bound in found if bound is not None), default=None)
