@@ -17,6 +17,7 @@ from fuzzing.generate import Case, generate
 from fuzzing.judge import difference, judge
 from fuzzing.reduce import reduced
 from fuzzing.report import DIED, NOTHING, Record, case_text, read_log, summary
+from graft.llvm import compile as native
 
 SHORT, FULL, SHARD = 50, 2000, 100
 
@@ -158,3 +159,10 @@ def test_a_log_is_gone_on_with(tmp_path: Path) -> None:
     assert sorted(record.seed for record in records) == [3, 4]
     assert done in records
     assert "models tried: 2" in summary(records)
+
+
+def test_models_agree_without_the_optimisations_of_llvm(tmp_path: Path) -> None:
+    level = native.OPTIMISATION
+    records = run(range(SHARD, SHARD + 4), tmp_path / "log.jsonl", minutes=5, quick=True)
+    assert [record.kind in judging.AGREEING for record in records] == [True] * 4
+    assert level == native.OPTIMISATION > 0

@@ -23,10 +23,13 @@ from fuzzing.generate import Case, generate
 from fuzzing.judge import FINDINGS, PEER_DIFFERS, Verdict, judge
 from fuzzing.reduce import BUDGET, reduced
 from fuzzing.report import DIED, LATE, NOTHING, Record, case_text, read_log
+from graft.llvm import compile as native
 
 LONGEST = 120.0  # seconds for one model
 PAUSE = 5.0  # seconds between two looks at a worker after which it is not to blame
 PEER_BUDGET = 5.0  # seconds for making a model small on which only the peer is wrong
+SLICE = 100  # seeds of one process, so that nothing piles up
+OPTIMISED = 4  # of so many slices one is, when it has to be quick
 TOOL = Path(__file__).resolve().parent.parent / "fuzz.py"
 
 
@@ -65,8 +68,12 @@ def _gist(verdict: Verdict) -> str:
     return verdict.detail[:40] if verdict.kind in ("refused", "raised") else ""
 
 
-def work(seeds: Sequence[int], shrink: bool) -> None:
-    """What a worker does: seeds in, one line for each stage and record on standard output."""
+def work(seeds: Sequence[int], shrink: bool, plain: bool = False) -> None:
+    """What a worker does: seeds in, one line for each stage and record on standard output.
+
+    `plain` leaves out LLVM's optimisations, which take most of the time that is left."""
+    if plain:
+        native.OPTIMISATION = 0
     for seed in seeds:
         print(tried(seed, shrink, sys.stdout).line(), flush=True)
 
@@ -83,37 +90,46 @@ class _Worker:
     attended: float = 0.0  # when it was last looked at
 
 
-def _started(seeds: list[int], shrink: bool, cache: str) -> _Worker:
+def _started(seeds: list[int], shrink: bool, quick: bool, folder: str) -> _Worker:
     command = [sys.executable, str(TOOL), "--work", ",".join(map(str, seeds))]
     if not shrink:
         command.append("--no-reduction")
+    plain = quick and seeds[0] // SLICE % OPTIMISED != 0
+    if plain:
+        command.append("--quick")
+    # Nobody asks again for the kernels of these models, so they have a cache of their own; and
+    # those without optimisations another one.
+    cache = Path(folder, "plain" if plain else "optimized")
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {"GRAFT_CACHE_DIR": cache},
+        env=os.environ | {"GRAFT_CACHE_DIR": str(cache)},
     )
     return _Worker(seeds, process, since=time.monotonic(), attended=time.monotonic())
 
 
-SLICE = 100  # seeds of one process, so that nothing piles up
-
-
 def run(
-    seeds: Sequence[int], log: Path, minutes: float, jobs: int = 1, shrink: bool = True
+    seeds: Sequence[int],
+    log: Path,
+    minutes: float,
+    jobs: int = 1,
+    shrink: bool = True,
+    quick: bool = False,
 ) -> list[Record]:
-    """Try all seeds that the log does not hold yet, as far as the time goes; gives all records."""
+    """Try all seeds that the log does not hold yet, as far as the time goes; gives all records.
+
+    `quick`: of some slices of seeds, all but one are compiled without LLVM's optimisations."""
     deadline = time.monotonic() + 60 * minutes
     wanted = set(seeds)
     done = {record.seed for record in read_log(log)}
     waiting = [seed for seed in seeds if seed not in done]
     workers: list[_Worker] = []
     log.parent.mkdir(parents=True, exist_ok=True)
-    # Nobody asks again for the kernels of these models, so they get a cache of their own.
-    with tempfile.TemporaryDirectory() as cache, log.open("a", encoding="utf-8") as file:
+    with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as file:
         while workers or (waiting and time.monotonic() < deadline):
             while waiting and len(workers) < jobs and time.monotonic() < deadline:
-                workers.append(_started(waiting[:SLICE], shrink, cache))
+                workers.append(_started(waiting[:SLICE], shrink, quick, folder))
                 del waiting[:SLICE]
             for worker in list(workers):
                 if _attended(worker, file, time.monotonic() > deadline):
