@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,8 @@ from fuzzing.reduce import BUDGET, reduced
 from fuzzing.report import DIED, LATE, NOTHING, Record, case_text, read_log
 from graft.llvm import compile as native
 
-LONGEST = 120.0  # seconds for one model
+LONGEST = 60.0  # seconds of work on one model
+PATIENCE = 900.0  # seconds to wait for one, on a machine that may have other things to do
 PAUSE = 5.0  # seconds between two looks at a worker after which it is not to blame
 PEER_BUDGET = 5.0  # seconds for making a model small on which only the peer is wrong
 SLICE = 100  # seeds of one process, so that nothing piles up
@@ -75,6 +77,7 @@ def work(seeds: Sequence[int], shrink: bool, plain: bool = False) -> None:
     if plain:
         native.OPTIMISATION = 0
     for seed in seeds:
+        signal.setitimer(signal.ITIMER_PROF, LONGEST)  # after which this process is killed
         print(tried(seed, shrink, sys.stdout).line(), flush=True)
 
 
@@ -153,11 +156,12 @@ def _attended(worker: _Worker, log: IO[str], stop: bool) -> bool:
         *lines, worker.said = (worker.said + said).split(b"\n")
         for line in lines:
             _heard(worker, json.loads(line), log)
-    elif ready or time.monotonic() - worker.since > LONGEST:
-        worker.process.kill()
-        worker.process.wait()
+    elif ready or time.monotonic() - worker.since > PATIENCE:
+        if not ready:
+            worker.process.kill()
+        in_time = worker.process.wait() != -signal.SIGPROF and ready
         if worker.seeds and worker.stage:
-            kind = DIED if ready else LATE
+            kind = DIED if in_time else LATE
             _write(log, Record(worker.seeds.pop(0), kind, worker.stage))
         return True
     if stop:
