@@ -79,9 +79,14 @@ def simplify_function(function: Function) -> Function:
 
 def simplify(expr: Expr, context: Context | None = None) -> Expr:
     """The expression, simplified given what is known about its variables."""
-    known = context or Context()
-    inner = with_children(expr, tuple(simplify(child, known) for child in children(expr)))
-    return _node(inner, known)
+    return _simplified(expr, context or Context())
+
+
+def _simplified(expr: Expr, context: Context) -> Expr:
+    if isinstance(expr, (Const, Var)) and expr.lanes == 1:
+        return expr
+    inner = tuple([_simplified(child, context) for child in children(expr)])
+    return _node(with_children(expr, inner), context)
 
 
 def _node(expr: Expr, context: Context) -> Expr:
