@@ -26,6 +26,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--log", type=Path, default=Path("build/fuzz.jsonl"), help="what is done")
     parser.add_argument("--no-reduction", action="store_true", help="keep findings as they are")
+    parser.add_argument(
+        "--quick", action="store_true", help="three models of four without LLVM's optimisations"
+    )
     parser.add_argument("--show", type=int, metavar="SEED", help="print one model and its verdict")
     parser.add_argument("--work", help=argparse.SUPPRESS)  # what the processes are started with
     return parser.parse_args()
@@ -36,7 +39,7 @@ def main() -> int:
     asked = _arguments()
     shrink = not asked.no_reduction
     if asked.work:
-        work([int(seed) for seed in asked.work.split(",")], shrink)
+        work([int(seed) for seed in asked.work.split(",")], shrink, asked.quick)
         return 0
     if asked.show is not None:
         case = generate(asked.show)
@@ -45,7 +48,7 @@ def main() -> int:
         print(f"{record.kind}: {record.detail}\n{record.reduced}")
         return int(record.is_finding)
     seeds = range(asked.seed, asked.seed + asked.models)
-    records = run(seeds, asked.log, asked.minutes, asked.jobs, shrink)
+    records = run(seeds, asked.log, asked.minutes, asked.jobs, shrink, asked.quick)
     print(summary(records))
     return int(any(record.is_finding for record in records))
 

@@ -159,8 +159,10 @@ def study(
 
 
 def _accelerators(names: Sequence[str]) -> list[Backend]:
-    found = find_backends()
     others = [name for name in dict.fromkeys(names) if name not in (HOME, REFERENCE)]
+    if not others:  # looking for backends takes longer than compiling a small model
+        return []
+    found = find_backends()
     return [backend_named(name, found) for name in others]
 
 

@@ -3,20 +3,26 @@ not."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from fuzzing import campaign
 from fuzzing import judge as judging
 from fuzzing.campaign import run
 from fuzzing.emitters import EMITTERS, NEWEST, OLDEST
 from fuzzing.generate import Case, generate
 from fuzzing.judge import difference, judge
 from fuzzing.reduce import reduced
-from fuzzing.report import DIED, NOTHING, Record, case_text, read_log, summary
+from fuzzing.report import DIED, LATE, NOTHING, Record, case_text, read_log, summary
+from graft.llvm import compile as native
 
 SHORT, FULL, SHARD = 50, 2000, 100
 
@@ -158,3 +164,30 @@ def test_a_log_is_gone_on_with(tmp_path: Path) -> None:
     assert sorted(record.seed for record in records) == [3, 4]
     assert done in records
     assert "models tried: 2" in summary(records)
+
+
+def test_models_agree_without_the_optimisations_of_llvm(tmp_path: Path) -> None:
+    level = native.OPTIMISATION
+    records = run(range(SHARD, SHARD + 4), tmp_path / "log.jsonl", minutes=5, quick=True)
+    assert [record.kind in judging.AGREEING for record in records] == [True] * 4
+    assert level == native.OPTIMISATION > 0
+
+
+@pytest.mark.parametrize(
+    ("then", "kind"),
+    [
+        ("signal.setitimer(signal.ITIMER_PROF, 0.05)\nwhile True: pass", LATE),
+        ("signal.raise_signal(signal.SIGABRT)", DIED),
+    ],
+)
+def test_a_model_that_ends_its_process_is_recorded(then: str, kind: str, tmp_path: Path) -> None:
+    said = json.dumps({"seed": 5, "stage": "graft"})
+    source = f"import signal\nprint({said!r}, flush=True)\n{then}"
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
+    log = tmp_path / "log.jsonl"
+    with log.open("w", encoding="utf-8") as file:
+        worker = campaign._Worker([5, 6], process, since=monotonic(), attended=monotonic())
+        while not campaign._attended(worker, file, stop=False):
+            pass
+    assert read_log(log) == [Record(5, kind, "graft")]
+    assert worker.seeds == [6]

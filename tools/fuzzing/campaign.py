@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,14 @@ from fuzzing.generate import Case, generate
 from fuzzing.judge import FINDINGS, PEER_DIFFERS, Verdict, judge
 from fuzzing.reduce import BUDGET, reduced
 from fuzzing.report import DIED, LATE, NOTHING, Record, case_text, read_log
+from graft.llvm import compile as native
 
-LONGEST = 120.0  # seconds for one model
+LONGEST = 60.0  # seconds of work on one model
+PATIENCE = 900.0  # seconds to wait for one, on a machine that may have other things to do
 PAUSE = 5.0  # seconds between two looks at a worker after which it is not to blame
 PEER_BUDGET = 5.0  # seconds for making a model small on which only the peer is wrong
+SLICE = 100  # seeds of one process, so that nothing piles up
+OPTIMISED = 4  # of so many slices one is, when it has to be quick
 TOOL = Path(__file__).resolve().parent.parent / "fuzz.py"
 
 
@@ -65,9 +70,14 @@ def _gist(verdict: Verdict) -> str:
     return verdict.detail[:40] if verdict.kind in ("refused", "raised") else ""
 
 
-def work(seeds: Sequence[int], shrink: bool) -> None:
-    """What a worker does: seeds in, one line for each stage and record on standard output."""
+def work(seeds: Sequence[int], shrink: bool, plain: bool = False) -> None:
+    """What a worker does: seeds in, one line for each stage and record on standard output.
+
+    `plain` leaves out LLVM's optimisations, which take most of the time that is left."""
+    if plain:
+        native.OPTIMISATION = 0
     for seed in seeds:
+        signal.setitimer(signal.ITIMER_PROF, LONGEST)  # after which this process is killed
         print(tried(seed, shrink, sys.stdout).line(), flush=True)
 
 
@@ -83,37 +93,46 @@ class _Worker:
     attended: float = 0.0  # when it was last looked at
 
 
-def _started(seeds: list[int], shrink: bool, cache: str) -> _Worker:
+def _started(seeds: list[int], shrink: bool, quick: bool, folder: str) -> _Worker:
     command = [sys.executable, str(TOOL), "--work", ",".join(map(str, seeds))]
     if not shrink:
         command.append("--no-reduction")
+    plain = quick and seeds[0] // SLICE % OPTIMISED != 0
+    if plain:
+        command.append("--quick")
+    # Nobody asks again for the kernels of these models, so they have a cache of their own; and
+    # those without optimisations another one.
+    cache = Path(folder, "plain" if plain else "optimized")
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {"GRAFT_CACHE_DIR": cache},
+        env=os.environ | {"GRAFT_CACHE_DIR": str(cache)},
     )
     return _Worker(seeds, process, since=time.monotonic(), attended=time.monotonic())
 
 
-SLICE = 100  # seeds of one process, so that nothing piles up
-
-
 def run(
-    seeds: Sequence[int], log: Path, minutes: float, jobs: int = 1, shrink: bool = True
+    seeds: Sequence[int],
+    log: Path,
+    minutes: float,
+    jobs: int = 1,
+    shrink: bool = True,
+    quick: bool = False,
 ) -> list[Record]:
-    """Try all seeds that the log does not hold yet, as far as the time goes; gives all records."""
+    """Try all seeds that the log does not hold yet, as far as the time goes; gives all records.
+
+    `quick`: of some slices of seeds, all but one are compiled without LLVM's optimisations."""
     deadline = time.monotonic() + 60 * minutes
     wanted = set(seeds)
     done = {record.seed for record in read_log(log)}
     waiting = [seed for seed in seeds if seed not in done]
     workers: list[_Worker] = []
     log.parent.mkdir(parents=True, exist_ok=True)
-    # Nobody asks again for the kernels of these models, so they get a cache of their own.
-    with tempfile.TemporaryDirectory() as cache, log.open("a", encoding="utf-8") as file:
+    with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as file:
         while workers or (waiting and time.monotonic() < deadline):
             while waiting and len(workers) < jobs and time.monotonic() < deadline:
-                workers.append(_started(waiting[:SLICE], shrink, cache))
+                workers.append(_started(waiting[:SLICE], shrink, quick, folder))
                 del waiting[:SLICE]
             for worker in list(workers):
                 if _attended(worker, file, time.monotonic() > deadline):
@@ -137,11 +156,12 @@ def _attended(worker: _Worker, log: IO[str], stop: bool) -> bool:
         *lines, worker.said = (worker.said + said).split(b"\n")
         for line in lines:
             _heard(worker, json.loads(line), log)
-    elif ready or time.monotonic() - worker.since > LONGEST:
-        worker.process.kill()
-        worker.process.wait()
+    elif ready or time.monotonic() - worker.since > PATIENCE:
+        if not ready:
+            worker.process.kill()
+        in_time = worker.process.wait() != -signal.SIGPROF and ready
         if worker.seeds and worker.stage:
-            kind = DIED if ready else LATE
+            kind = DIED if in_time else LATE
             _write(log, Record(worker.seeds.pop(0), kind, worker.stage))
         return True
     if stop:

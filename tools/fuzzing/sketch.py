@@ -12,6 +12,7 @@ extremes, quantisation) only ever read exact floats: so no result hangs on a tie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,7 +120,9 @@ class Sketch:
         if self.depth or not self.setting.symbols:
             return drawn
         names = list(self.setting.symbols)
-        return tuple(self.draw.among(names) if self.draw.chance(0.3) else n for n in drawn)
+        named = tuple(self.draw.among(names) if self.draw.chance(0.3) else n for n in drawn)
+        sizes = [math.prod(self.extents(named, size)) for size in range(self.setting.sizes)]
+        return named if max(sizes) <= LARGEST_SIZE else drawn
 
     def extents(self, shape: Sequence[int | str], size: int) -> tuple[int, ...]:
         """A shape's extents at one of the sizes."""

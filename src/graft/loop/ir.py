@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from typing import TypeVar
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
@@ -22,8 +23,34 @@ from graft.base.errors import InternalError
 INDEX = DType.INT64
 
 
+class _Hashed:
+    """Has room for its hash: expressions are deep, and the keys of many tables."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
+_Kind = TypeVar("_Kind", bound=type[_Hashed])
+
+
+def _hashed_once(kind: _Kind) -> _Kind:
+    """The class, whose hash is worked out when it is first asked for."""
+    compute = kind.__hash__
+
+    def remembered(self: _Hashed) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", compute(self))
+            return self._hash
+
+    kind.__hash__ = remembered  # type: ignore[method-assign,assignment]
+    return kind
+
+
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Const:
+class Const(_Hashed):
     """A number; with lanes, the same number in each."""
 
     value: int | float | bool
@@ -31,8 +58,9 @@ class Const:
     lanes: int = 1
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Var:
+class Var(_Hashed):
     """A loop variable, a let-bound value or a scalar parameter; names are unique in a function."""
 
     name: str
@@ -58,8 +86,9 @@ class BinaryKind(StrEnum):
     SHIFT_RIGHT = ">>"  # arithmetic for signed integers
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(_Hashed):
     """An operation on two operands of one dtype and equal lanes."""
 
     kind: BinaryKind
@@ -86,8 +115,9 @@ class CompareKind(StrEnum):
     GREATER_EQUAL = ">="
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(_Hashed):
     """A comparison of two operands of one dtype and equal lanes; the result is bool."""
 
     kind: CompareKind
@@ -103,8 +133,9 @@ class Compare:
         return self.left.lanes
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Select:
+class Select(_Hashed):
     """`yes` where the condition holds, `no` elsewhere; both are evaluated.
 
     A condition with lanes that is made of indices alone is a mask: lanes are then read from memory
@@ -124,8 +155,9 @@ class Select:
         return self.yes.lanes
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(_Hashed):
     """The value in another dtype, as C converts numbers; float to integer truncates."""
 
     dtype: DType
@@ -136,8 +168,9 @@ class Cast:
         return self.value.lanes
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(_Hashed):
     """An intrinsic, elementwise on lanes (exp, fma, ...) or over them (reduce_add, ...)."""
 
     name: str
@@ -151,8 +184,9 @@ class Call:
         return self.arguments[0].lanes
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(_Hashed):
     """`base, base + stride, ...`: an index per lane."""
 
     base: Expr
@@ -164,8 +198,9 @@ class Ramp:
         return self.base.dtype
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(_Hashed):
     """A scalar in every lane."""
 
     value: Expr
@@ -184,8 +219,9 @@ class Scope(Enum):
     REGISTER = "register"  # small, indexed by constants after unrolling: becomes registers
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(_Hashed):
     """Memory with a shape, dense and row-major."""
 
     name: str
@@ -195,8 +231,9 @@ class Buffer:
     alignment: int = 64
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(_Hashed):
     """An element, or a vector of elements where an index has lanes."""
 
     buffer: Buffer

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from typing import NamedTuple
 
 from graft.loop.affine import (
@@ -52,24 +53,45 @@ class Range(NamedTuple):
 
 
 NATURAL = Range(Const(0), None)
+_Question = frozenset[tuple[Monomial, int]]  # a polynomial, as a key
 
 
 @dataclass(frozen=True)
 class Context:
     """Bounds of variables in the order they were bound, and facts.
 
-    What was read from memory may be written afterwards, so nothing here mentions a load.
+    What was read from memory may be written afterwards, so nothing here mentions a load. Lowering
+    comes to the same places again, pass after pass: so a context remembers those made of it, and
+    what it was asked.
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     facts: tuple[Polynomial, ...] = ()
-    _answers: dict[frozenset[tuple[Monomial, int]], bool] = field(
+    simplified: dict[Expr, Expr] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )  # index arithmetic that was simplified here
+    _answers: dict[_Question, bool] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    _bound: dict[tuple[str, Range], Context] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    _assumed: dict[_Question, Context] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
     def bind(self, name: str, low: Expr | None, high: Expr | None) -> Context:
         """With a variable and its bounds, which may mention those bound before."""
-        return replace(self, ranges={**self.ranges, name: Range(low, high)})
+        bound = Range(low, high)
+        if (name, bound) not in self._bound:
+            self._bound[name, bound] = replace(self, ranges={**self.ranges, name: bound})
+        return self._bound[name, bound]
+
+    def _with_fact(self, fact: Polynomial) -> Context:
+        key = frozenset(fact.items())
+        if key not in self._assumed:
+            self._assumed[key] = replace(self, facts=(*self.facts, fact))
+        return self._assumed[key]
 
     def loop(self, var: Var, start: Expr, extent: Expr) -> Context:
         """Inside the body of a loop, which runs at least once if one is there at all."""
@@ -80,7 +102,7 @@ class Context:
         least = plus(polynomial(extent), ONE, -1)
         if constant_value(least) is not None:
             return inside
-        return replace(inside, facts=(*self.facts, least))
+        return inside._with_fact(least)
 
     def assume(self, condition: Expr, holds: bool = True) -> Context:
         """Where the condition holds, or where it does not."""
@@ -91,7 +113,7 @@ class Context:
                 return self.assume(left, False).assume(right, False)
             case Compare(kind, left, right) if is_index(left) and not reads_memory(condition):
                 new = _facts(kind if holds else _NEGATED[kind], left, right)
-                return replace(self, facts=(*self.facts, *new))
+                return reduce(Context._with_fact, new, self)
             case _:
                 return self
 
@@ -99,8 +121,12 @@ class Context:
         """Whether the polynomial is surely at least 0."""
         question = frozenset(terms.items())
         if question not in self._answers:
-            self._answers[question] = _Prover(self).holds(terms)
+            self._answers[question] = self._prover.holds(terms)
         return self._answers[question]
+
+    @cached_property
+    def _prover(self) -> _Prover:
+        return _Prover(self)
 
     def at_most(self, left: Expr, right: Expr) -> bool:
         """Whether left <= right for sure."""
@@ -140,15 +166,17 @@ def _facts(kind: CompareKind, left: Expr, right: Expr) -> list[Polynomial]:
 
 
 class _Prover:
-    """One question: eliminates atoms, innermost first, by a bound that makes the sum smaller."""
+    """Answers: eliminates atoms, innermost first, by a bound that makes the sum smaller."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._order = {name: place for place, name in enumerate(context.ranges)}
         self._numeric = NumericBounds(context.ranges)
+        self._ranks: dict[Expr, tuple[int, int, str]] = {}
         self._work = 0
 
     def holds(self, terms: Polynomial) -> bool:
+        self._work = 0
         if self._numeric.of(expression(terms))[0] >= 0 or self._at_least_zero(terms, MAX_STEPS):
             return True
         facts = [fact for fact in self._context.facts if self._related(fact, terms)]
@@ -173,9 +201,12 @@ class _Prover:
 
     def _rank(self, atom: Expr) -> tuple[int, int, str]:
         """Later bound is further inside; what contains a variable goes before it."""
-        names = variables(atom)
-        place = max((self._order.get(name, -1) for name in names), default=-1)
-        return place, 0 if isinstance(atom, Var) else 1, atom_key(atom)
+        known = self._ranks.get(atom)
+        if known is None:
+            place = max((self._order.get(name, -1) for name in variables(atom)), default=-1)
+            known = place, 0 if isinstance(atom, Var) else 1, atom_key(atom)
+            self._ranks[atom] = known
+        return known
 
     def _sign(self, factor: Polynomial, steps: int) -> int:
         value = constant_value(factor)
@@ -346,4 +377,7 @@ def constant_upper_bound(expr: Expr, context: Context) -> int | None:
             found = [] if high is None else [constant_value(polynomial(high))]
             # A fact c - expr >= 0 says that the expression is at most c.
             found += [constant_value(plus(polynomial(expr), fact)) for fact in context.facts]
+            # Parts whose bounds are known bound what is computed of them and of unknown ones.
+            most = NumericBounds(context.ranges).of(expr)[1]
+            found += [] if math.isinf(most) else [int(most)]
             return min((bound for bound in found if bound is not None), default=None)

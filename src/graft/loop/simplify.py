@@ -79,9 +79,14 @@ def simplify_function(function: Function) -> Function:
 
 def simplify(expr: Expr, context: Context | None = None) -> Expr:
     """The expression, simplified given what is known about its variables."""
-    known = context or Context()
-    inner = with_children(expr, tuple(simplify(child, known) for child in children(expr)))
-    return _node(inner, known)
+    return _simplified(expr, context or Context())
+
+
+def _simplified(expr: Expr, context: Context) -> Expr:
+    if isinstance(expr, (Const, Var)) and expr.lanes == 1:
+        return expr
+    inner = tuple([_simplified(child, context) for child in children(expr)])
+    return _node(with_children(expr, inner), context)
 
 
 def _node(expr: Expr, context: Context) -> Expr:
@@ -92,16 +97,27 @@ def _node(expr: Expr, context: Context) -> Expr:
     if expr.lanes > 1:
         return simplify_vector(expr, lambda scalar: _node(scalar, context))
     match expr:
-        case Binary():
-            return _index(expr, context) if is_index(expr) else _arithmetic(expr)
-        case Compare():
-            return _comparison(expr, context)
+        case Binary() if not is_index(expr):
+            return _arithmetic(expr)
+        case Compare() if not is_index(expr.left):
+            return expr
+        case Binary() | Compare():
+            return _remembered(expr, context)
         case Select():
             return _select(expr)
         case Cast(dtype, value):
             return value if value.dtype is dtype else expr
         case _:
             return expr
+
+
+def _remembered(expr: Binary | Compare, context: Context) -> Expr:
+    """Index arithmetic, whose normal form takes proofs: made once where the same is known."""
+    known = context.simplified.get(expr)
+    if known is None:
+        known = _index(expr, context) if isinstance(expr, Binary) else _comparison(expr, context)
+        context.simplified[expr] = known
+    return known
 
 
 def _folded(expr: Expr) -> Const | None:
@@ -266,8 +282,6 @@ def _is_neutral(kind: BinaryKind, const: Const, at_right: bool) -> bool:
 
 
 def _comparison(expr: Compare, context: Context) -> Expr:
-    if not is_index(expr.left):
-        return expr
     left, right = expr.left, expr.right
     questions: dict[CompareKind, tuple[Callable[[], bool], Callable[[], bool]]] = {
         CompareKind.LESS: (

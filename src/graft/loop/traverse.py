@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from operator import is_
 
 from graft.loop.ir import (
     Allocate,
@@ -43,10 +44,12 @@ OnStmt = Callable[[Stmt], Stmt]
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The expressions directly inside an expression."""
     match expr:
+        case Binary() | Compare():  # first what there is most of
+            return expr.left, expr.right
         case Const() | Var():
             return ()
-        case Binary() | Compare():
-            return expr.left, expr.right
+        case Load():
+            return expr.indices
         case Select():
             return expr.condition, expr.yes, expr.no
         case Cast() | Broadcast():
@@ -55,29 +58,31 @@ def children(expr: Expr) -> tuple[Expr, ...]:
             return expr.arguments
         case Ramp():
             return (expr.base,)
-        case Load():
-            return expr.indices
 
 
 def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
     """The expression with other children, itself if they are the same objects."""
-    if all(one is other for one, other in zip(children(expr), new, strict=True)):
+    if all(map(is_, children(expr), new)):
         return expr
     match expr:
         case Const() | Var():
             return expr
-        case Binary() | Compare():
-            return replace(expr, left=new[0], right=new[1])
+        case Binary():
+            return Binary(expr.kind, *new)
+        case Compare():
+            return Compare(expr.kind, *new)
         case Select():
             return Select(*new)
-        case Cast() | Broadcast():
-            return replace(expr, value=new[0])
+        case Cast():
+            return Cast(expr.dtype, *new)
+        case Broadcast():
+            return Broadcast(new[0], expr.lanes)
         case Call():
-            return replace(expr, arguments=new)
+            return Call(expr.name, new, expr.dtype)
         case Ramp():
-            return replace(expr, base=new[0])
+            return Ramp(new[0], expr.stride, expr.lanes)
         case Load():
-            return replace(expr, indices=new)
+            return Load(expr.buffer, new)
 
 
 def map_expr(change: OnExpr, expr: Expr) -> Expr:
@@ -87,9 +92,12 @@ def map_expr(change: OnExpr, expr: Expr) -> Expr:
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:
     """The expression and all within it."""
-    yield expr
-    for child in children(expr):
-        yield from walk_expr(child)
+    waiting = [expr]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        if not isinstance(one, (Const, Var)):
+            waiting += children(one)[::-1]
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

@@ -223,6 +223,13 @@ add(
 )
 
 
+add(
+    "a dense layer that alone knows how long rows are",
+    lambda s: s("nn.dense", s.input(s.n, s.m, s.k), s.constant(9, 1)),
+    [{"n": n, "m": m, "k": 1} for n, m in PAIRS],
+)
+
+
 def _conv(weight: tuple[int, ...], **attrs: Any) -> Build:
     return lambda s: s("nn.conv2d", s.input(s.n, 4, s.h, s.w), s.constant(*weight), **attrs)
 
@@ -274,6 +281,13 @@ for _op in ("max", "avg", "lp"):
 add("pooling rounded up", _pool("nn.avg_pool2d", strides=(2, 2), ceil_mode=True), IMAGES)
 add("pooling with the border", _pool("nn.avg_pool2d", count_include_pad=True), IMAGES)
 add("pooling with places", _pool("nn.max_pool2d_with_indices"), IMAGES)
+add(
+    "pooling to an extent of several scalars",
+    lambda s: s(
+        "nn.lp_pool2d", s.input(s.n, 1, 2, 2 * s.m + s.k), pool_size=(2, 3), strides=(2, 2), p=3
+    ),
+    [{"n": n, "m": m, "k": k} for n, m, k in ((2, 1, 1), (7, 2, 3), (1, 40, 9), (3, 16, 0))],
+)
 
 add(
     "taken rows",

@@ -72,7 +72,8 @@ class Rows(View):
             return self._packed_shape()
         if value is not data and product(dims) == 1:
             return ()
-        columns = dims[-1:] if value is data else self._blocks(dims[-1])
+        # The rows are as long as the weights say, be that known of the data or not.
+        columns = shape_of(weight)[1:] if value is data else self._blocks(dims[-1])
         return (
             columns if product(dims[:-1]) == 1 and value is not data else (self._rows(), *columns)
         )
