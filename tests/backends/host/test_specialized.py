@@ -1,4 +1,4 @@
-"""Models with variants for some sizes: the right one runs, computes the same, and goes to a file."""
+"""Models with variants for some sizes: the right one runs, computes the same, goes to a file."""
 
 from __future__ import annotations
 
