@@ -1,16 +1,20 @@
-"""What a size costs that was not seen before: networks in; milliseconds before kernels run out.
+#!/usr/bin/env python3
+"""What a size costs that was not seen before: networks in; milliseconds around kernels out.
+
+    python tools/new_size.py [--write]
 
 Nothing is compiled for a new size, but stretches of native code are bound to it. Networks with a
 symbolic batch get ever new batch sizes: the time from the call to the first kernel counts.
 Detectors get ever new images, so that sizes on the way are new: there it is the time that Python
-takes around all stretches together, beside that for the same image again. Run it as
-`python tools/new_size.py`.
+takes around all stretches together, beside that for the same image again. `--write` puts the table
+into docs/benchmarks.md between its markers.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +22,10 @@ import numpy as np
 import onnx
 
 import graft
+from bench_pages import DOCUMENT, add_writing_arguments, chosen_pages, paragraph, table
 from graft.backends.host.flow_program import FlowExecutable
 from graft.base.dtypes import Array
+from graft.cli.bench_machine import this_machine
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
 from graft.ir.graph import Graph
@@ -31,7 +37,14 @@ from graft.runtime.program import KernelCall
 MODELS = Path(__file__).resolve().parents[1] / "models"
 SYMBOLIC = ("resnet18", "mobilenet_v2")
 DETECTORS = ("ssd300_resnet34",)
-BATCHES = (2, 3, 4, 5)
+BATCHES = range(2, 9)
+HEADER = (
+    "network",
+    "new size: first kernel after",
+    "Python in all (most)",
+    "known size: first kernel after",
+    "Python in all (most)",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +56,28 @@ class Cost:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("names", nargs="*", default=[*SYMBOLIC, *DETECTORS])
-    for name in parser.parse_args(arguments).names:
-        symbolic = name in SYMBOLIC
-        graph = any_batch(MODELS / f"{name}.onnx") if symbolic else None
-        module = graft.compile(graph or MODELS / f"{name}.onnx")
-        assert isinstance(module.program, FlowExecutable)
-        session = module.program.session
-        images = [_image(session, n, 0) for n in BATCHES] if symbolic else []
-        images = images or [_image(session, 1, seed) for seed in range(1, 6)]
-        print(*report(name, session, images), sep="\n")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_writing_arguments(parser)
+    options = parser.parse_args(arguments)
+    pages = chosen_pages(options.write)
+    found = {}
+    for name in (*SYMBOLIC, *DETECTORS):
+        found[name] = costs(compiled(name, options.threads), name in SYMBOLIC)
+        print(*table(HEADER, rows({name: found[name]}))[2:], flush=True)
+    where = (
+        f"Made on {datetime.date.today().isoformat()} on {this_machine()}, with"
+        f" {options.threads} threads, Graft {graft.__version__}; medians of {len(BATCHES)} sizes."
+    )
+    pages.replace(DOCUMENT, "new-size", [*table(HEADER, rows(found)), "", *paragraph(where)])
     return 0
+
+
+def compiled(name: str, threads: int) -> FlowSession:
+    """A network, ready to run at any size, or a detector."""
+    path = MODELS / f"{name}.onnx"
+    module = graft.compile(any_batch(path) if name in SYMBOLIC else path, threads=threads)
+    assert isinstance(module.program, FlowExecutable)
+    return module.program.session
 
 
 def any_batch(path: Path) -> Graph:
@@ -70,22 +93,32 @@ def any_batch(path: Path) -> Graph:
     return import_source(replace(source, model=model))
 
 
-def report(name: str, session: FlowSession, images: Sequence[Array]) -> Iterable[str]:
+def costs(session: FlowSession, symbolic: bool) -> tuple[list[Cost], list[Cost]]:
     """What new sizes cost, and the same sizes again."""
     (argument,) = session.get_inputs()
     session.run(None, {argument.name: _image(session, 1, 0)})  # threads start with the first run
     new, again = [], []
-    for image in images:
+    for number in BATCHES:
+        image = _image(session, number, 0) if symbolic else _image(session, 1, number)
         feeds = {argument.name: image}
         new.append(cost(session.profile(feeds)))
         again.append(cost(session.profile(feeds)))
-    for when, costs in (("new", new), ("again", again)):
-        first, around = (np.median([getattr(c, one) for c in costs]) for one in ("first", "around"))
-        most = max(one.around for one in costs)
-        yield (
-            f"{name}, size {when}: {first * 1e3:.2f} ms to the first kernel,"
-            f" {around * 1e3:.2f} ms (at most {most * 1e3:.2f}) of Python around stretches"
-        )
+    return new, again
+
+
+def rows(found: Mapping[str, tuple[list[Cost], list[Cost]]]) -> Iterable[list[str]]:
+    """The cells of a table."""
+    for name, both in found.items():
+        cells = [name]
+        for those in both:
+            around = [one.around for one in those]
+            cells.append(_milliseconds(np.median([one.first for one in those])))
+            cells.append(f"{_milliseconds(np.median(around))} ({_milliseconds(max(around))})")
+        yield cells
+
+
+def _milliseconds(seconds: float | np.floating) -> str:
+    return f"{seconds * 1e3:.2f} ms"
 
 
 def cost(profile: FlowProfile) -> Cost:
