@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Times the static networks of models/ beside Graft's peers, and writes tables and a chart.
+"""Times the networks of models/ beside Graft's peers, and writes tables and a chart.
 
     python tools/bench.py [--networks NAMES] [--threads N] [--batch N] [--runs N]
                           [--settings main|others|all] [--peers NAMES] [--quick] [--write]
 
 What is timed, and how, is `graft bench`'s; each run starts all contenders anew. `--write` puts the
 results into docs/benchmarks.md and README.md between their markers, with docs/images/benchmarks.png
-beside them; without it all of that goes to build/bench/.
+beside them; without it all of that goes to build/bench/. Detectors take one image at a time and are
+left out of larger batches.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import bench_tables
 import plot_bench
 from bench_pages import (
     CHART,
+    DETECTORS,
     DOCUMENT,
     MODELS,
+    NETWORKS,
     README,
     Pages,
     add_common_arguments,
@@ -57,7 +60,8 @@ def main() -> int:
     compared = 0
     for setting in _settings(options):
         print(f"{setting}, {machine}", flush=True)
-        rows = [_row(network, setting, contenders, options) for network in options.networks]
+        networks = _networks(options.networks, setting)
+        rows = [_row(network, setting, contenders, options) for network in networks]
         _publish(rows, setting, contenders, machine, pages)
         compared += sum(row.speedup() is not None for row in rows)
     return 0 if compared else 1
@@ -85,7 +89,7 @@ def _options() -> argparse.Namespace:
         default=USUAL_PEERS,
         help=f"of {', '.join(PEERS)} (default {','.join(USUAL_PEERS)})",
     )
-    options = parsed(parser)
+    options = parsed(parser, (*NETWORKS, *DETECTORS))
     unknown = [name for name in options.peers if name not in PEERS]
     if unknown:
         parser.error(f"there is no peer '{unknown[0]}'; there are {', '.join(PEERS)}")
@@ -101,6 +105,11 @@ def _settings(options: argparse.Namespace) -> list[Setting]:
     )
     chosen = {"main": (main,), "others": others, "all": (main, *others)}
     return list(chosen[options.settings])
+
+
+def _networks(wanted: Sequence[str], setting: Setting) -> list[str]:
+    """Those that can be run in a setting."""
+    return [name for name in wanted if setting.batch == 1 or name not in DETECTORS]
 
 
 def _row(

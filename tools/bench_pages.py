@@ -32,6 +32,8 @@ NETWORKS = (
     "vgg19",
     "vit_b_16",
 )
+# Their sizes depend on their data, and images come one by one.
+DETECTORS = ("ssd512_mobilenet1.0", "ssd300_resnet34", "faster_rcnn_resnet50")
 QUICK_NETWORKS = ("resnet18", "mobilenet_v2")
 WIDTH = 100
 
@@ -109,27 +111,29 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         "--networks",
         metavar="NAMES",
         type=_networks,
-        help=f"of models/, separated by commas (default {','.join(NETWORKS)})",
+        help=f"of {', '.join((*NETWORKS, *DETECTORS))}, separated by commas",
     )
     parser.add_argument(
         "--quick", action="store_true", help="only see whether it works: few runs, few networks"
     )
 
 
-def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options, with the networks that are meant."""
+def parsed(
+    parser: argparse.ArgumentParser, networks: tuple[str, ...] = NETWORKS
+) -> argparse.Namespace:
+    """The options, with the networks that are meant; `networks` are those by default."""
     options = parser.parse_args()
     if options.quick and options.write:
         parser.error("numbers of --quick are not worth writing")
     if options.networks is None:
-        options.networks = QUICK_NETWORKS if options.quick else NETWORKS
+        options.networks = QUICK_NETWORKS if options.quick else networks
     return options
 
 
 def _networks(names: str) -> tuple[str, ...]:
     chosen = tuple(name.strip() for name in names.split(","))
     for name in chosen:
-        if name not in NETWORKS:
-            known = ", ".join(NETWORKS)
+        if name not in (*NETWORKS, *DETECTORS):
+            known = ", ".join((*NETWORKS, *DETECTORS))
             raise argparse.ArgumentTypeError(f"there is no network '{name}'; there are {known}")
     return chosen

@@ -42,7 +42,7 @@ def relative_speeds(row: Row, contenders: Sequence[str]) -> list[float | None]:
 
 def draw(rows: Sequence[Row], contenders: Sequence[str], title: str, path: Path) -> None:
     """Write the chart."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(max(10, 1.5 * len(rows)), 4), layout="constrained")
     axes = figure.subplots()
     width = _GROUP_WIDTH / len(contenders)
     speeds = [relative_speeds(row, contenders) for row in rows]

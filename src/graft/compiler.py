@@ -14,11 +14,11 @@ from graft.backends.host.backend import HostBackend, HostExecutable
 from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.options import Accuracy, HostOptions
+from graft.backends.host.specialized import Part, SpecializedExecutable
 from graft.backends.host.stretches import why_not_native
 from graft.backends.reference.backend import ReferenceBackend
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.annotate import Pins
-from graft.byoc.candidates import placeable
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend, Cost
 from graft.byoc.discover import backend_named, find_backends
@@ -27,20 +27,21 @@ from graft.byoc.measure import race, sample
 from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
 from graft.byoc.plan import Plan, parse_plan, regions_of
 from graft.byoc.price import Pricing, Report
-from graft.byoc.sizes import node_work
 from graft.byoc.store import PRICES, PriceStore
-from graft.byoc.trust import Demotion
+from graft.byoc.trust import CompiledRegion, Demotion
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.llvm.cache import default_folder
 from graft.llvm.target import HOST
-from graft.module import Module, PlacedRegion, Placement, Program, Signature
+from graft.module import REFERENCE, Module, Placement, Program, Signature
+from graft.passes.bind_sizes import bind_sizes
 from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
+from graft.passes.variant_sizes import VariantSizes, variant_sizes
 from graft.runtime.regions import Policy
+from graft.runtime.specialized import Key, variant_name
 
 DEFAULT_TARGET = (HOME,)
-REFERENCE = ReferenceBackend.name
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto | Graph
 
@@ -76,6 +77,7 @@ def compile(
     fallback: str = "host",
     deadline: float | None = None,
     time_limit: float = TIME_LIMIT,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     report: Report = _quietly,
 ) -> Module:
     """Compile a model: a path, bytes, a `ModelProto` or a graph.
@@ -85,7 +87,8 @@ def compile(
     one per core. `machine` names the machine that native code is for, by default this one; a module
     for another one can be saved, but not run here. `accuracy="strict"` rules out algorithms that
     trade accuracy for speed, which by default are used within a stated bound (Winograd's, for
-    convolutions).
+    convolutions). `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that get variants of
+    their own, chosen when the inputs have them; at all other sizes the general program runs.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
@@ -100,10 +103,9 @@ def compile(
     asked = Grafting(pins, plan, measure, Policy(fallback, deadline), check, time_limit, report)
     accelerators = _accelerators(names)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
-    if accelerators:
-        graph = duplicate_dequantize(graph)
+    wanted = variant_sizes(graph, shapes or {})
     if REFERENCE in names:
-        return _on_reference(graph, names, options, strict)
+        return _on_reference(graph, names, options, strict, wanted)
 
     host = HostBackend(options)
     if accelerators and machine != HOST:
@@ -111,14 +113,47 @@ def compile(
             f"'{accelerators[0].name}' is for this machine, and machine='{machine}' is another",
             hint="compile for the host alone",
         )
+    if plan is not None and wanted.symbols:
+        raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
+    general = _built(graph, accelerators, host, asked)
+    if not wanted.symbols:
+        return _module(general, host, asked.policy, strict)
+    variants = {
+        sizes: _built(_variant(graph, wanted, sizes, report), accelerators, host, asked)
+        for sizes in wanted.sizes
+    }
+    return _specialized(general, wanted.symbols, variants, host, asked.policy, strict)
+
+
+def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Report) -> Graph:
+    """The graph for these sizes, with what was computed from them folded."""
+    report(f"compiling for {variant_name(wanted.symbols, sizes)}")
+    return optimize(bind_sizes(graph, dict(zip(wanted.symbols, sizes, strict=True))))
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A graph, compiled, and the plan that it was compiled by, where other backends had a say."""
+
+    graph: Graph
+    built: HostExecutable | FlowExecutable
+    linked: Linked | None = None
+    plan: Plan | None = None
+
+    @property
+    def regions(self) -> tuple[CompiledRegion, ...]:
+        return self.linked.compiled if self.linked else ()
+
+
+def _built(
+    graph: Graph, accelerators: Sequence[Backend], host: HostBackend, asked: Grafting
+) -> _Built:
+    """Compile an optimised graph."""
     if not accelerators:
-        return _module(graph, host.build(graph), strict)
-    contenders = _contenders(graph, accelerators, host, asked)
-    winner = _fastest(graph, contenders, asked)
-    program: Program = winner.built
-    if winner.linked.compiled:
-        program = GraftedProgram(winner.built, winner.linked.compiled, host, asked.policy)
-    return _module(graph, program, strict, winner.linked, winner.plan)
+        return _Built(graph, host.build(graph))
+    graph = duplicate_dequantize(graph)
+    winner = _fastest(graph, _contenders(graph, accelerators, host, asked), asked)
+    return _Built(graph, winner.built, winner.linked, winner.plan)
 
 
 @dataclass(frozen=True)
@@ -166,7 +201,18 @@ def _accelerators(names: Sequence[str]) -> list[Backend]:
     return [backend_named(name, found) for name in others]
 
 
-def _on_reference(graph: Graph, names: Sequence[str], options: HostOptions, strict: bool) -> Module:
+def _on_reference(
+    graph: Graph,
+    names: Sequence[str],
+    options: HostOptions,
+    strict: bool,
+    wanted: VariantSizes,
+) -> Module:
+    if wanted.symbols:
+        raise UserError(
+            "shapes= is for native code, and the reference evaluator has none",
+            hint=f"compile for the backend '{HOME}'",
+        )
     if options.machine != HOST:
         raise UserError(
             f"machine='{options.machine}' is for native code, and the reference evaluator has none",
@@ -174,7 +220,9 @@ def _on_reference(graph: Graph, names: Sequence[str], options: HostOptions, stri
         )
     if names[0] != REFERENCE:
         raise UserError("the reference backend runs whole models", hint="target='reference'")
-    return _module(graph, ReferenceBackend().build(graph), strict)
+    program = ReferenceBackend().build(graph)
+    _refuse_reference(program, strict)
+    return Module(Signature.of(graph), Placement.of(graph, program.reference_nodes), program)
 
 
 @dataclass(frozen=True)
@@ -269,56 +317,48 @@ def _linked(
     return link(graph, planned, backends, host, asked.policy, asked.check)
 
 
-def _module(
-    graph: Graph,
-    built: Program,
+def _module(made: _Built, host: HostBackend, policy: Policy, strict: bool) -> Module:
+    program: Program = made.built
+    if made.regions:
+        program = GraftedProgram(made.built, made.regions, host, policy)
+    _refuse_reference(program, strict)
+    regions = made.linked.regions if made.linked else {}
+    return Module(Signature.of(made.graph), _placement_of(made), program, regions)
+
+
+def _specialized(
+    general: _Built,
+    symbols: tuple[str, ...],
+    variants: Mapping[Key, _Built],
+    host: HostBackend,
+    policy: Policy,
     strict: bool,
-    linked: Linked | None = None,
-    plan: Plan | None = None,
 ) -> Module:
-    left = built.reference_nodes
+    parts = {sizes: Part(made.built, made.regions) for sizes, made in variants.items()}
+    program = SpecializedExecutable(
+        Part(general.built, general.regions), symbols, parts, host, policy
+    )
+    _refuse_reference(program, strict)
+    named = {variant_name(symbols, sizes): made for sizes, made in variants.items()}
+    placements = {name: _placement_of(made) for name, made in named.items()}
+    regions = {
+        f"{name} {label}".strip(): region
+        for name, made in {"": general, **named}.items()
+        for label, region in (made.linked.regions if made.linked else {}).items()
+    }
+    placement = replace(_placement_of(general), variants=placements)
+    return Module(Signature.of(general.graph), placement, program, regions)
+
+
+def _refuse_reference(program: Program, strict: bool) -> None:
+    left = program.reference_nodes
     if strict and left:
         name, reason = next(iter(left.items()))
         raise UnsupportedError(
             f"strict=True refuses the reference evaluator, which {len(left)} nodes need;"
             f" the first is %{name}: {reason}"
         )
-    placement = _placement(graph, left, linked, plan)
-    return Module(Signature.of(graph), placement, built, linked.regions if linked else {})
 
 
-def _placement(
-    graph: Graph,
-    left: Mapping[str, str],
-    linked: Linked | None,
-    plan: Plan | None,
-) -> Placement:
-    """The answer to what runs where."""
-    total = sum(1 for _ in graph.walk())
-    if linked is None:
-        counts = {HOME: total - len(left), REFERENCE: len(left)}
-        return Placement({name: count for name, count in counts.items() if count}, dict(left))
-    macs = {node: node_work(node).macs for node in placeable(graph)}
-    placed = tuple(
-        PlacedRegion(
-            item.label,
-            item.backend.name,
-            tuple(node.output.name for node in item.nodes),
-            sum(macs[node] for node in item.nodes),
-        )
-        for item in linked.compiled
-    )
-    evaluated = sum(node.output.name in left for node in macs)
-    counts = {HOME: len(macs) - evaluated - sum(len(region.nodes) for region in placed)}
-    for region in placed:
-        counts[region.backend] = counts.get(region.backend, 0) + len(region.nodes)
-    counts[REFERENCE] = evaluated
-    return Placement(
-        {name: count for name, count in counts.items() if count},
-        dict(left),
-        placed,
-        sum(macs.values()),
-        plan,
-        linked.demotions,
-        tuple({item.backend.name for item in linked.compiled if item.backend.simulated}),
-    )
+def _placement_of(made: _Built) -> Placement:
+    return Placement.of(made.graph, made.built.reference_nodes, made.linked, made.plan)

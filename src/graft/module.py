@@ -11,9 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from graft.backends.host.specialized import SpecializedExecutable
+from graft.backends.reference.backend import ReferenceBackend
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
+from graft.byoc.candidates import placeable
+from graft.byoc.contract import HOME
+from graft.byoc.link import Linked
 from graft.byoc.plan import Plan
+from graft.byoc.sizes import node_work
 from graft.byoc.trust import Demotion
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Value
@@ -21,6 +27,8 @@ from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from graft.runtime.flow_session import deliver_home
 from graft.runtime.regions import Incident, Region
 from graft.runtime.session import as_array, check_homes
+
+REFERENCE = ReferenceBackend.name
 
 
 class Program(Protocol):
@@ -73,8 +81,53 @@ class Placement:
     plan: Plan | None = None
     demotions: tuple[Demotion, ...] = ()
     simulated: tuple[str, ...] = ()  # backends whose times are a model's
+    variants: Mapping[str, Placement] = field(default_factory=dict)  # those for some sizes, by name
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        left: Mapping[str, str],
+        linked: Linked | None = None,
+        plan: Plan | None = None,
+    ) -> Placement:
+        """Of a graph, of which `left` runs on the evaluator, value by value with the reason."""
+        if linked is None:
+            total = sum(1 for _ in graph.walk())
+            return cls(_counted({HOME: total - len(left), REFERENCE: len(left)}), dict(left))
+        macs = {node: node_work(node).macs for node in placeable(graph)}
+        placed = tuple(
+            PlacedRegion(
+                item.label,
+                item.backend.name,
+                tuple(node.output.name for node in item.nodes),
+                sum(macs[node] for node in item.nodes),
+            )
+            for item in linked.compiled
+        )
+        evaluated = sum(node.output.name in left for node in macs)
+        counts = {HOME: len(macs) - evaluated - sum(len(region.nodes) for region in placed)}
+        for region in placed:
+            counts[region.backend] = counts.get(region.backend, 0) + len(region.nodes)
+        return cls(
+            _counted({**counts, REFERENCE: evaluated}),
+            dict(left),
+            placed,
+            sum(macs.values()),
+            plan,
+            linked.demotions,
+            tuple({item.backend.name for item in linked.compiled if item.backend.simulated}),
+        )
 
     def __str__(self) -> str:
+        """One line; variants that are placed alike are told together."""
+        names: dict[str, list[str]] = {}
+        for name, variant in self.variants.items():
+            names.setdefault(str(variant), []).append(name)
+        alike = (f"{' or '.join(own)}: {text}" for text, own in names.items())
+        return " | ".join([self._line(), *alike])
+
+    def _line(self) -> str:
         total = sum(self.nodes.values())
         parts = [self._of(backend, count, total) for backend, count in self.nodes.items()]
         plan = self.plan
@@ -99,17 +152,23 @@ class Placement:
 
     def to_json(self) -> str:
         """All of it, for machines."""
+        return json.dumps(self._facts())
+
+    def _facts(self) -> dict[str, Any]:
         plan = self.plan
-        return json.dumps(
-            {
-                "nodes": dict(self.nodes),
-                "reference": dict(self.reasons),
-                "regions": [asdict(region) for region in self.regions],
-                "demotions": [asdict(demotion) for demotion in self.demotions],
-                "predicted_seconds": plan.predicted if plan else None,
-                "alternatives": dict(plan.alternatives) if plan else {},
-            }
-        )
+        return {
+            "nodes": dict(self.nodes),
+            "reference": dict(self.reasons),
+            "regions": [asdict(region) for region in self.regions],
+            "demotions": [asdict(demotion) for demotion in self.demotions],
+            "predicted_seconds": plan.predicted if plan else None,
+            "alternatives": dict(plan.alternatives) if plan else {},
+            "variants": {name: variant._facts() for name, variant in self.variants.items()},
+        }
+
+
+def _counted(nodes: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in nodes.items() if count}
 
 
 def _seconds(seconds: float) -> str:
@@ -169,6 +228,13 @@ class Module:
         inputs = self._ordered(feeds)
         results = self._delivered(inputs, outputs) if outputs else self.program(inputs)
         return [results[position] for position in wanted]
+
+    def variant(self, feeds: Mapping[str, Any]) -> str:
+        """Which of the variants that `shapes=` asked for runs these feeds, as "batch=8"; empty
+        where it is the general program."""
+        inputs = self._ordered(feeds)
+        program = self.program
+        return program.variant(inputs) if isinstance(program, SpecializedExecutable) else ""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to a `.graft` file, which `graft.load` reads."""

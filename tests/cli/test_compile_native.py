@@ -38,6 +38,7 @@ def test_saved_file_and_its_figures(tmp_path: Path, capsys: pytest.CaptureFixtur
         "file": str(file),
         "machine": "host",
         "placement": {"host": 4},
+        "variants": {},
         "kernels": 4,
         "kernel_calls": len(built.program.steps),
         "file_bytes": file.stat().st_size,

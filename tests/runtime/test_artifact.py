@@ -179,9 +179,9 @@ def test_foreign_files_are_refused(tmp_path: Path, name: str, data: bytes, hint:
 
 def test_files_of_a_newer_format_are_refused(path: Path, image: bytes) -> None:
     newer = bytearray(image)
-    newer[8] = 3
+    newer[8] = 4
     error = refusal(path, bytes(newer))
-    assert error.message == "this file is in format 3, and this Graft reads formats up to 2"
+    assert error.message == "this file is in format 4, and this Graft reads formats up to 3"
     assert "update Graft" in error.hint
 
 

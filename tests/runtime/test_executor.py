@@ -28,9 +28,10 @@ from tests.runtime.kernels import (
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
 from graft.llvm.barrier import YIELD_OFFSET
-from graft.runtime import team
+from graft.runtime import executor, team
 from graft.runtime.agreement import GIVE_AWAY
 from graft.runtime.cores import available_cores
+from graft.runtime.memory import address_of
 from graft.runtime.program import (
     Arena,
     Input,
@@ -178,6 +179,28 @@ def test_profile_is_plausible(threads: int) -> None:
     assert np.all(profile.busy[0] <= profile.seconds)
     # Two hundred thousand elements take some time wherever they are added.
     assert profile.busy.sum() > 6e-6
+
+
+def test_workers_write_no_times_once_the_caller_may_be_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The array is freed with the profile: what comes later lands in somebody else's memory."""
+    lent: list[Array] = []
+
+    def lend(array: Array) -> int:
+        lent.append(array)
+        return address_of(array)
+
+    monkeypatch.setattr(executor, "address_of", lend)
+    session = Session(chain(1000, rounds=2), threads=3)
+    for _ in range(20):
+        session.profile({"x": numbers(1000)})
+    time.sleep(0.05)  # enough for the slowest worker
+    assert len(lent) == 20
+    for times in lent:
+        assert times.shape == (3, 9)
+        assert (times[:, :-1] > 0).all()
+        assert list(times[:, -1] > 0) == [True, False, False]
 
 
 @every_number_of_threads

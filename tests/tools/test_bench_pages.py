@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench_pages import (
+    DETECTORS,
     DOCUMENT,
     NETWORKS,
     QUICK_NETWORKS,
@@ -80,7 +81,9 @@ def test_which_networks_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
         "vgg19",
         "resnet18",
     )
-    for network in NETWORKS:
+    detectors = options(["--networks", ",".join(DETECTORS)], monkeypatch).networks
+    assert detectors == DETECTORS
+    for network in (*NETWORKS, *DETECTORS):
         assert (ROOT / "models" / f"{network}.onnx").exists()
 
 

@@ -15,7 +15,7 @@ so `n*m//n` is `m`. Ordering is undecidable and therefore refused; `dim_min`, `d
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Self, TypeAlias
@@ -371,6 +371,16 @@ def _atom_value(atom: Atom, mapping: Mapping[str, Operand]) -> AnyDim:
     if not atom.is_call:
         return _plain(mapping[atom.name]) if atom.name in mapping else symbol(atom.name)
     return _OPERATIONS[atom.name](*[_substituted(one, mapping) for one in atom.arguments])
+
+
+def evaluate_call(function: str, arguments: Sequence[int], dim: AnyDim) -> int:
+    """A call on numbers; `dim` is what it is part of, for the error where it has no value."""
+    try:
+        value = _OPERATIONS[function](*arguments)
+    except (ZeroDivisionError, TypeRuleError) as error:
+        raise EvaluationError(f"the dimension '{dim}' has no value here: {error}") from error
+    assert isinstance(value, int)
+    return value
 
 
 def evaluate_dim(dim: AnyDim, mapping: Mapping[str, int]) -> int:

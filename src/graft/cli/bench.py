@@ -62,6 +62,7 @@ EXAMPLES = """\
   graft bench model.onnx --peers onnxruntime --threads 1
   graft bench a.onnx b.onnx --batch 8 --seconds 120 --json
   graft bench model.onnx --dim length=128 --markdown >> results.md
+  graft bench model.onnx --dim batch=8 --shapes batch=8   Graft with a variant for it
   graft bench model.onnx --target onednn,host     Graft with an accelerator
 """
 
@@ -224,7 +225,7 @@ def _task(
         "feeds": subject.feeds,
         "threads": threads,
     }
-    if contender.name == GRAFT and others_than_host(options):
+    if contender.name == GRAFT and (others_than_host(options) or options.shapes):
         saved = None if options.save_plan is None else str(options.save_plan.absolute())
         task |= {"asked": asked(options), "save_plan": saved}
     return task

@@ -56,6 +56,7 @@ EXAMPLES = """\
   graft compile model.onnx --emit optimized -v >after.txt  what each pass did, on stderr
   graft compile model.onnx --emit loops --output loops.txt
   graft compile model.onnx -o model.graft --machine aarch64  to be run on a 64-bit Arm
+  graft compile model.onnx -o model.graft --shapes batch=1,8   variants for these sizes
   graft compile model.onnx -o model.graft --target onednn,host --save-plan model.plan
   graft compile model.onnx --emit plan --target onednn,host --pin "layer4/*=host"
 """
@@ -145,6 +146,8 @@ def _check(options: argparse.Namespace) -> None:
 
 def _check_emit(options: argparse.Namespace) -> None:
     """Refuse options on placement where they do not fit the stage."""
+    if options.shapes:
+        raise UsageError(f"--shapes is for saving a {SUFFIX} file, not for --emit")
     if options.emit not in PLACEMENT_STAGES:
         if given(options):
             stages = " and ".join(f"--emit {name}" for name in PLACEMENT_STAGES)

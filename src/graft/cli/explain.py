@@ -13,11 +13,22 @@ from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
 from graft.byoc.explain_html import to_html
 from graft.cli.explain_text import node_lines, page
 from graft.cli.placement import check_targets, spoken_warnings
-from graft.cli.placement_options import REFERENCE, add_pin_argument, targets
+from graft.cli.placement_options import (
+    REFERENCE,
+    add_pin_argument,
+    add_shapes_argument,
+    shapes_of,
+    targets,
+)
 from graft.cli.report import print_json, print_lines
 from graft.cli.status import status
 from graft.cli.usage import UsageError, positive
-from graft.compiler import study
+from graft.compiler import Model, study
+from graft.frontends.onnx.importer import import_model
+from graft.passes.bind_sizes import bind_sizes
+from graft.passes.pipeline import optimize
+from graft.passes.variant_sizes import variant_sizes
+from graft.runtime.specialized import variant_name
 
 DESCRIPTION = """\
 Say who would run what of a model and why: the regions of each backend and what they
@@ -30,6 +41,7 @@ EXAMPLES = """\
   graft explain model.onnx --target onednn,host --html model.html
   graft explain model.onnx --target simnpu,host --pin "layer4/*=host" --json
   graft explain model.onnx --target openvino,host --measure
+  graft explain model.onnx --target simnpu,host --shapes batch=8   the variant for a size
 """
 
 
@@ -43,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="backends to place it on, separated by commas; see `graft backends`",
     )
     add_pin_argument(parser)
+    add_shapes_argument(parser)
     parser.add_argument(
         "--node", metavar="NAME", help="all about one node: its ONNX name, or a value it makes"
     )
@@ -74,13 +87,24 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _explained(options: argparse.Namespace) -> Explanation:
-    name = options.model.stem
     with status(f"explaining {options.model.name}") as tell, spoken_warnings():
-        looked = study(
-            options.model, options.target, options.pin, options.measure, options.threads, tell
-        )
+        model, name = _subject(options)
+        looked = study(model, options.target, options.pin, options.measure, options.threads, tell)
         tell("looking for what would change the plan")
         return explain(looked.found, looked.measured, looked.demotions, name)
+
+
+def _subject(options: argparse.Namespace) -> tuple[Model, str]:
+    """The model, or the variant of it that is asked for, and what it is called."""
+    if not options.shapes:
+        return options.model, options.model.stem
+    graph = optimize(import_model(options.model))
+    wanted = variant_sizes(graph, shapes_of(options))
+    if len(wanted.sizes) > 1:
+        raise UsageError("graft explain takes one variant at a time", hint="--shapes NAME=SIZE")
+    (sizes,) = wanted.sizes
+    name = f"{options.model.stem} ({variant_name(wanted.symbols, sizes)})"
+    return bind_sizes(graph, dict(zip(wanted.symbols, sizes, strict=True))), name
 
 
 def named(found: Explanation, name: str) -> NodeFacts:

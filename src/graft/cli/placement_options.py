@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from graft.cli.usage import UsageError
+from graft.cli.usage import UsageError, positive
 
 HOST, REFERENCE = "host", "reference"
 FALLBACKS = ("host", "error")
@@ -35,8 +35,36 @@ def add_pin_argument(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_shapes_argument(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--shapes",
+        metavar="NAME=SIZES",
+        type=sizes,
+        action="append",
+        default=[],
+        help="sizes of a dynamic dim, as batch=1,8, to compile variants for; repeatable",
+    )
+
+
+def sizes(text: str) -> tuple[str, list[int]]:
+    """A symbolic dim and numbers for it, for argparse."""
+    name, _, numbers = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"'{text}' is not of the form NAME=SIZE,SIZE")
+    return name, [positive(one.strip()) for one in numbers.split(",")]
+
+
+def shapes_of(options: argparse.Namespace) -> dict[str, list[int]]:
+    """What is asked with --shapes, by name."""
+    found: dict[str, list[int]] = {}
+    for name, numbers in options.shapes:
+        found.setdefault(name, []).extend(numbers)
+    return found
+
+
 def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare all of them."""
+    add_shapes_argument(parser)
     group = parser.add_argument_group("who runs what")
     add = group.add_argument
     add_target_argument(group)
@@ -71,7 +99,7 @@ def others_than_host(options: argparse.Namespace) -> list[str]:
 
 def given(options: argparse.Namespace) -> list[str]:
     """The options on placement that were given, as they are written."""
-    names = ("target", *_ABOUT_OTHERS)
+    names = ("target", "shapes", *_ABOUT_OTHERS)
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
 
 
@@ -83,12 +111,18 @@ def check_placement(options: argparse.Namespace) -> None:
             "the reference evaluator runs whole models", hint=f"--target {REFERENCE} alone"
         )
     if not others_than_host(options):
-        about_others = [name for name in given(options) if name != "--target"]
+        about_others = [name for name in given(options) if name not in ("--target", "--shapes")]
         if about_others:
             raise UsageError(
                 f"{about_others[0]} is about backends other than the host, and there is none",
                 hint="add one with --target NAME,host; `graft backends` lists them",
             )
+    if options.shapes and REFERENCE in wanted:
+        raise UsageError("--shapes is for native code", hint=f"leave out --target {REFERENCE}")
+    for name in ("plan", "save_plan"):
+        if options.shapes and getattr(options, name, None) is not None:
+            shown = name.replace("_", "-")
+            raise UsageError(f"--{shown} is for one plan, and --shapes makes one per variant")
     if getattr(options, "plan", None) is not None:
         for name in ("pin", "measure"):
             if getattr(options, name):
@@ -98,6 +132,8 @@ def check_placement(options: argparse.Namespace) -> None:
 def asked(options: argparse.Namespace) -> dict[str, Any]:
     """What `graft.compile` is asked, by parameter; all of it can be written as JSON."""
     found: dict[str, Any] = {"target": options.target or [HOST]}
+    if options.shapes:
+        found["shapes"] = shapes_of(options)
     if options.pin:
         found["pins"] = options.pin
     if options.plan is not None:

@@ -55,6 +55,7 @@ EXAMPLES = """\
   graft run model.onnx --dim batch=4 --seed 7         of another size, other numbers
   graft run model.onnx --input x=x.npy --output-dir out
   graft run model.onnx --input inputs.npz --json
+  graft run model.onnx --shapes batch=1,8 --dim batch=8  by a variant for this size
   graft run model.onnx --target reference             without native code
   graft run model.onnx --target onednn,host           with an accelerator
   graft run model.onnx --target onednn,host --pin "layer4/*=host" --save-plan model.plan
@@ -86,6 +87,7 @@ class Outcome:
     inputs: Sequence[Fed]
     outputs: Sequence[tuple[str, Data]]
     run_seconds: float
+    variant: str | None  # None: there are none; empty: the general program
     profile: Measured | MeasuredFlow | None
 
 
@@ -173,8 +175,7 @@ def _is_compiled(path: Path) -> bool:
 
 def _run(options: argparse.Namespace) -> Outcome:
     runnable = _runnable(options)
-    session = runnable.session
-    if options.profile and session is None:
+    if options.profile and runnable.session is None:
         raise UserError("profiling wants native code", hint=runnable.why_not_native)
     inputs = feed(runnable, options)
     feeds = {fed.value.name: fed.data for fed in inputs}
@@ -182,6 +183,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     with status(f"running {options.model.name}"):
         results = runnable.run(feeds)
     seconds = time.perf_counter() - ready
+    session = runnable.chosen(feeds)
     profile: Measured | MeasuredFlow | None = None
     if options.profile and session is not None:
         with status(f"profiling {options.model.name}"):
@@ -190,7 +192,7 @@ def _run(options: argparse.Namespace) -> Outcome:
             else:
                 profile = measured(session, feeds)
     outputs = list(zip(runnable.output_names, results, strict=True))
-    return Outcome(runnable, inputs, outputs, seconds, profile)
+    return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile)
 
 
 def _runnable(options: argparse.Namespace) -> Runnable:
@@ -248,7 +250,8 @@ def _text(
     if outcome.profile is not None:
         yield from section("Profile", _profile_lines(outcome.profile))
     yield ""
-    yield f"{outcome.runnable.readied}, ran in {seconds_text(outcome.run_seconds)}"
+    ran = "ran" if outcome.variant is None else f"{outcome.variant or 'the general program'} ran"
+    yield f"{outcome.runnable.readied}, {ran} in {seconds_text(outcome.run_seconds)}"
 
 
 def _row(one: Statistics) -> tuple[str, ...]:
@@ -287,5 +290,6 @@ def _json(
         ],
         "files": {name: str(file) for name, file in files.items()},
         "run_seconds": outcome.run_seconds,
+        "variant": outcome.variant,
         "profile": _profile_json(outcome.profile),
     }

@@ -12,12 +12,13 @@ from typing import Any
 from graft.backends.host.backend import HostExecutable
 from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
+from graft.backends.host.specialized import SpecializedExecutable
 from graft.cli.placement import compiled_as_asked
 from graft.cli.report import seconds_text
-from graft.cli.runnable import Runnable, flow_text
+from graft.cli.runnable import Runnable, flow_text, general
 from graft.runtime.flow import steps_of
 from graft.runtime.flow_session import FlowSession
-from graft.runtime.session import Session
+from graft.runtime.specialized_session import AnySession
 
 
 def compiled(
@@ -33,7 +34,8 @@ def compiled(
     module = compiled_as_asked(path, title, asked, save_plan, threads=threads, accuracy=accuracy)
     program = module.program
     native = program.built if isinstance(program, GraftedProgram) else program
-    session = native.session if isinstance(native, HostExecutable | FlowExecutable) else None
+    kinds = HostExecutable | FlowExecutable | SpecializedExecutable
+    session: AnySession | None = native.session if isinstance(native, kinds) else None
     seconds = time.perf_counter() - start
     placement = module.placement
     threads = None if session is None else session.threads
@@ -55,12 +57,14 @@ def compiled(
     )
 
 
-def _python_steps(session: Session | FlowSession | None) -> int | None:
+def _python_steps(session: AnySession | None) -> int | None:
     """How often an inference comes back to Python; not known of the evaluator alone."""
-    if isinstance(session, FlowSession):
-        return steps_of(session.program.flow)
-    return None if session is None else 1
+    if session is None:
+        return None
+    plain = general(session)
+    return steps_of(plain.program.flow) if isinstance(plain, FlowSession) else 1
 
 
-def _steps_text(session: Session | FlowSession | None) -> str:
-    return f"; {flow_text(session)} per inference" if isinstance(session, FlowSession) else ""
+def _steps_text(session: AnySession | None) -> str:
+    plain = None if session is None else general(session)
+    return f"; {flow_text(plain)} per inference" if isinstance(plain, FlowSession) else ""

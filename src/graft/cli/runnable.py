@@ -22,7 +22,7 @@ from graft.runtime.flow import Kind, steps_of
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.loaded import load
 from graft.runtime.program import TensorSpec
-from graft.runtime.session import Session
+from graft.runtime.specialized_session import AnySession, PlainSession, SpecializedSession
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
@@ -44,11 +44,21 @@ class Runnable:
     input_symbols: frozenset[str]
     output_names: Sequence[str]
     run: Callable[[Mapping[str, Data]], Sequence[Data]]
-    session: Session | FlowSession | None  # of native code
+    session: AnySession | None  # of native code
     why_not_native: str  # where there is no session
     summary: str
     readied: str  # how, and how long that took
     facts: Mapping[str, Any]  # both of them for programs
+
+    def chosen(self, feeds: Mapping[str, Data]) -> PlainSession | None:
+        """The session of native code that runs these feeds."""
+        if isinstance(self.session, SpecializedSession):
+            return self.session.chosen([feeds[one.name] for one in self.inputs])
+        return self.session
+
+    def variant(self, feeds: Mapping[str, Data]) -> str | None:
+        """The variant that runs these feeds; empty is the general program of several."""
+        return self.session.variant(feeds) if isinstance(self.session, SpecializedSession) else None
 
 
 def loaded(path: Path, threads: int | None) -> Runnable:
@@ -66,12 +76,17 @@ def loaded(path: Path, threads: int | None) -> Runnable:
         "",
         f"{_steps_text(session)}, {counted(session.threads, 'thread')}",
         f"loaded in {seconds_text(seconds)}",
-        {**_steps(session), "threads": session.threads, "load_seconds": seconds},
+        {**_steps(general(session)), "threads": session.threads, "load_seconds": seconds},
     )
 
 
-def _inputs(session: Session | FlowSession) -> Sequence[TensorSpec | Kind]:
-    return session.program.inputs
+def _inputs(session: AnySession) -> Sequence[TensorSpec | Kind]:
+    return general(session).program.inputs
+
+
+def general(session: AnySession) -> PlainSession:
+    """The session that takes any size, where there are others beside it."""
+    return session.general if isinstance(session, SpecializedSession) else session
 
 
 def _dtype(spec: TensorSpec | Kind) -> DType:
@@ -79,21 +94,24 @@ def _dtype(spec: TensorSpec | Kind) -> DType:
     return spec.dtype
 
 
-def symbols_in_inputs(session: Session | FlowSession) -> set[str]:
+def symbols_in_inputs(session: AnySession) -> set[str]:
     """The symbols that the inputs' shapes give numbers to."""
     dims = (dim for spec in _inputs(session) for dim in spec.shape or ())
     names = (bare_symbol(dim) for dim in dims)
     return {name for name in names if name is not None}
 
 
-def _steps(session: Session | FlowSession) -> dict[str, int]:
+def _steps(session: PlainSession) -> dict[str, int]:
     """How many steps an inference takes; of a flow, those that come back to Python."""
     if isinstance(session, FlowSession):
         return {"python_steps": steps_of(session.program.flow)}
     return {"steps": len(session.program.steps)}
 
 
-def _steps_text(session: Session | FlowSession) -> str:
+def _steps_text(session: AnySession) -> str:
+    if isinstance(session, SpecializedSession):
+        own = ", ".join(map(session.program.name, session.program.variants))
+        return f"{_steps_text(session.general)} (other variants: {own})"
     if isinstance(session, FlowSession):
         return flow_text(session)
     return counted(len(session.program.steps), "native step")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from graft.backends.host.backend import HostExecutable
 from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.options import Accuracy
+from graft.backends.host.specialized import SpecializedExecutable
 from graft.cli.placement import compiled_as_asked
 from graft.cli.report import number, seconds_text, size_text, table
 from graft.cli.status import status
@@ -59,6 +60,9 @@ class Saved:
             "file": str(self.path),
             "machine": self.machine,
             "placement": dict(self.placement.nodes),
+            "variants": {
+                name: dict(variant.nodes) for name, variant in self.placement.variants.items()
+            },
             "kernels": self.kernels,
             "kernel_calls": self.calls,
             "file_bytes": self.file_bytes,
@@ -119,10 +123,10 @@ def save(
 
 def _kernels(executable: object) -> Iterator[str]:
     """The kernel of every call."""
-    programs: Sequence[Program | ShapedProgram] = ()
+    programs: Iterable[Program | ShapedProgram] = ()
     if isinstance(executable, HostExecutable):
         programs = (executable.built.program,)
-    elif isinstance(executable, FlowExecutable):
+    elif isinstance(executable, FlowExecutable | SpecializedExecutable):
         programs = executable.program.programs
     for program in programs:
         for step in program.steps:

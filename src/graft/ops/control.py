@@ -16,7 +16,7 @@ from graft.base.dims import UNKNOWN, AnyDim, dim_max
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.evaluate import run_graph
-from graft.ir.graph import Graph
+from graft.ir.graph import Graph, Node
 from graft.ir.op import Work, define
 from graft.ir.types import TensorType, Type
 from graft.ops.bodies import (
@@ -273,3 +273,18 @@ define(
     work=_scan_work,
     tensors_only=False,
 )
+
+
+def nested_bindings(node: Node, graph: Graph) -> Bindings:
+    """What symbols of a graph nested in the node are outside of it, in every turn."""
+    types = [value.type for value in node.args]
+    match node.attrs:
+        case IfAttrs():
+            return _branch_bindings(graph, types[1:])
+        case LoopAttrs():
+            flags = sum(value is not None for value in node.inputs[:2])
+            return _loop_bindings(node.attrs, types[flags:])
+        case ScanAttrs():
+            actual, _ = _turn_types(node.attrs, types)
+            return turn_bindings(graph, actual, node.attrs.carried, 0, 0)
+    return _branch_bindings(graph, types)

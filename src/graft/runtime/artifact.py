@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from graft.runtime.encoding import (
     decode_integers,
     decode_program,
     decode_target,
-    decode_text,
     decode_threads,
     encode_program,
     encode_target,
@@ -29,14 +28,16 @@ from graft.runtime.encoding import (
 from graft.runtime.flow_encoding import (
     Pool,
     Shared,
-    decode_flow,
+    decode_flow_program,
     decode_programs,
-    encode_flow,
+    encode_flow_program,
 )
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.memory import aligned_size
 from graft.runtime.native import why_not_here
-from graft.runtime.program import Program, Target
+from graft.runtime.program import Target
+from graft.runtime.specialized import AnyProgram, SpecializedProgram
+from graft.runtime.specialized_encoding import decode_variants, encode_variants
 
 SUFFIX = ".graft"
 _CONSTANTS, _CODE, _BLOB = "constants", "code:", "blob:"
@@ -56,13 +57,13 @@ class Origin:
 class Artifact:
     """What a file holds: a program, what made it, and blobs by name."""
 
-    program: Program | FlowProgram
+    program: AnyProgram | SpecializedProgram
     origin: Origin
     blobs: Mapping[str, memoryview]
 
 
 def save(
-    program: Program | FlowProgram,
+    program: AnyProgram | SpecializedProgram,
     path: str | os.PathLike[str],
     origin: Origin,
     blobs: Mapping[str, bytes] | None = None,
@@ -87,17 +88,14 @@ def save(
     write(Path(path), header, sections)
 
 
-def _described(program: Program | FlowProgram, pool: Pool) -> dict[str, Any]:
+def _described(program: AnyProgram | SpecializedProgram, pool: Pool) -> dict[str, Any]:
     """What a header says of a program; its constants and code go to the pool."""
+    if isinstance(program, SpecializedProgram):
+        variants = encode_variants(program, pool)
+        return {**_described(program.general, pool), **variants}
     if isinstance(program, FlowProgram):
-        flow = encode_flow(program.flow, pool)
-        names = list(program.output_names)
-        return {
-            "threads": program.threads,
-            "output_names": names,
-            "flow": flow,
-            "programs": pool.programs,
-        }
+        described = encode_flow_program(program, pool)
+        return {"threads": program.threads, **described, "programs": pool.programs}
     pool.constants += program.constants
     pool.objects += program.objects
     return encode_program(program)
@@ -140,12 +138,13 @@ def _decode(container: Container) -> Artifact:
     target = decode_target(header["target"])
     objects = tuple(code[index] for index in range(len(code)))
     constants = _mapped(header["constants"], container.sections[_CONSTANTS])
-    program: Program | FlowProgram
+    program: AnyProgram | SpecializedProgram
     if "flow" in header:
         shared = Shared(constants, decode_programs(header["programs"], target, constants, objects))
-        names = tuple(decode_text(name) for name in header["output_names"])
-        threads = decode_threads(header["threads"])
-        program = FlowProgram(target, decode_flow(header["flow"], shared), names, threads)
+        general = decode_flow_program(header, target, shared)
+        program = replace(general, threads=decode_threads(header["threads"]))
+        if "variants" in header:
+            program = decode_variants(header, program, shared)
     else:
         program = decode_program(header, target, constants, objects)
     return Artifact(program, Origin(header["graft"], dict(header["backends"])), blobs)

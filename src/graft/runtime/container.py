@@ -23,7 +23,7 @@ from graft.runtime.memory import ALIGNMENT, aligned_size
 
 MAGIC = b"\x89GRAFT\r\n"
 # Counts up with every change to the file or to what the driver and the run time agree on.
-FORMAT = 2
+FORMAT = 3
 
 # Magic, format, nothing, bytes of the header, bytes of the file, SHA-256 of the header.
 _PREAMBLE = Struct("<8sIIQQ32s")
@@ -78,7 +78,8 @@ def write(path: Path, header: Mapping[str, Any], sections: Sequence[Section]) ->
     for section in sections:
         table.append([section.name, end, section.nbytes, _digest(section.padded())])
         end += aligned_size(section.nbytes)
-    text = json.dumps({**header, "sections": table}, separators=(",", ":")).encode("utf-8")
+    described = {**header, "format": FORMAT, "sections": table}
+    text = json.dumps(described, separators=(",", ":")).encode("utf-8")
     text = text.ljust(aligned_size(len(text)))
     size = _PREAMBLE.size + len(text) + end
     digest = hashlib.sha256(text).digest()
@@ -124,9 +125,18 @@ def read(path: Path) -> Container:
         raise _damaged("its header does not match its checksum", place)
     try:
         header = json.loads(bytes(text))
+        _check_format(header, head)
         return _container(header, mapped[start:], place)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _damaged("its header makes no sense", place) from error
+
+
+def _check_format(header: dict[str, Any], head: bytes) -> None:
+    """The header repeats the format, so that a number that came to harm is not another format's.
+    Those of formats before the third do not."""
+    version = _PREAMBLE.unpack(head)[1]
+    if header.pop("format", min(version, 2)) != version:
+        raise ValueError("two formats are named")
 
 
 def _container(header: dict[str, Any], data: memoryview, place: Place) -> Container:

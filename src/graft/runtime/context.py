@@ -15,8 +15,8 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.runtime.agreement import RECORD_WORDS, RUNS_ON, SERIAL
+from graft.runtime.engine import Engine
 from graft.runtime.memory import address_of, aligned_empty, aligned_size
-from graft.runtime.native import Library
 from graft.runtime.program import (
     Arena,
     BufferRef,
@@ -40,7 +40,8 @@ _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
 class Tables:
     """The native form of a program's kernel calls, with gaps for what differs between contexts."""
 
-    def __init__(self, program: Program, library: Library, threads: int) -> None:
+    def __init__(self, program: Program, engine: Engine) -> None:
+        library, threads = engine.library, engine.team.threads
         self.words: list[int] = []
         self.records: list[tuple[int, ...]] = []
         self.scalars: list[int] = []
@@ -48,7 +49,7 @@ class Tables:
         self.outputs: list[list[int]] = [[] for _ in program.outputs]
         self.arena: list[int] = []
         self.scratch: list[tuple[int, int]] = []
-        self._constants = [address_of(array) for array in program.constants]
+        self._constants = engine.addresses(program.constants)
         for step in program.steps:
             if isinstance(step, KernelCall):
                 self._add(step, library.address(step.symbol), threads)
@@ -66,21 +67,22 @@ class Tables:
                 self._refer(reference, thread)
 
     def _refer(self, reference: BufferRef, thread: int) -> None:
-        position = len(self.words)
+        """Binding to a new size comes through here for every buffer of every kernel, hence the
+        order by frequency."""
+        words = self.words
         word = 0
-        match reference:
-            case Input(index):
-                self.inputs[index].append(position)
-            case Output(index):
-                self.outputs[index].append(position)
-            case Constant(index):
-                word = self._constants[index]
-            case Arena(offset):
-                self.arena.append(position)
-                word = offset
-            case Scratch():
-                self.scratch.append((position, thread))
-        self.words.append(word)
+        if isinstance(reference, Arena):
+            self.arena.append(len(words))
+            word = reference.offset
+        elif isinstance(reference, Scratch):
+            self.scratch.append((len(words), thread))
+        elif isinstance(reference, Constant):
+            word = self._constants[reference.index]
+        elif isinstance(reference, Input):
+            self.inputs[reference.index].append(len(words))
+        else:
+            self.outputs[reference.index].append(len(words))
+        words.append(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,9 @@ class Context:
         self._scalars = np.array(tables.scalars, _WORD)
         self._words = np.array(tables.words, _WORD)
         self._words[tables.arena] += address_of(self._arena)
-        for position, thread in tables.scratch:
-            self._words[position] = address_of(self._scratch) + thread * scratch_stride
+        start = address_of(self._scratch)
+        positions = [position for position, _ in tables.scratch]
+        self._words[positions] = [start + thread * scratch_stride for _, thread in tables.scratch]
         self._records = np.array(tables.records, _WORD).reshape(-1, RECORD_WORDS)
         self._records[:, 1] = self._records[:, 1] * _WORD.itemsize + address_of(self._words)
         self._records[:, 2] = self._records[:, 2] * _WORD.itemsize + address_of(self._scalars)

@@ -204,7 +204,8 @@ done:
 }
 
 ; One thread's way through the steps. A thread's row of times holds, per step, when it began and
-; when its own work ended, and at last when all were through.
+; when its own work ended, and the caller's at last when all were through. Once all have met after
+; the last step, the caller may be gone, and what it lent with it: workers touch nothing any more.
 define internal void @walk(ptr %team, ptr %steps, i64 %count, i64 %thread, i64 %threads,
                            ptr %all.times) nounwind {
 entry:
@@ -256,7 +257,9 @@ meet:
 onward:
   br i1 %more, label %step, label %done
 done:
-  call void @stamp(ptr %times, i64 %stamps)
+  %is.caller = icmp eq i64 %thread, 0
+  %last.times = select i1 %is.caller, ptr %times, ptr null
+  call void @stamp(ptr %last.times, i64 %stamps)
   ret void
 }
 

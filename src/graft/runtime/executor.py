@@ -41,11 +41,13 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """What a profiled run measured: seconds per step, and per thread and step those it worked; of
-    regions and of transfers for them (by step) also what the time went into."""
+    """What a profiled run measured: seconds per step, and per thread and step those it worked; when
+    steps began, on the clock of `time.perf_counter`; of regions and of transfers for them (by step)
+    also what the time went into."""
 
     seconds: Array
     busy: Array
+    begins: Array
     spent: dict[int, Spent] = field(default_factory=dict)
 
 
@@ -63,7 +65,7 @@ class Executor:
                     hint=f"functions={{'{step.function}': ...}} supplies it",
                 )
         self._engine, self._team = engine, engine.team
-        self._tables = Tables(program, engine.library, self._team.threads)
+        self._tables = Tables(program, engine)
         self._plan = _plan(program)
         self._regions = self._find_regions()
         self._devices = self._find_devices()
@@ -85,7 +87,7 @@ class Executor:
     def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
         """Run once and measure every step."""
         steps = len(self._program.steps)
-        times = Times(np.zeros(steps), np.zeros((self.threads, steps)))
+        times = Times(np.zeros(steps), np.zeros((self.threads, steps)), np.zeros(steps))
         self.run(inputs, outputs, times)
         return times
 
@@ -138,6 +140,7 @@ class Executor:
         self._team.run(records, stretch.count, address_of(stamps))
         begun, ended = stamps[:, 0::2], stamps[:, 1::2]
         steps = slice(stretch.step, stretch.step + stretch.count)
+        times.begins[steps] = begun[0, :-1] * 1e-9
         times.seconds[steps] = np.diff(begun[0]) * 1e-9
         times.busy[:, steps] = (ended - begun[:, :-1]) * 1e-9
 
@@ -155,6 +158,7 @@ class Executor:
             raise error.at(step.place) from None
         if times is not None:
             seconds = time.perf_counter() - before
+            times.begins[index] = before
             times.seconds[index] = times.busy[0, index] = seconds
             if spent is not None:
                 times.spent[index] = spent.with_launch(seconds)

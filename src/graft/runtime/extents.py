@@ -10,20 +10,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graft.base.dims import AnyDim, Dim, evaluate_dim, symbols_of
+from graft.base.dim_polynomials import Atom
+from graft.base.dims import AnyDim, Dim, Expr, evaluate_call, evaluate_dim, symbol, symbols_of
 from graft.base.errors import EvaluationError, Place
 
 
 class Extents(dict[AnyDim, int]):
-    """Numbers for dims, each worked out once."""
+    """Numbers for dims. What dims have in common is worked out once: long chains of sizes that
+    depend on each other are made of the same calls again and again."""
 
     def __init__(self, symbols: Mapping[str, int]) -> None:
         super().__init__()
         self.symbols = symbols
+        self._atoms: dict[str, int] = {}  # by text, which is quicker to compare
 
     def __missing__(self, dim: AnyDim) -> int:
-        value = dim if isinstance(dim, int) else evaluate_dim(dim, self.symbols)
-        self[dim] = value
+        value = self[dim] = dim if isinstance(dim, int) else self._number(dim)
+        return value
+
+    def _number(self, dim: AnyDim) -> int:
+        if not isinstance(dim, Expr):
+            return evaluate_dim(dim, self.symbols)
+        total = 0
+        for monomial, product in dim.terms:
+            for atom in monomial:
+                value = self._atoms.get(atom.text)
+                product *= self._atom(atom, dim) if value is None else value
+            total += product
+        return total
+
+    def _atom(self, atom: Atom, dim: Expr) -> int:
+        if atom.is_call:
+            arguments = [a if isinstance(a, int) else self[a] for a in atom.arguments]
+            value = evaluate_call(atom.name, arguments, dim)
+        else:
+            value = evaluate_dim(symbol(atom.name), self.symbols)
+        self._atoms[atom.text] = value
         return value
 
 

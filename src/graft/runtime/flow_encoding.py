@@ -38,6 +38,7 @@ from graft.runtime.flow import (
     Sweep,
     Trimming,
 )
+from graft.runtime.flow_program import FlowProgram
 from graft.runtime.memory import aligned_copy
 from graft.runtime.program import Program, ProgramError, Target
 from graft.runtime.shaped import ShapedProgram
@@ -107,6 +108,14 @@ def _storable(array: Array) -> Array:
     return array if array.flags.c_contiguous else aligned_copy(np.asarray(array))
 
 
+def encode_flow_program(program: FlowProgram, pool: Pool) -> dict[str, Any]:
+    """The flow and what its outputs are called."""
+    return {
+        "output_names": list(program.output_names),
+        "flow": encode_flow(program.flow, pool),
+    }
+
+
 def encode_flow(flow: Flow, pool: Pool) -> dict[str, Any]:
     return {
         "name": flow.name,
@@ -165,6 +174,11 @@ def decode_programs(
         else:
             found.append(decode_program(item, target, own, code))
     return found
+
+
+def decode_flow_program(data: Mapping[str, Any], target: Target, shared: Shared) -> FlowProgram:
+    names = tuple(decode_text(name) for name in data["output_names"])
+    return FlowProgram(target, decode_flow(data["flow"], shared), names)
 
 
 def decode_flow(data: Mapping[str, Any], shared: Shared) -> Flow:

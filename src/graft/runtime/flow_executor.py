@@ -223,8 +223,7 @@ class _Bound:
         if run.recorder is None:
             executor.run(ready, outputs)
         else:
-            begin = time.perf_counter()
-            run.recorder.add(run.path, program, executor.profile(ready, outputs), begin)
+            run.recorder.add(run.path, program, executor.profile(ready, outputs))
         return outputs
 
     def _executor(self, symbols: Symbols) -> tuple[Program, Executor]:

@@ -62,13 +62,12 @@ class Recorder:
         self._inside[-1] += seconds
         self.moments.append(Moment(path, step, begin - self._start, seconds, seconds - within))
 
-    def add(self, path: Path, program: Program, times: Times, begin: float) -> None:
+    def add(self, path: Path, program: Program, times: Times) -> None:
         """The steps of a native program that ran within the open step."""
-        at = begin - self._start
         for number, step in enumerate(program.steps):
+            at = float(times.begins[number]) - self._start
             seconds = float(times.seconds[number])
             busy = tuple(map(float, times.busy[:, number]))
             spent = times.spent.get(number)
             self.moments.append(Moment((*path, number), step, at, seconds, seconds, busy, spent))
-            at += seconds
             self._inside[-1] += seconds

@@ -14,7 +14,6 @@ import numpy as np
 from graft.base.dims import Dim
 from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import UserError
-from graft.runtime.artifact import Artifact
 from graft.runtime.engine import Engine
 from graft.runtime.flow import Kind
 from graft.runtime.flow_executor import Data, FlowExecutor, Supplied
@@ -22,7 +21,6 @@ from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.session import (
     Argument,
-    Session,
     argument,
     as_array,
     check_homes,
@@ -30,22 +28,27 @@ from graft.runtime.session import (
     count_threads,
     refuse_names,
 )
-from graft.runtime.spaces import Runner
 
 
 class FlowSession:
     """A compiled flow, ready to run; safe to call from several threads.
 
-    `threads` is as for `Session`; `supplied` are the Python functions that the flow names."""
+    `threads` and `engine` are as for `Session`; `supplied` are the Python functions that the flow
+    names."""
 
     def __init__(
-        self, program: FlowProgram, threads: int | None = None, supplied: Supplied | None = None
+        self,
+        program: FlowProgram,
+        threads: int | None = None,
+        supplied: Supplied | None = None,
+        engine: Engine | None = None,
     ) -> None:
         program.validate()
-        self.threads = count_threads(program.threads, threads)
+        self.threads = engine.team.threads if engine else count_threads(program.threads, threads)
         self.program = program
         programs = program.programs
-        engine = Engine(programs, self.threads) if programs else None
+        if engine is None and programs:
+            engine = Engine(programs, self.threads)
         self.executor = FlowExecutor(program.flow, engine, supplied or Supplied({}))
 
     def get_inputs(self) -> list[Argument]:
@@ -148,13 +151,3 @@ def _argument(name: str, kind: Kind) -> Argument:
         None if kind.shape is None else [d if isinstance(d, int) else str(d) for d in kind.shape]
     )
     return argument(name, kind.dtype, shape)
-
-
-def session_of(
-    artifact: Artifact, threads: int | None = None, functions: Mapping[str, Runner] | None = None
-) -> Session | FlowSession:
-    """What runs an artifact's program; `functions` are those that it names."""
-    program = artifact.program
-    if isinstance(program, FlowProgram):
-        return FlowSession(program, threads, Supplied(functions or {}))
-    return Session(program, threads, functions)

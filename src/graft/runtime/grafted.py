@@ -19,10 +19,9 @@ from pathlib import Path
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.runtime.artifact import load as load_artifact
-from graft.runtime.flow_session import FlowSession, session_of
 from graft.runtime.regions import Policy, Region, RegionWarning
-from graft.runtime.session import Session
 from graft.runtime.spaces import Runner
+from graft.runtime.specialized_session import AnySession, session_of
 
 GROUP = "graft.runtimes"
 _INDEX = "regions"
@@ -42,20 +41,38 @@ class StoredRegion:
 
 
 def region_blobs(
-    regions: Sequence[StoredRegion], codes: Mapping[str, bytes], policy: Policy
+    regions: Mapping[str, Sequence[StoredRegion]], codes: Mapping[str, bytes], policy: Policy
 ) -> dict[str, bytes]:
-    """What a file has to hold besides its program."""
-    index = {"policy": asdict(policy), "regions": [asdict(region) for region in regions]}
-    return {_INDEX: json.dumps(index).encode(), **codes}
+    """What a file has to hold besides its program; `regions` are by variant."""
+    found = dict(codes)
+    for variant, own in regions.items():
+        index = {"policy": asdict(policy), "regions": [asdict(region) for region in own]}
+        found[f"{_INDEX} {variant}".strip()] = json.dumps(index).encode()
+    return found
 
 
-def load_regions(blobs: Mapping[str, memoryview], threads: int | None) -> dict[str, Region]:
-    """The regions of a file by label, ready to run; none for a file without any."""
-    if _INDEX not in blobs:
-        return {}
-    index = json.loads(bytes(blobs[_INDEX]))
-    policy = Policy(**index["policy"])
+def load_regions(
+    blobs: Mapping[str, memoryview], threads: int | None
+) -> dict[str, dict[str, Region]]:
+    """The regions of a file by variant and label, ready to run; none for a file without any."""
     runners: dict[str, Runner] = {}
+    found: dict[str, dict[str, Region]] = {}
+    for name in blobs:
+        kind, _, variant = name.partition(" ")
+        if kind == _INDEX:
+            found[variant] = _indexed(blobs[name], blobs, threads, runners)
+    return found
+
+
+def _indexed(
+    described: memoryview,
+    blobs: Mapping[str, memoryview],
+    threads: int | None,
+    runners: dict[str, Runner],
+) -> dict[str, Region]:
+    """The regions of one program; `runners` are those that have been loaded by now."""
+    index = json.loads(bytes(described))
+    policy = Policy(**index["policy"])
     found: dict[str, Region] = {}
     for item in index["regions"]:
         stored = StoredRegion(**item)
@@ -80,7 +97,7 @@ def _accelerated(stored: StoredRegion, blobs: Mapping[str, memoryview], policy: 
                 f"the region '{stored.label}' needs {reason}",
                 hint=f"install the backend '{stored.backend}', or compile with fallback='host'",
             ) from error
-        warnings.warn(f"{reason}; the host stands in for it", RegionWarning, stacklevel=4)
+        warnings.warn(f"{reason}; the host stands in for it", RegionWarning, stacklevel=5)
         failure = reason
 
     def refuse(_inputs: Sequence[Array], _outputs: Sequence[Array]) -> None:
@@ -104,7 +121,7 @@ def artifact_runner(blob: bytes | memoryview, threads: int | None = None) -> Run
         return session_runner(session_of(load_artifact(path), threads))
 
 
-def session_runner(session: Session | FlowSession) -> Runner:
+def session_runner(session: AnySession) -> Runner:
     """A session as a runner: arrays in order instead of by name."""
     names = [one.name for one in session.get_inputs()]
     homes = [one.name for one in session.get_outputs()]

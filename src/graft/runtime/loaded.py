@@ -6,13 +6,12 @@ import importlib
 import os
 
 from graft.runtime.artifact import load as load_artifact
-from graft.runtime.flow_session import FlowSession, session_of
-from graft.runtime.session import Session
+from graft.runtime.specialized_session import AnySession, session_of
 
 
 def load(
     path: str | os.PathLike[str], threads: int | None = None, verify: bool | None = None
-) -> Session | FlowSession:
+) -> AnySession:
     """Load a compiled model from a `.graft` file.
 
     `threads` is how many threads run it, by default as many as it was compiled for, at most one per

@@ -52,7 +52,8 @@ class Session:
 
     `threads` is how many threads share the work, by default as many as the program was compiled
     for, and at most one per physical core that the process may use. `functions` are the Python
-    functions that the program's Python steps name.
+    functions that the program's Python steps name. An `engine` is given where several sessions
+    share one, with its threads.
     """
 
     def __init__(
@@ -60,11 +61,12 @@ class Session:
         program: Program,
         threads: int | None = None,
         functions: Mapping[str, Runner] | None = None,
+        engine: Engine | None = None,
     ) -> None:
         program.validate()
-        count = count_threads(program.threads, threads)
+        engine = engine or Engine([program], count_threads(program.threads, threads))
         self.program = program
-        self._executor = Executor(program, Engine([program], count), functions or {})
+        self._executor = Executor(program, engine, functions or {})
         self._input_names = {spec.name for spec in program.inputs}
         self._output_names = [spec.name for spec in program.outputs]
         self._inputs = [_Slot(spec) for spec in program.inputs]

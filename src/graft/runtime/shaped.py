@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from graft.base.dims import AnyDim, Dim, symbols_of
 from graft.base.dtypes import Array, DType
@@ -115,21 +116,26 @@ class ShapedProgram:
         """The program for these values of its symbols; refuses those that do not fit together."""
         known = Extents({name: sizes[name] for name in self.symbols})
         check_sizes(self.checks, known)
+        numbered = self._numbered
+        numbers = [known[dim] for dim in numbered.dims]
         starts, end = [], 0
-        for shelf in self.shelves:
+        for shelf in numbered.shelves:
             starts.append(end)
-            end += max((aligned_size(known[size]) for size in shelf), default=0)
-        binder = _Binder(known, starts)
+            end += max((aligned_size(numbers[size]) for size in shelf), default=0)
         return Program(
             self.target,
-            tuple(map(binder.spec, self.inputs)),
-            tuple(map(binder.spec, self.outputs)),
-            tuple(map(binder.call, self.steps)),
+            tuple([_spec(spec, known) for spec in self.inputs]),
+            tuple([_spec(spec, known) for spec in self.outputs]),
+            tuple([call.bound(numbers, starts) for call in numbered.calls]),
             self.constants,
             self.objects,
             end,
             max((known[size] for size in self.scratch), default=0),
         )
+
+    @cached_property
+    def _numbered(self) -> _Numbered:
+        return _Numbered(self)
 
 
 def _check_call(program: ShapedProgram, step: ShapedCall) -> None:
@@ -152,31 +158,64 @@ def _check_call(program: ShapedProgram, step: ShapedCall) -> None:
             raise ProgramError(f"{step.symbol}: there is no {reference}", step.place)
 
 
-class _Binder:
-    """Makes plain things of shaped ones."""
+def _spec(spec: ShapedSpec, known: Extents) -> TensorSpec:
+    shape = tuple([known[dim] for dim in spec.shape])
+    return TensorSpec(spec.name, spec.dtype, shape, spec.alignment)
 
-    def __init__(self, extents: Extents, starts: list[int]) -> None:
-        self._extents, self._starts = extents, starts
 
-    def spec(self, spec: ShapedSpec) -> TensorSpec:
-        shape = tuple([self._extents[dim] for dim in spec.shape])
-        return TensorSpec(spec.name, spec.dtype, shape, spec.alignment)
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A kernel call with numbers of dims in the place of dims."""
 
-    def call(self, step: ShapedCall) -> KernelCall:
-        extents = self._extents
+    step: ShapedCall
+    buffers: tuple[BufferRef | tuple[int, int, int], ...]
+    scalars: tuple[int, ...]
+    work: tuple[int, int]
+
+    def bound(self, numbers: Sequence[int], starts: Sequence[int]) -> KernelCall:
+        """The call at some sizes: the dims' numbers, and where shelves begin."""
+        step, (flops, moved) = self.step, self.work
         return KernelCall(
             step.symbol,
-            tuple([self._reference(reference) for reference in step.buffers]),
-            tuple([extents[dim] for dim in step.scalars]),
+            tuple(
+                [
+                    Arena(starts[one[0]] + numbers[one[1]], numbers[one[2]])
+                    if isinstance(one, tuple)
+                    else one
+                    for one in self.buffers
+                ]
+            ),
+            tuple([numbers[dim] for dim in self.scalars]),
             step.label,
-            extents[step.flops],
-            extents[step.bytes],
+            numbers[flops],
+            numbers[moved],
             step.place,
             step.serial,
         )
 
-    def _reference(self, reference: ShapedRef) -> BufferRef:
+
+class _Numbered:
+    """A program whose dims are numbered, each once, so that a new size need not look them up."""
+
+    def __init__(self, program: ShapedProgram) -> None:
+        self._numbers: dict[AnyDim, int] = {}
+        self.shelves = [tuple(map(self._number, shelf)) for shelf in program.shelves]
+        self.calls = [self._call(step) for step in program.steps]
+        self.dims = list(self._numbers)
+
+    def _number(self, dim: AnyDim) -> int:
+        return self._numbers.setdefault(dim, len(self._numbers))
+
+    def _call(self, step: ShapedCall) -> _Call:
+        return _Call(
+            step,
+            tuple(map(self._buffer, step.buffers)),
+            tuple(map(self._number, step.scalars)),
+            (self._number(step.flops), self._number(step.bytes)),
+        )
+
+    def _buffer(self, reference: ShapedRef) -> BufferRef | tuple[int, int, int]:
         if isinstance(reference, Shelf):
-            start = self._starts[reference.number] + self._extents[reference.offset]
-            return Arena(start, self._extents[reference.nbytes])
+            extents = self._number(reference.offset), self._number(reference.nbytes)
+            return (reference.number, *extents)
         return reference

@@ -24,9 +24,11 @@ from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.llvm.target import HOST, named_target
 from graft.runtime.cores import available_processors
+from graft.runtime.flow_executor import Supplied
 from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.memory import give_back
 from graft.runtime.native import why_not_here
+from graft.runtime.program import Program
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
 from graft.runtime.spaces import from_home
@@ -49,6 +51,11 @@ class HostBackend(Backend):
     @property
     def options(self) -> Mapping[str, str]:
         return {"accuracy": self._options.accuracy.value, "machine": self._options.machine}
+
+    @property
+    def threads(self) -> int | None:
+        """How many threads run what it builds; None: one per core."""
+        return self._options.threads
 
     @property
     def machine_key(self) -> str:
@@ -130,6 +137,16 @@ class HostExecutable:
             )
         give_back()  # what the compiler worked on
         return Session(self.built.program, self._options.threads, self.built.functions)
+
+    @property
+    def program(self) -> Program:
+        """What native code does."""
+        return self.built.program
+
+    @property
+    def supplied(self) -> Supplied:
+        """The Python functions that the program names."""
+        return Supplied(self.built.functions)
 
     def time_steps(self, inputs: Sequence[Array]) -> dict[str, Cost]:
         """The median time of each step over several runs, by the value that it makes.

@@ -47,8 +47,12 @@ class FlowExecutable:
     def session(self) -> FlowSession:
         """The flow, linked into this process."""
         give_back()  # what the compiler worked on
-        supplied = Supplied(self._made.functions, self._made.evaluators)
-        return FlowSession(self.program, self._options.threads, supplied)
+        return FlowSession(self.program, self._options.threads, self.supplied)
+
+    @property
+    def supplied(self) -> Supplied:
+        """The Python functions that the flow names."""
+        return Supplied(self._made.functions, self._made.evaluators)
 
     @property
     def reference_nodes(self) -> dict[str, str]:

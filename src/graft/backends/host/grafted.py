@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from graft.backends.host.backend import HostBackend, HostExecutable
 from graft.backends.host.flow_program import FlowExecutable
@@ -38,26 +38,38 @@ class GraftedProgram:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program, the regions' code, and the host's code for each to fall back on."""
-        codes: dict[str, bytes] = {}
-        stored = []
-        names: dict[str, int] = {}
-        for region in self._regions:
-            number = names.setdefault(region.key, len(names))
-            code, host = f"region {number}", f"region {number} on the host"
-            codes.setdefault(code, region.blob)
-            if self._policy.fallback == "host" and host not in codes:
-                codes[host] = self._host.compile(region.body)
-            backend = region.backend
-            stored.append(
-                StoredRegion(
-                    region.label,
-                    backend.name,
-                    backend.version,
-                    backend.device,
-                    dict(backend.options),
-                    code,
-                    host if host in codes else "",
-                )
-            )
-        versions = {region.backend.name: region.backend.version for region in self._regions}
-        self.built.save(path, versions, region_blobs(stored, codes, self._policy))
+        blobs = stored_regions({"": self._regions}, self._host, self._policy)
+        self.built.save(path, versions_of(self._regions), blobs)
+
+
+def versions_of(regions: Iterable[CompiledRegion]) -> dict[str, str]:
+    """The versions of the backends whose regions these are."""
+    return {region.backend.name: region.backend.version for region in regions}
+
+
+def stored_regions(
+    regions: Mapping[str, Sequence[CompiledRegion]], host: HostBackend, policy: Policy
+) -> dict[str, bytes]:
+    """What a file has to hold of regions, which are given by variant; equal ones share code."""
+    codes: dict[str, bytes] = {}
+    numbers: dict[str, int] = {}
+
+    def stored(region: CompiledRegion) -> StoredRegion:
+        number = numbers.setdefault(region.key, len(numbers))
+        code, fallback = f"region {number}", f"region {number} on the host"
+        codes.setdefault(code, region.blob)
+        if policy.fallback == "host" and fallback not in codes:
+            codes[fallback] = host.compile(region.body)
+        backend = region.backend
+        return StoredRegion(
+            region.label,
+            backend.name,
+            backend.version,
+            backend.device,
+            dict(backend.options),
+            code,
+            fallback if fallback in codes else "",
+        )
+
+    found = {name: [stored(region) for region in own] for name, own in regions.items()}
+    return region_blobs(found, codes, policy)

@@ -9,14 +9,13 @@ from importlib.metadata import version
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import HOME
 from graft.runtime.artifact import Origin, save
-from graft.runtime.flow_program import FlowProgram
-from graft.runtime.program import Program
+from graft.runtime.specialized import AnyProgram, SpecializedProgram
 
 HOST_VERSION = "1"
 
 
 def save_as(
-    program: Program | FlowProgram,
+    program: AnyProgram | SpecializedProgram,
     path: str | os.PathLike[str],
     backends: Mapping[str, str] | None = None,
     blobs: Mapping[str, bytes] | None = None,

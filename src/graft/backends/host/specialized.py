@@ -1,0 +1,136 @@
+"""A model with variants for some sizes: programs of the host's in, one that runs them all out.
+
+It goes into a file as a whole. Constants that are equal are one array: most weights are the same at
+every size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from graft.backends.host.backend import HostBackend, HostExecutable
+from graft.backends.host.flow_program import FlowExecutable
+from graft.backends.host.grafted import stored_regions, versions_of
+from graft.backends.host.saving import refuse_reference_nodes, save_as
+from graft.base.dtypes import Array
+from graft.byoc.trust import CompiledRegion
+from graft.ir.evaluate import Data
+from graft.runtime.flow import Choice, Flow, FlowStep, Repetition, Stretch, Sweep
+from graft.runtime.flow_program import FlowProgram
+from graft.runtime.flow_session import FlowSession
+from graft.runtime.memory import give_back
+from graft.runtime.regions import Policy
+from graft.runtime.specialized import AnyProgram, Key, SpecializedProgram
+from graft.runtime.specialized_session import SpecializedSession
+
+# Smaller constants are not worth comparing.
+_SHARED_BYTES = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One of the programs, and the regions of other backends that it calls."""
+
+    built: HostExecutable | FlowExecutable
+    regions: Sequence[CompiledRegion] = ()
+
+
+class SpecializedExecutable:
+    """A compiled model with variants."""
+
+    def __init__(
+        self,
+        general: Part,
+        symbols: tuple[str, ...],
+        variants: Mapping[Key, Part],
+        host: HostBackend,
+        policy: Policy,
+    ) -> None:
+        assert isinstance(general.built, FlowExecutable), "its inputs have symbolic dims"
+        share = _Shared()
+        own = {key: share.program(part.built.program) for key, part in variants.items()}
+        flow = share.flow_program(general.built.program)
+        flow = replace(flow, threads=host.threads)
+        self.program = SpecializedProgram(flow, symbols, own)
+        self._parts = {"": general, **{self.program.name(key): variants[key] for key in own}}
+        self._host, self._policy = host, policy
+
+    @cached_property
+    def session(self) -> SpecializedSession:
+        """All of it, linked into this process."""
+        give_back()  # what the compiler worked on
+        supplied = {name: part.built.supplied for name, part in self._parts.items()}
+        return SpecializedSession(self.program, self._host.threads, supplied)
+
+    @property
+    def reference_nodes(self) -> dict[str, str]:
+        """Values that the reference evaluator computes in any of the programs, with the reason."""
+        found: dict[str, str] = {}
+        for part in self._parts.values():
+            found = {**part.built.reference_nodes, **found}
+        return found
+
+    def variant(self, inputs: Sequence[Data]) -> str:
+        """The variant that runs these inputs; empty for the general program."""
+        return self.program.name(self.program.key(inputs))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all programs to one file, with what the regions of other backends need."""
+        refuse_reference_nodes(self.reference_nodes)
+        regions = {name: part.regions for name, part in self._parts.items() if part.regions}
+        blobs = stored_regions(regions, self._host, self._policy)
+        versions = versions_of(region for own in regions.values() for region in own)
+        save_as(self.program, path, versions, blobs)
+
+    def __call__(
+        self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
+    ) -> list[Data]:
+        chosen = self.session.chosen(inputs)
+        if isinstance(chosen, FlowSession):
+            return chosen.executor(inputs)
+        names = (spec.name for spec in chosen.program.inputs)
+        return list(chosen.run(None, dict(zip(names, inputs, strict=True)), homes))
+
+
+class _Shared:
+    """Programs with one array for constants that are equal."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Array] = {}
+
+    def program(self, program: AnyProgram) -> AnyProgram:
+        if isinstance(program, FlowProgram):
+            return self.flow_program(program)
+        return replace(program, constants=self._constants(program.constants))
+
+    def flow_program(self, program: FlowProgram) -> FlowProgram:
+        return replace(program, flow=self._flow(program.flow))
+
+    def _flow(self, flow: Flow) -> Flow:
+        return replace(flow, steps=tuple(self._step(step) for step in flow.steps))
+
+    def _step(self, step: FlowStep) -> FlowStep:
+        match step:
+            case Stretch(program):
+                constants = self._constants(program.constants)
+                return replace(step, program=replace(program, constants=constants))
+            case Choice(branches=(one, other)):
+                return replace(step, branches=(self._flow(one), self._flow(other)))
+            case Repetition() | Sweep():
+                return replace(step, body=self._flow(step.body))
+        return step
+
+    def _constants(self, constants: Iterable[Array]) -> tuple[Array, ...]:
+        return tuple(self._constant(array) for array in constants)
+
+    def _constant(self, array: Array) -> Array:
+        if array.nbytes < _SHARED_BYTES or not array.flags.c_contiguous:
+            return array
+        digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest()
+        return self._known.setdefault((array.dtype, array.shape, digest), array)

@@ -1,0 +1,88 @@
+"""For which sizes a model gets variants: what a user asks in, sizes by symbol out.
+
+Sizes are asked for by the names that symbolic dims have in the model's inputs. Of several names all
+combinations count, up to a limit, since each is compiled on its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graft.base.dims import bare_symbol
+from graft.base.errors import UserError
+from graft.ir.graph import Graph
+from graft.ir.types import dims_of
+
+# Each takes as long to compile as the model does.
+MOST_VARIANTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSizes:
+    """The symbols that variants have numbers for, and per variant these numbers."""
+
+    symbols: tuple[str, ...]
+    sizes: tuple[tuple[int, ...], ...]
+
+
+def variant_sizes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> VariantSizes:
+    """All combinations of the sizes that are asked for; refuses what the graph knows nothing of."""
+    known = _symbols(graph)
+    for name in shapes:
+        if name not in known:
+            raise _unknown(name, known)
+    each = [_sizes(name, shapes[name]) for name in shapes]
+    count = 1
+    for sizes in each:
+        count *= len(sizes)
+    if count > MOST_VARIANTS:
+        factors = " x ".join(str(len(sizes)) for sizes in each)
+        raise UserError(
+            f"shapes= asks for {factors} = {count} variants, and there may be {MOST_VARIANTS}",
+            hint="name the sizes that matter most: all others are run, too",
+        )
+    return VariantSizes(tuple(shapes), tuple(itertools.product(*each)))
+
+
+def _symbols(graph: Graph) -> list[str]:
+    """The symbols that inputs give their numbers, in the order in which they occur."""
+    dims = (dim for value in graph.inputs for dim in dims_of(value.type))
+    names = dict.fromkeys(bare_symbol(dim) for dim in dims)
+    return [name for name in names if name is not None and name in graph.input_symbols]
+
+
+def _unknown(name: str, known: Sequence[str]) -> UserError:
+    if not known:
+        return UserError(
+            f"shapes= names '{name}', and no input of the model has a symbolic dim",
+            hint="leave it out: a model with static shapes is compiled for its sizes anyway",
+        )
+    listed = ", ".join(f"'{one}'" for one in known)
+    return UserError(
+        f"shapes= names '{name}', which is no symbolic dim of the model's inputs",
+        hint=f"there are {listed}" if len(known) > 1 else f"there is {listed}",
+    )
+
+
+def _sizes(name: str, given: Any) -> list[int]:
+    """The sizes of one symbol, each once."""
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise UserError(
+            f"shapes= wants a list of sizes for '{name}', not {given!r}",
+            hint=f'shapes={{"{name}": [1, 8]}}',
+        )
+    return list(dict.fromkeys(_size(name, one) for one in given))
+
+
+def _size(name: str, given: Any) -> int:
+    try:
+        size = operator.index(given)
+    except TypeError:
+        size = 0
+    if size < 1 or isinstance(given, bool):
+        raise UserError(f"shapes= wants positive whole numbers for '{name}', not {given!r}")
+    return size

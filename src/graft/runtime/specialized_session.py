@@ -1,0 +1,122 @@
+"""What users hold of a model with variants: named arrays in, arrays out, by the program whose sizes
+they have. Also what makes a session of any artifact.
+
+All programs share one engine: their kernels are linked once, and one team of threads runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graft.base.dtypes import Array
+from graft.runtime.artifact import Artifact
+from graft.runtime.engine import Engine
+from graft.runtime.flow_executor import Data, Supplied
+from graft.runtime.flow_profile import FlowProfile
+from graft.runtime.flow_program import FlowProgram
+from graft.runtime.flow_session import FlowSession
+from graft.runtime.session import (
+    Argument,
+    Profile,
+    Session,
+    as_array,
+    count_threads,
+    refuse_names,
+)
+from graft.runtime.spaces import Runner
+from graft.runtime.specialized import AnyProgram, SpecializedProgram
+
+PlainSession = Session | FlowSession
+
+
+class SpecializedSession:
+    """A model with variants, ready to run; safe to call from several threads.
+
+    `threads` is as for `Session`; `supplied` are the Python functions of each program, by the name
+    of the variant; that of the general one is empty."""
+
+    def __init__(
+        self,
+        program: SpecializedProgram,
+        threads: int | None = None,
+        supplied: Mapping[str, Supplied] | None = None,
+    ) -> None:
+        program.validate()
+        self.program = program
+        self.threads = count_threads(program.threads, threads)
+        native = list(program.programs)
+        engine = Engine(native, self.threads) if native else None
+        nothing = Supplied({})
+
+        def session(one: AnyProgram, name: str) -> PlainSession:
+            return _session(one, self.threads, (supplied or {}).get(name, nothing), engine)
+
+        self.general = session(program.general, "")
+        self._variants = {
+            key: session(one, program.name(key)) for key, one in program.variants.items()
+        }
+
+    def get_inputs(self) -> list[Argument]:
+        """The inputs in order."""
+        return self.general.get_inputs()
+
+    def get_outputs(self) -> list[Argument]:
+        """The outputs in order."""
+        return self.general.get_outputs()
+
+    def variant(self, feeds: Mapping[str, Any]) -> str:
+        """The variant that runs these feeds, as "batch=8"; empty for the general program."""
+        return self.program.name(self.program.key(list(self._fed(feeds).values())))
+
+    def run(
+        self,
+        names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        outputs: Mapping[str, Array] | None = None,
+    ) -> Sequence[Data]:
+        """Run on named inputs, as any session does."""
+        fed = self._fed(feeds)
+        return self.chosen(list(fed.values())).run(names, fed, outputs)
+
+    def profile(self, feeds: Mapping[str, Any]) -> Profile | FlowProfile:
+        """Run once and measure every step."""
+        fed = self._fed(feeds)
+        return self.chosen(list(fed.values())).profile(fed)
+
+    def chosen(self, inputs: Sequence[Any]) -> PlainSession:
+        """The session that runs these inputs, given in order."""
+        return self._variants.get(self.program.key(inputs), self.general)
+
+    def _fed(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The feeds in the order of the inputs, with shapes to look at."""
+        kinds = self.program.general.inputs
+        refuse_names(feeds, [kind.name for kind in kinds])
+        return {
+            name: feeds[name] if kind.dtype is None else as_array(name, feeds[name])
+            for name, kind in ((kind.name, kind) for kind in kinds)
+        }
+
+
+AnySession = PlainSession | SpecializedSession
+
+
+def _session(
+    program: AnyProgram, threads: int | None, supplied: Supplied, engine: Engine | None
+) -> PlainSession:
+    if isinstance(program, FlowProgram):
+        return FlowSession(program, threads, supplied, engine)
+    return Session(program, threads, supplied.functions, engine)
+
+
+def session_of(
+    artifact: Artifact,
+    threads: int | None = None,
+    functions: Mapping[str, Mapping[str, Runner]] | None = None,
+) -> AnySession:
+    """What runs an artifact's program; `functions` are those that it names, by variant."""
+    program = artifact.program
+    supplied = {name: Supplied(own) for name, own in (functions or {}).items()}
+    if isinstance(program, SpecializedProgram):
+        return SpecializedSession(program, threads, supplied)
+    return _session(program, threads, supplied.get("", Supplied({})), None)

@@ -1,0 +1,40 @@
+"""What `tools/new_size.py` prints of costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+
+import graft
+from bench_pages import ROOT, table
+from graft.backends.host.flow_program import FlowExecutable
+from new_size import HEADER, Cost, any_batch, costs, rows
+
+
+def test_rows_are_medians_and_the_most() -> None:
+    new = [Cost(0.001, 0.002), Cost(0.003, 0.009), Cost(0.002, 0.004)]
+    again = [Cost(0.0001, 0.0002)] * 3
+    lines = table(HEADER, rows({"net": (new, again)}))
+    assert lines[2] == "| net | 2.00 ms | 4.00 ms (9.00 ms) | 0.10 ms | 0.20 ms (0.20 ms) |"
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_a_network_with_any_batch() -> None:
+    graph = any_batch(ROOT / "models" / "resnet18.onnx")
+    assert graph.input_symbols == {"batch"}
+    assert [str(dim) for dim in graph.inputs[0].shape or ()] == ["batch", "3", "224", "224"]
+
+
+def test_costs_of_sizes_that_come_twice() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["": 21]>
+        net (float[n, 64] x) => (float[n, 64] y) { a = Softmax (x) y = Exp (a) }
+    """
+    program = graft.compile(onnx.parser.parse_model(text)).program
+    assert isinstance(program, FlowExecutable)
+    new, again = costs(program.session, symbolic=True)
+    assert len(new) == len(again) == 7
+    for one in (*new, *again):
+        assert 0 < one.first < 10
+        assert 0 < one.around < 10
+    assert np.median([one.first for one in again]) < np.median([one.first for one in new])
