@@ -22,11 +22,11 @@ from graft.ir.types import TensorType, Type
 from graft.ops.resize import to_dtype, working_dtype
 from graft.ops.rules import require, require_same_dim, unknown_shape
 
-_CUBIC_ALPHA = -0.75
+CUBIC_ALPHA = -0.75
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 _PADDINGS = ("zeros", "border", "reflection")
 # Farther out than this a position is only outside; an integer can still hold it.
-_FAR = float(1 << 30)
+FAR = float(1 << 30)
 
 # Along one axis, per neighbour of each position: the element, whether it exists, its weight.
 _Taps = list[tuple[Array, ...]]
@@ -78,7 +78,7 @@ class _Axis:
             at = (normalized + 1) / 2 * (self.extent - 1)
         else:
             at = ((normalized + 1) * self.extent - 1) / 2
-        return np.clip(np.nan_to_num(at, nan=-_FAR), -_FAR, _FAR)
+        return np.clip(np.nan_to_num(at, nan=-FAR), -FAR, FAR)
 
     def reflected(self, at: Array) -> Array:
         """The position mirrored at the edges until it lies between them."""
@@ -112,7 +112,7 @@ class _Axis:
 
 
 def _cubic_weights(fraction: Array) -> list[Array]:
-    a = _CUBIC_ALPHA
+    a = CUBIC_ALPHA
     near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (fraction, 1 - fraction)]
     far = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (fraction + 1, 2 - fraction)]
     return [far[0], *near, far[1]]

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from graft.backends.host.cut import Piece, cut
-from graft.backends.host.measure import measured
+from graft.backends.host.measure import SIZES, measured
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.base.errors import EvaluationError, GraftError, Place
@@ -41,6 +41,16 @@ from graft.runtime.program import Program
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
 
+# What hands tensors on in lists, or says whether there is one: nothing is computed, so the flow
+# does it itself. Parts of a tensor are views of it; joining them is a copy, as of what loops stack.
+HANDED_ON = frozenset(
+    {
+        *("optional.construct", "optional.get_element", "optional.has_element"),
+        *("sequence.at", "sequence.concatenate", "sequence.construct", "sequence.empty"),
+        *("sequence.erase", "sequence.insert", "sequence.length", "sequence.split"),
+    }
+)
+
 _FAILURES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError)
 
 
@@ -61,6 +71,7 @@ class Made:
     functions: dict[str, Runner] = field(default_factory=dict)
     evaluators: dict[str, Evaluator] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # value -> why the evaluator makes it
+    unsaved: dict[str, str] = field(default_factory=dict)  # value -> why no file holds what does
 
 
 class StretchCompiler(Protocol):
@@ -68,6 +79,10 @@ class StretchCompiler(Protocol):
 
     def why_not(self, node: Node) -> str:
         """Why a node has no native code even when its sizes are known; empty where it has."""
+        ...
+
+    def taken_apart(self, graph: Graph) -> Graph:
+        """The graph with nodes that only their parts have native code for in these."""
         ...
 
     def runner(self, node: Node) -> Runner | None:
@@ -93,7 +108,7 @@ class _Builder:
     def __init__(
         self, graph: Graph, compiler: StretchCompiler, made: Made, around: frozenset[str]
     ) -> None:
-        graph = measured(graph, compiler.why_not)
+        graph = measured(compiler.taken_apart(graph), compiler.why_not)
         self._graph, self._compiler, self._made = graph, compiler, made
         mentioned = frozenset().union(*(symbols_in(value.type) for value in graph.inputs))
         self._inherited = (mentioned - graph.input_symbols) & around
@@ -152,6 +167,8 @@ class _Builder:
             case "trimmed":
                 rows, counts = self._numbered(node.args)
                 return Trimming(rows, counts, self._numbered(node.outputs))
+            case name if name in HANDED_ON or name == SIZES:
+                return self._evaluation(node, "")
         runner = self._compiler.runner(node)
         if runner is not None:
             return self._offload(node, runner)
@@ -175,7 +192,8 @@ class _Builder:
     def _evaluation(self, node: Node, reason: str) -> Evaluation:
         name = f"{node.op.name} {len(self._made.evaluators)}"
         self._made.evaluators[name] = _evaluator(node)
-        self._made.reasons[node.output.name] = reason
+        kept = self._made.reasons if reason else self._made.unsaved
+        kept[node.output.name] = reason or f"a file cannot hold '{node.op.name}'"
         inputs = tuple(None if value is None else self._number(value) for value in node.inputs)
         outputs = self._numbered(node.outputs)
         return Evaluation(name, inputs, outputs, node.op.name, node.place or Place())

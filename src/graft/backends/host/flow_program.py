@@ -11,6 +11,7 @@ from graft.backends.host.flow import Made, StretchCompiler, build_flow
 from graft.backends.host.options import HostOptions
 from graft.backends.host.saving import refuse_reference_nodes, save_as
 from graft.base.dtypes import Array
+from graft.base.errors import UnsupportedError
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.llvm.target import Target
@@ -63,6 +64,9 @@ class FlowExecutable:
     ) -> None:
         """Write the flow to a file, with what the regions of other backends need."""
         refuse_reference_nodes(self._made.reasons)
+        if self._made.unsaved:
+            name, reason = next(iter(self._made.unsaved.items()))
+            raise UnsupportedError(f"{reason}, which makes %{name}")
         save_as(replace(self.program, threads=self._options.threads), path, backends, blobs)
 
     def __call__(
