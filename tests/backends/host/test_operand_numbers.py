@@ -48,7 +48,7 @@ def check(op: str, data: Array, *operands: Array | None, outputs: int = 1, **att
         assert mine.dtype == right.dtype
         assert mine.shape == right.shape
         np.testing.assert_allclose(
-            mine.astype(np.float64), right.astype(np.float64), 1e-6, 1e-6, equal_nan=True
+            mine.astype(np.float64), right.astype(np.float64), 1e-5, 1e-5, equal_nan=True
         )
 
 

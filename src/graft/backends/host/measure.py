@@ -16,6 +16,7 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN, bare_symbol, symbol
 from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import UserError
 from graft.ir.attrs import Attrs, coerce_field
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
@@ -128,8 +129,7 @@ def _told_by(op: Op) -> Callable[..., Any]:
         for position, name in op.alternatives:
             given = left[position] if position < len(left) else None
             if given is not None:
-                made = coerce_field(op.attrs, name, given if given.ndim else given[()])
-                attrs = replace(attrs, **{name: made})
+                attrs = replace(attrs, **{name: _attribute(op, name, given)})
                 left[position] = None
         types = (
             None if one is None else TensorType(dtype_of(one.dtype), one.shape) for one in left
@@ -139,6 +139,14 @@ def _told_by(op: Op) -> Callable[..., Any]:
         return tuple(np.broadcast_to(np.False_, cast("Any", shape)) for shape in told)
 
     return shapes
+
+
+def _attribute(op: Op, name: str, given: Array) -> Any:
+    """Numbers as the attribute that they stand for; a single one may be a list, too."""
+    try:
+        return coerce_field(op.attrs, name, given if given.ndim else given[()])
+    except UserError:
+        return coerce_field(op.attrs, name, given.reshape(-1))
 
 
 def _counted(attrs: ArangeAttrs, *operands: Array | None) -> Array:

@@ -40,8 +40,10 @@ def attention(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     raw = _raw(attrs, query, present(inputs[1]), f"{name}_raw", wide)
     bias = _bias(attrs, inputs, raw, f"{name}_bias")
 
+    limit = float(attrs.softcap)
+
     def cap(*at: Term) -> Term:
-        return call("tanh", read(raw, at) / attrs.softcap) * attrs.softcap
+        return call("tanh", read(raw, at) / limit) * limit
 
     capped = raw if attrs.softcap == 0 else by_index(f"{name}_capped", raw.shape, cap)
     biased = by_index(f"{name}_biased", raw.shape, lambda *at: read(capped, at) + read(bias, at))

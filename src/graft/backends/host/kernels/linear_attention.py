@@ -64,7 +64,8 @@ class _Columns:
         self._sum = Cell("sum", self._dtype)
 
     def kernel(self) -> Kernel:
-        batch, heads, _, columns = (self._writer.dim(dim) for dim in shape_of(self._inputs[2]))
+        value = self._writer.group.node.args[2]
+        batch, heads, _, columns = (self._writer.dim(dim) for dim in shape_of(value))
 
         def job(number: Term) -> Stmt:
             head, column = number // columns % heads, number % columns
@@ -111,7 +112,7 @@ class _Columns:
             value = cast(self._after.dtype, load(self._memory, row))
             return store(self._after, (first + row) * columns + column, value)
 
-        length = self._writer.dim(shape_of(self._inputs[0])[2])
+        length = self._writer.dim(shape_of(self._writer.group.node.args[0])[2])
         steps = loop("step", length, lambda step: self._step(batch, head, column, step))
         body = block(loop("begun", self._size, begun), steps, loop("ended", self._size, ended))
         return with_memory(body, self._memory, self._sum)

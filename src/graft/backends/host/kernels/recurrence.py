@@ -143,8 +143,9 @@ class _Steps:
 
     def _at(self, part: Term | int, way: Term, row: Term, unit: Term) -> Term:
         """An element of the memory to work in."""
-        place: Term = (way * self._batch + row) * self._padded + unit
-        return term(part) * self._state + place
+        place = (way * self._batch + row) * self._padded + unit
+        found: Term = term(part) * self._state + place
+        return found
 
     def _each_unit(self, name: str, body: Callable[[Term, Term, Term], Stmt]) -> Stmt:
         """Rows and units of a block, one by one, without those that are padding."""
@@ -187,16 +188,15 @@ class _Steps:
         """The last states; none of a sequence without steps."""
         last = self._length % 2
 
-        def copied(result: Buffer, part: Term | int, way: Term, row: Term, unit: Term) -> Stmt:
+        def copied(result: Buffer, part: Term, way: Term, row: Term, unit: Term) -> Stmt:
             value = load(self._room, self._at(part, way, row, unit))
             if self._lengths is not None:
                 value = select(cast(INDEX, load(self._lengths, row)) > 0, value, 0.0)
             return store(result, (way * self._batch + row) * self._hidden + unit, value)
 
-        lasts = zip(self._results[1:], (last, 3), strict=False)
-        return block(
-            *(self._each_unit(f"last{n}", partial(copied, *one)) for n, one in enumerate(lasts))
-        )
+        parts = (last, term(3))[: len(self._results) - 1]
+        copies = (partial(copied, *one) for one in zip(self._results[1:], parts, strict=True))
+        return block(*(self._each_unit(f"last{n}", copy) for n, copy in enumerate(copies)))
 
     def _step(self, turn: Term) -> list[Stmt]:
         """The phases of a step, with meetings behind them."""
