@@ -71,7 +71,7 @@ def _sharing(query: Tensor, key: Tensor) -> int:
 
 def _raw(attrs: Any, query: Tensor, key: Tensor, name: str, wide: DType) -> Tensor:
     """Products of queries and keys."""
-    (size,) = numbers(sizes(query)[3:], "the size of queries is")
+    (size,) = numbers(sizes(query)[3:], "sizes of queries")
     scale = (1 / math.sqrt(size) if size else 1.0) if attrs.scale is None else attrs.scale
     share = _sharing(query, key)
 

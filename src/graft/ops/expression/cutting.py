@@ -83,7 +83,7 @@ def _listed(attribute: Any, operand: Tensor | None) -> list[Term]:
     """Numbers that are an attribute or an operand; none where they are left out."""
     if operand is None:
         return [cast(INDEX, term(entry)) for entry in attribute or ()]
-    (count,) = numbers(sizes(operand), "how many bounds or axes there are")
+    (count,) = numbers(sizes(operand), "the numbers of bounds and axes")
     return [cast(INDEX, read(operand, [entry])) for entry in range(count)]
 
 

@@ -27,8 +27,8 @@ def deformable_conv2d(attrs: Any, inputs: Inputs, types: Types, name: str) -> Re
     data, offset, weight = map(present, inputs[:3])
     mask, wide = inputs[3], accumulated_in(types[0].dtype)
     batch, channels, height, width = sizes(data)
-    outputs, inside, *kernel = numbers(sizes(weight), "the extents of the weight are")
-    (count,) = numbers((channels,), "the number of channels is")
+    outputs, inside, *kernel = numbers(sizes(weight), "the extents of the weight")
+    (count,) = numbers((channels,), "the channels")
     if 0 in (height, width):
         return Unexpressed("there is nothing to sample in an empty image")
     places = extents_of(types[0])[2:]

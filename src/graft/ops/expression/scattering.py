@@ -32,7 +32,7 @@ def tensor_scatter(attrs: Any, inputs: Inputs, types: Types, name: str) -> Resul
     axis = normalize_axis(attrs.axis, len(data.shape))
     extent, count = sizes(data)[axis], sizes(update)[axis]
     if not at_least(extent, count):
-        return Unexpressed("there may be more to write than there is room for")
+        return Unexpressed("whether there is room for all is known only at run time")
     if count == 0:
         return (by_index(name, data.shape, lambda *at: read(data, at)),)
 

@@ -98,7 +98,7 @@ def _summed(
     """`how` tells how many samples there may be, the length of the transform, and, per element of
     the result and sample, where the sample is, the frequency, and how many samples there are."""
     count, length, place = how
-    (parts,) = numbers(sizes(data)[-1:], "whether samples are complex is")
+    (parts,) = numbers(sizes(data)[-1:], "the parts of a sample")
     halved = attrs.inverse and attrs.onesided
 
     def element(*indices: Term) -> Reduce:
@@ -125,8 +125,8 @@ def _summed(
 def _by_table(attrs: Any, data: Tensor, types: Types, name: str, where: tuple[int, int]) -> Results:
     (at, length), shape = where, extents_of(types[0])
     wide = dtype_of(working_dtype(types[0].dtype.numpy))
-    (have, parts) = numbers((sizes(data)[at], sizes(data)[-1]), "the extents are")
-    (frequencies,) = numbers(shape[at : at + 1], "the extents are")
+    (have, parts) = numbers((sizes(data)[at], sizes(data)[-1]), "extents")
+    (frequencies,) = numbers(shape[at : at + 1], "extents")
     count = min(have, length)
     values = _factors(count, frequencies, length, attrs.inverse)
     values = values / length if attrs.inverse else values
@@ -187,7 +187,7 @@ def stft(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     count = whole if frame_length is not None and window is None else length
     if samples == 0:
         return Unexpressed("there are no samples")
-    (parts,) = numbers(sizes(data)[-1:], "whether samples are complex is")
+    (parts,) = numbers(sizes(data)[-1:], "the parts of a sample")
     frame, apart = _given(frame_length, length), _given(step, attrs.frame_step or 0)
     factors = _frame_factors(length if frame_length is None else None, parts, types[0], name)
     wide = _WIDE if factors is None else factors.dtype
