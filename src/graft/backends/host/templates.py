@@ -11,6 +11,7 @@ from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
+from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.distinct import distinct
 from graft.backends.host.kernels.expression import expression, unexpressed
 from graft.backends.host.kernels.image_concat import image_concat
@@ -71,6 +72,7 @@ SYMBOLIC_TEMPLATES: Mapping[str, Template] = {
     "concatenate": joining,
     "cumprod": totals,
     "cumsum": totals,
+    "det": determinant,
     "nn.linear_attention": linear_attention,
     "nn.recurrence": recurrence,
     "nonzero": nonzero,
