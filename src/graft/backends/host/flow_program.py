@@ -16,9 +16,9 @@ from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.llvm.target import Target
 from graft.runtime import program as rt
-from graft.runtime.flow import Flow
+from graft.runtime.flow import Flow, Measuring
 from graft.runtime.flow_executor import Supplied
-from graft.runtime.flow_program import FlowProgram
+from graft.runtime.flow_program import FlowProgram, all_steps
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.memory import give_back
 
@@ -48,7 +48,7 @@ class FlowExecutable:
     def session(self) -> FlowSession:
         """The flow, linked into this process."""
         give_back()  # what the compiler worked on
-        supplied = Supplied(self._made.functions, self._made.evaluators)
+        supplied = Supplied(self._made.functions, self._made.evaluators, self._made.rules)
         return FlowSession(self.program, self._options.threads, supplied)
 
     @property
@@ -64,9 +64,7 @@ class FlowExecutable:
     ) -> None:
         """Write the flow to a file, with what the regions of other backends need."""
         refuse_reference_nodes(self._made.reasons)
-        if self._made.unsaved:
-            name, reason = next(iter(self._made.unsaved.items()))
-            raise UnsupportedError(f"{reason}, which makes %{name}")
+        _refuse_type_rules(self.flow)
         save_as(replace(self.program, threads=self._options.threads), path, backends, blobs)
 
     def __call__(
@@ -74,3 +72,15 @@ class FlowExecutable:
     ) -> list[Data]:
         """Run; the caller copies results to where they are wanted."""
         return self.session.executor(inputs)
+
+
+def _refuse_type_rules(flow: Flow) -> None:
+    """Refuse to save what asks the compiler's type rules for sizes."""
+    asked = [step for step in all_steps(flow) if isinstance(step, Measuring)]
+    if asked:
+        raise UnsupportedError(
+            f"{len(asked)} steps ask a type rule for sizes, which a file cannot hold:"
+            " axes, bounds or shapes are known only when the model runs",
+            asked[0].place,
+            hint="make them constants of the model",
+        )

@@ -21,7 +21,7 @@ from graft.ir.attrs import Attrs, coerce_field
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
 from graft.ir.op import Op, get_op
-from graft.ir.types import TensorType, Type, symbols_in
+from graft.ir.types import TensorType, Type, bound_symbols, symbols_in
 from graft.ops.cast import CastAttrs
 from graft.ops.creation import ArangeAttrs, arange_count
 from graft.ops.movement import ReshapeAttrs
@@ -31,17 +31,28 @@ from graft.ops.reduce import ReduceAttrs
 _Pieces = Callable[[Node, FreshNames], list[Node]]
 
 
-def measured(graph: Graph, why_not: Callable[[Node], str]) -> Graph:
-    """The graph with such nodes in pieces where `why_not` has nothing against native ones."""
+def measured(graph: Graph, why_not: Callable[[Node], str], inherited: frozenset[str]) -> Graph:
+    """The graph with such nodes in pieces where `why_not` has nothing against native ones.
+
+    Where the symbols of a node's results have numbers before it runs, its operands tell nothing
+    new; those of `inherited` symbols come from the graph around this one."""
     names = FreshNames(value.name for node in graph.nodes for value in node.outputs)
     names.reserve(*(value.name for value in graph.inputs))
     names.reserve(*(name for node in graph.nodes for v in node.outputs for name in _symbols(v)))
     nodes: list[Node] = []
+    known = {*graph.input_symbols, *inherited}
     for node in graph.nodes:
-        pieces = _TAKEN_APART.get(node.op.name, _sized_by_operands)(node, names)
+        told = known.issuperset(name for value in node.outputs for name in _symbols(value))
+        by_default = _left_whole if told else _sized_by_operands
+        pieces = _TAKEN_APART.get(node.op.name, by_default)(node, names)
         native = [piece for piece in pieces if piece.op.name not in BETWEEN]
         nodes += pieces if pieces and not any(map(why_not, native)) else [node]
+        known.update(name for value in node.outputs for name in bound_symbols(value.type))
     return replace(graph, nodes=tuple(nodes))
+
+
+def _left_whole(_node: Node, _names: FreshNames) -> list[Node]:
+    return []
 
 
 # What runs between native pieces.
@@ -105,9 +116,7 @@ def _numbered(node: Node) -> list[int]:
 def _sized_by_operands(node: Node, names: FreshNames) -> list[Node]:
     """The sizes, then the node itself."""
     ranked = all(isinstance(v.type, TensorType) and v.type.shape is not None for v in node.outputs)
-    new = {name for value in node.outputs for name in _symbols(value)}
-    new -= {name for value in node.args for name in _symbols(value)}
-    if not ranked or not new or not _numbered(node):
+    if not ranked or not _numbered(node):
         return []
     return [_sizes(node, names), node]
 
