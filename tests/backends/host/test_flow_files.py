@@ -401,9 +401,12 @@ def test_contradictions_are_refused(
 def test_contradictory_steps_on_lists_are_refused(
     change: dict[str, object], tmp_path: Path
 ) -> None:
-    text = (
-        "net (float[6] x) => (int64[] y) { parts = SplitToSequence (x) y = SequenceLength (parts) }"
-    )
+    text = """
+        net (float[n] x, int64[] place) => (float[1] y) {
+            parts = SplitToSequence (x)
+            y = SequenceAt (parts, place)
+        }
+    """
     image = saved(text, tmp_path / "m.graft").read_bytes()
     rewritten(tmp_path / "m.graft", image, change)
     with pytest.raises(ArtifactError, match="this file contradicts itself"):
