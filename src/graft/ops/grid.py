@@ -23,7 +23,7 @@ from graft.ops.resize import to_dtype, working_dtype
 from graft.ops.rules import require, require_same_dim, unknown_shape
 
 CUBIC_ALPHA = -0.75
-_TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 _PADDINGS = ("zeros", "border", "reflection")
 # Farther out than this a position is only outside; an integer can still hold it.
 FAR = float(1 << 30)
@@ -41,7 +41,7 @@ class GridSampleAttrs(Attrs):
 
 def _grid_sample_type(attrs: GridSampleAttrs, data: TensorType, grid: TensorType) -> TensorType:
     for what, value, known in (
-        ("method", attrs.method, _TAPS),
+        ("method", attrs.method, TAPS),
         ("padding", attrs.padding_mode, _PADDINGS),
     ):
         require(value in known, f"the {what} '{value}' is none of {', '.join(known)}")
@@ -183,7 +183,7 @@ def _grid_sample_work(
     result = outs[0]
     assert isinstance(result, TensorType)
     axes = 2 if result.rank is None else result.rank - 2
-    return Work(0, result.size * (2 * _TAPS[attrs.method] ** axes), traffic(ins, outs))
+    return Work(0, result.size * (2 * TAPS[attrs.method] ** axes), traffic(ins, outs))
 
 
 define(

@@ -176,6 +176,14 @@ def test_counts_that_are_too_large_are_refused() -> None:
         module.run(None, {"x0": numbers(3, 5), "x1": ints(9)})
 
 
+@pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 0, 2, 1)])
+def test_columns_of_windows(padding: tuple[int, ...]) -> None:
+    """A condition on data decides which elements add up, another for every lane of a vector."""
+    blocks = {(0, 0, 0, 0): 16, (1, 0, 2, 1): 35}[padding]
+    attrs = {"padding": padding, "strides": (1, 1)}
+    check("col2im", numbers(2, 12, blocks), ints(5, 6), ints(2, 3), **attrs)
+
+
 # Positions are computed in float32 here and weights are multiplied axis by axis.
 RESIZED = 1e-5
 RESIZES: list[dict[str, Any]] = [

@@ -11,6 +11,7 @@ from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
+from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.distinct import distinct
 from graft.backends.host.kernels.expression import expression, unexpressed
 from graft.backends.host.kernels.image_concat import image_concat
@@ -18,6 +19,7 @@ from graft.backends.host.kernels.image_mean import image_mean
 from graft.backends.host.kernels.image_pointwise import image_pointwise
 from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.layer_norm import layer_norm
+from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.movement import movement
 from graft.backends.host.kernels.nonzero import nonzero
 from graft.backends.host.kernels.pool import pool2d
@@ -70,6 +72,8 @@ SYMBOLIC_TEMPLATES: Mapping[str, Template] = {
     "concatenate": joining,
     "cumprod": totals,
     "cumsum": totals,
+    "det": determinant,
+    "nn.linear_attention": linear_attention,
     "nn.recurrence": recurrence,
     "nonzero": nonzero,
     "scatter_elements": scatter,

@@ -6,20 +6,28 @@ nearest element or a mirrored one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import product
 from typing import Any
 
 from graft.base.dims import AnyDim
 from graft.base.dtypes import DType, dtype_of
 from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import INDEX
-from graft.loop.tensor import Tensor
+from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses
 from graft.ops.expression.resizing import saturated
-from graft.ops.expression.shapes import by_index, extents_of, number, present, read, sizes
-from graft.ops.grid import CUBIC_ALPHA, FAR
+from graft.ops.expression.shapes import (
+    by_index,
+    extents_of,
+    number,
+    present,
+    read,
+    reduce_axes,
+    sizes,
+)
+from graft.ops.grid import CUBIC_ALPHA, FAR, TAPS
 from graft.ops.resize import working_dtype
 
 
@@ -72,75 +80,114 @@ class _Axis:
             return select((at < low) | (at > high), kept, at)
         return at
 
-    def element(self, at: Term, mode: str) -> tuple[Term, Term | None]:
-        """The element at a whole position, and whether it is one of the operand's."""
+    def element(self, at: Term, mode: str) -> Term:
+        """The element at a whole position; -1 where there is none."""
         if mode == "reflection":
             at = self.reflected(at)
+        found = cast(INDEX, minimum(maximum(at, 0.0), self.size - 1.0))
         inside = (at >= 0.0) & (at < self.size)
-        found = minimum(maximum(at, 0.0), self.size - 1.0)
-        return cast(INDEX, found), inside if mode == "zeros" else None
+        return select(inside, found, number(-1, INDEX)) if mode == "zeros" else found
 
 
-_Tap = tuple[Term, Term | None, Term]
+@dataclass(frozen=True)
+class _Neighbours:
+    """The elements around every position along one axis, and what each counts: tensors [batch,
+    positions, neighbours], so that all channels share what it takes to find them."""
+
+    places: Tensor
+    weights: Tensor
 
 
-def _taps(attrs: Any, axis: _Axis, normalized: Term) -> list[_Tap]:
-    """The neighbours of a position along one axis: element, whether it exists, weight."""
-    at, mode = axis.position(normalized), attrs.padding_mode
-    if attrs.method == "nearest":
-        near = call("trunc", axis.padded(call("round", at), mode))
-        return [(*axis.element(near, mode), number(1, axis.dtype))]
-    if attrs.method == "linear":
-        at = axis.padded(at, mode)
-    base = call("floor", at)
-    fraction = at - base
-    first, weights = 0, [1.0 - fraction, fraction]
-    if attrs.method == "cubic":  # the neighbours are padded, not the position
-        first, weights = -1, _cubic_weights(fraction)
-    return [
-        (*axis.element(base + float(first + n), mode), weight) for n, weight in enumerate(weights)
-    ]
+def _neighbours(attrs: Any, axis: _Axis, grid: Tensor, coordinate: int, name: str) -> _Neighbours:
+    mode, outer = attrs.padding_mode, grid.shape[:-1]
+
+    def position(*at: Term) -> Term:
+        found = axis.position(cast(axis.dtype, read(grid, [*at, coordinate])))
+        if attrs.method == "nearest":
+            return call("trunc", axis.padded(call("round", found), mode))
+        # Of cubic interpolation the neighbours are padded, not the position.
+        return axis.padded(found, mode) if attrs.method == "linear" else found
+
+    positions = by_index(f"{name}_at", outer, position)
+
+    def place(*at: Term) -> Term:
+        *where, tap = at
+        first = cast(axis.dtype, tap) - (1.0 if attrs.method == "cubic" else 0.0)
+        return axis.element(call("floor", read(positions, where)) + first, mode)
+
+    def weight(*at: Term) -> Term:
+        *where, tap = at
+        found = read(positions, where)
+        return _weight(attrs.method, found - call("floor", found), cast(axis.dtype, tap))
+
+    shape = [*outer, TAPS[attrs.method]]
+    return _Neighbours(
+        by_index(f"{name}_place", shape, place), by_index(f"{name}_weight", shape, weight)
+    )
 
 
-def _cubic_weights(fraction: Term) -> list[Term]:
-    a = CUBIC_ALPHA
-    near = [((a + 2) * d - (a + 3)) * d * d + 1.0 for d in (fraction, 1.0 - fraction)]
-    ends = (fraction + 1.0, 2.0 - fraction)
-    far = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in ends]
-    return [far[0], *near, far[1]]
+def _weight(method: str, fraction: Term, tap: Term) -> Term:
+    """What a neighbour counts for a position that is a fraction past one of them."""
+    if method == "nearest":
+        return number(1, fraction.dtype)
+    if method == "linear":
+        return select(equal(tap, 0.0), 1.0 - fraction, fraction)
+    a, distance = CUBIC_ALPHA, call("abs", fraction + 1.0 - tap)
+    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1.0
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return select(distance < 1.0, near, far)
 
 
 @expresses("grid_sample")
 def grid_sample(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """The element next to a position, or a weighted sum of those around it."""
     data, grid = map(present, inputs)
-    dtype, extents = types[0].dtype, sizes(data)[2:]
+    dtype, extents, shape = types[0].dtype, sizes(data)[2:], extents_of(types[0])
     if 0 in extents:
         return Unexpressed("there is nothing to sample in an empty tensor")
     wide = dtype_of(working_dtype(dtype.numpy))
     exact = DType.FLOAT64 if grid.dtype is DType.FLOAT64 else DType.FLOAT32
-    zero = number(0, dtype if attrs.method == "nearest" else wide)
+    around = [
+        _neighbours(
+            attrs,
+            _Axis(extent, attrs.align_corners, exact),
+            grid,
+            len(extents) - 1 - number_,
+            f"{name}_axis{number_}",
+        )
+        for number_, extent in enumerate(extents)
+    ]
 
-    def element(batch: Term, channel: Term, *place: Term) -> Term:
-        def along(axis: int) -> list[_Tap]:
-            last = len(extents) - 1 - axis
-            normalized = cast(exact, read(grid, [batch, *place, last]))
-            return _taps(attrs, _Axis(extents[axis], attrs.align_corners, exact), normalized)
+    def value(batch: Term, channel: Term, at: Sequence[Term], taps: Sequence[Term]) -> Term:
+        pairs = zip(around, taps, strict=True)
+        places = [read(one.places, [batch, *at, tap]) for one, tap in pairs]
+        bounded = (
+            maximum(minimum(place, term(extent) - 1), 0)
+            for place, extent in zip(places, extents, strict=True)
+        )
+        found = read(data, [batch, channel, *bounded])
+        if attrs.padding_mode != "zeros":
+            return found
+        exists = reduce(lambda a, b: a & b, (place >= 0 for place in places))
+        return select(exists, found, number(0, dtype))
 
-        total: Term | None = None
-        for corner in product(*map(along, range(len(extents)))):
-            found = cast(zero.dtype, read(data, [batch, channel, *(tap[0] for tap in corner)]))
-            tests = [tap[1] for tap in corner if tap[1] is not None]
-            if tests:
-                found = select(reduce(lambda a, b: a & b, tests), found, zero)
-            if attrs.method == "nearest":
-                return found
-            weight = cast(wide, reduce(lambda a, b: a * b, (tap[2] for tap in corner)))
-            total = found * weight if total is None else total + found * weight
-        assert total is not None
-        return saturated(call("trunc", total) if dtype.is_integer else total, dtype)
+    def weighted(batch: Term, channel: Term, *at: Term) -> Reduce:
+        taps = reduce_axes([TAPS[attrs.method]] * len(extents))
+        pairs = zip(around, taps, strict=True)
+        weights = (read(one.weights, [batch, *at, tap]) for one, tap in pairs)
+        weight = cast(wide, reduce(lambda a, b: a * b, weights))
+        return sum_(cast(wide, value(batch, channel, at, taps)) * weight, taps)
 
-    return (by_index(name, extents_of(types[0]), element),)
+    if attrs.method == "nearest":
+        first = [term(0)] * len(extents)
+        return (by_index(name, shape, lambda b, c, *at: value(b, c, at, first)),)
+    total = by_index(f"{name}_sum", shape, weighted)
+
+    def rounded(*at: Term) -> Term:
+        found = read(total, at)
+        return saturated(call("trunc", found) if dtype.is_integer else found, dtype)
+
+    return (by_index(name, shape, rounded),)
 
 
 @expresses("affine_grid")

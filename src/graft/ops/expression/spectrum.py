@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms as sums: of whole signals and of frames of them, and mel filters.
+"""Discrete Fourier transforms as sums: of whole signals and of frames of them.
 
 Where all lengths are known, the transform is a product with a table of its factors, which runs as
 fast as any product of matrices. Elsewhere the factors are computed, and the sums are of float64.
