@@ -36,27 +36,6 @@ COMPRESS = """
     }
 """
 
-# Parts of a list in a loop that takes another one each turn and leaves some out.
-LISTS = """
-    net (float[n, 4] x, int64[] first) => (float[m, 4] y, int64[] count, float[k, 4] z) {
-        two = Constant <value = int64 {2}> ()
-        parts = SplitToSequence <axis = 0> (x, two)
-        count = SequenceLength (parts)
-        true = Constant <value = bool {1}> ()
-        kept = SequenceEmpty <dtype = 1> ()
-        all = Loop (count, true, kept) <body = turn
-            (int64 i, bool go, seq(float[q, 4]) have) => (bool again, seq(float[q, 4]) more) {
-                part = SequenceAt (parts, i)
-                twice = Add (part, part)
-                more = SequenceInsert (have, twice, first)
-                again = Identity (go)
-            }>
-        y = ConcatFromSequence <axis = 0> (all)
-        less = SequenceErase (parts, first)
-        z = ConcatFromSequence <axis = 0> (less)
-    }
-"""
-
 WEIGHTS = {"w": numbers(12, 40), "b": numbers(40), "v": numbers(40, 7)}
 CASES: dict[str, tuple[str, list[Feeds]]] = {
     "batch": (PERCEPTRON, [{"x": numbers(n, 12, seed=n), **WEIGHTS} for n in (3, 1, 0, 65)]),
@@ -70,7 +49,6 @@ CASES: dict[str, tuple[str, list[Feeds]]] = {
         ],
     ),
     "scan": (SCAN, [{"start": numbers(3), "steps": numbers(n, 3)} for n in (4, 1, 0)]),
-    "lists": (LISTS, [{"x": numbers(n, 4), "first": np.array(0)} for n in (5, 4)]),
     "sizes from data": (COMPRESS, [{"x": numbers(n, seed=n)} for n in (77, 1, 0)]),
 }
 
@@ -278,19 +256,6 @@ def test_what_asks_type_rules_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lists_that_do_not_fit_are_refused_as_by_the_compiler(tmp_path: Path) -> None:
-    module = graft.compile(onnx.parser.parse_model(HEAD + LISTS), strict=True)
-    module.save(tmp_path / "m.graft")
-    session = graft.load(tmp_path / "m.graft")
-    feeds = {"x": numbers(5, 4), "first": np.array(9)}
-    messages = set()
-    for one in (module, session):
-        with pytest.raises(EvaluationError, match="position 9 is outside a sequence of 3") as found:
-            one.run(None, feeds)
-        messages.add(found.value.message)
-    assert len(messages) == 1
-
-
 def test_constants_are_mapped_and_shared(tmp_path: Path) -> None:
     """The same weight on both sides of a cut lies in the file once."""
     values = ", ".join(str(0.5 * n) for n in range(400))
@@ -384,30 +349,6 @@ def rewritten(path: Path, image: bytes, change: dict[str, object]) -> None:
 def test_contradictions_are_refused(
     image: bytes, change: dict[str, object], tmp_path: Path
 ) -> None:
-    rewritten(tmp_path / "m.graft", image, change)
-    with pytest.raises(ArtifactError, match="this file contradicts itself"):
-        load_artifact(tmp_path / "changed.graft")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"flow.steps.0.operation": "sequence.sort"},
-        {"flow.steps.0.outputs": []},
-        {"flow.steps.0.axis": None, "flow.steps.0.chunk": "1 +"},
-        {"flow.steps.0.inputs": [99, None, None]},
-    ],
-)
-def test_contradictory_steps_on_lists_are_refused(
-    change: dict[str, object], tmp_path: Path
-) -> None:
-    text = """
-        net (float[n] x, int64[] place) => (float[1] y) {
-            parts = SplitToSequence (x)
-            y = SequenceAt (parts, place)
-        }
-    """
-    image = saved(text, tmp_path / "m.graft").read_bytes()
     rewritten(tmp_path / "m.graft", image, change)
     with pytest.raises(ArtifactError, match="this file contradicts itself"):
         load_artifact(tmp_path / "changed.graft")

@@ -147,15 +147,10 @@ def grid_sample(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
         return Unexpressed("there is nothing to sample in an empty tensor")
     wide = dtype_of(working_dtype(dtype.numpy))
     exact = DType.FLOAT64 if grid.dtype is DType.FLOAT64 else DType.FLOAT32
+    axes = [_Axis(extent, attrs.align_corners, exact) for extent in extents]
     around = [
-        _neighbours(
-            attrs,
-            _Axis(extent, attrs.align_corners, exact),
-            grid,
-            len(extents) - 1 - number_,
-            f"{name}_axis{number_}",
-        )
-        for number_, extent in enumerate(extents)
+        _neighbours(attrs, axis, grid, len(axes) - 1 - at, f"{name}_axis{at}")
+        for at, axis in enumerate(axes)
     ]
 
     def value(batch: Term, channel: Term, at: Sequence[Term], taps: Sequence[Term]) -> Term:
@@ -182,12 +177,12 @@ def grid_sample(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
         first = [term(0)] * len(extents)
         return (by_index(name, shape, lambda b, c, *at: value(b, c, at, first)),)
     total = by_index(f"{name}_sum", shape, weighted)
+    return (by_index(name, shape, lambda *at: _in_dtype(read(total, at), dtype)),)
 
-    def rounded(*at: Term) -> Term:
-        found = read(total, at)
-        return saturated(call("trunc", found) if dtype.is_integer else found, dtype)
 
-    return (by_index(name, shape, rounded),)
+def _in_dtype(total: Term, dtype: DType) -> Term:
+    """A sum as an element; integers lose what is behind the point."""
+    return saturated(call("trunc", total) if dtype.is_integer else total, dtype)
 
 
 @expresses("affine_grid")
