@@ -22,6 +22,8 @@ from graft.runtime.flow import (
     Choice,
     Evaluation,
     FlowStep,
+    Handing,
+    Measuring,
     Offload,
     Reading,
     Repetition,
@@ -45,6 +47,8 @@ _DECISIONS: Mapping[type[FlowStep], str] = {
     Repetition: "loop",
     Sweep: "scan",
     Reading: "size from data",
+    Measuring: "sizes from data",
+    Handing: "list or optional",
     Trimming: "cut to size",
 }
 

@@ -266,14 +266,19 @@ def _linear_attention(
     for step in range(length):
         asked, column, written = (a[:, :, step].astype(dtype) for a in (query, key, value))
         if decay is not None:
-            memory = memory * np.exp(decay[:, :, step, :, None].astype(dtype))
+            memory = memory * np.exp(_of_step(decay, step)[..., None].astype(dtype))
         if beta is not None:
             recalled = np.matmul(column[:, :, None], memory)[:, :, 0]
-            written = beta[:, :, step].astype(dtype) * (written - recalled)
+            written = _of_step(beta, step).astype(dtype) * (written - recalled)
         memory = memory + column[..., None] * written[:, :, None]
         result[:, :, step] = np.matmul(asked[:, :, None], _grouped(memory, heads))[:, :, 0]
     state_dtype = query.dtype if state is None else state.dtype
     return (scale * result).astype(query.dtype), memory.astype(state_dtype)
+
+
+def _of_step(array: Array, step: int) -> Array:
+    """A step's part of an operand that may have one for all steps."""
+    return array[:, :, min(step, array.shape[2] - 1)]
 
 
 def _linear_attention_work(

@@ -139,19 +139,27 @@ def _arange_type(attrs: ArangeAttrs, *operands: TensorType | None) -> TensorType
     return TensorType(dtype, (_arange_extent(*values),))
 
 
-def _arange(attrs: ArangeAttrs, *operands: Array | None) -> Array:
-    static: tuple[Any, ...] = (attrs.start, attrs.limit, attrs.delta)
-    pairs = zip(static, operands, strict=True)
-    start, limit, delta = [
-        value if array is None else array.reshape(-1)[0].item() for value, array in pairs
-    ]
+def _numbers_of(attrs: ArangeAttrs, operands: Sequence[Array | None]) -> list[Any]:
+    pairs = zip((attrs.start, attrs.limit, attrs.delta), operands, strict=True)
+    return [value if array is None else array.reshape(-1)[0].item() for value, array in pairs]
+
+
+def arange_count(attrs: ArangeAttrs, *operands: Array | None) -> int:
+    """How many numbers there are."""
+    start, limit, delta = _numbers_of(attrs, operands)
     if delta == 0:
         raise EvaluationError("the step is 0")
     steps = (limit - start) / delta if attrs.dtype.is_float else -((start - limit) // delta)
     if not math.isfinite(steps):
         raise EvaluationError(f"from {start} to {limit} in steps of {delta} is no finite range")
-    count = max(math.ceil(steps), 0)
+    count: int = max(math.ceil(steps), 0)
     check_extents([count], attrs.dtype.numpy, "arange")
+    return count
+
+
+def _arange(attrs: ArangeAttrs, *operands: Array | None) -> Array:
+    count = arange_count(attrs, *operands)
+    start, limit, delta = _numbers_of(attrs, operands)
     if attrs.dtype.is_integer:
         return np.arange(start, limit, delta, dtype=attrs.dtype.numpy)
     first, step = np.array([start, delta], attrs.dtype.numpy)

@@ -22,11 +22,11 @@ from graft.ir.types import TensorType, Type
 from graft.ops.resize import to_dtype, working_dtype
 from graft.ops.rules import require, require_same_dim, unknown_shape
 
-_CUBIC_ALPHA = -0.75
-_TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+CUBIC_ALPHA = -0.75
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 _PADDINGS = ("zeros", "border", "reflection")
 # Farther out than this a position is only outside; an integer can still hold it.
-_FAR = float(1 << 30)
+FAR = float(1 << 30)
 
 # Along one axis, per neighbour of each position: the element, whether it exists, its weight.
 _Taps = list[tuple[Array, ...]]
@@ -41,7 +41,7 @@ class GridSampleAttrs(Attrs):
 
 def _grid_sample_type(attrs: GridSampleAttrs, data: TensorType, grid: TensorType) -> TensorType:
     for what, value, known in (
-        ("method", attrs.method, _TAPS),
+        ("method", attrs.method, TAPS),
         ("padding", attrs.padding_mode, _PADDINGS),
     ):
         require(value in known, f"the {what} '{value}' is none of {', '.join(known)}")
@@ -78,7 +78,7 @@ class _Axis:
             at = (normalized + 1) / 2 * (self.extent - 1)
         else:
             at = ((normalized + 1) * self.extent - 1) / 2
-        return np.clip(np.nan_to_num(at, nan=-_FAR), -_FAR, _FAR)
+        return np.clip(np.nan_to_num(at, nan=-FAR), -FAR, FAR)
 
     def reflected(self, at: Array) -> Array:
         """The position mirrored at the edges until it lies between them."""
@@ -112,7 +112,7 @@ class _Axis:
 
 
 def _cubic_weights(fraction: Array) -> list[Array]:
-    a = _CUBIC_ALPHA
+    a = CUBIC_ALPHA
     near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (fraction, 1 - fraction)]
     far = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (fraction + 1, 2 - fraction)]
     return [far[0], *near, far[1]]
@@ -183,7 +183,7 @@ def _grid_sample_work(
     result = outs[0]
     assert isinstance(result, TensorType)
     axes = 2 if result.rank is None else result.rank - 2
-    return Work(0, result.size * (2 * _TAPS[attrs.method] ** axes), traffic(ins, outs))
+    return Work(0, result.size * (2 * TAPS[attrs.method] ** axes), traffic(ins, outs))
 
 
 define(

@@ -184,7 +184,38 @@ def _run(
     assert weight is not None
     assert recurrent is not None
     dtype = np.dtype(np.float64 if data.dtype == np.float64 else np.float32)
-    length, batch, hidden = data.shape[0], data.shape[1], recurrent.shape[2]
+    wide, rows = data.astype(dtype), weight.astype(dtype)
+    projected = np.stack([np.matmul(wide, part.T) for part in rows], axis=2)
+    found = _steps(attrs, make_step, projected, (recurrent, bias, lengths), states, *more)
+    return tuple(a.astype(data.dtype) for a in found)
+
+
+def run_projected(
+    attrs: RecurrentAttrs,
+    projected: Array,
+    operands: tuple[Array, Array | None, Array | None],
+    states: Sequence[Array | None],
+    peephole: Array | None,
+) -> tuple[Array, ...]:
+    """The steps of a layer whose data have been multiplied by its weight; biases are extra."""
+    if isinstance(attrs, LstmAttrs):
+        return _steps(attrs, _lstm_step, projected, operands, states, peephole)
+    step = _gru_step if isinstance(attrs, GruAttrs) else _rnn_step
+    return _steps(attrs, step, projected, operands, states)
+
+
+def _steps(
+    attrs: RecurrentAttrs,
+    make_step: Callable[..., Step],
+    projected: Array,
+    operands: tuple[Array, Array | None, Array | None],
+    states: Sequence[Array | None],
+    *more: Array | None,
+) -> tuple[Array, ...]:
+    """All directions of what was projected: [length, batch, directions, gates * hidden]."""
+    recurrent, bias, lengths = operands
+    dtype = projected.dtype
+    length, batch, hidden = projected.shape[0], projected.shape[1], recurrent.shape[2]
     ways = DIRECTIONS[attrs.direction]
     hiddens = np.zeros((length, len(ways), batch, hidden), dtype)
     lasts = np.zeros((len(states), len(ways), batch, hidden), dtype)
@@ -193,15 +224,14 @@ def _run(
     for i, is_reverse in enumerate(ways):
         part = [None if a is None else a[i].astype(dtype) for a in (recurrent, bias, *more)]
         step = make_step(attrs, i, *part)
-        projected = np.matmul(data.astype(dtype), weight[i].astype(dtype).T)
         state = tuple((zeros if s is None else s.astype(dtype))[i] for s in states)
         for t in reversed(range(length)) if is_reverse else range(length):
             alive = (t < ends)[:, None]
-            after = step(projected[t], state)
+            after = step(projected[t, :, i], state)
             state = tuple(np.where(alive, a, b) for a, b in zip(after, state, strict=True))
             hiddens[t, i] = np.where(alive, state[0], 0)
         lasts[:, i] = np.where((ends > 0)[:, None], np.stack(state), 0)
-    return tuple(a.astype(data.dtype) for a in (hiddens, *lasts))
+    return (hiddens, *lasts)
 
 
 def _biases(bias: Array | None, rows: int) -> tuple[Array, Array] | tuple[float, float]:

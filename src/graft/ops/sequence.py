@@ -9,23 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
-from graft.base.capacity import check_bytes
 from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
-from graft.base.errors import EvaluationError, TypeRuleError
+from graft.base.errors import TypeRuleError
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.op import Work, define, elementwise_work, movement_work
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type, join
 from graft.ops.rules import normalize_axis, require
+from graft.runtime import lists
 from graft.runtime.turns import sole_item
-
-# What an array takes at least, even one without elements.
-_BYTES_PER_PART = 100
 
 
 def _no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
@@ -58,15 +52,6 @@ def _check_position(position: Type | None) -> None:
     if position is not None:
         fits = isinstance(position, TensorType) and position.dtype in (DType.INT32, DType.INT64)
         require(fits, f"the position is {position}, not an integer")
-
-
-def _place(position: Array | None, length: int, end: int, default: int) -> int:
-    """A position counted from the front, below `end`; `default` where it is left out."""
-    given = default if position is None else sole_item(position)
-    place = int(given + length if given < 0 else given)
-    if not 0 <= place < end:
-        raise EvaluationError(f"position {given} is outside a sequence of {length}")
-    return place
 
 
 def _construct_type(_attrs: Attrs, *elements: Type) -> Type:
@@ -107,16 +92,11 @@ def _insert_type(_attrs: Attrs, sequence: Type, element: Type, position: Type | 
     return SequenceType(joined(_element(sequence), element))
 
 
-def _insert(_attrs: Attrs, sequence: list[Any], element: Any, position: Array | None) -> list[Any]:
-    place = _place(position, len(sequence), len(sequence) + 1, len(sequence))
-    return [*sequence[:place], element, *sequence[place:]]
-
-
 define(
     "sequence.insert",
     "sequence element position?",
     _insert_type,
-    _insert,
+    lambda _attrs, *operands: lists.insert(*operands),
     work=_no_work,
     tensors_only=False,
 )
@@ -127,13 +107,13 @@ def _erase_type(_attrs: Attrs, sequence: Type, position: Type | None) -> Type:
     return SequenceType(_element(sequence))
 
 
-def _erase(_attrs: Attrs, sequence: list[Any], position: Array | None) -> list[Any]:
-    place = _place(position, len(sequence), len(sequence), -1)
-    return [*sequence[:place], *sequence[place + 1 :]]
-
-
 define(
-    "sequence.erase", "sequence position?", _erase_type, _erase, work=_no_work, tensors_only=False
+    "sequence.erase",
+    "sequence position?",
+    _erase_type,
+    lambda _attrs, *operands: lists.erase(*operands),
+    work=_no_work,
+    tensors_only=False,
 )
 
 
@@ -142,11 +122,14 @@ def _at_type(_attrs: Attrs, sequence: Type, position: Type) -> Type:
     return _element(sequence)
 
 
-def _at(_attrs: Attrs, sequence: list[Any], position: Array) -> Any:
-    return sequence[_place(position, len(sequence), len(sequence), -1)]
-
-
-define("sequence.at", "sequence position", _at_type, _at, work=_no_work, tensors_only=False)
+define(
+    "sequence.at",
+    "sequence position",
+    _at_type,
+    lambda _attrs, *operands: lists.at(*operands),
+    work=_no_work,
+    tensors_only=False,
+)
 
 
 def _length_type(_attrs: Attrs, sequence: Type) -> Type:
@@ -158,7 +141,7 @@ define(
     "sequence.length",
     "sequence",
     _length_type,
-    lambda _, sequence: np.array(len(sequence), dtype=np.int64),
+    lambda _attrs, sequence: lists.length(sequence),
     work=_no_work,
     tensors_only=False,
 )
@@ -203,26 +186,14 @@ def _split_type(
     return SequenceType(TensorType(data.dtype, shape))
 
 
-def _part_sizes(
-    attrs: SplitAttrs, extent: int, chunk: Array | None, sizes: Array | None
-) -> list[int]:
+def _split(attrs: SplitAttrs, data: Array, chunk: Array | None, sizes: Array | None) -> list[Array]:
     if sizes is not None or attrs.sizes is not None:
         listed: Any = attrs.sizes if sizes is None else sizes.reshape(-1).tolist()
-        return [int(size) for size in listed]
-    step: Any = attrs.chunk if chunk is None else sole_item(chunk)
-    if step <= 0:
-        raise EvaluationError(f"parts of {step} cannot be cut")
-    check_bytes(extent // step * _BYTES_PER_PART, "sequence.split would make parts")
-    return [min(step, extent - start) for start in range(0, extent, step)]
-
-
-def _split(attrs: SplitAttrs, data: Array, chunk: Array | None, sizes: Array | None) -> list[Array]:
-    extent = data.shape[attrs.axis]
-    parts = _part_sizes(attrs, extent, chunk, sizes)
-    if any(size < 0 for size in parts) or sum(parts) != extent:
-        raise EvaluationError(f"parts of {parts} do not make up an extent of {extent}")
-    cut = np.split(data, list(accumulate(parts))[:-1], axis=attrs.axis) if parts else []
-    return cut if attrs.keepdims else [np.squeeze(part, axis=attrs.axis) for part in cut]
+        parts = [int(size) for size in listed]
+    else:
+        step: Any = attrs.chunk if chunk is None else sole_item(chunk)
+        parts = lists.chunks(data.shape[attrs.axis], step)
+    return lists.split(data, parts, attrs.axis, attrs.keepdims)
 
 
 define(
@@ -253,19 +224,11 @@ def _concatenate_type(attrs: JoinAttrs, sequence: Type) -> Type:
     return TensorType(element.dtype, (*element.shape[:axis], UNKNOWN, *rest))
 
 
-def _concatenate(attrs: JoinAttrs, sequence: list[Array]) -> Array:
-    if not sequence:
-        raise EvaluationError("an empty sequence has no elements to join")
-    join_arrays = np.stack if attrs.new_axis else np.concatenate
-    result: Array = join_arrays(sequence, axis=attrs.axis)
-    return result
-
-
 define(
     "sequence.concatenate",
     "sequence",
     _concatenate_type,
-    _concatenate,
+    lambda attrs, sequence: lists.concatenate(sequence, attrs.axis, not attrs.new_axis),
     attrs=JoinAttrs,
     work=movement_work,
     tensors_only=False,
@@ -313,23 +276,17 @@ define(
     "optional.has_element",
     "value",
     _has_element_type,
-    lambda _attrs, value: np.array(value is not None),
+    lambda _attrs, value: lists.has_element(value),
     work=elementwise_work,
     tensors_only=False,
 )
-
-
-def _get_element(_attrs: Attrs, value: Any) -> Any:
-    if value is None:
-        raise EvaluationError("the optional value is empty")
-    return value
 
 
 define(
     "optional.get_element",
     "value",
     lambda _attrs, value: _optional(value).element,
-    _get_element,
+    lambda _attrs, value: lists.element_of(value),
     work=_no_work,
     tensors_only=False,
 )

@@ -37,7 +37,7 @@ class TfIdfAttrs(Attrs):
     weights: Floats = ()
 
 
-def _grams(attrs: TfIdfAttrs) -> list[tuple[Any, ...]]:
+def grams_of(attrs: TfIdfAttrs) -> list[tuple[Any, ...]]:
     """The n-grams of the pool in order."""
     words = attrs.pool.array.tolist()
     ends = (*attrs.counts[1:], len(words))
@@ -60,7 +60,7 @@ def _check(attrs: TfIdfAttrs) -> None:
         whole = start <= end <= size and (end - start) % length == 0
         require(whole, f"the pool's {length}-grams from {start} to {end} are not whole")
     require(attrs.max_length <= len(attrs.counts), f"the pool has no {attrs.max_length}-grams")
-    grams = _grams(attrs)
+    grams = grams_of(attrs)
     require(len(set(grams)) == len(grams), "the pool has an n-gram twice")
     number = f"for {len(grams)} n-grams"
     require(len(attrs.indexes) == len(grams), f"has {len(attrs.indexes)} indexes {number}")
@@ -116,7 +116,7 @@ class _Trie:
 
 
 def _tfidf(attrs: TfIdfAttrs, data: Array) -> Array:
-    grams = _grams(attrs)
+    grams = grams_of(attrs)
     rows = data if data.ndim == 2 else data[np.newaxis]
     counts = np.zeros((len(rows), len(grams)), np.int64)
     if grams and rows.shape[1]:

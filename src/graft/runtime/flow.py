@@ -46,6 +46,32 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class Measuring:
+    """What tells the sizes of tensors from numbers that are data: a Python function, supplied by
+    name, whose results have these sizes and no elements of their own."""
+
+    function: str
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Handing:
+    """A list of tensors, or a tensor that may be missing, is made, changed or read, as `lists` has
+    it. A tensor is cut into parts of one size, or of several."""
+
+    operation: str
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    axis: int = 0
+    with_axis: bool = True  # whether the elements of the list have the axis
+    chunk: Dim = 1
+    sizes: tuple[Dim, ...] | None = None
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
 class Offload:
     """A region of another backend, supplied by name, on tensors; it takes any sizes."""
 
@@ -120,7 +146,18 @@ class Sweep:
     place: Place = NOWHERE
 
 
-FlowStep = Stretch | Evaluation | Offload | Reading | Trimming | Choice | Repetition | Sweep
+FlowStep = (
+    Stretch
+    | Evaluation
+    | Measuring
+    | Handing
+    | Offload
+    | Reading
+    | Trimming
+    | Choice
+    | Repetition
+    | Sweep
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +189,7 @@ def reads(step: FlowStep) -> tuple[int, ...]:
     match step:
         case Stretch() | Offload():
             return step.inputs
-        case Evaluation():
+        case Evaluation() | Measuring() | Handing():
             return tuple(number for number in step.inputs if number is not None)
         case Reading():
             return (step.value,)

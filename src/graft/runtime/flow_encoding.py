@@ -30,7 +30,9 @@ from graft.runtime.flow import (
     Choice,
     Flow,
     FlowStep,
+    Handing,
     Kind,
+    Measuring,
     Offload,
     Reading,
     Repetition,
@@ -46,6 +48,7 @@ from graft.runtime.shaped_encoding import decode_shaped, encode_dim, encode_shap
 
 _STEPS: Mapping[str, type[FlowStep]] = {
     "stretch": Stretch,
+    "handing": Handing,
     "offload": Offload,
     "reading": Reading,
     "trimming": Trimming,
@@ -134,6 +137,8 @@ def _encode_kind(kind: Kind) -> list[Any]:
 
 
 def _encode_step(step: FlowStep, pool: Pool) -> dict[str, Any]:
+    if isinstance(step, Measuring):
+        raise ProgramError("a step asks a type rule for sizes, which a file cannot hold")
     if type(step) not in _STEP_NAMES:
         raise ProgramError("a step runs on the reference evaluator, which a file cannot hold")
     found: dict[str, Any] = {"step": _STEP_NAMES[type(step)]}
@@ -148,6 +153,10 @@ def _encode_step(step: FlowStep, pool: Pool) -> dict[str, Any]:
                 value = encode_flow(value, pool)
             case "place":
                 value = encode_place(value)
+            case "chunk":
+                value = encode_dim(value)
+            case "sizes" if value is not None:
+                value = [encode_dim(dim) for dim in value]
         found[one.name] = list(value) if isinstance(value, tuple) else value
     return found
 
@@ -223,12 +232,20 @@ def _decode_field(name: str, data: Mapping[str, Any], shared: Shared) -> Any:
             return decode_flow(value, shared)
         case "place":
             return decode_place(value)
-        case "function" | "label" | "symbol":
+        case "function" | "label" | "symbol" | "operation":
             return decode_text(value)
         case "backwards" | "result_backwards":
             return tuple(bool(item) for item in value)
-        case "limit" | "condition" | "value" | "counts":
+        case "limit" | "condition" | "value" | "counts" | "axis":
             return None if value is None else decode_integer(value)
+        case "inputs":
+            return tuple(None if item is None else decode_integer(item) for item in value)
+        case "with_axis":
+            return bool(value)
+        case "chunk":
+            return _parsed(value)
+        case "sizes":
+            return None if value is None else tuple(map(_parsed, value))
     return decode_integers(value)
 
 

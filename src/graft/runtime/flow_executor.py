@@ -26,7 +26,9 @@ from graft.runtime.flow import (
     Evaluation,
     Flow,
     FlowStep,
+    Handing,
     Kind,
+    Measuring,
     Offload,
     Reading,
     Repetition,
@@ -35,6 +37,7 @@ from graft.runtime.flow import (
     Trimming,
 )
 from graft.runtime.flow_profile import FlowProfile, Path, Recorder
+from graft.runtime.lists import hand_on
 from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
 from graft.runtime.program import Program, TensorSpec
 from graft.runtime.regions import deliver
@@ -53,11 +56,12 @@ REMEMBERED = 8
 
 @dataclass(frozen=True, eq=False)
 class Supplied:
-    """The Python functions that a flow names: of regions and of steps within programs, and of nodes
-    on the evaluator."""
+    """The Python functions that a flow names: of regions and of steps within programs, of nodes on
+    the evaluator, and of type rules that tell sizes."""
 
     functions: Mapping[str, Runner]
     evaluators: Mapping[str, Evaluator] = field(default_factory=dict)
+    rules: Mapping[str, Evaluator] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +103,10 @@ class FlowExecutor:
                 return _Bound(step, engine, self._supplied)
             case Evaluation():
                 return partial(_evaluate, step, self._supplied.evaluators[step.function])
+            case Measuring():
+                return partial(_evaluate, step, self._supplied.rules[step.function])
+            case Handing():
+                return lambda values, run: [hand_on(step, _operands(step, values), run.symbols)]
             case Offload():
                 kinds = [self._flow.kinds[number] for number in step.outputs]
                 return partial(_offload, step, kinds, _supplied(step, self._supplied.functions))
@@ -170,11 +178,14 @@ class FlowExecutor:
         return FlowProfile(outputs, time.perf_counter() - begin, recorder.moments)
 
 
+def _operands(step: Evaluation | Measuring | Handing, values: list[Data]) -> list[Data]:
+    return [None if number is None else values[number] for number in step.inputs]
+
+
 def _evaluate(
-    step: Evaluation, function: Evaluator, values: list[Data], run: Run
+    step: Evaluation | Measuring, function: Evaluator, values: list[Data], run: Run
 ) -> Sequence[Data]:
-    operands = [None if number is None else values[number] for number in step.inputs]
-    return function(operands, run.symbols)
+    return function(_operands(step, values), run.symbols)
 
 
 def _supplied(step: Offload, functions: Mapping[str, Runner]) -> Runner:

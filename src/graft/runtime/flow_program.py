@@ -13,6 +13,7 @@ from graft.runtime.flow import (
     Choice,
     Flow,
     FlowStep,
+    Handing,
     Kind,
     Offload,
     Reading,
@@ -22,6 +23,7 @@ from graft.runtime.flow import (
     nested,
     reads,
 )
+from graft.runtime.lists import OPERATIONS
 from graft.runtime.program import Program, ProgramError, Target
 from graft.runtime.shaped import ShapedProgram
 
@@ -125,6 +127,10 @@ def _check_step(flow: Flow, step: FlowStep, known: frozenset[str]) -> None:
     match step:
         case Stretch():
             _check_stretch(step, known)
+        case Handing():
+            if step.operation not in OPERATIONS:
+                raise ProgramError(f"'{step.operation}' is nothing that is done to lists")
+            _same(f"results of '{step.operation}'", len(step.outputs), 1)
         case Offload():
             for number in step.outputs:
                 _check_home(flow.kinds[number], known)

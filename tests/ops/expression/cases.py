@@ -6,82 +6,29 @@ makes the one-node graph of a case and `arrays` numbers for its inputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
+from tests.ops.expression.signals import SIGNALS
+from tests.ops.expression.specs import (
+    FLOATS,
+    INTEGERS,
+    SIGNED,
+    Case,
+    bf16,
+    case,
+    f16,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    truth,
+    u8,
+)
 
 from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType
-
-Spec = tuple[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One operator on operands of these types."""
-
-    op: str
-    operands: tuple[Spec | None, ...]
-    attrs: dict[str, Any] = field(default_factory=dict)
-    low: float = -4.0
-    high: float = 4.0
-
-    def __str__(self) -> str:
-        shapes = "-".join("x".join(map(str, s[1])) or "s" for s in self.operands if s)
-        dtype = next((s[0] for s in self.operands if s), "")
-        attrs = ",".join(f"{key}={value}" for key, value in self.attrs.items())
-        return f"{self.op}:{dtype}:{shapes}:{attrs}".replace(" ", "")
-
-
-def case(
-    op: str, *operands: Spec | None, low: float = -4.0, high: float = 4.0, **attrs: Any
-) -> Case:
-    return Case(op, operands, attrs, low, high)
-
-
-def f32(*shape: int) -> Spec:
-    return "float32", shape
-
-
-def f64(*shape: int) -> Spec:
-    return "float64", shape
-
-
-def f16(*shape: int) -> Spec:
-    return "float16", shape
-
-
-def bf16(*shape: int) -> Spec:
-    return "bfloat16", shape
-
-
-def i64(*shape: int) -> Spec:
-    return "int64", shape
-
-
-def i32(*shape: int) -> Spec:
-    return "int32", shape
-
-
-def i8(*shape: int) -> Spec:
-    return "int8", shape
-
-
-def u8(*shape: int) -> Spec:
-    return "uint8", shape
-
-
-def truth(*shape: int) -> Spec:
-    return "bool", shape
-
-
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-SIGNED = ("int8", "int16", "int32", "int64")
-UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
-INTEGERS = (*SIGNED, *UNSIGNED)
 
 
 def graph(one: Case) -> Graph:
@@ -396,4 +343,5 @@ CASES: tuple[Case, ...] = (
     *_reductions(),
     *_products(),
     *_movements(),
+    *SIGNALS,
 )

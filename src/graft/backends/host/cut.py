@@ -16,6 +16,9 @@ from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols
 
+# What gives numbers to symbols and does nothing else.
+TELLING = ("sized", "sizes")
+
 
 @dataclass(frozen=True, eq=False)
 class Piece:
@@ -65,8 +68,8 @@ class _Cutter:
 
     def _sizes_to_come(self) -> set[str]:
         """Symbols that numbers are still going to be found for."""
-        sizes = (node.output for node in self._waiting if node.op.name == "sized")
-        return {name for value in sizes for name in bound_symbols(value.type)}
+        tell = (node for node in self._waiting if node.op.name in TELLING)
+        return {name for node in tell for v in node.outputs for name in bound_symbols(v.type)}
 
     def _stands_alone(self, node: Node) -> bool:
         """Whether a node is for itself, and not native as soon as some such symbol is known."""

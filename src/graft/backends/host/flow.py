@@ -8,13 +8,13 @@ code runs on the reference evaluator, node by node, and is listed with the reaso
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
+from graft.backends.host import measure
 from graft.backends.host.cut import Piece, cut
-from graft.backends.host.measure import measured
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.base.errors import EvaluationError, GraftError, Place
@@ -28,7 +28,9 @@ from graft.runtime.flow import (
     Evaluation,
     Flow,
     FlowStep,
+    Handing,
     Kind,
+    Measuring,
     Offload,
     Reading,
     Repetition,
@@ -37,6 +39,7 @@ from graft.runtime.flow import (
     Trimming,
 )
 from graft.runtime.flow_executor import Data, Evaluator
+from graft.runtime.lists import OPERATIONS
 from graft.runtime.program import Program
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
@@ -61,6 +64,7 @@ class Made:
     functions: dict[str, Runner] = field(default_factory=dict)
     evaluators: dict[str, Evaluator] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # value -> why the evaluator makes it
+    rules: dict[str, Evaluator] = field(default_factory=dict)  # what tells sizes
 
 
 class StretchCompiler(Protocol):
@@ -68,6 +72,10 @@ class StretchCompiler(Protocol):
 
     def why_not(self, node: Node) -> str:
         """Why a node has no native code even when its sizes are known; empty where it has."""
+        ...
+
+    def taken_apart(self, graph: Graph) -> Graph:
+        """The graph with nodes that only their parts have native code for in these."""
         ...
 
     def runner(self, node: Node) -> Runner | None:
@@ -93,10 +101,11 @@ class _Builder:
     def __init__(
         self, graph: Graph, compiler: StretchCompiler, made: Made, around: frozenset[str]
     ) -> None:
-        graph = measured(graph, compiler.why_not)
-        self._graph, self._compiler, self._made = graph, compiler, made
         mentioned = frozenset().union(*(symbols_in(value.type) for value in graph.inputs))
         self._inherited = (mentioned - graph.input_symbols) & around
+        whole = compiler.taken_apart(graph)
+        graph = measure.measured(whole, compiler.why_not, self._inherited)
+        self._graph, self._compiler, self._made = graph, compiler, made
         self._numbers: dict[Value, int] = {}
         self._kinds: list[Kind] = []
         self._constants = {
@@ -152,6 +161,10 @@ class _Builder:
             case "trimmed":
                 rows, counts = self._numbered(node.args)
                 return Trimming(rows, counts, self._numbered(node.outputs))
+            case measure.SIZES:
+                return self._measuring(node)
+            case name if name in OPERATIONS:
+                return self._handing(node)
         runner = self._compiler.runner(node)
         if runner is not None:
             return self._offload(node, runner)
@@ -176,9 +189,34 @@ class _Builder:
         name = f"{node.op.name} {len(self._made.evaluators)}"
         self._made.evaluators[name] = _evaluator(node)
         self._made.reasons[node.output.name] = reason
-        inputs = tuple(None if value is None else self._number(value) for value in node.inputs)
         outputs = self._numbered(node.outputs)
-        return Evaluation(name, inputs, outputs, node.op.name, node.place or Place())
+        return Evaluation(name, self._operands(node), outputs, node.op.name, node.place or Place())
+
+    def _operands(self, node: Node) -> tuple[int | None, ...]:
+        inputs = (*node.inputs, *node.op.absent(len(node.inputs)))
+        return tuple(None if value is None else self._number(value) for value in inputs)
+
+    def _measuring(self, node: Node) -> Measuring:
+        name = f"sizes {len(self._made.rules)}"
+        self._made.rules[name] = _evaluator(node)
+        outputs = self._numbered(node.outputs)
+        return Measuring(name, self._operands(node), outputs, node.place or Place())
+
+    def _handing(self, node: Node) -> Handing:
+        attrs: Any = node.attrs
+        step = Handing(
+            node.op.name,
+            self._operands(node),
+            self._numbered(node.outputs),
+            place=node.place or Place(),
+        )
+        match node.op.name:
+            case "sequence.split":
+                parts = {"chunk": attrs.chunk or 1, "sizes": attrs.sizes}
+                return replace(step, axis=attrs.axis, with_axis=attrs.keepdims, **parts)
+            case "sequence.concatenate":
+                return replace(step, axis=attrs.axis, with_axis=not attrs.new_axis)
+        return step
 
     def _nested(self, graph: Graph, known: frozenset[str]) -> Flow:
         return build_flow(graph, self._compiler, self._made, known)
@@ -238,7 +276,7 @@ def _kind(value: Value) -> Kind:
 
 
 def _evaluator(node: Node) -> Evaluator:
-    """The node's NumPy meaning as a function."""
+    """The node's meaning as a function: of an operator in NumPy, of sizes that of a type rule."""
 
     def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
         try:

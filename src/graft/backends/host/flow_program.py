@@ -11,13 +11,14 @@ from graft.backends.host.flow import Made, StretchCompiler, build_flow
 from graft.backends.host.options import HostOptions
 from graft.backends.host.saving import refuse_reference_nodes, save_as
 from graft.base.dtypes import Array
+from graft.base.errors import UnsupportedError
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.llvm.target import Target
 from graft.runtime import program as rt
-from graft.runtime.flow import Flow
+from graft.runtime.flow import Flow, Measuring
 from graft.runtime.flow_executor import Supplied
-from graft.runtime.flow_program import FlowProgram
+from graft.runtime.flow_program import FlowProgram, all_steps
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.memory import give_back
 
@@ -52,7 +53,7 @@ class FlowExecutable:
     @property
     def supplied(self) -> Supplied:
         """The Python functions that the flow names."""
-        return Supplied(self._made.functions, self._made.evaluators)
+        return Supplied(self._made.functions, self._made.evaluators, self._made.rules)
 
     @property
     def reference_nodes(self) -> dict[str, str]:
@@ -67,6 +68,7 @@ class FlowExecutable:
     ) -> None:
         """Write the flow to a file, with what the regions of other backends need."""
         refuse_reference_nodes(self._made.reasons)
+        _refuse_type_rules(self.flow)
         save_as(replace(self.program, threads=self._options.threads), path, backends, blobs)
 
     def __call__(
@@ -74,3 +76,15 @@ class FlowExecutable:
     ) -> list[Data]:
         """Run; the caller copies results to where they are wanted."""
         return self.session.executor(inputs)
+
+
+def _refuse_type_rules(flow: Flow) -> None:
+    """Refuse to save what asks the compiler's type rules for sizes."""
+    asked = [step for step in all_steps(flow) if isinstance(step, Measuring)]
+    if asked:
+        raise UnsupportedError(
+            f"{len(asked)} steps ask a type rule for sizes, which a file cannot hold:"
+            " axes, bounds or shapes are known only when the model runs",
+            asked[0].place,
+            hint="make them constants of the model",
+        )

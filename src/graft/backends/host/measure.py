@@ -2,43 +2,62 @@
 
 A graph enters and leaves. `nonzero` becomes a count, a number that is taken for an extent, and the
 search itself, which then knows how much it finds. Choosing boxes becomes the same in memory for all
-that may remain, of which only those that do are meant.
+that may remain, of which only those that do are meant. Where shapes, axes or bounds are operands,
+the type rule tells the sizes as soon as their numbers are there, and then the node is as any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
-from graft.base.dims import bare_symbol
-from graft.base.dtypes import DType
-from graft.ir.attrs import Attrs
+import numpy as np
+
+from graft.base.dims import UNKNOWN, bare_symbol, symbol
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import UserError
+from graft.ir.attrs import Attrs, coerce_field
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
-from graft.ir.op import get_op
-from graft.ir.types import TensorType, Type
+from graft.ir.op import Op, get_op
+from graft.ir.types import TensorType, Type, bound_symbols, symbols_in
 from graft.ops.cast import CastAttrs
+from graft.ops.creation import ArangeAttrs, arange_count
+from graft.ops.movement import ReshapeAttrs
 from graft.ops.reduce import ReduceAttrs
 
 # The last is what stands between native pieces: it takes the number.
 _Pieces = Callable[[Node, FreshNames], list[Node]]
 
 
-def measured(graph: Graph, why_not: Callable[[Node], str]) -> Graph:
-    """The graph with such nodes in pieces where `why_not` has nothing against native ones."""
+def measured(graph: Graph, why_not: Callable[[Node], str], inherited: frozenset[str]) -> Graph:
+    """The graph with such nodes in pieces where `why_not` has nothing against native ones.
+
+    Where the symbols of a node's results have numbers before it runs, its operands tell nothing
+    new; those of `inherited` symbols come from the graph around this one."""
     names = FreshNames(value.name for node in graph.nodes for value in node.outputs)
     names.reserve(*(value.name for value in graph.inputs))
+    names.reserve(*(name for node in graph.nodes for v in node.outputs for name in _symbols(v)))
     nodes: list[Node] = []
+    known = {*graph.input_symbols, *inherited}
     for node in graph.nodes:
-        taken_apart = _TAKEN_APART.get(node.op.name)
-        pieces = [] if taken_apart is None else taken_apart(node, names)
+        told = known.issuperset(name for value in node.outputs for name in _symbols(value))
+        by_default = _left_whole if told else _sized_by_operands
+        pieces = _TAKEN_APART.get(node.op.name, by_default)(node, names)
         native = [piece for piece in pieces if piece.op.name not in BETWEEN]
         nodes += pieces if pieces and not any(map(why_not, native)) else [node]
+        known.update(name for value in node.outputs for name in bound_symbols(value.type))
     return replace(graph, nodes=tuple(nodes))
 
 
+def _left_whole(_node: Node, _names: FreshNames) -> list[Node]:
+    return []
+
+
 # What runs between native pieces.
-BETWEEN = ("sized", "trimmed")
+SIZES = "sizes"
+BETWEEN = ("sized", "trimmed", SIZES)
 
 
 def _nonzero(node: Node, names: FreshNames) -> list[Node]:
@@ -85,7 +104,87 @@ def _unique(node: Node, names: FreshNames) -> list[Node]:
     return [replace(found, outputs=(*bounded, total)), *trimmed]
 
 
+def _symbols(value: Value) -> frozenset[str]:
+    return symbols_in(value.type)
+
+
+def _numbered(node: Node) -> list[int]:
+    """The operands that stand for attributes: shapes, axes, bounds."""
+    return [at for at, _ in node.op.alternatives if at < len(node.inputs) and node.inputs[at]]
+
+
+def _sized_by_operands(node: Node, names: FreshNames) -> list[Node]:
+    """The sizes, then the node itself."""
+    ranked = all(isinstance(v.type, TensorType) and v.type.shape is not None for v in node.outputs)
+    if not ranked or not _numbered(node):
+        return []
+    return [_sizes(node, names), node]
+
+
+def _sizes(node: Node, names: FreshNames) -> Node:
+    """What tells the sizes of a node's results: tensors of their shapes that hold nothing."""
+    shapes = [value.tensor.shape for value in node.outputs]
+    outputs = tuple(Value(names(SIZES), TensorType(DType.BOOL, shape)) for shape in shapes)
+    meaning = _counted if node.op.name == "arange" else _told_by(node.op)
+    op = Op(SIZES, node.op.operands, node.op.infer, meaning, node.op.attrs)
+    return Node(op, node.inputs, node.attrs, outputs, node.place)
+
+
+def _told_by(op: Op) -> Callable[..., Any]:
+    """What a type rule says of results once the numbers among the operands are known."""
+
+    def shapes(attrs: Attrs, *operands: Array | None) -> tuple[Array, ...]:
+        left = list(operands)
+        for position, name in op.alternatives:
+            given = left[position] if position < len(left) else None
+            if given is not None:
+                attrs = replace(attrs, **{name: _attribute(op, name, given)})
+                left[position] = None
+        types = (
+            None if one is None else TensorType(dtype_of(one.dtype), one.shape) for one in left
+        )
+        results = op.result_types(attrs, tuple(types))
+        told = [type_.shape for type_ in results if isinstance(type_, TensorType)]
+        return tuple(np.broadcast_to(np.False_, cast("Any", shape)) for shape in told)
+
+    return shapes
+
+
+def _attribute(op: Op, name: str, given: Array) -> Any:
+    """Numbers as the attribute that they stand for; a single one may be a list, too."""
+    try:
+        return coerce_field(op.attrs, name, given if given.ndim else given[()])
+    except UserError:
+        return coerce_field(op.attrs, name, given.reshape(-1))
+
+
+def _counted(attrs: ArangeAttrs, *operands: Array | None) -> Array:
+    """The type rule of ranges knows integers only."""
+    return np.broadcast_to(np.False_, (arange_count(attrs, *operands),))
+
+
+def _reduction(node: Node, names: FreshNames) -> list[Node]:
+    """Along axes that are known only then: to extents of 1 first, which tell which they are."""
+    data = node.args[0].type
+    if not _numbered(node) or node.attrs.keepdims or not isinstance(data, TensorType):
+        return _sized_by_operands(node, names)
+    left = [dim for dim in node.output.shape or () if dim is not UNKNOWN]
+    if data.shape is None or node.output.shape is None or len(left) < len(node.output.shape):
+        return []
+    kept = replace(node.attrs, keepdims=True)
+    (type_,) = node.op.result_types(kept, tuple(value.type for value in node.args))
+    assert isinstance(type_, TensorType)
+    extents = type_.shape or ()
+    shape = [symbol(names("kept")) if dim is UNKNOWN else dim for dim in extents]
+    stem = Value(names(node.output.name), TensorType(data.dtype, tuple(shape)))
+    reduced = Node(node.op, node.inputs, kept, (stem,), node.place)
+    attrs = ReshapeAttrs(tuple(left))
+    view = Node(get_op("reshape"), (stem,), attrs, node.outputs, node.place)
+    return [_sizes(reduced, names), _sizes(node, names), reduced, view]
+
+
 _TAKEN_APART: dict[str, _Pieces] = {
+    **dict.fromkeys(("max", "mean", "min", "prod", "sum"), _reduction),
     "nonzero": _nonzero,
     "unique": _unique,
     "vision.non_max_suppression": _suppression,

@@ -12,6 +12,7 @@ from functools import partial, update_wrapper
 from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
 from graft.backends.host.choose_products import ProductOptions, choose_products
 from graft.backends.host.options import Accuracy
+from graft.backends.host.split_recurrent import split_recurrent
 from graft.backends.host.use_integers import use_integers
 from graft.backends.host.widen_convolutions import widen_convolutions
 from graft.ir.attrs import symbols_in_attrs
@@ -27,7 +28,8 @@ def host_passes(target: Target, accuracy: Accuracy) -> tuple[Pass, ...]:
     choose = update_wrapper(partial(choose_convolutions, options=options), choose_convolutions)
     products = partial(choose_products, options=ProductOptions(target, accuracy))
     multiply = update_wrapper(products, choose_products)
-    return use_integers, widen_convolutions, choose, multiply, group_fusion
+    split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
+    return split, use_integers, widen_convolutions, choose, multiply, group_fusion
 
 
 def prepare(

@@ -12,6 +12,7 @@ from graft.backends.host.prepare import prepare
 from graft.backends.host.program import HostProgram, build_program
 from graft.backends.host.shaped import build_shaped
 from graft.backends.host.sizes import size_checks
+from graft.backends.host.split_recurrent import split_recurrent
 from graft.backends.host.templates import why_not_static, why_not_symbolic
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
@@ -47,6 +48,10 @@ class Stretches:
         if is_static_node(node):
             return why_not_static(node, self.target)
         return why_not_symbolic(node, self.target)
+
+    def taken_apart(self, graph: Graph) -> Graph:
+        """The graph with recurrent layers as products and steps."""
+        return split_recurrent(graph, self.target)
 
     def runner(self, node: Node) -> Runner | None:
         """Who runs a node that is left to another backend; None for other nodes."""

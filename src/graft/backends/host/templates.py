@@ -11,6 +11,7 @@ from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
+from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.distinct import distinct
 from graft.backends.host.kernels.expression import expression, unexpressed
 from graft.backends.host.kernels.image_concat import image_concat
@@ -18,9 +19,11 @@ from graft.backends.host.kernels.image_mean import image_mean
 from graft.backends.host.kernels.image_pointwise import image_pointwise
 from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.layer_norm import layer_norm
+from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.movement import movement
 from graft.backends.host.kernels.nonzero import nonzero
 from graft.backends.host.kernels.pool import pool2d
+from graft.backends.host.kernels.recurrence import recurrence
 from graft.backends.host.kernels.reduce import reduce
 from graft.backends.host.kernels.roi_align import roi_align
 from graft.backends.host.kernels.rows import rows
@@ -29,6 +32,7 @@ from graft.backends.host.kernels.sizes import sizes
 from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.suppression import suppression
 from graft.backends.host.kernels.topk import topk
+from graft.backends.host.kernels.totals import totals
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.storage import row_major
 from graft.ir.graph import Node
@@ -66,6 +70,11 @@ TEMPLATES: tuple[Template, ...] = (
 SYMBOLIC_TEMPLATES: Mapping[str, Template] = {
     "bounded_unique": distinct,
     "concatenate": joining,
+    "cumprod": totals,
+    "cumsum": totals,
+    "det": determinant,
+    "nn.linear_attention": linear_attention,
+    "nn.recurrence": recurrence,
     "nonzero": nonzero,
     "scatter_elements": scatter,
     "scatter_nd": scatter,

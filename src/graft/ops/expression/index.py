@@ -34,7 +34,7 @@ def position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:
     return maximum(minimum(found, extent - 1), 0)
 
 
-def _unless_empty(data: Tensor, value: Term) -> Term:
+def unless_empty(data: Tensor, value: Term) -> Term:
     """An element of data that may turn out to have none, which is a mistake too."""
     unsure = [extent for extent in sizes(data) if not is_known(extent)]
     for extent in unsure:
@@ -58,7 +58,7 @@ def take(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
 
     def element(*at: Term) -> Term:
         place = position(indices, list(at[axis : axis + count]), extent)
-        return _unless_empty(data, read(data, [*at[:axis], place, *at[axis + count :]]))
+        return unless_empty(data, read(data, [*at[:axis], place, *at[axis + count :]]))
 
     return (by_index(name, extents_of(types[0]), element),)
 
@@ -74,7 +74,7 @@ def gather(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
 
     def element(*at: Term) -> Term:
         place = position(indices, list(at), extent)
-        return _unless_empty(data, read(data, [*at[:axis], place, *at[axis + 1 :]]))
+        return unless_empty(data, read(data, [*at[:axis], place, *at[axis + 1 :]]))
 
     return (by_index(name, extents_of(types[0]), element),)
 
@@ -94,6 +94,6 @@ def gather_nd(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
             position(indices, [*at[:count], term(entry)], shape[batch + entry])
             for entry in range(named)
         ]
-        return _unless_empty(data, read(data, [*at[:batch], *places, *at[count:]]))
+        return unless_empty(data, read(data, [*at[:batch], *places, *at[count:]]))
 
     return (by_index(name, extents_of(types[0]), element),)

@@ -6,30 +6,26 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from graft.base.dims import AnyDim, dim_max, dim_min, product
-from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
+from graft.base.dims import AnyDim, product
+from graft.loop.build import Term, cast, equal, maximum, minimum, select
 from graft.loop.tensor import Tensor
 from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses
 from graft.ops.expression.shapes import (
     Extents,
     Index,
     Indices,
-    at_least,
     by_index,
     extents_of,
     is_known,
     linear,
-    number,
     present,
     read,
-    single,
     sizes,
     spread,
     unravelled,
 )
 from graft.ops.layout import rearrangement
 from graft.ops.rules import normalize_axes, normalize_axis
-from graft.ops.slicing import slice_positions, slice_start
 
 # Of these a concatenation is one expression where it is not known how long they are.
 MOST_PIECES = 3
@@ -184,86 +180,6 @@ def tile(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
         return read(data, [i if have == want else i % have for i, have, want in pairs])
 
     return _moved(name, types, element)
-
-
-@expresses("strided_slice")
-def strided_slice(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
-    """Every stride-th element between bounds that are attributes."""
-    data = present(inputs[0])
-    if attrs.begin is None or attrs.end is None or any(one is not None for one in inputs[1:]):
-        return Unexpressed("the bounds are known only at run time")
-    shape = sizes(data)
-    axes = normalize_axes(range(len(attrs.begin)) if attrs.axes is None else attrs.axes, len(shape))
-    strides = attrs.strides or (1,) * len(axes)
-    starts: dict[int, tuple[AnyDim, int]] = {}
-    for axis, begin, end, stride in zip(axes, attrs.begin, attrs.end, strides, strict=True):
-        extent = shape[axis]
-        if isinstance(begin, int) and isinstance(end, int) and isinstance(extent, int):
-            starts[axis] = slice_positions(begin, end, stride, extent).start, stride
-        else:
-            starts[axis] = slice_start(begin, stride, extent), stride
-
-    def element(*indices: Term) -> Term:
-        at: list[Term] = []
-        for axis, index in enumerate(indices):
-            first, step = starts.get(axis, (0, 1))
-            at.append(index * step + first)
-        return read(data, at)
-
-    return _moved(name, types, element)
-
-
-@expresses("nn.pad")
-def pad(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
-    """A border of a filler, or of elements of the data; negative widths cut off."""
-    data, value = present(inputs[0]), inputs[1]
-    if attrs.pad_width is None or any(one is not None for one in inputs[2:]):
-        return Unexpressed("the widths are known only at run time")
-    rank, shape = len(data.shape), sizes(data)
-    axes = range(rank) if attrs.axes is None else normalize_axes(attrs.axes, rank)
-    begins = dict(zip(axes, attrs.pad_width, strict=False))
-    ends = dict(zip(axes, attrs.pad_width[len(begins) :], strict=True))
-
-    def place(axis: int, index: Term) -> tuple[Term, Term | None]:
-        """Where an index of the result reads, and whether that is inside."""
-        begin, end = begins.get(axis, 0), ends.get(axis, 0)
-        at = index - begin
-        if at_least(-begin, 0) and at_least(-end, 0):
-            return at, None
-        if attrs.mode == "constant":
-            return at, (at >= 0) & (at < shape[axis])
-        first, last = (
-            dim_max(-begin, 0),
-            shape[axis] + dim_min(end, 0),
-        )  # what is left after cutting
-        return _source(attrs.mode, at - first, last - first) + first, None
-
-    def element(*indices: Term) -> Term:
-        places = [place(axis, index) for axis, index in enumerate(indices)]
-        found = read(data, [at for at, _ in places])
-        tests = [test for _, test in places if test is not None]
-        if not tests:
-            return found
-        inside = tests[0]
-        for test in tests[1:]:
-            inside = inside & test
-        fill = number(attrs.value or 0, data.dtype) if value is None else single(value)
-        return select(inside, found, cast(data.dtype, fill))
-
-    return _moved(name, types, element)
-
-
-def _source(mode: str, position: Term, extent: AnyDim) -> Term:
-    """Which of `extent` elements stands at a position that may lie outside."""
-    if mode == "edge":
-        return maximum(minimum(position, extent - 1), 0)
-    if mode == "wrap":
-        return position % extent
-    if extent == 1:
-        return position * 0
-    period = dim_max(2 * (extent - 1), 1)
-    inside = position % period
-    return minimum(inside, term(period) - inside)
 
 
 @expresses("depth_to_space")

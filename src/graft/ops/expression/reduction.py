@@ -71,7 +71,7 @@ def _reduction(op: str) -> None:
     def expression(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
         data, dtype = present(inputs[0]), types[0].dtype
         if inputs[1] is not None and attrs.axes is None:
-            return Unexpressed("the axes are known only at run time")
+            return _by_extents(op, data, types, name)
         everything = attrs.axes is None or not (attrs.axes or attrs.noop_with_empty_axes)
         rank = len(data.shape)
         axes = normalize_axes(range(rank) if everything else attrs.axes, rank)
@@ -95,6 +95,31 @@ def _reduction(op: str) -> None:
         return (by_index(name, extents_of(types[0]), element),)
 
     EXPRESSIONS.add(op, expression)
+
+
+def _by_extents(op: str, data: Tensor, types: Types, name: str) -> Results:
+    """Along axes that are known only at run time: those along which the result has one element.
+
+    Of an axis with n elements, of which k are left, n - k + 1 are combined: all or just one."""
+    dtype, left, have = types[0].dtype, extents_of(types[0]), sizes(data)
+    left = left or (1,) * len(have)
+    if len(left) != len(have):
+        return Unexpressed("the axes are known only at run time")
+    wide = _accumulator(op, dtype)
+    counts = [before - after + 1 for before, after in zip(have, left, strict=True)]
+
+    def combined(*indices: Term) -> Reduce:
+        reduced = reduce_axes(counts)
+        at = [i + r for i, r in zip(indices, reduced, strict=True)]
+        return _KINDS[op](cast(wide, read(data, at)), reduced)
+
+    total = by_index(f"{name}_total", left, combined)
+
+    def element(*indices: Term) -> Term:
+        value = read(total, indices or [0] * len(have))
+        return cast(dtype, _mean(value, product(counts)) if op == "mean" else value)
+
+    return (by_index(name, extents_of(types[0]), element),)
 
 
 def _accumulator(op: str, dtype: DType) -> DType:

@@ -22,14 +22,16 @@ _SINGLE, _DOUBLE = DType.FLOAT32, DType.FLOAT64
 
 @dataclass(frozen=True, slots=True)
 class SymbolicResize:
-    """How an axis of unknown extents is resized; `scale` is None where sizes are given."""
+    """How an axis of unknown extents is resized; `scale` is None where sizes are given.
+
+    Numbers that are operands are terms."""
 
     axis: int
     extent: AnyDim
     resized: AnyDim
-    scale: float | None
-    start: float = 0.0
-    end: float = 1.0
+    scale: float | Term | None
+    start: float | Term = 0.0
+    end: float | Term = 1.0
 
     @property
     def before(self) -> Term:
@@ -43,7 +45,7 @@ class SymbolicResize:
     def factor(self) -> Term:
         """How much larger the axis becomes."""
         if self.scale is not None:
-            return number(self.scale, _SINGLE)
+            return single(self.scale)
         return cast(_SINGLE, self.after / maximum(self.before, 1.0))
 
     @property
@@ -51,7 +53,12 @@ class SymbolicResize:
         """The extent before it was cut to a whole number."""
         if self.scale is None:
             return self.after
-        return cast(_DOUBLE, number(self.scale, _SINGLE) * cast(_SINGLE, self.extent))
+        return cast(_DOUBLE, single(self.scale) * cast(_SINGLE, self.extent))
+
+
+def single(value: float | Term) -> Term:
+    """A number as float32."""
+    return cast(_SINGLE, value) if isinstance(value, Term) else number(value, _SINGLE)
 
 
 def _half_pixel(step: SymbolicResize, x: Term) -> Term:
@@ -81,8 +88,8 @@ def _align_corners(step: SymbolicResize, x: Term) -> Term:
 
 def _crop(step: SymbolicResize, x: Term) -> Term:
     last = step.before - 1.0
-    centre = cast(_SINGLE, last * (0.5 * (step.start + step.end)))
-    span = number(step.end - step.start, _SINGLE)
+    centre = cast(_SINGLE, last * ((step.start + step.end) * 0.5))
+    span = single(step.end - step.start)
     spread = x * span * cast(_SINGLE, last) / cast(_SINGLE, step.after - 1.0)
     moved = cast(_SINGLE, last * step.start) + spread
     return select(term(step.resized) < 2, centre, moved)

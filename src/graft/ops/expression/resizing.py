@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from graft.base.dims import AnyDim
 from graft.base.dtypes import DType, dtype_of
-from graft.loop.build import Operand, Term, call, cast, select
+from graft.loop.build import Operand, Term, call, cast, maximum, minimum, select, term
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops.expression import resize_formulas as formulas
-from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses, table
+from graft.ops.expression.registry import Inputs, Results, Types, expresses, table
 from graft.ops.expression.resize_formulas import SymbolicResize
 from graft.ops.expression.shapes import (
     Extents,
@@ -43,18 +44,23 @@ from graft.ops.resize import (
 from graft.ops.rules import normalize_axes
 
 Step = AxisResize | SymbolicResize
+_WIDE = DType.FLOAT64
 
 
 @expresses("resize")
 def resize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """Nearest neighbours or weighted sums of a few, along the axes that change."""
     data = present(inputs[0])
-    if any(one is not None for one in inputs[1:]):
-        return Unexpressed("scales, sizes or the region are known only at run time")
-    steps = _steps(attrs, sizes(data), extents_of(types[0]))
+    at_run_time = any(one is not None for one in inputs[1:])
+    if at_run_time:
+        steps = _steps_of_data(attrs, inputs, extents_of(types[0]))
+    else:
+        steps = _steps(attrs, sizes(data), extents_of(types[0]))
     inner = f"{name}_inside" if _crops(attrs) else name
     if attrs.method == "nearest_neighbor":
         result = _copied(attrs, data, steps, types, inner)
+    elif at_run_time:
+        result = _axis_by_axis(attrs, data, steps, types, inner)
     else:
         result = _interpolated(attrs, data, steps, types, inner)
     return (_extrapolated(attrs, steps, result, name) if _crops(attrs) else result,)
@@ -83,6 +89,37 @@ def _steps(attrs: Any, before: Extents, after: Extents) -> list[Step]:
         [*known, *(step for step in found if unknown[step.axis] and not _is_idle(step))],
         key=lambda step: step.axis,
     )
+
+
+def _steps_of_data(attrs: Any, inputs: Inputs, after: Extents) -> list[Step]:
+    """How axes are resized by numbers that are operands."""
+    before, (roi, scales, wanted) = sizes(present(inputs[0])), inputs[1:]
+    axes = normalize_axes(range(len(before)) if attrs.axes is None else attrs.axes, len(before))
+    count, common = len(axes), None
+    if attrs.keep_aspect_ratio_policy != "stretch" and scales is None and attrs.scales is None:
+        given = (
+            [term(size) for size in attrs.sizes or ()]
+            if wanted is None
+            else [read(wanted, [n]) for n in range(count)]
+        )
+        pairs = zip(given, axes, strict=True)
+        ratios = [cast(_WIDE, size) / cast(_WIDE, before[axis]) for size, axis in pairs]
+        common = reduce(
+            minimum if attrs.keep_aspect_ratio_policy == "not_larger" else maximum, ratios
+        )
+
+    def step(n: int, axis: int) -> SymbolicResize:
+        scale = common if attrs.scales is None else attrs.scales[n]
+        if scales is not None:
+            scale = read(scales, [n])
+        start, end = (0.0, 1.0) if attrs.roi is None else (attrs.roi[n], attrs.roi[count + n])
+        if roi is not None:
+            start, end = (cast(_WIDE, read(roi, [at])) for at in (n, count + n))
+        if not _crops(attrs):
+            start, end = 0.0, 1.0
+        return SymbolicResize(axis, before[axis], after[axis], scale, start, end)
+
+    return sorted((step(n, axis) for n, axis in enumerate(axes)), key=lambda one: one.axis)
 
 
 def _symbolic(attrs: Any, number: int, axis: int, old: AnyDim, new: AnyDim) -> SymbolicResize:
@@ -163,10 +200,34 @@ def _interpolated(attrs: Any, data: Tensor, steps: list[Step], types: Types, nam
         return sum_(value * factor, reduced) if reduced else value
 
     total = by_index(f"{name}_sum", shape, element)
-    return by_index(name, shape, lambda *indices: _saturated(read(total, indices), dtype))
+    return by_index(name, shape, lambda *indices: saturated(read(total, indices), dtype))
 
 
-def _saturated(value: Term, dtype: DType) -> Term:
+def _axis_by_axis(attrs: Any, data: Tensor, steps: list[Step], types: Types, name: str) -> Tensor:
+    """One axis after the other: any of them may turn out to stay as it is."""
+    dtype, shape = types[0].dtype, list(sizes(data))
+    wide = dtype_of(working_dtype(dtype.numpy))
+
+    def along(step: Step, source: Tensor, wanted: Extents) -> Tensor:
+        taps_ = _taps(attrs, step, name, wide)
+
+        def element(*indices: Term) -> Reduce:
+            (tap,) = reduce_axes([taps_.count])
+            at = list(indices)
+            at[step.axis] = taps_.place(indices[step.axis], tap)
+            weight = taps_.weight(indices[step.axis], tap)
+            return sum_(cast(wide, read(source, at)) * weight, [tap])
+
+        return by_index(f"{name}_axis{step.axis}", wanted, element)
+
+    result = data
+    for step in steps:
+        shape[step.axis] = step.resized
+        result = along(step, result, tuple(shape))
+    return by_index(name, shape, lambda *indices: saturated(read(result, indices), dtype))
+
+
+def saturated(value: Term, dtype: DType) -> Term:
     """A number in a dtype; integers are rounded and saturate."""
     if not dtype.is_integer:
         return cast(dtype, value)

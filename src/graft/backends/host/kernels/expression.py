@@ -28,6 +28,7 @@ from graft.loop.dims import index_of
 from graft.loop.errors import ScheduleError
 from graft.loop.ir import Block, Buffer, Const, Function
 from graft.loop.lower import lower_variants
+from graft.loop.schedule import Schedule, Unroll, Vectorize
 from graft.loop.tensor import Reduce, Tensor, in_order
 from graft.ops.expression.registry import EXPRESSIONS, Table, Unexpressed, express
 from graft.ops.expression.shapes import by_index, read
@@ -92,8 +93,22 @@ def _lowered(
         while len(_LOWERED) >= _MOST_LOWERED:
             _LOWERED.pop(next(iter(_LOWERED)))
         variants = default_variants(results, target)
-        _LOWERED[key] = lower_variants("kernel", arguments, variants, notes)
+        try:
+            _LOWERED[key] = lower_variants("kernel", arguments, variants, notes)
+        except ScheduleError:  # a condition on data decides what is added, lane by lane
+            plain = [replace(one, schedule=_without_lanes(one.schedule)) for one in variants]
+            _LOWERED[key] = lower_variants("kernel", arguments, plain, notes)
     return replace(_LOWERED[key], notes=notes)
+
+
+def _without_lanes(schedule: Schedule) -> Schedule:
+    """The same loops, with the lanes of vectors one after the other."""
+    return Schedule.of(
+        {
+            name: [Unroll(one.loop) if isinstance(one, Vectorize) else one for one in parts]
+            for name, parts in schedule.stages
+        }
+    )
 
 
 # Lowering takes far longer than building expressions does.

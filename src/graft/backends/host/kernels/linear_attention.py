@@ -1,0 +1,164 @@
+"""Linear attention: `nn.linear_attention`, a memory that every step decays, writes and asks.
+
+The columns of the memory do not know of each other: the threads share them, and each column goes
+through all steps while it lies in the thread's own memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernels.writing import (
+    Cell,
+    Writer,
+    block,
+    let,
+    loop,
+    not_plain,
+    parallel,
+    scratch,
+    store,
+    with_memory,
+)
+from graft.backends.host.storage import shape_of
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.loop.build import Term, call, cast, load, term
+from graft.loop.ir import Buffer, Stmt
+from graft.rewrite.rule import Refusal
+
+
+def linear_attention(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
+    """The node for itself."""
+    refused = not_plain(group, stores, "nn.linear_attention")
+    if refused is not None:
+        return refused
+    heads, own = (shape_of(value)[1] for value in group.node.args[:2])
+    if not isinstance(heads, int) or not isinstance(own, int) or own == 0:
+        return Refusal("the numbers of heads are known only at run time")
+    if not isinstance(shape_of(group.node.args[0])[3], int):
+        return Refusal("the size of queries is known only at run time")
+    return _Columns(Writer(group, stores), heads // own).kernel()
+
+
+class _Columns:
+    """Writes the loops over columns, steps and the elements of a column."""
+
+    def __init__(self, writer: Writer, share: int) -> None:
+        node = writer.group.node
+        self._writer, self._share, self._inputs = writer, share, node.inputs
+        self._query, self._key, self._value = (writer.given(n) for n in range(3))
+        self._state, self._decay, self._beta = (writer.operand(n) for n in (3, 4, 5))
+        self._result, self._after = writer.result(0), writer.result(1)
+        wide = self._query.dtype is DType.FLOAT64
+        self._dtype = DType.FLOAT64 if wide else DType.FLOAT32
+        size = shape_of(node.args[0])[3]
+        assert isinstance(size, int)
+        self._size = size
+        usual = 1 / math.sqrt(size) if size else 1.0
+        self._scale = usual if node.attrs.scale is None else node.attrs.scale
+        self._memory = scratch("memory", self._dtype, size)
+        self._sum = Cell("sum", self._dtype)
+
+    def kernel(self) -> Kernel:
+        value = self._writer.group.node.args[2]
+        batch, heads, _, columns = (self._writer.dim(dim) for dim in shape_of(value))
+
+        def job(number: Term) -> Stmt:
+            head, column = number // columns % heads, number % columns
+            place = number // (columns * heads), head, column
+            return self._named(("batch", "head", "column"), place, self._column)
+
+        body = parallel("job", batch * heads * columns, job)
+        return self._writer.kernel(body)
+
+    def _named(
+        self, names: Sequence[str], values: Sequence[Term], body: Callable[..., Stmt]
+    ) -> Stmt:
+        """A name for each of some values."""
+        if not names:
+            return body()
+        return let(
+            names[0],
+            values[0],
+            lambda one: self._named(names[1:], values[1:], lambda *rest: body(one, *rest)),
+        )
+
+    def _read(self, number: int, buffer: Buffer, *at: Term) -> Term:
+        """An element of an operand, whose axes may have one element for all."""
+        value = self._inputs[number]
+        assert value is not None
+        place = term(0)
+        for dim, index in zip(shape_of(value), at, strict=True):
+            place = place * self._writer.dim(dim) + (term(0) if dim == 1 else index)
+        return cast(self._dtype, load(buffer, place))
+
+    def _column(self, batch: Term, head: Term, column: Term) -> Stmt:
+        zero = term(0.0, self._dtype)
+        shape = shape_of(self._writer.group.node.outputs[1])
+        columns = self._writer.dim(shape[3])
+        first = (batch * self._writer.dim(shape[1]) + head) * self._size
+
+        def begun(row: Term) -> Stmt:
+            given = zero
+            if self._state is not None:
+                given = self._read(3, self._state, batch, head, row, column)
+            return store(self._memory, row, given)
+
+        def ended(row: Term) -> Stmt:
+            value = cast(self._after.dtype, load(self._memory, row))
+            return store(self._after, (first + row) * columns + column, value)
+
+        length = self._writer.dim(shape_of(self._writer.group.node.args[0])[2])
+        steps = loop("step", length, lambda step: self._step(batch, head, column, step))
+        body = block(loop("begun", self._size, begun), steps, loop("ended", self._size, ended))
+        return with_memory(body, self._memory, self._sum)
+
+    def _step(self, batch: Term, head: Term, column: Term, step: Term) -> Stmt:
+        def key(row: Term) -> Term:
+            return self._read(1, self._key, batch, head, step, row)
+
+        def recalled(row: Term) -> Stmt:
+            held = load(self._memory, row)
+            if self._decay is not None:
+                held = held * call("exp", self._read(4, self._decay, batch, head, step, row))
+            return let(
+                "held", held, lambda now: block(store(self._memory, row, now), seen(row, now))
+            )
+
+        def seen(row: Term, now: Term) -> Stmt:
+            return self._sum.set(self._sum.value + key(row) * now)
+
+        value = self._read(2, self._value, batch, head, step, column)
+        if self._beta is not None:
+            rate = self._read(5, self._beta, batch, head, step, term(0))
+            value = rate * (value - self._sum.value)
+
+        def written(value: Term) -> Stmt:
+            def row(at: Term) -> Stmt:
+                return store(self._memory, at, load(self._memory, at) + key(at) * value)
+
+            asked = [self._asked(batch, head, column, step, n) for n in range(self._share)]
+            return block(loop("row", self._size, row), *asked)
+
+        begun = self._sum.set(term(0.0, self._dtype))
+        return block(begun, loop("past", self._size, recalled), let("written", value, written))
+
+    def _asked(self, batch: Term, head: Term, column: Term, step: Term, number: int) -> Stmt:
+        """The result of one of the query heads that share the memory."""
+        own = head * self._share + number
+
+        def row(at: Term) -> Stmt:
+            asked = self._read(0, self._query, batch, own, step, at)
+            return self._sum.set(self._sum.value + asked * load(self._memory, at))
+
+        shape = shape_of(self._writer.group.node.outputs[0])
+        place = batch
+        for dim, index in zip(shape[1:], (own, step, column), strict=True):
+            place = place * self._writer.dim(dim) + index
+        found = cast(self._result.dtype, self._sum.value * self._scale)
+        begun = self._sum.set(term(0.0, self._dtype))
+        return block(begun, loop("asked", self._size, row), store(self._result, place, found))

@@ -1,0 +1,326 @@
+"""The steps of a recurrent layer: `nn.recurrence`, one after the other, all threads in each.
+
+A step multiplies the hidden state by the recurrent weight, whose blocks of units the threads share,
+and applies the gates while the sums are in registers. Between steps the threads meet, since each
+needs the whole state. The state lies in memory to work in, before and after a step apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import product
+from operator import add
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernels.gates import Before, are_alike, phases, step
+from graft.backends.host.kernels.writing import (
+    Writer,
+    block,
+    let,
+    loop,
+    not_plain,
+    parallel,
+    store,
+    when,
+    with_memory,
+)
+from graft.backends.host.storage import shape_of
+from graft.base.dtypes import DType
+from graft.llvm.target import Target
+from graft.loop.build import Term, cast, equal, load, select, term
+from graft.loop.ir import (
+    INDEX,
+    Barrier,
+    Broadcast,
+    Buffer,
+    Const,
+    Ramp,
+    Scope,
+    Stmt,
+    Store,
+)
+from graft.ops.recurrence import GATES, directions_of
+from graft.rewrite.rule import Refusal
+
+# Sums that are in registers at once: enough to hide how long an addition takes.
+_SUMS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where a tile stands: the phase and gates, the turn and its step, direction, unit and row."""
+
+    phase: int
+    gates: tuple[int, ...]
+    turn: Term
+    time: Term
+    way: Term
+    unit: Term
+    first: Term
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """The sums of a tile in registers: per gate and row, in several sets that are added at last."""
+
+    buffer: Buffer
+    gates: tuple[int, ...]
+    rows: int
+    sets: int
+    lanes: int
+
+    @classmethod
+    def of(cls, place: _Place, rows: int, steps: int, lanes: int, dtype: DType) -> _Sums:
+        """As many sets as keep the registers busy and divide the steps."""
+        sets = max(1, _SUMS // (len(place.gates) * rows))
+        while steps % sets:
+            sets -= 1
+        extents = (Const(sets * rows * len(place.gates) * lanes),)
+        return cls(Buffer("sums", dtype, extents, Scope.REGISTER), place.gates, rows, sets, lanes)
+
+    def _at(self, number: int, gate: int, row: int) -> Term:
+        start = ((number * len(self.gates) + self.gates.index(gate)) * self.rows + row) * self.lanes
+        return Term(Ramp(Const(start), 1, self.lanes)) if self.lanes > 1 else term(start)
+
+    def add(self, number: int, gate: int, row: int, value: Term) -> Stmt:
+        at = self._at(number, gate, row)
+        return store(self.buffer, at, load(self.buffer, at) + value)
+
+    def cleared(self) -> Stmt:
+        zero = Term(Const(0.0, self.buffer.dtype, self.lanes))
+        every = product(range(self.sets), self.gates, range(self.rows))
+        return block(*(store(self.buffer, self._at(*one), zero) for one in every))
+
+    def total(self, row: int, gate: int) -> Term:
+        """The sum of a gate."""
+        parts = (load(self.buffer, self._at(number, gate, row)) for number in range(self.sets))
+        return reduce(add, parts)
+
+
+def recurrence(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
+    """The node for itself."""
+    refused = not_plain(group, stores, "nn.recurrence")
+    return _Steps(Writer(group, stores)).kernel() if refused is None else refused
+
+
+class _Steps:
+    """Writes the loops over steps, blocks of units and rows of the batch."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer, node = writer, writer.group.node
+        self._attrs = attrs = node.attrs
+        self._gates, self._lanes, self._hidden = GATES[attrs.cell], attrs.block, attrs.hidden
+        self._blocks = -(-attrs.hidden // attrs.block)
+        self._padded = self._blocks * attrs.block
+        self._ways = directions_of(attrs)
+        length, batch, *_ = shape_of(node.args[0])
+        self._length, self._batch = writer.dim(length), writer.dim(batch)
+        self._rows = min(batch, _SUMS // self._gates) if isinstance(batch, int) else 1
+        self._rows = max(self._rows, 1)
+        self._projected, self._weight = writer.given(0), writer.given(1)
+        self._bias, self._lengths, *self._initial = (writer.operand(n) for n in (2, 3, 4, 5))
+        self._peephole = writer.operand(6)
+        *self._results, self._room = (writer.result(n) for n in range(len(node.outputs)))
+        self._state = self._batch * (len(self._ways) * self._padded)  # elements of a state
+
+    def kernel(self) -> Kernel:
+        steps = loop("turn", self._length, lambda turn: block(*self._step(turn)))
+        return self._writer.kernel(block(self._begun(), Barrier(), steps, self._ended()))
+
+    def _job(self, name: str, body: Callable[[Term, Term], Stmt]) -> Stmt:
+        """The blocks of all directions, which the threads share: a direction and a first unit."""
+
+        def one(job: Term) -> Stmt:
+            unit = job % self._blocks * self._lanes
+            return let(
+                "way", job // self._blocks, lambda way: let("unit", unit, partial(body, way))
+            )
+
+        return parallel(name, self._blocks * len(self._ways), one)
+
+    def _at(self, part: Term | int, way: Term, row: Term, unit: Term) -> Term:
+        """An element of the memory to work in."""
+        place = (way * self._batch + row) * self._padded + unit
+        found: Term = term(part) * self._state + place
+        return found
+
+    def _each_unit(self, name: str, body: Callable[[Term, Term, Term], Stmt]) -> Stmt:
+        """Rows and units of a block, one by one, without those that are padding."""
+
+        def of_block(way: Term, unit: Term) -> Stmt:
+            count = select(unit + self._lanes > self._hidden, self._hidden - unit, self._lanes)
+
+            def of_row(row: Term) -> Stmt:
+                return loop("lane", count, lambda lane: body(way, row, unit + lane))
+
+            return loop("row", self._batch, of_row)
+
+        return self._job(name, of_block)
+
+    def _begun(self) -> Stmt:
+        """The initial states in place, and zeros where there are none."""
+        zero = Term(Const(0.0, self._room.dtype))
+
+        def cleared(way: Term, unit: Term) -> Stmt:
+            def of_row(row: Term) -> Stmt:
+                parts = (self._at(part, way, row, unit) for part in range(4))
+                return block(
+                    *(store(self._room, self._ramp(at), self._spread(zero)) for at in parts)
+                )
+
+            return loop("row", self._batch, of_row)
+
+        def copied(source: Buffer, part: int, way: Term, row: Term, unit: Term) -> Stmt:
+            value = load(source, (way * self._batch + row) * self._hidden + unit)
+            return store(self._room, self._at(part, way, row, unit), value)
+
+        given = [
+            self._each_unit(f"given{part}", partial(copied, source, part))
+            for part, source in zip((0, 3), self._initial, strict=True)
+            if source is not None
+        ]
+        return block(self._job("cleared", cleared), *given)
+
+    def _ended(self) -> Stmt:
+        """The last states; none of a sequence without steps."""
+        last = self._length % 2
+
+        def copied(result: Buffer, part: Term, way: Term, row: Term, unit: Term) -> Stmt:
+            value = load(self._room, self._at(part, way, row, unit))
+            if self._lengths is not None:
+                value = select(cast(INDEX, load(self._lengths, row)) > 0, value, 0.0)
+            return store(result, (way * self._batch + row) * self._hidden + unit, value)
+
+        parts = (last, term(3))[: len(self._results) - 1]
+        copies = (partial(copied, *one) for one in zip(self._results[1:], parts, strict=True))
+        return block(*(self._each_unit(f"last{n}", copy) for n, copy in enumerate(copies)))
+
+    def _step(self, turn: Term) -> list[Stmt]:
+        """The phases of a step, with meetings behind them."""
+        statements: list[Stmt] = []
+        for number, gates in enumerate(phases(self._attrs)):
+            body = partial(self._phase, number, gates, turn)
+            statements += [self._job(f"phase{number}", body), Barrier()]
+        return statements
+
+    def _phase(self, phase: int, gates: tuple[int, ...], turn: Term, way: Term, unit: Term) -> Stmt:
+        """Some gates of a block of units, for all rows."""
+        backwards = self._length - 1 - turn
+        time = backwards if self._ways == (True,) else turn
+        if len(self._ways) > 1:
+            time = select(equal(way, 1), backwards, turn)
+
+        def rows(count: int, first: Term) -> Stmt:
+            place = _Place(phase, gates, turn, time, way, unit, first)
+            return self._tile(place, count)
+
+        whole = self._batch // self._rows
+        tiles = loop("tile", whole, lambda tile: rows(self._rows, tile * self._rows))
+        if self._rows == 1:
+            return tiles
+        left = self._batch % self._rows
+        return block(tiles, loop("rest", left, lambda row: rows(1, whole * self._rows + row)))
+
+    def _tile(self, place: _Place, count: int) -> Stmt:
+        """Some rows: their sums in registers, then their gates."""
+        sums = _Sums.of(place, count, self._padded, self._lanes, self._room.dtype)
+        source = term(2) if place.phase else place.turn % 2
+        base = (place.way * self._padded + place.unit) * (self._padded * self._gates)
+
+        def added(number: int, gate: int, k: Term, weight: Term) -> Stmt:
+            statements: list[Stmt] = []
+            for row in range(count):
+                at = self._at(source, place.way, place.first + row, k)
+                state = self._spread(load(self._room, at))
+                statements.append(sums.add(number, gate, row, state * weight))
+            return block(*statements)
+
+        def turn_of(k: Term) -> Stmt:
+            every: list[Stmt] = []
+            for number in range(sums.sets):
+                at = k * sums.sets + number
+                for gate in place.gates:
+                    start = base + (at * self._gates + gate) * self._lanes
+                    weight = self._vector(self._weight, start)
+                    every.append(let("weight", weight, partial(added, number, gate, at)))
+            return block(*every)
+
+        finished = [self._finished(place, row, partial(sums.total, row)) for row in range(count)]
+        steps = loop("k", self._padded // sums.sets, turn_of)
+        return with_memory(block(sums.cleared(), steps, *finished), sums.buffer)
+
+    def _finished(self, place: _Place, row: int, total: Callable[[int], Term]) -> Stmt:
+        """A row's gates, and its new state."""
+        at, way, unit = place.first + row, place.way, place.unit
+        outer = (place.time * self._batch + at) * len(self._ways) + way
+
+        def given(gate: int) -> Term:
+            return self._vector(self._projected, (outer * self._gates + gate) * self._padded + unit)
+
+        def old(part: Term | int) -> Term:
+            return self._vector(self._room, self._at(part, way, at, unit))
+
+        seen: tuple[Term, ...] = ()
+        if self._peephole is not None:
+            starts = ((way * 3 + n) * self._padded + unit for n in range(3))
+            seen = tuple(self._vector(self._peephole, start) for start in starts)
+        bias = None
+        if self._bias is not None:
+            bias = self._vector(self._bias, way * self._padded + unit)
+        sums = {gate: total(gate) for gate in place.gates}
+        own = {gate: given(gate) for gate in place.gates}
+        now = Before(sums, own, old(place.turn % 2), old(3), seen, bias)
+        end = partial(self._kept, place, at, now)
+        if are_alike(self._attrs):
+            return step(self._attrs, 0, place.phase, now, end)
+        ways = [step(self._attrs, n, place.phase, now, end) for n in range(len(self._ways))]
+        return when(equal(way, 0), *ways)
+
+    def _kept(self, place: _Place, row: Term, now: Before, hidden: Term, cell: Term | None) -> Stmt:
+        """The new state, or the old one of a sequence that has ended; results are zero there."""
+        way, unit = place.way, place.unit
+
+        def set_part(part: Term | int, value: Term) -> Stmt:
+            at = self._ramp(self._at(part, way, row, unit))
+            return store(self._room, at, self._without_padding(unit, value))
+
+        if place.phase < len(phases(self._attrs)) - 1:
+            assert cell is not None
+            return block(set_part(2, hidden), set_part(3, cell))
+        shown = hidden
+        if self._lengths is not None:
+            alive = place.time < cast(INDEX, load(self._lengths, row))
+            zero = self._spread(Term(Const(0.0, self._room.dtype)))
+            shown = select(alive, hidden, zero)
+            hidden = select(alive, hidden, now.hidden)
+            cell = None if cell is None else select(alive, cell, now.cell)
+        start = ((place.time * len(self._ways) + way) * self._batch + row) * self._hidden + unit
+        kept = [set_part((place.turn + 1) % 2, hidden), self._shown(start, unit, shown)]
+        return block(*kept, *([] if cell is None else [set_part(3, cell)]))
+
+    def _without_padding(self, unit: Term, value: Term) -> Term:
+        """Zero in what is padding: a NaN there would reach all units."""
+        if self._padded == self._hidden:
+            return value
+        zero = self._spread(Term(Const(0.0, self._room.dtype)))
+        return select(self._ramp(unit) < self._hidden, value, zero)
+
+    def _shown(self, start: Term, unit: Term, value: Term) -> Stmt:
+        """A block of a step's results, without its padding."""
+        at = self._ramp(start)
+        inside = None
+        if self._padded > self._hidden:
+            inside = (self._ramp(unit) < self._hidden).expr
+        return Store(self._results[0], (at.expr,), value.expr, inside)
+
+    def _ramp(self, start: Term) -> Term:
+        return Term(Ramp(start.expr, 1, self._lanes)) if self._lanes > 1 else start
+
+    def _spread(self, value: Term) -> Term:
+        return Term(Broadcast(value.expr, self._lanes), value.sources) if self._lanes > 1 else value
+
+    def _vector(self, buffer: Buffer, start: Term) -> Term:
+        return load(buffer, self._ramp(start))
