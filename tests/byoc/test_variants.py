@@ -35,8 +35,8 @@ def network() -> Graph:
     """Two convolutions."""
     build = Builder()
     draw = np.random.default_rng(1)
-    weight = build.constant(draw.standard_normal((8, 8, 3, 3), dtype=np.float32))
-    x = build.input("x", tensor("float32", symbol("batch"), 8, 12, 12))
+    weight = build.constant(draw.standard_normal((32, 32, 3, 3), dtype=np.float32) / 17)
+    x = build.input("x", tensor("float32", symbol("batch"), 32, 32, 32))
     y = build("nn.relu", build("nn.conv2d", x, weight, padding=(1, 1, 1, 1)))
     y = build("nn.conv2d", y, weight, padding=(1, 1, 1, 1))
     return build.build(build("nn.relu", y))
@@ -44,7 +44,7 @@ def network() -> Graph:
 
 def images(batch: int) -> dict[str, Array]:
     draw = np.random.default_rng(batch)
-    return {"x": draw.standard_normal((batch, 8, 12, 12), dtype=np.float32)}
+    return {"x": draw.standard_normal((batch, 32, 32, 32), dtype=np.float32)}
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

@@ -28,8 +28,8 @@ NATIVE = """
 
 # Static, with one operator that no kernel takes.
 MIXED = """
-    product (float[2, 3, 3] x) => (float[2] z) {
-        [times] a = Det (x)
+    product (float[2] x) => (float[2] z) {
+        [times] a = RandomUniformLike <seed = 1.0> (x)
         [rectify] b = Relu (a)
         [last] z = Softmax (b)
     }
