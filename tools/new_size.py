@@ -37,6 +37,7 @@ from graft.runtime.program import KernelCall
 MODELS = Path(__file__).resolve().parents[1] / "models"
 SYMBOLIC = ("resnet18", "mobilenet_v2")
 DETECTORS = ("ssd300_resnet34",)
+BATCH = {0: "batch"}
 BATCHES = range(2, 9)
 HEADER = (
     "network",
@@ -75,19 +76,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def compiled(name: str, threads: int) -> FlowSession:
     """A network, ready to run at any size, or a detector."""
     path = MODELS / f"{name}.onnx"
-    module = graft.compile(any_batch(path) if name in SYMBOLIC else path, threads=threads)
+    module = graft.compile(any_size(path, BATCH) if name in SYMBOLIC else path, threads=threads)
     assert isinstance(module.program, FlowExecutable)
     return module.program.session
 
 
-def any_batch(path: Path) -> Graph:
-    """A network with a batch of any size."""
+def any_size(path: Path, names: Mapping[int, str]) -> Graph:
+    """A network whose inputs have symbols along some axes."""
     source = read_model(path)
     model = onnx.ModelProto()
     model.CopyFrom(source.model)
     del model.graph.value_info[:]
     for value in model.graph.input:
-        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+        for axis, name in names.items():
+            value.type.tensor_type.shape.dim[axis].dim_param = name
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     return import_source(replace(source, model=model))
