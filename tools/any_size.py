@@ -4,8 +4,8 @@
     python tools/any_size.py [--networks NAMES] [--seconds S] [--threads N] [--quick] [--write]
 
 Each network is compiled as it is, with a symbolic batch, and with symbolic batch, height and width.
-The three run at the size of the first, in turns in one process, so that all see the same neighbours.
-`--write` puts the table into docs/benchmarks.md between its markers.
+The three run at the size of the first, in turns in one process, so that all see the same
+neighbours. `--write` puts the table into docs/benchmarks.md between its markers.
 """
 
 from __future__ import annotations
