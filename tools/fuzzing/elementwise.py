@@ -51,7 +51,8 @@ def unchanging(s: Sketch, op: str) -> None:
 @emits("HardSwish", since=14)
 @emits("Mish", since=18)
 def function(s: Sketch, op: str) -> None:
-    value = s.operand()
+    # The sixth in ONNX's definition of HardSwish is float32, in float64 too.
+    value = s.operand(("float32", "float16") if op == "HardSwish" else FLOATS)
     if op in ("Log", "Sqrt", "Acosh") and s.draw.chance(0.8):
         value = _above(s, value)
     if op in ("Asin", "Acos", "Atanh") and s.draw.chance(0.8):

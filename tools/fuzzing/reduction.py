@@ -54,7 +54,7 @@ def reduction(s: Sketch, op: str) -> None:
 def _overflows(value: Value) -> bool:
     """Whether the product of all numbers may be too large for int32."""
     sizes = [np.maximum(np.abs(array.astype(np.float64)), 1) for array in value.arrays]
-    return any(np.prod(array) > 2**30 for array in sizes)
+    return any(np.log2(array).sum() > 30 for array in sizes)
 
 
 @emits("ArgMax", "ArgMin")

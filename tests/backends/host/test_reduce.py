@@ -53,3 +53,10 @@ def test_refusals() -> None:
     case = Case()
     y = case("sum", case.given(np.arange(3)), axes=(0,))
     assert "not floats" in refusal(reduce, case, y)
+
+
+def test_what_leads_to_it_is_not_read_after_it() -> None:
+    case = Case()
+    size = case("abs", case.input())
+    total = case("log", case("sum", size))
+    assert "before and after" in refusal(reduce, case, case("divide", total, size))

@@ -107,7 +107,7 @@ def _planned(group: Group, anchor: Node) -> _Plan | Refusal:
         return Refusal("what follows has another shape")
     # what follows is seen with the reduced axes still there, as axes of extent 1
     spread = {value: _spread(operand, result, kept, axes) for value, operand in later.items()}
-    if set(spread) & set(earlier):
+    if set(spread) & {*earlier, *(node.output for node in before)}:
         return Refusal("an operand is read before and after the reduction")
     runs = merged(shape, (kept, *earlier.values(), *spread.values()))
     views = {value: runs.view(operand) for value, operand in (*earlier.items(), *spread.items())}
