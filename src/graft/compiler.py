@@ -15,9 +15,9 @@ from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.options import Accuracy, HostOptions
 from graft.backends.host.specialized import Part, SpecializedExecutable
-from graft.backends.host.stretches import why_not_native
 from graft.backends.reference.backend import ReferenceBackend
-from graft.base.errors import UnsupportedError, UserError
+from graft.base.dtypes import Array, DType
+from graft.base.errors import GraftError, UnsupportedError, UserError
 from graft.byoc.annotate import Pins
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend, Cost
@@ -31,6 +31,7 @@ from graft.byoc.store import PRICES, PriceStore
 from graft.byoc.trust import CompiledRegion, Demotion
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
+from graft.ir.types import TensorType
 from graft.llvm.cache import default_folder
 from graft.llvm.target import HOST
 from graft.module import REFERENCE, Module, Placement, Program, Signature
@@ -265,16 +266,28 @@ def _contender(
 
 def _fastest(graph: Graph, contenders: Sequence[_Contender], asked: Grafting) -> _Contender:
     """The contender that is fastest end to end; the first wins by default."""
-    native = all(isinstance(item.built, HostExecutable) for item in contenders)
-    if len(contenders) == 1 or not native:
+    inputs = _samples(graph)
+    if len(contenders) == 1 or inputs is None:
         return contenders[0]
     asked.report(f"running {len(contenders)} plans end to end")
-    inputs = [sample(value, seed) for seed, value in enumerate(graph.inputs)]
     runs = {str(n): partial(item.built, inputs) for n, item in enumerate(contenders)}
-    times = race(runs)
+    try:
+        times = race(runs)
+    except GraftError as error:
+        asked.report(f"the chosen plan was not measured: {error}")
+        return contenders[0]
     best = contenders[int(min(times, key=lambda name: times[name]))]
     measured = {item.plan.method: times[str(n)] for n, item in enumerate(contenders)}
     return replace(best, plan=replace(best.plan, measured=measured))
+
+
+def _samples(graph: Graph) -> list[Array] | None:
+    """Inputs to time a graph with; None where their sizes are not known."""
+    types = [value.type for value in graph.inputs]
+    known = all(isinstance(one, TensorType) and one.is_static for one in types)
+    if not known or any(value.dtype is DType.STRING for value in graph.inputs):
+        return None
+    return [sample(value, seed) for seed, value in enumerate(graph.inputs)]
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
@@ -290,10 +303,13 @@ def partition_graph(
 ) -> Partition:
     """Choose who runs what of an optimised graph."""
     in_place: Mapping[str, Cost] = {}
-    if not why_not_native(graph):
+    inputs = _samples(graph)
+    if inputs is not None:
         asked.report("timing the model on the host")
-        inputs = [sample(value, seed) for seed, value in enumerate(graph.inputs)]
-        in_place = host.time_groups(graph, inputs)
+        try:
+            in_place = host.time_groups(graph, inputs)
+        except GraftError as error:  # numbers that nobody chose may be none that it takes
+            asked.report(f"the host's prices are estimates: {error}")
     store = PriceStore(default_folder() / PRICES, host.machine_key)
     pricing = Pricing(host, in_place, store, asked.report)
     options = PartitionOptions(Pins.parse(asked.pins), asked.time_limit)

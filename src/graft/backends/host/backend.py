@@ -15,11 +15,11 @@ from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.options import HostOptions
 from graft.backends.host.program import HostProgram
 from graft.backends.host.saving import HOST_VERSION, refuse_reference_nodes, save_as
+from graft.backends.host.step_times import by_value, median_costs
 from graft.backends.host.stretches import Stretches, why_not_native
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError, UserError
-from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner, Source
-from graft.byoc.measure import WATCH, calm
+from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.llvm.target import HOST, named_target
@@ -32,9 +32,6 @@ from graft.runtime.program import Program
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
 from graft.runtime.spaces import from_home
-
-_PROFILES = 9  # runs that a profile is at least the median of
-_PROFILE_SECONDS = 1.5  # neighbours come and go faster than that
 
 
 class HostBackend(Backend):
@@ -80,11 +77,8 @@ class HostBackend(Backend):
         return session_runner(built.session)
 
     def time_groups(self, graph: Graph, inputs: Sequence[Array]) -> dict[str, Cost]:
-        """What each kernel takes within a run of the whole graph, by the value that it makes.
-
-        Empty for graphs that are not one native program."""
-        built = self.build(graph)
-        return built.time_steps(inputs) if isinstance(built, HostExecutable) else {}
+        """What each kernel takes within a run of the whole graph, by the value that it makes."""
+        return self.build(graph).time_steps(inputs)
 
     def build(
         self, graph: Graph, regions: Mapping[str, Runner] | None = None
@@ -149,21 +143,11 @@ class HostExecutable:
         return Supplied(self.built.functions)
 
     def time_steps(self, inputs: Sequence[Array]) -> dict[str, Cost]:
-        """The median time of each step over several runs, by the value that it makes.
-
-        Steps that only bring tensors into another layout count for the step after them."""
+        """The median time of each step over several runs, by the value that it makes."""
         feeds = dict(zip((spec.name for spec in self.built.program.inputs), inputs, strict=True))
-        profiles = WATCH.measured(
-            lambda: calm(lambda: self.session.profile(feeds).seconds, _PROFILES, _PROFILE_SECONDS)
+        return median_costs(
+            lambda: by_value(self.session.profile(feeds).seconds.tolist(), self.built.makes)
         )
-        found: dict[str, Cost] = {}
-        waiting = 0.0
-        for seconds, name in zip(np.median(profiles, axis=0), self.built.makes, strict=True):
-            waiting += float(seconds)
-            if name:
-                found[name] = Cost(waiting, Source.MEASURED)
-                waiting = 0.0
-        return found
 
     @property
     def reference_nodes(self) -> dict[str, str]:

@@ -54,13 +54,14 @@ class CompiledStretch:
     program: Program | ShapedProgram
     functions: Mapping[str, Runner]
     reasons: Mapping[str, str]
+    makes: tuple[str, ...]  # per step the value that it makes; empty for mere relayouts
 
 
 @dataclass
 class Made:
     """What flows need beside themselves, collected while they are built."""
 
-    programs: list[Program | ShapedProgram] = field(default_factory=list)
+    programs: dict[Program | ShapedProgram, tuple[str, ...]] = field(default_factory=dict)
     functions: dict[str, Runner] = field(default_factory=dict)
     evaluators: dict[str, Evaluator] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # value -> why the evaluator makes it
@@ -174,7 +175,7 @@ class _Builder:
         inputs, outputs = borders(nodes, self._graph)
         label = f"stretch {len(self._made.programs)}"
         compiled = self._compiler.compile(region_graph(nodes, self._graph, label), label)
-        self._made.programs.append(compiled.program)
+        self._made.programs[compiled.program] = compiled.makes
         self._made.functions.update(compiled.functions)
         self._made.reasons.update(compiled.reasons)
         return Stretch(compiled.program, self._numbered(inputs), self._numbered(outputs))

@@ -10,14 +10,17 @@ from functools import cached_property
 from graft.backends.host.flow import Made, StretchCompiler, build_flow
 from graft.backends.host.options import HostOptions
 from graft.backends.host.saving import refuse_reference_nodes, save_as
+from graft.backends.host.step_times import by_value, median_costs
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
+from graft.byoc.contract import Cost
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.llvm.target import Target
 from graft.runtime import program as rt
-from graft.runtime.flow import Flow, Measuring
+from graft.runtime.flow import Flow, Measuring, Stretch
 from graft.runtime.flow_executor import Supplied
+from graft.runtime.flow_profile import Moment, Path
 from graft.runtime.flow_program import FlowProgram, all_steps
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.memory import give_back
@@ -54,6 +57,25 @@ class FlowExecutable:
     def supplied(self) -> Supplied:
         """The Python functions that the flow names."""
         return Supplied(self._made.functions, self._made.evaluators, self._made.rules)
+
+    def time_steps(self, inputs: Sequence[Array]) -> dict[str, Cost]:
+        """The median time of each native step over several runs, by the value that it makes; all
+        turns of a loop count together."""
+        names = (argument.name for argument in self.session.get_inputs())
+        feeds = dict(zip(names, inputs, strict=True))
+        return median_costs(lambda: self._times(self.session.profile(feeds).moments))
+
+    def _times(self, moments: Sequence[Moment]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        inside: dict[Path, list[float]] = {}  # of stretches, whose own moments come after
+        for moment in moments:
+            if not isinstance(moment.step, Stretch):
+                inside.setdefault(moment.path[:-1], []).append(moment.seconds)
+                continue
+            steps = inside.pop(moment.path, [])
+            for name, taken in by_value(steps, self._made.programs[moment.step.program]).items():
+                found[name] = found.get(name, 0.0) + taken
+        return found
 
     @property
     def reference_nodes(self) -> dict[str, str]:

@@ -82,7 +82,7 @@ def build_program(
     )
     functions = {**(regions or {}), **{name: step.function() for name, step in own}}
     reasons = {step.node.output.name: step.reason for _, step in own}
-    makes = tuple(_makes(step) for step in assembly.steps)
+    makes = tuple(made_by(step) for step in assembly.steps)
     return HostProgram(program, functions, reasons, places.arena_bound, makes)
 
 
@@ -98,7 +98,7 @@ def _function(number: str, step: AnyStep) -> str:
     return f"{step.node.op.name}_{number}"
 
 
-def _makes(step: AnyStep) -> str:
+def made_by(step: AnyStep) -> str:
     """The value that a step makes; empty where it only moves one."""
     if isinstance(step, TransferStep) or step.node is None:
         return ""

@@ -9,7 +9,7 @@ from graft.backends.host.assemble import assemble
 from graft.backends.host.flow import CompiledStretch
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import prepare
-from graft.backends.host.program import HostProgram, build_program
+from graft.backends.host.program import HostProgram, build_program, made_by
 from graft.backends.host.shaped import build_shaped
 from graft.backends.host.sizes import size_checks
 from graft.backends.host.split_recurrent import split_recurrent
@@ -67,11 +67,11 @@ class Stretches:
         """A stretch as a program."""
         if is_static(stretch):
             built = self.static(stretch, label)
-            return CompiledStretch(built.program, built.functions, built.reasons)
+            return CompiledStretch(built.program, built.functions, built.reasons, built.makes)
         fused = prepare(stretch, self.target, self.accuracy)
         made = assemble(fused, self.target, {})
         program = build_shaped(fused, made, self.target, size_checks(stretch.nodes))
-        return CompiledStretch(program, {}, {})
+        return CompiledStretch(program, {}, {}, tuple(map(made_by, made.steps)))
 
 
 def why_not_tensor(value: Value) -> str:
