@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from graft.backends.host.convolution_cost import Layer, cost
 from graft.backends.host.kernels.conv_plan import unfit_extents
 from graft.backends.host.options import Accuracy
@@ -15,7 +17,7 @@ from graft.backends.host.typical import typical_shape
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
 from graft.ir.attrs import as_keywords
-from graft.ir.graph import Graph, Node
+from graft.ir.graph import Graph, Node, Value
 from graft.llvm.target import Target
 from graft.ops.winograd import TILES
 from graft.rewrite.driver import Site, apply_rules
@@ -25,6 +27,8 @@ from graft.rewrite.rule import Refusal, Replacement, RuleSet
 # Channels come in blocks of this many at least.
 _BLOCK = 8
 _LEAST_CHANNELS = 16
+# A share of outputs that may be computed for nothing.
+_MOST_WASTE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,24 @@ def choose_convolutions(graph: Graph, options: ConvolutionOptions) -> Graph:
         tile = min((0, *TILES), key=lambda tile: cost(layer, tile, options.target))
         if tile == 0:
             return Refusal("direct summation is cheaper")
-        attrs = as_keywords(site.node.attrs)
-        return site.emit("nn.conv2d_winograd", *site.node.inputs, tile=tile, **attrs)
+        return _by_tiles(site, tile, layer.outputs)
 
     return apply_rules(graph, rules)
+
+
+def _by_tiles(site: Site, tile: int, outputs: int) -> Value:
+    """Winograd's algorithm with so many outputs, of which only those of the layer are meant."""
+    data, weight = site.node.args
+    array = site.array(weight)
+    assert array is not None
+    more = outputs - len(array)
+    if more:
+        weight = site.constant(np.pad(array, ((0, more), (0, 0), (0, 0), (0, 0))))
+    attrs = as_keywords(site.node.attrs)
+    found = site.emit("nn.conv2d_winograd", data, weight, tile=tile, **attrs)
+    if not more:
+        return found
+    return site.emit("strided_slice", found, begin=(0,), end=(len(array),), axes=(1,))
 
 
 def _layer(site: Site) -> Layer | Refusal:
@@ -64,13 +82,14 @@ def _layer(site: Site) -> Layer | Refusal:
     if weight.shape[2:] != (3, 3) or not _is_plain(conv):
         return Refusal("it is no 3x3 convolution with steps of 1")
     outputs, inputs = weight.shape[:2]
-    if outputs % _BLOCK or inputs % _BLOCK or min(outputs, inputs) < _LEAST_CHANNELS:
+    more = -outputs % _BLOCK  # which nobody reads: they make whole blocks
+    if inputs % _BLOCK or min(outputs, inputs) < _LEAST_CHANNELS or more > outputs * _MOST_WASTE:
         return Refusal("there are too few channels, or no whole blocks of them")
     reason = unfit_extents(conv, weight.shape[2:])
     if reason is not None:
         return Refusal(reason)
     batch, _, rows, columns = typical_shape(conv.output)
-    return Layer(batch, inputs, outputs, rows, columns)
+    return Layer(batch, inputs, outputs + more, rows, columns)
 
 
 def _is_plain(conv: Node) -> bool:
