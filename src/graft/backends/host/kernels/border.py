@@ -42,7 +42,8 @@ class Bordered:
             found.append(self._pixels(here, Const(0), Const(left), f"l{tag}"))
         if right:
             found.append(self._pixels(here, behind, Const(right), f"r{tag}"))
-        edges = (("t", top, Const(0), Const(0)), ("b", bottom, *self._below(top)))
+        below, last = plus(self.height, top), plus(self.height, -1)
+        edges = (("t", top, Const(0), Const(0)), ("b", bottom, below, last))
         for name, count, start, edge in edges:
             if count:
                 line = Var(f"line{name}{tag}")
@@ -51,10 +52,6 @@ class Bordered:
                 rows = For(line, Const(0), Const(count), body)
                 found.append(If(Compare(CompareKind.EQUAL, row, edge), rows))
         return found
-
-    def _below(self, top: int) -> tuple[Expr, Expr]:
-        """The first row below the image, and the image's last row."""
-        return plus(self.height, top), plus(self.height, -1)
 
     def _pixels(self, at: tuple[Expr, ...], first: Expr, count: Expr, tag: str) -> Stmt:
         """Some pixels of a row, a whole block of channels each."""
