@@ -133,6 +133,30 @@ def test_range_of_fractions() -> None:
         by_graft(one_node("Range", zero, 11), zero)
 
 
+def test_range_of_floats_up_to_a_size() -> None:
+    """As exporters write the rows and columns of a grid."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        grid (float[n, m] x0) => (float[k] rows, float[j] odd) {
+            sizes = Shape (x0)
+            zero = Constant <value = int64 {0}> ()
+            size = Gather (sizes, zero)
+            limit = Cast <to = 1> (size)
+            start = Constant <value = float {0.0}> ()
+            step = Constant <value = float {1.0}> ()
+            two = Constant <value = float {2.0}> ()
+            rows = Range (start, limit, step)
+            odd = Range (step, limit, two)
+        }""")
+    rows, odd = import_model(model).outputs
+    assert str(rows.type) == "float32[n]"
+    assert str(odd.type) == "float32[n//2]"
+    for count in (0, 1, 2, 7):
+        data = [np.zeros((count, 3), np.float32)]
+        expected = [np.arange(count), np.arange(1, count, 2)]
+        for found, wanted in zip(by_graft(model, data), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted.astype(np.float32), strict=True)
+
+
 ARANGES: list[tuple[tuple[AnyDim, AnyDim, AnyDim], str]] = [
     ((0, N, 1), "n"),
     ((2, N, 1), "max(n - 2, 0)"),

@@ -11,7 +11,8 @@ from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.kernels.tile import parts, runs
 from graft.backends.host.options import HostOptions
 from graft.backends.host.point import plus
-from graft.base.dims import Dim, symbol
+from graft.backends.host.typical import EXTENT, typical
+from graft.base.dims import Dim, broadcast_dim, symbol
 from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
@@ -143,3 +144,9 @@ def test_an_operand_that_may_be_repeated_is_read_in_rows() -> None:
         for pair in pairs
     ]
     check_flow(graph, *images, tolerance=1e-3)
+
+
+def test_guesses_may_contradict_each_other() -> None:
+    """Two sizes that are the same whenever the model runs, of which nobody knows it before."""
+    assert typical(broadcast_dim(2 * H, N * W), ()) == EXTENT
+    assert typical(broadcast_dim(2 * H, 2 * W), ()) == 2 * EXTENT

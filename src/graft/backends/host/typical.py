@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from graft.backends.host.storage import shape_of
 from graft.base.dims import AnyDim, Unknown, evaluate_dim, symbols_of
+from graft.base.errors import EvaluationError
 from graft.ir.graph import Node, Value
 
 # Pixels along a side of the images that networks are given, and elements of most other things.
@@ -25,7 +26,10 @@ def typical(dim: AnyDim, values: Iterable[Value]) -> int:
         return 0
     first = {name for value in values for one in shape_of(value)[:1] for name in symbols_of(one)}
     numbers = {name: 1 if name in first else EXTENT for name in symbols_of(dim)}
-    return max(1, evaluate_dim(dim, numbers))
+    try:
+        return max(1, evaluate_dim(dim, numbers))
+    except EvaluationError:  # two sizes that are one, and for which the numbers make two
+        return EXTENT
 
 
 def typical_shape(value: Value) -> tuple[int, ...]:

@@ -63,6 +63,10 @@ def _size(call: Call) -> Value:
     return call.op("prod", call.op("shape_of", call.input(0)), keepdims=False)
 
 
+# Up to here float32 tells all integers apart.
+_EXACT = 2**24
+
+
 @lowers("Range")
 def _range(call: Call) -> Value:
     start, limit, delta = (call.input(position) for position in range(3))
@@ -74,6 +78,9 @@ def _range(call: Call) -> Value:
 def _float_range(call: Call, start: Value, limit: Value, delta: Value) -> Value:
     """start + i * delta for as many i as fit; short floats are computed in a longer type."""
     dtype = start.dtype
+    integers = [_integer_behind(call, value) for value in (start, limit, delta)]
+    if dtype.bits >= 32 and None not in integers:
+        return call.op("cast", call.op("arange", *integers, dtype=DType.INT64), dtype=dtype)
     wide = dtype_from_onnx(call.int("stash_type", 1)) if dtype.bits < 32 else dtype
     first, last, step = (call.op("cast", value, dtype=wide) for value in (start, limit, delta))
     count = _known_count(call, start, limit, delta)
@@ -82,6 +89,22 @@ def _float_range(call: Call, start: Value, limit: Value, delta: Value) -> Value:
     index = call.op("cast", call.op("arange", start=0, limit=count, delta=1), dtype=wide)
     offsets = call.op("multiply", index, step)
     return call.op("cast", call.op("add", first, offsets), dtype=dtype)
+
+
+def _integer_behind(call: Call, value: Value) -> Value | None:
+    """The extent or integer that a float stands for, so that what it counts has a size.
+
+    Exporters write `Range(0.0, Cast(size), 1.0)`.
+    """
+    known = call.concrete(value)
+    if known is not None:
+        number = float(known.reshape(-1)[0]) if known.size == 1 else math.nan
+        whole = number.is_integer() and abs(number) <= _EXACT
+        return call.constant(int(number), DType.INT64) if whole else None
+    node = call.scope.builder.producer(value)
+    if node is None or node.op.name != "cast" or call.known(node.args[0]) is None:
+        return None
+    return call.op("cast", node.args[0], dtype=DType.INT64)
 
 
 def _known_count(call: Call, *operands: Value) -> int | None:
