@@ -38,7 +38,7 @@ def block(network: str, threads: int) -> list[str]:
     """A network's profile, folded away on the page."""
     arguments = ["run", f"models/{network}.onnx", "--profile", "--threads", str(threads)]
     done = subprocess.run(
-        [sys.executable, "-m", "graft.cli.main", *arguments],
+        [sys.executable, "-m", "graft", *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

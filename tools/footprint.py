@@ -134,7 +134,7 @@ def _process(*arguments: str, cache: Path | None = None) -> Figures:
 
 
 def _saved(model: Path, artifact: Path, cache: Path) -> Mapping[str, Any]:
-    command = ["-m", "graft.cli.main", "compile", str(model), "-o", str(artifact), "--json"]
+    command = ["-m", "graft", "compile", str(model), "-o", str(artifact), "--json"]
     return _answer(command, cache)
 
 

@@ -22,7 +22,7 @@ from graft.cli.bench_data import read_data, write_data
 from graft.cli.bench_process import THREAD_VARIABLES, Worker, started
 from graft.cli.bench_rounds import ContenderError
 
-COMMAND = [sys.executable, "-m", "graft.cli.main", "bench"]
+COMMAND = [sys.executable, "-m", "graft", "bench"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from graft.cli import inspect
 from graft.cli.main import COMMANDS, main
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
-COMMAND = [sys.executable, "-m", "graft.cli.main"]
+COMMAND = [sys.executable, "-m", "graft"]
 # Without a buffer, Python does not notice that a pipe took only part of what it was given.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCES), "PYTHONUNBUFFERED": ""}
 

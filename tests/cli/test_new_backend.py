@@ -51,11 +51,11 @@ def test_its_own_tests_pass(installed: tuple[Path, Path]) -> None:
 
 def test_it_is_listed_and_conforms(installed: tuple[Path, Path]) -> None:
     package, site = installed
-    listing = command("-m", "graft.cli.main", "backends", folder=package, site=site)
+    listing = command("-m", "graft", "backends", folder=package, site=site)
     assert listing.returncode == 0, listing.stderr
     assert "tiny_npu" in listing.stdout
     checking = ("check", "--backend", "tiny_npu", "--examples", "4", "--seed", "7", "--strict")
-    outcome = command("-m", "graft.cli.main", *checking, "--json", folder=package, site=site)
+    outcome = command("-m", "graft", *checking, "--json", folder=package, site=site)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     facts = json.loads(outcome.stdout)
     assert facts["ok"] is True

@@ -172,7 +172,3 @@ def _silence_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
