@@ -111,15 +111,18 @@ _UNIQUE = get_op("unique")
 
 
 def _bounded_unique_type(attrs: UniqueAttrs, data: TensorType) -> tuple[TensorType, ...]:
-    require(attrs.axis is None, "slices along an axis are not compared")
-    numbers = TensorType(DType.INT64, (data.size,))
-    return TensorType(data.dtype, (data.size,)), *[numbers] * 3, TensorType(DType.INT64, (1,))
+    rows = attrs.axis == 0 and data.rank == 2
+    require(rows or attrs.axis is None, "elements are compared, or the rows of a matrix")
+    all_of_them = (data.shape or ()) if rows else (data.size,)
+    numbers = TensorType(DType.INT64, all_of_them[:1])
+    return TensorType(data.dtype, all_of_them), *[numbers] * 3, TensorType(DType.INT64, (1,))
 
 
 def _bounded_unique(attrs: UniqueAttrs, data: Array) -> tuple[Array, ...]:
-    *found, inverse, counts = _UNIQUE.evaluate(attrs, data)
-    values, first, each = (np.resize(one, data.size) for one in (*found, counts))
-    return values, first, inverse, each, np.array([len(counts)])
+    values, first, inverse, counts = _UNIQUE.evaluate(attrs, data)
+    memory = data.shape if attrs.axis == 0 else (data.size,)
+    first, each = (np.resize(one, memory[:1]) for one in (first, counts))
+    return np.resize(values, memory), first, inverse, each, np.array([len(counts)])
 
 
 define(
@@ -130,5 +133,5 @@ define(
     attrs=UniqueAttrs,
     outputs=5,
     work=_UNIQUE.work,
-    summary="the distinct elements in memory for all of them, and how many there are",
+    summary="the distinct elements or rows in memory for all of them, and how many there are",
 )

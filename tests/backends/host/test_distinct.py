@@ -40,8 +40,22 @@ def test_a_list_along_its_only_axis() -> None:
     assert check_flow(graph, *runs) == ["Stretch", *["Trimming"] * 3, "Stretch"]
 
 
-def test_slices_stay_on_the_evaluator() -> None:
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_slices_along_an_axis(axis: int, in_order: bool) -> None:
     g = Builder()
-    x = g.input("x", TensorType(DType.INT32, (symbol("n"), 2)))
+    x = g.input("x", TensorType(DType.FLOAT32, (symbol("n"), symbol("m"), symbol("k"))))
+    graph = g.build(*g.call("unique", x, axis=axis, sorted=in_order))
+    shapes = [(9, 2, 3), (1, 40, 2), (40, 1, 1), (2, 3, 60), (3, 2, 0), (0, 2, 3), (4, 0, 5)]
+    runs = [[_numbers(shape, DType.FLOAT32)] for shape in shapes]
+    runs += [[np.ones((5, 5, 5), np.float32)], [np.eye(6, dtype=np.float32).reshape(6, 2, 3)]]
+    assert "Evaluation" not in check_flow(graph, *runs)
+
+
+@pytest.mark.parametrize("dtype", [DType.BOOL, DType.INT8, DType.FLOAT16, DType.UINT64], ids=str)
+def test_rows_of_every_kind(dtype: DType) -> None:
+    g = Builder()
+    x = g.input("x", TensorType(dtype, (17, 2)))
     graph = g.build(*g.call("unique", x, axis=0))
-    assert check_flow(graph, [_numbers((9, 2), DType.INT32)]) == ["Evaluation"]
+    steps = check_flow(graph, [_numbers((17, 2), dtype)])
+    assert steps == ["Stretch", *["Trimming"] * 3, "Stretch"]

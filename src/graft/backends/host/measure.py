@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, bare_symbol, symbol
+from graft.base.dims import UNKNOWN, bare_symbol, product, symbol
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.ir.attrs import Attrs, coerce_field
@@ -24,8 +24,9 @@ from graft.ir.op import Op, get_op
 from graft.ir.types import TensorType, Type, bound_symbols, symbols_in
 from graft.ops.cast import CastAttrs
 from graft.ops.creation import ArangeAttrs, arange_count
-from graft.ops.movement import ReshapeAttrs
+from graft.ops.movement import ReshapeAttrs, TransposeAttrs
 from graft.ops.reduce import ReduceAttrs
+from graft.ops.search import UniqueAttrs
 
 # The last is what stands between native pieces: it takes the number.
 _Pieces = Callable[[Node, FreshNames], list[Node]]
@@ -85,20 +86,38 @@ def _suppression(node: Node, names: FreshNames) -> list[Node]:
 
 
 def _unique(node: Node, names: FreshNames) -> list[Node]:
-    data = node.args[0].type
-    if not isinstance(data, TensorType) or node.attrs.axis not in (
-        None,
-        *((0,) * (data.rank == 1)),
-    ):
+    data, values = node.args[0].type, node.outputs[0].type
+    if not isinstance(data, TensorType) or not isinstance(values, TensorType):
         return []
-    attrs = replace(node.attrs, axis=None)
-    found = _made("bounded_unique", attrs, names, node.inputs, node)
+    axis = node.attrs.axis
+    if data.shape is None or values.shape is None or axis is None:
+        return _distinct(node, names, replace(node.attrs, axis=None), node.args[0], node.outputs[0])
+    axis %= len(data.shape)
+    order = (axis, *(other for other in range(len(data.shape)) if other != axis))
+    turned = _made("transpose", TransposeAttrs(order), names, node.inputs, node)
+    extents = turned.output.tensor.shape or ()
+    width = product(extents[1:])
+    flat = _made("reshape", ReshapeAttrs((extents[0], width)), names, turned.outputs, node)
+    rows = Value(names(node.output.name), TensorType(data.dtype, (values.shape[axis], width)))
+    pieces = _distinct(node, names, replace(node.attrs, axis=0), flat.output, rows)
+    shape = ReshapeAttrs((values.shape[axis], *extents[1:]))
+    whole = _made("reshape", shape, names, (rows,), node)
+    back = TransposeAttrs(tuple(order.index(other) for other in range(len(order))))
+    last = Node(get_op("transpose"), whole.outputs, back, node.outputs[:1], node.place)
+    return [turned, flat, *pieces, whole, last]
+
+
+def _distinct(
+    node: Node, names: FreshNames, attrs: UniqueAttrs, data: Value, values: Value
+) -> list[Node]:
+    """Elements or rows in memory for all of them, then as much of it as is meant."""
+    found = _made("bounded_unique", attrs, names, (data,), node)
     *bounded, total = found.outputs
     inverse = node.outputs[2]
     bounded[2] = inverse
     trimmed = [
-        Node(get_op("trimmed"), (rows, total), Attrs(), (value,), node.place)
-        for rows, value in zip(bounded, node.outputs, strict=True)
+        Node(get_op("trimmed"), (memory, total), Attrs(), (value,), node.place)
+        for memory, value in zip(bounded, (values, *node.outputs[1:]), strict=True)
         if value is not inverse
     ]
     return [replace(found, outputs=(*bounded, total)), *trimmed]

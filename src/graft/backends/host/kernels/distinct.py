@@ -1,7 +1,9 @@
-"""The distinct elements of a tensor, where each stands first and how often: by sorting.
+"""The distinct elements of a tensor, or rows of a matrix, where each is first and how often.
 
 One thread takes the elements from a heap in ascending order, the lower position first among equals:
-where one differs from that before it, something new begins. All NaN count as equal.
+where one differs from that before it, a new group begins. Rows are sorted column by column, the
+last one first; each time, the groups that are known so far decide among equals, before positions
+do. All NaN count as equal.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from graft.backends.host.kernels.writing import (
 from graft.backends.host.storage import shape_of
 from graft.base.dims import product
 from graft.llvm.target import Target
-from graft.loop.build import Term, equal, load
+from graft.loop.build import Term, equal, load, minimum
 from graft.loop.ir import INDEX, Stmt
 from graft.rewrite.rule import Refusal
 
@@ -42,63 +44,92 @@ class _Distinct:
 
     def __init__(self, writer: Writer) -> None:
         self._writer, node = writer, writer.group.node
-        self._size = writer.dim(product(shape_of(node.args[0])))
+        shape = shape_of(node.args[0])
+        in_rows = node.attrs.axis == 0
+        self._count = writer.dim(shape[0] if in_rows else product(shape))
+        self._width = writer.dim(shape[1] if in_rows else 1)
         self._in_order = node.attrs.sorted
         self._data = writer.given(0)
         self._values, self._first, self._inverse, self._counts, self._total = (
             writer.result(number) for number in range(5)
         )
-        self._heap = Heap.of(Order(descending=False), self._data.dtype, self._size, True)
+        self._heap = Heap.of(Order(descending=False), self._data.dtype, self._count, True)
         self._groups, self._known = Cell("groups"), Cell("known", self._data.dtype)
+        self._known_group = Cell("known_group")
         names = ("first_of", "count_of", "rank_of")
         self._first_of, self._count_of, self._rank_of = (
-            scratch(name, INDEX, self._size) for name in names
+            scratch(name, INDEX, self._count) for name in names
         )
 
     def kernel(self) -> Kernel:
         body = block(
-            loop("at", self._size, lambda at: self._heap.put(at, load(self._data, at), at)),
-            self._heap.build(self._size),
-            self._groups.set(0),
-            loop("turn", self._size, self._popped),
+            self._all_are_one(),
+            loop("sorted", self._width, lambda turn: self._sorted_by(self._width - 1 - turn)),
             self._ranked(),
             loop("group", self._groups.value, self._written),
-            loop("place", self._size, self._numbered),
+            loop("place", self._count, self._numbered),
             store(self._total, 0, self._groups.value),
         )
         memory = (*self._heap.memory, self._first_of, self._count_of, self._rank_of)
-        return self._writer.kernel(with_memory(body, *memory, self._groups, self._known))
+        cells = (self._groups, self._known, self._known_group)
+        return self._writer.kernel(with_memory(body, *memory, *cells))
+
+    def _all_are_one(self) -> Stmt:
+        """Before anything is compared, there is one group."""
+        only = block(store(self._first_of, 0, 0), store(self._count_of, 0, self._count))
+        return block(
+            loop("one", self._count, lambda at: store(self._inverse, at, 0)),
+            self._groups.set(minimum(self._count, 1)),
+            when(self._count > 0, only),
+        )
+
+    def _sorted_by(self, column: Term) -> Stmt:
+        def put(at: Term) -> Stmt:
+            group = load(self._inverse, at)
+            return self._heap.put(at, self._element(at, column), group * self._count + at)
+
+        return block(
+            loop("at", self._count, put),
+            self._heap.build(self._count),
+            self._groups.set(0),
+            loop("turn", self._count, self._popped),
+        )
+
+    def _element(self, row: Term, column: Term) -> Term:
+        return load(self._data, row * self._width + column)
 
     def _popped(self, turn: Term) -> Stmt:
         def known(last: Term) -> Stmt:
             return let("value", self._heap.value(0), partial(valued, last))
 
         def valued(last: Term, value: Term) -> Stmt:
-            return let("position", self._heap.position(0), partial(taken, last, value))
+            return let("place", self._heap.position(0), partial(taken, last, value))
 
-        def taken(last: Term, value: Term, position: Term) -> Stmt:
+        def taken(last: Term, value: Term, place: Term) -> Stmt:
+            group, position = place // self._count, place % self._count
             same = self._heap.order.same(value, self._known.value)
-            is_new = equal(turn, 0) | (same ^ True)
+            same = same & equal(group, self._known_group.value)
             here = self._groups.value - 1
             return block(
                 self._heap.taken("pop", last, last),
-                when(is_new, begun(value, position)),
+                when(equal(turn, 0) | (same ^ True), self._begun(value, group, position)),
                 store(self._count_of, here, load(self._count_of, here) + 1),
                 store(self._inverse, position, here),
             )
 
-        def begun(value: Term, position: Term) -> Stmt:
-            return let("next", self._groups.value, partial(entered, value, position))
+        return let("last", self._count - 1 - turn, known)
 
-        def entered(value: Term, position: Term, group: Term) -> Stmt:
+    def _begun(self, value: Term, group: Term, position: Term) -> Stmt:
+        def entered(new: Term) -> Stmt:
             return block(
-                store(self._first_of, group, position),
-                store(self._count_of, group, 0),
+                store(self._first_of, new, position),
+                store(self._count_of, new, 0),
                 self._known.set(value),
-                self._groups.set(group + 1),
+                self._known_group.set(group),
+                self._groups.set(new + 1),
             )
 
-        return let("last", self._size - 1 - turn, known)
+        return let("next", self._groups.value, entered)
 
     def _ranked(self) -> Stmt:
         """Where each group belongs: as sorted, or in the order in which they first appear."""
@@ -114,15 +145,19 @@ class _Distinct:
             entered = block(store(self._rank_of, group, here), seen.set(here + 1))
             return when(equal(load(self._first_of, group), at), entered)
 
-        return with_memory(block(seen.set(0), loop("appearing", self._size, element)), seen)
+        return with_memory(block(seen.set(0), loop("appearing", self._count, element)), seen)
 
     def _written(self, group: Term) -> Stmt:
         def at(rank: Term) -> Stmt:
             return let("origin", load(self._first_of, group), partial(stored, rank))
 
         def stored(rank: Term, first: Term) -> Stmt:
+            def copied(column: Term) -> Stmt:
+                place = rank * self._width + column
+                return store(self._values, place, self._element(first, column))
+
             return block(
-                store(self._values, rank, load(self._data, first)),
+                loop("column", self._width, copied),
                 store(self._first, rank, first),
                 store(self._counts, rank, load(self._count_of, group)),
             )
