@@ -42,9 +42,8 @@ def _topk_type(
     axis = normalize_axis(attrs.axis, len(data.shape))
     count: AnyDim = UNKNOWN if attrs.k is None else attrs.k
     extent = data.shape[axis]
-    if isinstance(count, int):
-        fits = count >= 0 and not provably_below(extent, count)
-        require(fits, f"wants {count} elements of {extent} along axis {axis}")
+    fits = not provably_below(count, 0) and not provably_below(extent, count)
+    require(fits, f"wants {count} elements of {extent} along axis {axis}")
     shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
     return TensorType(data.dtype, shape), TensorType(DType.INT64, shape)
 

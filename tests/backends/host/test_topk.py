@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.backends.host.flows import check_flow
 from tests.backends.host.symbolic import Sizes, check, graph_of, kernel_of
 
+from graft.backends.host.backend import HostBackend
 from graft.backends.host.kernels.expression import HELD
-from graft.base.dims import dim_min
+from graft.backends.host.options import HostOptions
+from graft.base.dims import Dim, dim_min, symbol
 from graft.base.dtypes import Array, DType
+from graft.base.errors import EvaluationError
+from graft.ir.builder import Builder
 from graft.ir.graph import Value
+from graft.ir.types import tensor
 from graft.llvm.target import host_target
 from graft.rewrite.rule import Refusal
 
@@ -65,11 +71,18 @@ def test_static_sizes() -> None:
     check(lambda s: found(s, s.input(4, 5), 0), {})
 
 
-def test_more_than_there_may_be_is_refused() -> None:
-    graph = graph_of(lambda s: found(s, s.input(s.n), s.m), {})
-    refused = kernel_of(graph, host_target())
-    assert isinstance(refused, Refusal)
-    assert "more than the n that there are" in refused.reason
+@pytest.mark.parametrize("wanted", [2, symbol("m")])
+def test_more_than_there_are_is_an_error_of_the_run(wanted: Dim) -> None:
+    build = Builder()
+    data = build.input("x", tensor("float32", symbol("n")))
+    build.input("y", tensor("int8", symbol("m")))
+    graph = build.build(*build.call("topk", data, k=wanted))
+    given = [[np.arange(n, dtype=np.float32), np.zeros(2, np.int8)] for n in (2, 9)]
+    assert check_flow(graph, *given) == ["Stretch"]
+    native = HostBackend(HostOptions(threads=1)).build(graph)
+    for n in (0, 1):
+        with pytest.raises(EvaluationError, match=f"elements of n along axis 0 .*n = {n}"):
+            native([np.zeros(n, np.float32), np.zeros(2, np.int8)])
 
 
 def test_what_machine_code_does_not_hold_is_refused() -> None:

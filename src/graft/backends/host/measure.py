@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, bare_symbol, product, symbol
+from graft.base.dims import UNKNOWN, Dim, bare_symbol, product, symbol
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.ir.attrs import Attrs, coerce_field
@@ -86,21 +86,21 @@ def _suppression(node: Node, names: FreshNames) -> list[Node]:
 
 
 def _unique(node: Node, names: FreshNames) -> list[Node]:
-    data, values = node.args[0].type, node.outputs[0].type
-    if not isinstance(data, TensorType) or not isinstance(values, TensorType):
+    data, values = node.args[0], node.outputs[0]
+    if node.attrs.axis is None:
+        return _distinct(node, names, node.attrs, data, values)
+    if data.shape is None or values.shape is None or UNKNOWN in (*data.shape, *values.shape):
         return []
-    axis = node.attrs.axis
-    if data.shape is None or values.shape is None or axis is None:
-        return _distinct(node, names, replace(node.attrs, axis=None), node.args[0], node.outputs[0])
-    axis %= len(data.shape)
+    axis = node.attrs.axis % len(data.shape)
     order = (axis, *(other for other in range(len(data.shape)) if other != axis))
-    turned = _made("transpose", TransposeAttrs(order), names, node.inputs, node)
-    extents = turned.output.tensor.shape or ()
-    width = product(extents[1:])
+    turned = _made("transpose", TransposeAttrs(order), names, (data,), node)
+    extents = cast("tuple[Dim, ...]", turned.output.shape)
+    count = cast("Dim", values.shape[axis])
+    width = cast("Dim", product(extents[1:]))
     flat = _made("reshape", ReshapeAttrs((extents[0], width)), names, turned.outputs, node)
-    rows = Value(names(node.output.name), TensorType(data.dtype, (values.shape[axis], width)))
+    rows = Value(names(node.output.name), TensorType(data.dtype, (count, width)))
     pieces = _distinct(node, names, replace(node.attrs, axis=0), flat.output, rows)
-    shape = ReshapeAttrs((values.shape[axis], *extents[1:]))
+    shape = ReshapeAttrs((count, *extents[1:]))
     whole = _made("reshape", shape, names, (rows,), node)
     back = TransposeAttrs(tuple(order.index(other) for other in range(len(order))))
     last = Node(get_op("transpose"), whole.outputs, back, node.outputs[:1], node.place)
