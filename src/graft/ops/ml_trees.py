@@ -13,6 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from graft.base.dim_questions import provably_below
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
@@ -127,9 +128,10 @@ def _type(attrs: TreeEnsembleAttrs, data: TensorType) -> TensorType:
     if data.shape is not None:
         require(len(data.shape) == 2, f"the samples have rank {len(data.shape)}, not 2")
         rows, columns = data.shape
-        end = columns if isinstance(columns, int) else np.iinfo(np.int64).max
         features = attrs.features.array
-        require(_inside(features, 0, end), f"a node asks for feature {_outermost(features)}")
+        outermost = _outermost(features)
+        there = not features.size or (outermost >= 0 and not provably_below(columns, outermost + 1))
+        require(there, f"a node asks for feature {outermost}, counted from 0, of {columns}")
     return TensorType(attrs.vote_weights.type.dtype, (rows, attrs.targets))
 
 

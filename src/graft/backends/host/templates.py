@@ -14,6 +14,7 @@ from graft.backends.host.kernels.depthwise import depthwise_conv2d
 from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.distinct import distinct
 from graft.backends.host.kernels.expression import expression, unexpressed
+from graft.backends.host.kernels.forest import forest
 from graft.backends.host.kernels.image_concat import image_concat
 from graft.backends.host.kernels.image_mean import image_mean
 from graft.backends.host.kernels.image_pointwise import image_pointwise
@@ -73,6 +74,7 @@ SYMBOLIC_TEMPLATES: Mapping[str, Template] = {
     "cumprod": totals,
     "cumsum": totals,
     "det": determinant,
+    "ml.tree_ensemble": forest,
     "nn.linear_attention": linear_attention,
     "nn.recurrence": recurrence,
     "nonzero": nonzero,

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.expression import HELD
 from graft.backends.host.storage import Storage
 from graft.base.dims import AnyDim, product
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import InternalError
 from graft.ir.graph import Value
 from graft.loop.build import Operand, Term, load, term
@@ -88,6 +90,12 @@ class Writer:
         """An output as a flat buffer."""
         value = self.group.node.outputs[number]
         return self._flat(f"r{number}", self.stores[value], value)
+
+    def table(self, name: str, array: Array) -> Buffer:
+        """Numbers that the kernel itself brings along; there is room for one if there are none."""
+        filled = array if array.size else np.zeros(1, array.dtype)
+        storage = Storage(dtype_of(filled.dtype), filled.shape)
+        return self._flat(name, storage, storage.pack(filled))
 
     def _flat(self, name: str, storage: Storage, argument: Value | Array) -> Buffer:
         count = self.extents.expr(product(storage.shape))

@@ -1,0 +1,211 @@
+"""Forests of decision trees: `ml.tree_ensemble`, for any number of samples.
+
+The threads share the samples. Several of them walk down a tree side by side, so that none waits for
+what another reads; what is left over walks alone. Votes are gathered in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernels.forest_nodes import forest_of
+from graft.backends.host.kernels.writing import (
+    Cell,
+    Writer,
+    block,
+    let,
+    loop,
+    not_plain,
+    parallel,
+    scratch,
+    store,
+    with_memory,
+)
+from graft.backends.host.storage import shape_of
+from graft.base.dtypes import DType, dtype_of
+from graft.llvm.target import Target
+from graft.loop.build import Term, call, cast, load, maximum, minimum, select, term
+from graft.loop.ir import INDEX, Buffer, Stmt
+from graft.ops.ml_trees import TreeEnsembleAttrs
+from graft.rewrite.rule import Refusal
+
+# Samples that walk down a tree side by side.
+_ABREAST = 8
+
+
+def forest(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
+    """The node for itself."""
+    refused = not_plain(group, stores, "ml.tree_ensemble")
+    return _Walk(Writer(group, stores)).kernel() if refused is None else refused
+
+
+class _Walk:
+    """Writes the loops over samples, trees and levels."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer, node = writer, writer.group.node
+        self._rows, self._columns = (writer.dim(dim) for dim in shape_of(node.args[0]))
+        self._data, self._result = writer.given(0), writer.result(0)
+        self._compared = _compared_in(self._data.dtype, node.attrs.thresholds.array.dtype)
+        forest = forest_of(node.attrs, self._compared.numpy)
+        self._first_leaf, self._trees = forest.first_leaf, len(forest.roots)
+        self._features = writer.table("features", forest.features)
+        self._thresholds = writer.table("thresholds", forest.thresholds)
+        self._children = writer.table("children", forest.children)
+        self._roots = writer.table("roots", forest.roots)
+        self._depths = writer.table("depths", forest.depths)
+        nan_matters = bool(forest.nan_is_first.any())
+        self._nan_is_first = writer.table("nan_first", forest.nan_is_first) if nan_matters else None
+        self._votes = _Votes(writer, node.attrs)
+
+    def kernel(self) -> Kernel:
+        whole = self._rows // _ABREAST
+
+        def together(turn: Term) -> Stmt:
+            return self._samples([turn * _ABREAST + number for number in range(_ABREAST)])
+
+        def alone(turn: Term) -> Stmt:
+            return self._samples([whole * _ABREAST + turn])
+
+        body = block(
+            parallel("several", whole, together),
+            parallel("one", self._rows % _ABREAST, alone),
+        )
+        return self._writer.kernel(body)
+
+    def _samples(self, rows: Sequence[Term]) -> Stmt:
+        totals = self._votes.memory(len(rows))
+        body = block(
+            self._votes.begun(totals),
+            loop("tree", self._trees, lambda tree: self._tree(tree, rows, totals)),
+            *(
+                self._votes.ended(totals, number, self._result, row)
+                for number, row in enumerate(rows)
+            ),
+        )
+        return with_memory(body, *totals)
+
+    def _tree(self, tree: Term, rows: Sequence[Term], totals: Sequence[Buffer]) -> Stmt:
+        places = [Cell(f"place{number}") for number in range(len(rows))]
+
+        def level(_turn: Term) -> Stmt:
+            steps = [self._step(*pair) for pair in zip(places, rows, strict=True)]
+            return block(*steps)
+
+        def walked(root: Term) -> Stmt:
+            return block(
+                *(place.set(root) for place in places),
+                loop("level", cast(INDEX, load(self._depths, tree)), level),
+                *(
+                    self._votes.counted(totals, number, place.value - self._first_leaf)
+                    for number, place in enumerate(places)
+                ),
+            )
+
+        root = cast(INDEX, load(self._roots, tree))
+        return with_memory(let("root", root, walked), *places)
+
+    def _step(self, place: Cell, row: Term) -> Stmt:
+        """One question further down."""
+
+        def asked(node: Term) -> Stmt:
+            feature = cast(INDEX, load(self._features, node))
+            return let(
+                f"{place.name}_value",
+                cast(self._compared, load(self._data, row * self._columns + feature)),
+                lambda value: answered(node, value),
+            )
+
+        def answered(node: Term, value: Term) -> Stmt:
+            holds = value <= load(self._thresholds, node)
+            if self._nan_is_first is not None:
+                holds = holds | (call("isnan", value) & load(self._nan_is_first, node))
+            child = load(self._children, node * 2 + select(holds, term(0), term(1)))
+            return place.set(cast(INDEX, child))
+
+        return let(f"{place.name}_node", place.value, asked)
+
+
+class _Votes:
+    """What leaves say, gathered for each target of some samples."""
+
+    def __init__(self, writer: Writer, attrs: TreeEnsembleAttrs) -> None:
+        self._targets, self._how = attrs.targets, attrs.aggregate
+        self._trees = max(1, attrs.roots.array.size)
+        starts = attrs.leaf_starts.array
+        self._one_each = np.array_equal(starts, np.arange(len(starts)))
+        self._starts = None if self._one_each else writer.table("starts", starts.astype(np.int64))
+        self._of = writer.table("vote_targets", attrs.vote_targets.array.astype(np.int32))
+        self._weights = writer.table("weights", attrs.vote_weights.array)
+
+    @property
+    def _extreme(self) -> bool:
+        return self._how in ("MIN", "MAX")
+
+    def memory(self, samples: int) -> tuple[Buffer, ...]:
+        """For so many samples: sums or extremes, and for these whether there are any votes."""
+        totals = scratch("totals", DType.FLOAT64, samples * self._targets)
+        voted = scratch("voted", DType.BOOL, samples * self._targets)
+        return (totals, voted) if self._extreme else (totals,)
+
+    def begun(self, memory: Sequence[Buffer]) -> Stmt:
+        least = {"MIN": np.inf, "MAX": -np.inf}.get(self._how, 0.0)
+        starts = (least, False)
+
+        def emptied(at: Term) -> Stmt:
+            pairs = zip(memory, starts, strict=False)
+            return block(*(store(buffer, at, term(value, buffer.dtype)) for buffer, value in pairs))
+
+        (size,) = memory[0].extents
+        return loop("begun", Term(size), emptied)
+
+    def counted(self, memory: Sequence[Buffer], sample: int, leaf: Term) -> Stmt:
+        """The votes of a leaf."""
+
+        def vote(at: Term) -> Stmt:
+            target = cast(INDEX, load(self._of, at)) + sample * self._targets
+            return let(f"target{sample}", target, lambda place: added(at, place))
+
+        def added(at: Term, place: Term) -> Stmt:
+            totals, *voted = memory
+            known, weight = load(totals, place), cast(DType.FLOAT64, load(self._weights, at))
+            if not self._extreme:
+                return store(totals, place, known + weight)
+            extreme = minimum if self._how == "MIN" else maximum
+            marks = (store(buffer, place, term(True, DType.BOOL)) for buffer in voted)
+            return block(store(totals, place, extreme(known, weight)), *marks)
+
+        starts = self._starts
+        if starts is None:
+            return let(f"vote{sample}", leaf, vote)
+
+        def several(own: Term) -> Stmt:
+            begin = load(starts, own)
+            return loop(f"vote{sample}", load(starts, own + 1) - begin, vote, start=begin)
+
+        return let(f"leaf{sample}", leaf, several)
+
+    def ended(self, memory: Sequence[Buffer], sample: int, result: Buffer, row: Term) -> Stmt:
+        """What came of a sample, into the result."""
+
+        def written(target: Term) -> Stmt:
+            place = target + sample * self._targets
+            totals, *voted = memory
+            value = load(totals, place)
+            if self._how == "AVERAGE":
+                value = value / float(self._trees)
+            for buffer in voted:
+                value = select(load(buffer, place), value, term(0.0, DType.FLOAT64))
+            return store(result, row * self._targets + target, cast(result.dtype, value))
+
+        return loop(f"target{sample}_of", self._targets, written)
+
+
+def _compared_in(data: DType, thresholds: np.dtype) -> DType:
+    """What features and thresholds are compared in: nothing is lost of either."""
+    wide = DType.FLOAT64 if data.is_integer or data is DType.FLOAT64 else DType.FLOAT32
+    return dtype_of(np.promote_types(wide.numpy, thresholds))
