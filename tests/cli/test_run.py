@@ -300,3 +300,17 @@ def test_statistics(data: Any, figures: tuple[Any, ...]) -> None:
 def test_statistics_of_maps_and_sequences() -> None:
     names = [one.name for one in described("y", [{"a": 1.0, "b": 2.0}, {}, np.zeros(2)])]
     assert names == ["y[0]['a']", "y[0]['b']", "y[2]"]
+
+
+def test_sizes_that_nobody_gave(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Images are as large as images are; where a run fails, the sizes are told."""
+    image = saved(tmp_path, "g (float[n, 3, h, w] x) => (float[n, 3, h, w] y) { y = Relu (x) }")
+    assert main(["run", image, "--dim", "w=32"]) == 0
+    assert "float32[1, 3, 224, 32]" in capsys.readouterr().out
+    two = "two = Constant <value_ints = [2]> ()"
+    body = f"{{ {two} y, at = TopK (x, two) }}"
+    wants_two = saved(tmp_path, f"g (float[n, m] x) => (float[n, 2] y) {body}")
+    assert main(["run", wants_two]) == 1
+    told = capsys.readouterr().err
+    assert "sizes that nobody gave were taken to be n=1, m=1: --dim sets them" in told
+    assert main(["run", wants_two, "--dim", "m=3"]) == 0

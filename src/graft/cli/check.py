@@ -14,7 +14,7 @@ from typing import Any
 
 from graft.cli.check_backend import add_backend_arguments, check_backend, wants_backend
 from graft.cli.compare import Difference, Tolerance, compare
-from graft.cli.inputs import add_input_arguments, feed
+from graft.cli.inputs import add_input_arguments, feed, telling_sizes
 from graft.cli.localize import (
     NATIVE,
     NodeComparison,
@@ -116,7 +116,8 @@ def execute(options: argparse.Namespace) -> int:
         with status(f"running {options.model.name} in Graft"):
             return module.run(None, feeds)
 
-    verdict = check(options.model, source, graph, feeds, tolerance, options.nodes, run)
+    with telling_sizes(graph, options):
+        verdict = check(options.model, source, graph, feeds, tolerance, options.nodes, run)
     if options.json:
         print_json(_json(verdict))
     else:

@@ -2,14 +2,15 @@
 
 In go a graph, or whatever else has inputs, and the options `--input`, `--dim` and `--seed`; out
 comes one value per input. A dim has one value throughout: given by `--dim`, by the shape of a
-file's array, or 1. Each generated input depends on the seed and its position only, not on what the
-others are.
+file's array, or else 224 along an image and 1 elsewhere. Each generated input depends on the seed
+and its position only, not on what the others are.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _WORDS = ("graft", "scion", "stock", "bud", "bark", "root", "leaf", "bough")
 _SEQUENCE_LENGTH = 2
 _INTEGERS_BELOW = 10
+_IMAGE_RANK, _COLOURS, _EDGE = 4, (1, 3, 4), 224
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         type=_dim_value,
         action="append",
         default=[],
-        help="the value of a dynamic dim (1 unless given)",
+        help="the value of a dynamic dim (unless given, 224 along images and 1 elsewhere)",
     )
     parser.add_argument(
         "--seed",
@@ -100,14 +102,51 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
 def feed(graph: Fillable, options: argparse.Namespace) -> list[Fed]:
     """The data for each input, in order."""
     given = dict(_given(graph, options.inputs))
-    bindings = _bindings(graph, options.dims)
-    for value in graph.inputs:
-        if value.name in given:
-            _bind(value, given[value.name].data, bindings)
+    bindings = _known(graph, given, options)
+    bindings |= _assumed(graph, bindings)
     return [
         given.get(value.name) or _generated(value, position, options.seed, bindings)
         for position, value in enumerate(graph.inputs)
     ]
+
+
+@contextmanager
+def telling_sizes(graph: Fillable, options: argparse.Namespace) -> Iterator[None]:
+    """Remind a user of the sizes that nobody gave, if running with them fails."""
+    try:
+        yield
+    except UserError as error:
+        given = dict(_given(graph, options.inputs))
+        assumed = _assumed(graph, _known(graph, given, options))
+        if assumed and not error.hint:
+            sizes = ", ".join(f"{name}={extent}" for name, extent in assumed.items())
+            error.hint = f"sizes that nobody gave were taken to be {sizes}: --dim sets them"
+        raise
+
+
+def _known(
+    graph: Fillable, given: Mapping[str, Fed], options: argparse.Namespace
+) -> dict[str, int]:
+    """The dims that options or given data decide."""
+    bindings = _bindings(graph, options.dims)
+    for value in graph.inputs:
+        if value.name in given:
+            _bind(value, given[value.name].data, bindings)
+    return bindings
+
+
+def _assumed(graph: Fillable, bindings: Mapping[str, int]) -> dict[str, int]:
+    """Values for the other dims."""
+    found: dict[str, int] = {}
+    for value in graph.inputs:
+        type_ = value.type.element if isinstance(value.type, OptionalType) else value.type
+        shape = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
+        is_image = len(shape) == _IMAGE_RANK and shape[1] in _COLOURS
+        for axis, dim in enumerate(shape):
+            name = None if dim is UNKNOWN else bare_symbol(dim)
+            if name is not None and name not in bindings:
+                found.setdefault(name, _EDGE if is_image and axis > 1 else 1)
+    return found
 
 
 def _input_file(text: str) -> InputFile:
@@ -281,4 +320,4 @@ def _drawn_array(dtype: DType, shape: list[int], generator: np.random.Generator)
 
 def _is_image(shape: Sequence[int]) -> bool:
     """Whether it looks like a batch of pictures, on which normal noise would be no picture."""
-    return len(shape) == 4 and shape[1] in (1, 3, 4) and min(shape[2:]) >= 8
+    return len(shape) == _IMAGE_RANK and shape[1] in _COLOURS and min(shape[2:]) >= 8

@@ -19,7 +19,7 @@ import numpy as np
 from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
-from graft.cli.inputs import Fed, add_input_arguments, feed
+from graft.cli.inputs import Fed, add_input_arguments, feed, telling_sizes
 from graft.cli.placement_options import (
     REFERENCE,
     add_placement_arguments,
@@ -180,7 +180,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     inputs = feed(runnable, options)
     feeds = {fed.value.name: fed.data for fed in inputs}
     ready = time.perf_counter()
-    with status(f"running {options.model.name}"):
+    with status(f"running {options.model.name}"), telling_sizes(runnable, options):
         results = runnable.run(feeds)
     seconds = time.perf_counter() - ready
     session = runnable.chosen(feeds)
