@@ -111,7 +111,8 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> AnyDim:
         if dim.dim_value < 0:
             return UNKNOWN  # some exporters write -1 for an extent known at run time
         return dim.dim_value
-    if dim.dim_param:
+    # Some exporters write "?" for each extent known at run time, and do not mean the same one.
+    if dim.dim_param and dim.dim_param != "?":
         return symbol(re.sub(r"[^A-Za-z0-9_.]", "_", dim.dim_param))
     return UNKNOWN
 
