@@ -10,7 +10,7 @@ import pytest
 import graft
 from graft.backends.host.backend import HostExecutable
 from graft.base.dims import symbol
-from graft.base.errors import UnsupportedError, UserError
+from graft.base.errors import UserError
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
@@ -82,8 +82,23 @@ def test_the_evaluator_is_for_no_machine() -> None:
         graft.compile(softmax(), target="reference", machine="aarch64")
 
 
-def test_what_has_no_native_code_is_refused_for_named_machines() -> None:
+SHAPES: list[dict[str, list[int]] | None] = [None, {"n": [3]}]
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_models_of_any_size_are_for_named_machines_too(
+    shapes: dict[str, list[int]] | None, tmp_path: Path
+) -> None:
     g = Builder()
-    graph = g.build(g("nn.relu", g.input("x", tensor("float32", symbol("n")))))
-    with pytest.raises(UnsupportedError, match="no native code for machine='plain': one native"):
-        graft.compile(graph, machine="plain")
+    graph = g.build(g("nn.relu", g.input("x", tensor("float32", symbol("n"), 7))))
+    path = tmp_path / "model.graft"
+    here = graft.compile(graph, strict=True, machine="plain", shapes=shapes)
+    here.save(path)
+    for module in (here, graft.load(path)):
+        np.testing.assert_array_equal(module.run(None, {"x": X})[0], np.maximum(X, 0))
+    other = graft.compile(graph, strict=True, machine=OTHER, shapes=shapes)
+    other.save(path)
+    with pytest.raises(UserError, match=f"compiled with machine='{OTHER}': it is for"):
+        other.run(None, {"x": X})
+    with pytest.raises(ArtifactError, match="this file is for"):
+        graft.load(path)

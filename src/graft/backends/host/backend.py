@@ -18,17 +18,15 @@ from graft.backends.host.saving import HOST_VERSION, refuse_reference_nodes, sav
 from graft.backends.host.step_times import by_value, median_costs
 from graft.backends.host.stretches import Stretches, why_not_native
 from graft.base.dtypes import Array
-from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
-from graft.llvm.target import HOST, named_target
+from graft.llvm.target import named_target
 from graft.runtime.cores import available_processors
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.memory import give_back
-from graft.runtime.native import why_not_here
-from graft.runtime.program import Program
+from graft.runtime.program import Program, Target
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
 from graft.runtime.spaces import from_home
@@ -53,6 +51,10 @@ class HostBackend(Backend):
     def threads(self) -> int | None:
         """How many threads run what it builds; None: one per core."""
         return self._options.threads
+
+    def require_here(self, target: Target) -> None:
+        """Refuse to run code of another machine in this process."""
+        self._options.require_here(target)
 
     @property
     def machine_key(self) -> str:
@@ -86,13 +88,8 @@ class HostBackend(Backend):
         """Machine code for a graph; what native code does not reach runs on the evaluator.
 
         `regions` runs what is left to other backends, by label."""
-        reason = why_not_native(graph)
-        if reason and self._options.machine != HOST:
-            raise UnsupportedError(
-                f"this model has no native code for machine='{self._options.machine}': {reason}"
-            )
         own = regions or {}
-        if reason:
+        if why_not_native(graph):
             compiler = Stretches(self._target, self._options.accuracy, _at_home(own))
             return FlowExecutable.of(graph, compiler, self._target, self._options)
         compiler = Stretches(self._target, self._options.accuracy, own, _spaces(own))
@@ -123,12 +120,7 @@ class HostExecutable:
     @cached_property
     def session(self) -> Session:
         """The program, loaded into this process; one for another machine is refused."""
-        reason = why_not_here(self.built.program.target)
-        if reason:
-            raise UserError(
-                f"this model was compiled with machine='{self._options.machine}': it {reason}",
-                hint="save it and run the file on such a machine",
-            )
+        self._options.require_here(self.built.program.target)
         give_back()  # what the compiler worked on
         return Session(self.built.program, self._options.threads, self.built.functions)
 

@@ -49,7 +49,8 @@ class FlowExecutable:
 
     @cached_property
     def session(self) -> FlowSession:
-        """The flow, linked into this process."""
+        """The flow, linked into this process; one for another machine is refused."""
+        self._options.require_here(self.program.target)
         give_back()  # what the compiler worked on
         return FlowSession(self.program, self._options.threads, self.supplied)
 

@@ -63,7 +63,8 @@ class SpecializedExecutable:
 
     @cached_property
     def session(self) -> SpecializedSession:
-        """All of it, linked into this process."""
+        """All of it, linked into this process; what is for another machine is refused."""
+        self._host.require_here(self.program.target)
         give_back()  # what the compiler worked on
         supplied = {name: part.built.supplied for name, part in self._parts.items()}
         return SpecializedSession(self.program, self._host.threads, supplied)
