@@ -183,3 +183,15 @@ def test_plain_integer_convolutions(rank: int, weights: Any) -> None:
 
     shape = (2, 5, *(6,) * rank)
     _exact(write, shape, GENERATOR.integers(0, 256, shape).astype(np.uint8))
+
+
+def test_scales_along_an_axis_of_nothing() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 0, symbol("n")))
+    scale = g.constant(np.zeros(0, np.float32))
+    graph = g.build(g("qnn.quantize", x, scale, axis=0, dtype="uint8"))
+    native = graft.compile(graph, strict=True)
+    for count in (0, 3):
+        (found,) = native.run(None, {"x": np.zeros((0, count), np.float32)})
+        assert found.shape == (0, count)
+        assert found.dtype == np.uint8

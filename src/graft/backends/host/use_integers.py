@@ -243,7 +243,7 @@ def rounding(site: Site) -> Replacement:
     """A quantisation of numbers that come from integers: no NaN can be among them."""
     node = site.node
     scale, zero = site.array(node.args[1]), _zero_point(site, node)
-    if scale is None or zero is None or max(scale.size, zero.size) != 1:
+    if scale is None or zero is None or (scale.size, zero.size) != (1, 1):
         return Refusal("its scale or zero point is not one constant")
     if node.output.dtype not in BYTES or scale.dtype != np.float32 or not scale.reshape(-1)[0] > 0:
         return Refusal("it is not to 8 bits, or its scale is no positive float32")
