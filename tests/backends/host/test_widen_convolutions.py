@@ -9,7 +9,7 @@ import pytest
 
 import graft
 from graft.backends.host.widen_convolutions import widen_convolutions
-from graft.base.dims import symbol
+from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
@@ -108,4 +108,38 @@ def test_graph_without_such_layers_is_left_alone() -> None:
     g = Builder()
     x = g.input("x", tensor("float32", 2, 8, 9))
     graph = g.build(g("nn.relu", x))
+    assert widen_convolutions(graph) is graph
+
+
+@pytest.mark.parametrize("batch", [2, symbol("n")])
+def test_images_of_one_column_become_rows(batch: Dim) -> None:
+    """As some exporters write signals."""
+    g = Builder()
+    x = g.input("x", tensor("float32", batch, 16, 37, 1))
+    y = g("nn.conv2d", x, g.constant(_weights(32, 16, 5, 1)), padding=(2, 0, 1, 0), strides=(2, 1))
+    y = g("nn.relu", g("nn.bias_add", y, g.constant(_weights(32)), axis=1))
+    y = g("add", y, g.constant(_weights(1, 32, 1, 1)))
+    z = g("nn.conv2d", y, g.constant(_weights(32, 1, 3, 1)), dilation=(2, 1), groups=32)
+    z = g("nn.max_pool2d", z, pool_size=(3, 1), strides=(2, 1), padding=(1, 0, 1, 0))
+    graph = g.build(g("nn.avg_pool2d", z, pool_size=(2, 1), strides=(1, 3)))
+    wide = widen_convolutions(graph)
+    verify(wide)
+    windows = [n for n in wide.nodes if n.op.name.startswith("nn.") and n.op.name.endswith("2d")]
+    assert len(windows) == 4
+    assert all((node.output.shape or ())[2] == 1 for node in windows)
+    counts = Counter(node.op.name for node in wide.nodes)
+    assert counts["expand_dims"] == counts["squeeze"] == 2
+    data = [_weights(2, 16, 37, 1)]
+    wanted = evaluate(graph, data)
+    np.testing.assert_allclose(evaluate(wide, data), wanted, rtol=1e-5, atol=1e-5)
+    found = graft.compile(graph, strict=True).run(None, {"x": data[0]})
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_columns_that_grow_or_have_neighbours_stay() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 8, 9, 1))
+    y = g("nn.conv2d", x, g.constant(_weights(8, 8, 3, 3)), padding=(1, 1, 1, 1))
+    z = g("nn.conv2d", x, g.constant(_weights(8, 8, 3, 1)), padding=(1, 1, 1, 1))
+    graph = g.build(y, z)
     assert widen_convolutions(graph) is graph

@@ -2,12 +2,14 @@
 
 A graph enters; `nn.conv1d`, its transpose and `nn.max_pool1d`, `nn.avg_pool1d` leave as their
 counterparts for images between two views that cost nothing. The views then move down past what is
-computed element by element, so that a chain of layers works on images from end to end.
+computed element by element, so that a chain of layers works on images from end to end. Images one
+column wide, as some exporters write signals, become such signals first: kernels work along rows.
 """
 
 from __future__ import annotations
 
 from graft import ops  # noqa: F401  (registers the operators)
+from graft.base.dims import AnyDim
 from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Value
 from graft.ir.op import OPS, Kind
@@ -19,6 +21,7 @@ RULES = RuleSet("widen_convolutions")
 
 # The axis of rows that images have and signals [batch, channels, columns] have not.
 ROWS = 2
+COLUMNS = 3
 
 _WIDENED = {
     "nn.conv1d": "nn.conv2d",
@@ -26,6 +29,7 @@ _WIDENED = {
     "nn.max_pool1d": "nn.max_pool2d",
     "nn.avg_pool1d": "nn.avg_pool2d",
 }
+_NARROWED = {_WIDENED[name]: name for name in ("nn.conv1d", "nn.max_pool1d", "nn.avg_pool1d")}
 # What a window of one row adds to attributes that have an entry per axis.
 _FIRST = {"strides": 1, "dilation": 1, "pool_size": 1, "output_padding": 0}
 _KINDS = (Kind.ELEMENTWISE, Kind.BROADCAST)
@@ -50,6 +54,30 @@ def window_over_rows(site: Site) -> Replacement:
     attrs["padding"] = (0, begin, 0, end)
     operands = [_widened(site, value) for value in node.args]
     return _narrowed(site, site.emit(_WIDENED[node.op.name], *operands, **attrs))
+
+
+@RULES.rule(is_op(*_NARROWED))
+def window_over_columns(site: Site) -> Replacement:
+    node = site.node
+    attrs = as_keywords(node.attrs)
+    kernel = node.args[1].tensor.shape if len(node.args) > 1 else (0, 0, *attrs["pool_size"])
+    top, left, bottom, right = attrs["padding"]
+    sides = {_columns(value) for value in (node.args[0], node.output)}
+    if sides != {1} or kernel is None or (kernel[3], left, right) != (1, 0, 0):
+        return Refusal("it is not on images of one column")
+    for name in _FIRST.keys() & attrs.keys():
+        attrs[name] = attrs[name][:1]
+    attrs["padding"] = top, bottom
+    operands = [_without_column(site, value) for value in node.args]
+    return _with_column(site, site.emit(_NARROWED[node.op.name], *operands, **attrs))
+
+
+@RULES.rule(is_op("squeeze"))
+def column_that_was_added(site: Site) -> Replacement:
+    inner = site.producer(site.node.args[0])
+    if inner is None or not _adds_column(site, inner.output) or site.node.attrs.axes != (COLUMNS,):
+        return Refusal("it does not drop the column that its operand added")
+    return inner.args[0]
 
 
 @RULES.rule(is_op("expand_dims"))
@@ -78,6 +106,24 @@ def pointwise_on_images(site: Site) -> Replacement:
     return _narrowed(site, site.again(node, *operands, **changed))
 
 
+@RULES.rule(is_op(*_POINTWISE))
+def pointwise_on_signals(site: Site) -> Replacement:
+    node = site.node
+    if not any(_adds_column(site, value) for value in node.args) or len(node.outputs) != 1:
+        return Refusal("no operand is a signal with a column")
+    is_bias = node.op.name == "nn.bias_add"
+    if None in node.inputs or not (is_bias or all(_columns(value) == 1 for value in node.args)):
+        return Refusal("the operands are not all of one column")
+    if hasattr(node.attrs, "axis") and not (is_bias and node.attrs.axis in (1, -3)):
+        return Refusal("it works along an axis")
+    changed = {"axis": 1} if is_bias else {}
+    operands = [
+        value if is_bias and number else _without_column(site, value)
+        for number, value in enumerate(node.args)
+    ]
+    return _with_column(site, site.again(node, *operands, **changed))
+
+
 @RULES.rule(is_op("concatenate"))
 def concatenation_of_images(site: Site) -> Replacement:
     node = site.node
@@ -94,6 +140,32 @@ def _drops_row(site: Site, value: Value) -> bool:
     if node is None or node.op.name != "squeeze" or node.attrs.axes != (ROWS,):
         return False
     return node.args[0].tensor.rank == 4
+
+
+def _columns(value: Value) -> AnyDim | None:
+    """How many columns an image has; None of what is none."""
+    shape = value.tensor.shape
+    return shape[COLUMNS] if shape is not None and len(shape) == 4 else None
+
+
+def _adds_column(site: Site, value: Value) -> bool:
+    """Whether a value is a signal that was made an image of one column."""
+    node = site.producer(value)
+    if node is None or node.op.name != "expand_dims" or node.attrs.axes != (COLUMNS,):
+        return False
+    return node.args[0].tensor.rank == 3
+
+
+def _without_column(site: Site, value: Value) -> Value:
+    """[..., rows, 1] as [..., rows]."""
+    array = site.array(value)
+    if array is not None:
+        return site.constant(array.reshape(array.shape[:-1]))
+    return site.emit("squeeze", value, axes=(COLUMNS,))
+
+
+def _with_column(site: Site, signal: Value) -> Value:
+    return site.emit("expand_dims", signal, axes=(COLUMNS,))
 
 
 def _aligned(site: Site, value: Value) -> Value:
