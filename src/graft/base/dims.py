@@ -273,8 +273,18 @@ def broadcast_dim(*operands: Operand) -> AnyDim:
     dims = _flattened("broadcast", operands)
     if dims is None:
         return UNKNOWN
-    kept = [dim for dim in dims if dim != 1] or [1]
+    kept = [dim for dim in dims if dim != 1 and not _is_cut(dim, dims)] or [1]
     return kept[0] if len(kept) == 1 else _call("broadcast", *kept)
+
+
+def _is_cut(dim: Dim, others: Sequence[Dim]) -> bool:
+    """Whether a dim is another one, cut to so many, but not to 1: where it is shorter, the two do
+    not broadcast, so the other one says it all."""
+    atom = sole_atom(_terms(dim))
+    if atom is None or not atom.is_call or atom.name != "min":
+        return False
+    limits = [one for one in atom.arguments if one not in others]
+    return len(limits) < len(atom.arguments) and all(isinstance(n, int) and n > 1 for n in limits)
 
 
 def _flattened(function: str, operands: Iterable[Operand]) -> list[Dim] | None:

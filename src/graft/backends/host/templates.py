@@ -9,7 +9,7 @@ from graft.backends.host.kernel import Kernel, Stores, Template
 from graft.backends.host.kernels.attention import attention
 from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
-from graft.backends.host.kernels.dense import dense
+from graft.backends.host.kernels.dense import INTEGER, STRASSEN, dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
 from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.distinct import distinct
@@ -54,14 +54,19 @@ IMAGE_TEMPLATES: tuple[Template, ...] = (
     image_concat,
 )
 
+# Those whose rows may be counted only at run time, by the operator that they are for.
+ROW_TEMPLATES: Mapping[str, Template] = {
+    **dict.fromkeys(("nn.dense", STRASSEN, INTEGER), dense),
+    "nn.attention": attention,
+    **dict.fromkeys(("nn.softmax", "nn.log_softmax"), softmax),
+    **dict.fromkeys(("nn.layer_norm", "nn.rms_norm"), layer_norm),
+}
+
 # Those for sizes that are numbers.
 TEMPLATES: tuple[Template, ...] = (
     *IMAGE_TEMPLATES,
-    dense,
+    *dict.fromkeys(ROW_TEMPLATES.values()),
     batch_matmul,
-    attention,
-    softmax,
-    layer_norm,
     rows,
     reduce,
     movement,
@@ -93,7 +98,8 @@ def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     # Templates that compute element by element know nothing but the table of formulas.
     fits = all(map(has_scalar, pointwise))
     of_images = IMAGE_TEMPLATES if any(store.block for store in stores.values()) else ()
-    possible = TEMPLATES if _is_static(group) else of_images
+    of_rows = ROW_TEMPLATES.get((group.anchor or group.node).op.name)
+    possible = TEMPLATES if _is_static(group) else (*of_images, *((of_rows,) if of_rows else ()))
     hand_written = possible if fits else ()
     own = SYMBOLIC_TEMPLATES.get(group.node.op.name)
     reasons: list[str] = []

@@ -3,25 +3,29 @@
 The threads share (batch, head, query tile) jobs. A job turns its queries over, so that vectors run
 along them: scores are then register tiles of keys times queries and their softmax never crosses
 lanes. The products with the values have vectors along the values' own axis. Scores stay in scratch
-memory of keys times one tile.
+memory of keys times one tile. Batch, queries and keys may be counted only at run time.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.attention_scores import Visibility
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
+from graft.backends.host.kernels.product import MANY_ROWS
 from graft.backends.host.kernels.running import Running
-from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
+from graft.backends.host.kernels.tile import Tile, most_pixels, runs
 from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of, masked_store
-from graft.backends.host.kernels.views import not_in_rows, unflattened
-from graft.backends.host.point import plus, times
-from graft.backends.host.storage import index, static_shape
+from graft.backends.host.kernels.views import not_in_rows, numbers, unclear, unflattened
+from graft.backends.host.point import modulo, over, plus, times
+from graft.backends.host.storage import shape_of
+from graft.base.dims import Dim
 from graft.base.dtypes import DType
+from graft.ir.graph import Node
 from graft.llvm.target import Target
 from graft.loop.build import Term, call, equal, select
 from graft.loop.ir import (
@@ -74,14 +78,34 @@ def attention(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
         return Refusal(f"the softmax is in {anchor.attrs.softmax_dtype}")
     if not isinstance(anchor.attrs.offset, int):
         return Refusal("the offset is not a plain number")
+    reason = _unfit_shapes(anchor)
+    if reason is not None:
+        return Refusal(reason)
     epilogue = epilogue_of(group, stores, anchor, {}, apart=4)
     if isinstance(epilogue, Refusal):
         return epilogue
     return epilogue.parameters.kernel(_Writer(epilogue, target).body())
 
 
-def default_schedule(target: Target, dtype: DType, queries: int, size: int) -> AttentionSchedule:
-    """Two vectors each way, or one where there is no more."""
+def _unfit_shapes(anchor: Node) -> str | None:
+    """Why the extents of the operands are not what loops can be written for, if they are not."""
+    (batch, heads, queries, size), *others = (shape_of(value) for value in anchor.args[:3])
+    values = others[1][3]
+    known = (heads, size, values, *(shape[1] for shape in others))
+    if not all(isinstance(extent, int) for extent in known):
+        return "heads, or how long queries and values are, become known only at run time"
+    if any(shape[0] != batch for shape in others):
+        return "the batches of queries, keys and values may differ"
+    mask = anchor.inputs[3] if len(anchor.inputs) > 3 else None
+    if mask is not None:
+        refused = unclear((batch, heads, queries, others[0][2]), [shape_of(mask)])
+        return None if refused is None else refused.reason
+    return None
+
+
+def default_schedule(target: Target, dtype: DType, queries: Dim, size: int) -> AttentionSchedule:
+    """Two vectors each way, or one where there is no more; queries nobody has counted are many."""
+    queries = queries if isinstance(queries, int) else MANY_ROWS
     lanes, value_lanes = (lanes_for(target, {dtype}, max(2, n)) for n in (queries, size))
     vectors, value_vectors = (
         2 if extent > width else 1 for extent, width in ((queries, lanes), (size, value_lanes))
@@ -97,10 +121,13 @@ class _Writer:
         self.epilogue, self.target = epilogue, target
         self.dtype = anchor.output.dtype
         query, key, value = anchor.args[:3]
-        _, self.heads, self.queries, self.size = static_shape(query)
-        _, self.shared_heads, self.keys, _ = static_shape(key)
-        self.values = static_shape(value)[3]
-        self.schedule = default_schedule(target, self.dtype, self.queries, self.values)
+        batches, _, queries, _ = shape_of(query)
+        self.heads, self.size = numbers(shape_of(query)[1::2])
+        (self.shared_heads,) = numbers(shape_of(key)[1:2])
+        (self.values,) = numbers(shape_of(value)[3:])
+        counts = (batches, queries, shape_of(key)[2])
+        self.batches, self.queries, self.keys = map(parameters.extent, counts)
+        self.schedule = default_schedule(target, self.dtype, queries, self.values)
         _, self.query = parameters.value(query, "query")
         _, self.key = parameters.value(key, "key")
         _, self.value = parameters.value(value, "value")
@@ -111,44 +138,55 @@ class _Writer:
 
     def body(self) -> Stmt:
         width = self.schedule.vectors * self.schedule.lanes
-        whole, left = divmod(self.queries, width)
-        tiles = whole + bool(left)
+        whole, left = over(self.queries, width), modulo(self.queries, width)
         job, tile = Var("job"), Var("tile")
-        parts = []
-        if whole:
-            parts.append(_Part(self, "_w", self.schedule.vectors, width).body(times(tile, width)))
-        if left:
-            vectors = -(-left // self.schedule.lanes)
-            parts.append(_Part(self, "_l", vectors, left).body(Const(whole * width)))
-        body = parts[0]
-        if len(parts) > 1:
-            body = If(Compare(CompareKind.LESS, tile, Const(whole)), *parts)
-        body = Let(self.shared, _over(self.head, self.heads // self.shared_heads), body)
-        batches = static_shape(self.epilogue.anchor.output)[0]
+        body = self.tiles(tile, width, whole, left)
+        body = Let(self.shared, over(self.head, self.heads // self.shared_heads), body)
         variables = (self.batch, self.head, tile)
-        indices = unflattened(job, (batches, self.heads, tiles))
+        extents = (self.batches, Const(self.heads), over(plus(self.queries, width - 1), width))
+        indices = unflattened(job, extents)
         for var, found in reversed(list(zip(variables, indices, strict=True))):
             body = Let(var, found, body)
-        count = batches * self.heads * tiles
-        return For(job, Const(0), Const(count), body, LoopKind.PARALLEL)
+        return For(job, Const(0), reduce(times, extents), body, LoopKind.PARALLEL)
+
+    def tiles(self, tile: Var, width: int, whole: Expr, left: Expr) -> Stmt:
+        """A tile of full width, or what is left of the queries in as few vectors as will do."""
+        lanes = self.schedule.lanes
+        full = _Part(self, "_w", self.schedule.vectors, Const(width)).body(times(tile, width))
+        if left == Const(0):
+            return full
+
+        def rest(vectors: int) -> Stmt:
+            return _Part(self, f"_l{vectors}", vectors, left).body(times(whole, width))
+
+        if isinstance(left, Const):
+            last = rest(-(-int(left.value) // lanes))
+        elif self.schedule.vectors == 1:
+            last = rest(1)
+        else:
+            many = Compare(CompareKind.GREATER, left, Const(lanes))
+            last = If(many, rest(self.schedule.vectors), rest(1))
+        if whole == Const(0):
+            return last
+        return If(Compare(CompareKind.LESS, tile, whole), full, last)
 
 
 class _Part:
     """Writes a job of one kind: `count` queries in some vectors."""
 
-    def __init__(self, writer: _Writer, tag: str, vectors: int, count: int) -> None:
+    def __init__(self, writer: _Writer, tag: str, vectors: int, count: Expr) -> None:
         self.writer, self.tag, self.vectors, self.count = writer, tag, vectors, count
         self.lanes, self.dtype = writer.schedule.lanes, writer.dtype
         self.width = vectors * self.lanes
         self.first = Var(f"first{tag}")
-        self.turned = self.scratch("turned", writer.size, self.width)
-        self.scores = self.scratch("scores", writer.keys, self.width)
-        self.factors = self.scratch("factors", self.width)
+        self.turned = self.scratch("turned", Const(writer.size), Const(self.width))
+        self.scores = self.scratch("scores", writer.keys, Const(self.width))
+        self.factors = self.scratch("factors", Const(self.width))
         self.top = Running(f"top{tag}", BinaryKind.MAXIMUM, vectors, self.lanes, self.dtype)
         self.sums = Running(f"sums{tag}", BinaryKind.ADD, vectors, self.lanes, self.dtype)
 
-    def scratch(self, name: str, *extents: int) -> Buffer:
-        return Buffer(f"{name}{self.tag}", self.dtype, index(*extents), Scope.HEAP)
+    def scratch(self, name: str, *extents: Expr) -> Buffer:
+        return Buffer(f"{name}{self.tag}", self.dtype, extents, Scope.HEAP)
 
     def vector(self, number: int) -> Expr:
         """The lanes of one vector of queries within the tile."""
@@ -178,9 +216,8 @@ class _Part:
         writer = self.writer
         place, step = Var(f"place{self.tag}"), Var(f"turn{self.tag}")
         query = plus(self.first, place)
-        if self.count < self.width:
-            last = Const(writer.queries - 1)
-            query = Binary(BinaryKind.MINIMUM, query, last)
+        if self.count != Const(self.width):
+            query = Binary(BinaryKind.MINIMUM, query, plus(writer.queries, -1))
         element = Load(writer.query, (writer.batch, writer.head, query, step))
         scaled = (Term(element) * writer.scale).expr
         inner = For(step, Const(0), Const(writer.size), Store(self.turned, (step, place), scaled))
@@ -189,14 +226,12 @@ class _Part:
     def score(self) -> Stmt:
         """Scores of all keys, and the greatest one of each query."""
         most = most_pixels(self.writer.target, self.vectors)
-        found: list[Stmt] = []
-        start = 0
-        for size, count in balanced(self.writer.keys, most):
-            number = Var(f"keys{self.tag}k{size}")
-            body = self.scored(size, plus(times(number, size), start))
-            found.append(For(number, Const(0), Const(count), body))
-            start += size * count
-        return Block(tuple(found))
+        return Block(
+            tuple(
+                run.loop(Var(f"keys{self.tag}k{run.size}"), partial(self.scored, run.size))
+                for run in runs(self.writer.keys, most)
+            )
+        )
 
     def scored(self, size: int, first: Expr) -> Stmt:
         """A tile of `size` keys."""
@@ -221,7 +256,7 @@ class _Part:
         def kept(pixel: int, vector: int) -> Stmt:
             key = plus(first, pixel)
             query = plus(self.first, vector * self.lanes)
-            mask = mask_of(self.count - vector * self.lanes, self.lanes)
+            mask = mask_of(plus(self.count, -vector * self.lanes), self.lanes)
             span = Span(query, self.lanes, vector, tile.tag, mask)
             score = tile.value(pixel, vector)
             biased = writer.visibility.biased(score, writer.batch, writer.head, span, key)
@@ -245,7 +280,7 @@ class _Part:
             return Let(name, value.expr, both)
 
         body = Block(tuple(power(vector) for vector in range(self.vectors)))
-        return For(key, Const(0), Const(self.writer.keys), body)
+        return For(key, Const(0), self.writer.keys, body)
 
     def greatest(self, vector: int) -> Term:
         """The greatest score; 0 for queries that see no key, whose scores are all infinite."""
@@ -271,11 +306,8 @@ class _Part:
         width = schedule.value_lanes * schedule.value_vectors
         whole, left = divmod(writer.values, width)
         most = most_pixels(writer.target, schedule.value_vectors)
-        found: list[Stmt] = []
-        start = 0
-        for size, count in balanced(self.count, most):
-            number = Var(f"rows{self.tag}q{size}")
-            query = plus(times(number, size), start)
+
+        def rows(size: int, query: Expr) -> Stmt:
             inner: list[Stmt] = []
             if whole:
                 block = Var(f"block{self.tag}q{size}")
@@ -283,9 +315,14 @@ class _Part:
                 inner.append(For(block, Const(0), Const(whole), body))
             if left:
                 inner.append(self.weighted(size, query, Const(whole * width), left))
-            found.append(For(number, Const(0), Const(count), Block(tuple(inner))))
-            start += size * count
-        return Block(tuple(found))
+            return Block(tuple(inner))
+
+        return Block(
+            tuple(
+                run.loop(Var(f"rows{self.tag}q{run.size}"), partial(rows, run.size))
+                for run in runs(self.count, most)
+            )
+        )
 
     def weighted(self, size: int, query: Expr, first: Expr, count: int) -> Stmt:
         """A tile of `size` queries and `count` values."""
@@ -294,7 +331,9 @@ class _Part:
         tile = Tile(size, vectors, lanes, f"{self.tag}v{size}_{count}", self.dtype)
         key, row = Var(f"over{tile.tag}"), Var(f"row{tile.tag}")
         spans = [
-            Span(plus(first, v * lanes), lanes, v, tile.tag, mask_of(count - v * lanes, lanes))
+            Span(
+                plus(first, v * lanes), lanes, v, tile.tag, mask_of(Const(count - v * lanes), lanes)
+            )
             for v in range(vectors)
         ]
 
@@ -309,10 +348,6 @@ class _Part:
             return writer.epilogue.store(at, value.expr, span.condition)
 
         step = tile.step(lambda pixel: Load(self.scores, (key, plus(row, pixel))), weights)
-        reduction = For(key, Const(0), Const(writer.keys), step)
+        reduction = For(key, Const(0), writer.keys, step)
         whole = Block((tile.clear(), reduction, tile.each(store)))
         return Let(row, query, Allocate(tile.accumulators, whole))
-
-
-def _over(left: Expr, right: int) -> Expr:
-    return left if right == 1 else Binary(BinaryKind.FLOOR_DIVIDE, left, Const(right))

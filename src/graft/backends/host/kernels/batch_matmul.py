@@ -77,8 +77,8 @@ class _Writer:
     def body(self) -> Stmt:
         turned = self.attrs.transpose_b
         product = Product(
-            math.prod(self.leading),
-            self.rows,
+            Const(math.prod(self.leading)),
+            Const(self.rows),
             self.columns,
             self.depth,
             self.dtype,

@@ -8,7 +8,7 @@ Bytes are multiplied four inputs at a time, see `integer_weights.py`.
 
 from __future__ import annotations
 
-import math
+from functools import reduce
 
 import numpy as np
 
@@ -30,7 +30,8 @@ from graft.backends.host.kernels.product import (
 )
 from graft.backends.host.kernels.strassen import Strassen, pack_quarters
 from graft.backends.host.kernels.strassen import default_schedule as strassen_schedule
-from graft.backends.host.kernels.views import not_in_rows, unflattened
+from graft.backends.host.kernels.views import not_in_rows, total, unflattened
+from graft.backends.host.point import times
 from graft.base.dtypes import Array, DType
 from graft.llvm.target import Target
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Load, Ramp, Stmt
@@ -63,13 +64,13 @@ def dense(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
 
 def _kernel(epilogue: Epilogue, weight: Array, target: Target) -> Kernel:
     units = weight.shape[0]
-    rows = math.prod(epilogue.extents[:-1])
+    rows = total(epilogue.extents[:-1])
     dtype = epilogue.anchor.output.dtype
-    if epilogue.anchor.op.name == STRASSEN:
+    if epilogue.anchor.op.name == STRASSEN and isinstance(rows, int):
         schedule = strassen_schedule(target, dtype, rows)
         if units % (2 * schedule.width) == 0:
             return _Writer(epilogue, schedule).in_quarters(weight, rows)
-    return _Writer(epilogue, default_schedule(target, dtype, rows, units)).plain(weight, rows)
+    return _Writer(epilogue, default_schedule(target, dtype, rows, units)).plain(weight)
 
 
 class _Writer:
@@ -78,14 +79,14 @@ class _Writer:
     def __init__(self, epilogue: Epilogue, schedule: ProductSchedule) -> None:
         self.epilogue, self.schedule = epilogue, schedule
         self.parameters = epilogue.parameters
-        self.leading = epilogue.extents[:-1]
+        self.leading = epilogue.leading
         self.dtype = epilogue.anchor.output.dtype
         self.is_integer = self.dtype is DType.INT32
         read = self.parameters.quads if self.is_integer else self.parameters.value
         self.data, self.source = read(epilogue.anchor.args[0], "data")
         self.begin: Buffer | None = None
 
-    def plain(self, weight: Array, rows: int) -> Kernel:
+    def plain(self, weight: Array) -> Kernel:
         units, inputs = weight.shape
         schedule = self.schedule
         array = pack_units(weight, schedule.width)
@@ -101,7 +102,9 @@ class _Writer:
         def element(_batch: Expr, row: Expr, step: Expr) -> Expr:
             return self.element(row, step)
 
-        shape = (1, rows, units, inputs)
+        one: Expr = Const(1)
+        rows = reduce(times, self.leading, one)
+        shape = (Const(1), rows, units, inputs)
         product = Product(*shape, self.dtype, schedule, element, weights, self.finish)
         return self.parameters.kernel(product.body())
 

@@ -13,10 +13,11 @@ from graft.backends.host.kernels.views import (
     merged,
     not_pointwise,
     operand_shapes,
+    unclear,
     viewed,
 )
 from graft.backends.host.point import PlainPoint, computed
-from graft.backends.host.storage import static_shape
+from graft.backends.host.storage import shape_of
 from graft.ir.graph import Node, Value
 from graft.loop.ir import Buffer, Expr, Stmt
 from graft.rewrite.rule import Refusal
@@ -45,6 +46,11 @@ class Epilogue:
         return masked_store(self.target, indices, self.value(indices, result), condition)
 
     @property
+    def leading(self) -> tuple[Expr, ...]:
+        """The extents of all axes but the last."""
+        return tuple(map(self.parameters.extent, self.extents[:-1]))
+
+    @property
     def target(self) -> Buffer:
         return self.parameters.value(self.parameters.group.output, "result")[1]
 
@@ -57,14 +63,17 @@ def epilogue_of(
     The last `apart` axes stay as they are. `rows` are the anchor's operands that have all leading
     axes, with the extent of their last one.
     """
-    shape = static_shape(anchor.output)
-    if shape != static_shape(group.output):
+    shape = shape_of(anchor.output)
+    if shape != shape_of(group.output):
         return Refusal("what follows has another shape")
     nodes = group.epilogue
     shapes = not_pointwise(nodes) or operand_shapes(nodes, len(shape))
     if isinstance(shapes, Refusal):
         return shapes
     shapes.pop(anchor.output, None)
+    refused = unclear(shape, shapes.values())
+    if refused is not None:
+        return refused
     axes = merged(shape, shapes.values(), apart)
     views = {value: axes.view(operand) for value, operand in shapes.items()}
     for value, last in rows.items():

@@ -6,15 +6,14 @@ variance, then for the result, from the nearest cache but the first time. The th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.running import Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
-from graft.backends.host.kernels.views import Extents, not_in_rows, viewed
-from graft.backends.host.storage import static_shape
+from graft.backends.host.kernels.views import Extents, not_in_rows, total, viewed
+from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
 from graft.llvm.target import Target
@@ -41,22 +40,25 @@ def layer_norm(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     if isinstance(views, Refusal):
         return views
     rows, length = views[node.output]
+    if not isinstance(length, int):
+        return Refusal("how long a row is becomes known only at run time")
     parameters = viewed(group, stores, views)
     writer = _Writer(parameters, node, length, lanes_for(target, {dtype}, length))
-    body = For(writer.row, Const(0), Const(rows), writer.body(), LoopKind.PARALLEL)
+    count = parameters.extent(rows)
+    body = For(writer.row, Const(0), count, writer.body(), LoopKind.PARALLEL)
     return parameters.kernel(body)
 
 
 def _views(node: Node) -> dict[Value, Extents] | Refusal:
     """The tensors as rows; scale and shift as one row each."""
-    shape = static_shape(node.output)
+    shape = shape_of(node.output)
     first = node.attrs.axis % len(shape)
-    row = math.prod(shape[first:])
-    whole = (math.prod(shape[:first]), row)
+    row = total(shape[first:])
+    whole = (total(shape[:first]), row)
     views: dict[Value, Extents] = {node.args[0]: whole, node.output: whole}
     for parameter in node.args[1:]:
-        given = static_shape(parameter)
-        if math.prod(given) != row or given[-len(shape[first:]) :] != shape[first:]:
+        given = shape_of(parameter)
+        if total(given) != row or given[-len(shape[first:]) :] != shape[first:]:
             return Refusal("scale or shift is not one row", node)
         if views.setdefault(parameter, (row,)) != (row,):
             return Refusal("the data is its own scale or shift", node)

@@ -6,18 +6,21 @@ over the whole depth and hands the sums on: what is multiplied, and where sums g
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
-from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
+from graft.backends.host.kernels.tile import Run, Tile, most_pixels, runs
 from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.kernels.views import unflattened
 from graft.backends.host.point import plus, times
+from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.llvm.target import Target
 from graft.loop.ir import (
     Allocate,
+    Binary,
+    BinaryKind,
     Block,
     Compare,
     CompareKind,
@@ -34,6 +37,7 @@ from graft.loop.ir import (
 
 # Fewer rows than this are bound by memory: wide panels then stream better than tall tiles.
 FEW_ROWS = 4
+MANY_ROWS = 64
 WIDEST_PANEL = 4
 MANY_REGISTERS = 32
 # Panels that the threads should at least have to share.
@@ -54,13 +58,14 @@ class ProductSchedule:
         return self.vectors * self.lanes
 
 
-def default_schedule(target: Target, dtype: DType, rows: int, columns: int) -> ProductSchedule:
-    """Tiles that fill the registers; for few rows, wide ones.
+def default_schedule(target: Target, dtype: DType, rows: Dim, columns: int) -> ProductSchedule:
+    """Tiles that fill the registers; for few rows, wide ones. Those nobody has counted are many.
 
     Many vectors and few rows are best: rows are read a long way apart, and more of them than a
     cache has ways can push each other out of it.
     """
     lanes = target.lanes(dtype)
+    rows = rows if isinstance(rows, int) else MANY_ROWS
     if rows <= FEW_ROWS:
         vectors = WIDEST_PANEL
         while vectors > 1 and (
@@ -91,10 +96,10 @@ class Spot:
 
 @dataclass(frozen=True)
 class Product:
-    """[batch, rows, columns] sums over `depth`."""
+    """[batch, rows, columns] sums over `depth`. Tiles of rows that are not counted yet overlap."""
 
-    batch: int
-    rows: int
+    batch: Expr
+    rows: Expr
     columns: int
     depth: int
     dtype: DType
@@ -111,33 +116,33 @@ class Product:
 
     def body(self) -> Stmt:
         """The whole product."""
-        kinds = balanced(self.rows, self.schedule.rows)
-        tiles = sum(count for _, count in kinds)
+        pieces = runs(self.rows, self.schedule.rows)
+        tiles = reduce(plus, (piece.count for piece in pieces))
         job = Var("job")
         batch, block, tile = Var("batch"), Var("block"), Var("tile")
         variables: tuple[Var, ...] = (batch, block, tile)
-        extents: tuple[int, ...] = (self.batch, self.blocks, tiles)
-        body: Stmt = self.tiles(batch, block, tile, kinds)
+        extents: tuple[Expr, ...] = (self.batch, Const(self.blocks), tiles)
+        body: Stmt = self.tiles(batch, block, tile, pieces)
         if self.prepare is not None:
-            loop = For(tile, Const(0), Const(tiles), body)
+            loop = For(tile, Const(0), tiles, body)
             body = Block((self.prepare(batch, block), loop))
             variables, extents = variables[:2], extents[:2]
         indices = unflattened(job, extents)
         for var, value in reversed(list(zip(variables, indices, strict=True))):
             body = Let(var, value, body)
-        return For(job, Const(0), Const(math.prod(extents)), body, LoopKind.PARALLEL)
+        return For(job, Const(0), reduce(times, extents), body, LoopKind.PARALLEL)
 
-    def tiles(
-        self, batch: Expr, block: Expr, tile: Expr, kinds: tuple[tuple[int, int], ...]
-    ) -> Stmt:
-        """The tile of that number, which is of the first size or of the second."""
-        (size, count), *rest = kinds
-        first = self.tile(batch, block, times(tile, size), size)
-        if not rest:
-            return first
-        beyond = plus(times(plus(tile, -count), rest[0][0]), size * count)
-        second = self.tile(batch, block, beyond, rest[0][0])
-        return If(Compare(CompareKind.LESS, tile, Const(count)), first, second)
+    def tiles(self, batch: Expr, block: Expr, tile: Var, pieces: Sequence[Run]) -> Stmt:
+        """The tile of that number, which is of one of the sizes."""
+        piece, *others = pieces
+        own = piece.tile(tile, lambda row: self.tile(batch, block, row, piece.size))
+        if not others:
+            return own
+        later = Var(f"{tile.name}_{others[0].size}")
+        rest = self.tiles(batch, block, later, others)
+        beyond = Binary(BinaryKind.SUBTRACT, tile, piece.count)
+        inside = Compare(CompareKind.LESS, tile, piece.count)
+        return If(inside, own, Let(later, beyond, rest))
 
     def tile(self, batch: Expr, block: Expr, row: Expr, size: int) -> Stmt:
         """One register tile from a row on."""
@@ -180,4 +185,4 @@ class Product:
         """Where a vector of sums belongs; `left` columns are there from its first on."""
         lanes = self.schedule.lanes
         column = plus(times(block, self.schedule.width), vector * lanes)
-        return Spot(batch, row, column, lanes, mask_of(left, lanes))
+        return Spot(batch, row, column, lanes, mask_of(Const(left), lanes))

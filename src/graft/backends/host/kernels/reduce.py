@@ -146,7 +146,7 @@ class _Writer:
         assert anchor is not None
         self.anchor, self.dtype = anchor, anchor.output.dtype
         self.kind = _KINDS[anchor.op.name]
-        self.extents = plan.axes.extents
+        self.extents = plan.axes.numbers
         self.lanes = lanes_for(target, {self.dtype}, self.extents[-1])
         inner = zip(self.extents, plan.reduced, strict=True)
         self.count = math.prod(extent for extent, reduced in inner if reduced)

@@ -13,7 +13,6 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
 from graft.backends.host.kernels.views import (
-    Extents,
     merged,
     not_in_rows,
     not_pointwise,
@@ -60,12 +59,12 @@ def rows(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     views = {value: axes.view(operand) for value, operand in shapes.items()}
     views[group.output] = axes.extents
     dtypes = {value.dtype for node in group.nodes for value in (*node.args, *node.outputs)}
-    schedule = RowsSchedule(lanes_for(target, dtypes, axes.extents[-1]))
+    schedule = RowsSchedule(lanes_for(target, dtypes, axes.numbers[-1]))
     parameters = viewed(group, stores, views)
-    return parameters.kernel(_body(parameters, axes.extents, schedule))
+    return parameters.kernel(_body(parameters, axes.numbers, schedule))
 
 
-def _body(parameters: Parameters, extents: Extents, schedule: RowsSchedule) -> Stmt:
+def _body(parameters: Parameters, extents: tuple[int, ...], schedule: RowsSchedule) -> Stmt:
     """One loop over all pieces of all rows, so that any number of threads shares them evenly."""
     *leading, length = extents
     size = schedule.lanes * schedule.vectors

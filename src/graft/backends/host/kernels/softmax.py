@@ -13,8 +13,8 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.running import Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
-from graft.backends.host.kernels.views import not_in_rows, viewed
-from graft.backends.host.storage import static_shape
+from graft.backends.host.kernels.views import not_in_rows, total, viewed
+from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.llvm.target import Target
 from graft.loop.build import Term, call
@@ -33,16 +33,20 @@ def softmax(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     refused = not_in_rows(group, stores)
     if refused is not None:
         return refused
-    shape, dtype = static_shape(node.output), node.output.dtype
+    shape, dtype = shape_of(node.output), node.output.dtype
     if dtype not in (DType.FLOAT32, DType.FLOAT64):
         return Refusal(f"the elements are {dtype}")
     if node.attrs.axis % len(shape) != len(shape) - 1:
         return Refusal("the softmax is not along the last axis")
-    view = (math.prod(shape[:-1]), shape[-1])
+    length = shape[-1]
+    if not isinstance(length, int):
+        return Refusal("how long a row is becomes known only at run time")
+    view = (total(shape[:-1]), length)
     parameters = viewed(group, stores, {node.args[0]: view, node.output: view})
-    row = _Row(parameters, shape[-1], lanes_for(target, {dtype}, shape[-1]))
+    row = _Row(parameters, length, lanes_for(target, {dtype}, length))
     body = row.logarithms() if node.op.name == "nn.log_softmax" else row.probabilities()
-    return parameters.kernel(For(row.number, Const(0), Const(view[0]), body, LoopKind.PARALLEL))
+    count = parameters.extent(view[0])
+    return parameters.kernel(For(row.number, Const(0), count, body, LoopKind.PARALLEL))
 
 
 class _Row:

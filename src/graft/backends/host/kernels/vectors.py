@@ -55,11 +55,13 @@ def lanes_for(target: Target, dtypes: set[DType], extent: int) -> int:
     return lanes
 
 
-def mask_of(count: int, lanes: int) -> Expr | None:
+def mask_of(count: Expr, lanes: int) -> Expr | None:
     """The first `count` lanes; None is all of them."""
-    if count >= lanes:
+    if isinstance(count, Const) and count.value >= lanes:
         return None
-    return Compare(CompareKind.LESS, Ramp(Const(0), 1, lanes), Broadcast(Const(count), lanes))
+    if lanes == 1:
+        return Compare(CompareKind.LESS, Const(0), count)
+    return Compare(CompareKind.LESS, Ramp(Const(0), 1, lanes), Broadcast(count, lanes))
 
 
 def masked_store(
@@ -108,7 +110,7 @@ def spans_of(
             lanes,
             n % unroll,
             f"{tag}_r{n}",
-            mask_of(extent - n * lanes, lanes),
+            mask_of(Const(extent - n * lanes), lanes),
         )
         for n in range(-(-extent // lanes))
     ]

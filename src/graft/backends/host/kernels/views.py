@@ -2,25 +2,28 @@
 
 In go a result's shape and the shapes of what is read beside it, as NumPy would broadcast them; out
 come few axes to loop over, and each operand's extents along them. Row-major memory stays as it is.
+Extents may be symbolic, as long as it is known which operands are repeated along them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.storage import static_shape
+from graft.backends.host.point import modulo, over, times
+from graft.backends.host.storage import index, shape_of
+from graft.base.dims import UNKNOWN, Dim, Unknown, product
 from graft.base.dtypes import DType
+from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.literal import Literal
-from graft.loop.ir import Binary, BinaryKind, Const, Expr
+from graft.loop.ir import Const, Expr
 from graft.ops.scalar import SCALARS
 from graft.rewrite.rule import Refusal
 
-Extents = tuple[int, ...]
+Extents = tuple[Dim, ...]
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 _EXACT = (*_FLOATS, DType.INT8, DType.UINT8, DType.INT32, DType.INT64, DType.BOOL)
@@ -50,7 +53,28 @@ class Axes:
     def view(self, shape: Extents) -> Extents:
         """An operand's extents along the runs; a run that it does not have is 1."""
         whole = padded(shape, len(self.shape))
-        return tuple(math.prod(whole[first:stop]) for first, stop in self.runs)
+        return tuple(total(whole[first:stop]) for first, stop in self.runs)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """How far each run goes, where that is known."""
+        return numbers(self.extents)
+
+
+def numbers(extents: Extents) -> tuple[int, ...]:
+    """Extents that are known."""
+    found = tuple(extent for extent in extents if isinstance(extent, int))
+    if len(found) < len(extents):
+        raise InternalError(f"the extents {extents} are not numbers")
+    return found
+
+
+def total(extents: Extents) -> Dim:
+    """How many elements there are."""
+    count = product(extents)
+    if isinstance(count, Unknown):
+        raise InternalError(f"the extents {extents} are too large an expression")
+    return count
 
 
 def padded(shape: Extents, rank: int) -> Extents:
@@ -86,7 +110,7 @@ def operand_shapes(nodes: Sequence[Node], rank: int) -> dict[Value, Extents] | R
         for position, value in enumerate(node.args):
             if value in inside:
                 continue
-            shape = static_shape(value)
+            shape = shape_of(value)
             if node.op.name == "nn.bias_add" and position == 1:
                 behind = len(node.output.shape or ()) - 1 - node.attrs.axis
                 shape = (*shape, *(1,) * (behind if node.attrs.axis >= 0 else ~node.attrs.axis))
@@ -117,15 +141,15 @@ def not_in_rows(group: Group, stores: Stores) -> Refusal | None:
     for value in (*outer, *group.node.outputs):
         if stores[value].block:
             return Refusal(f"%{value.name} is not row-major")
-        if not all(isinstance(dim, int) and dim > 0 for dim in value.shape or ()):
-            return Refusal(f"%{value.name} has no plain extents, or no elements")
+        if value.shape is None or 0 in value.shape or UNKNOWN in value.shape:
+            return Refusal(f"%{value.name} has no elements, or nobody knows how many")
     return None
 
 
 def viewed(group: Group, stores: Stores, shapes: Mapping[Value, Extents]) -> Parameters:
     """Parameters of a kernel that sees the tensors under these extents."""
     constants = {
-        value: Literal(literal.array.reshape(shapes.get(value, literal.array.shape)))
+        value: Literal(literal.array.reshape(numbers(shapes.get(value, literal.array.shape))))
         for value, literal in group.constants.items()
     }
     changed = {
@@ -136,14 +160,24 @@ def viewed(group: Group, stores: Stores, shapes: Mapping[Value, Extents]) -> Par
     return Parameters(replace(group, constants=constants), {**stores, **changed})
 
 
-def unflattened(number: Expr, extents: Sequence[int]) -> tuple[Expr, ...]:
+def unflattened(number: Expr, extents: Sequence[Expr | int]) -> tuple[Expr, ...]:
     """The index along each axis of the element that has a number in row-major order."""
     indices: list[Expr] = []
-    inner = math.prod(extents)
-    for position, extent in enumerate(extents):
-        inner //= extent
-        index = number if inner == 1 else Binary(BinaryKind.FLOOR_DIVIDE, number, Const(inner))
-        if position and extent > 1:
-            index = Binary(BinaryKind.FLOOR_MODULO, index, Const(extent))
-        indices.append(Const(0) if extent == 1 else index)
-    return tuple(indices)
+    inner: Expr = Const(1)
+    for position, extent in reversed(list(enumerate(extents))):
+        (whole,) = index(extent)
+        place = over(number, inner)
+        indices.append(
+            Const(0) if whole == Const(1) else modulo(place, whole) if position else place
+        )
+        inner = times(inner, whole)
+    return tuple(reversed(indices))
+
+
+def unclear(shape: Extents, operands: Iterable[Extents]) -> Refusal | None:
+    """Why it is not known which operands are repeated along an axis, if it is not."""
+    for operand in operands:
+        for extent, whole in zip(padded(operand, len(shape)), shape, strict=True):
+            if extent not in (1, whole):
+                return Refusal(f"{extent} elements may or may not be repeated along {whole}")
+    return None
