@@ -20,6 +20,7 @@ from graft.cli.profile_regions import RegionTime, region_json, region_lines, reg
 from graft.cli.report import counted, section, table
 from graft.runtime.flow import (
     Choice,
+    Demand,
     Evaluation,
     FlowStep,
     Handing,
@@ -44,6 +45,7 @@ KINDS = ("native", "reference", "region", "transfer", "python")
 _HEADER = ("kernel or step", "ONNX node", "turns", "µs", "share", "GFLOP/s", "GB/s")
 _DECISIONS: Mapping[type[FlowStep], str] = {
     Choice: "if",
+    Demand: "demand",
     Repetition: "loop",
     Sweep: "scan",
     Reading: "size from data",

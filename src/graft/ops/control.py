@@ -1,9 +1,10 @@
-"""Control flow: if, loop and scan, whose branches and bodies are nested graphs.
+"""Control flow: if, loop and scan, whose branches and bodies are nested graphs; and demands.
 
 Nested graphs are closed: what they read of the graph around them (their captures) are operands
 like any other and stand last. Result types come from the types that a body gives, told in the
 symbols of the operands; an extent that only the body knows is unknown outside. Running means
-evaluating the nested graph, as often as it takes.
+evaluating the nested graph, as often as it takes. A `demand` is what is left of an `if` of which
+one branch certainly fails.
 """
 
 from __future__ import annotations
@@ -38,7 +39,15 @@ from graft.ops.bodies import (
     work_times,
 )
 from graft.ops.rules import require, require_same_dim
-from graft.runtime.turns import ahead, repeated, single, sole_item, swept, unscanned
+from graft.runtime.turns import (
+    ahead,
+    repeated,
+    require_condition,
+    single,
+    sole_item,
+    swept,
+    unscanned,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,36 @@ define(
     outputs=None,
     work=_if_work,
     tensors_only=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DemandAttrs(Attrs):
+    """Which condition is wanted, and what is said where it is another."""
+
+    wanted: bool
+    message: str
+
+
+def _demand_type(_attrs: DemandAttrs, data: Type, condition: TensorType) -> Type:
+    check_single(condition, DType.BOOL, "the condition")
+    return data
+
+
+def _demand(attrs: DemandAttrs, data: Any, condition: Array) -> Any:
+    require_condition(condition, attrs.wanted, attrs.message)
+    return data
+
+
+define(
+    "demand",
+    "data condition",
+    _demand_type,
+    _demand,
+    attrs=DemandAttrs,
+    work=lambda *_: Work(),
+    tensors_only=False,
+    summary="gives back its operand, and fails where the condition is not the wanted one",
 )
 
 

@@ -85,3 +85,12 @@ def split_into_one(site: Site) -> Replacement:
     if len(site.node.outputs) != 1:
         return Refusal("several results")
     return site.node.args[0]
+
+
+@RULES.rule(is_op("demand"))
+def demand_that_is_met(site: Site) -> Replacement:
+    data, condition = site.node.args
+    found = site.array(condition)
+    if found is None or bool(found.all()) != site.node.attrs.wanted:
+        return Refusal("the condition is not known, or not the wanted one")
+    return data

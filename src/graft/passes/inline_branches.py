@@ -30,6 +30,14 @@ def inline_branches(graph: Graph) -> Graph:
     return _Inliner(graph, taken).run() if taken else graph
 
 
+def with_branch(graph: Graph, node: Node, branch: Graph) -> tuple[Graph, dict[Value, Value]] | None:
+    """The graph with a branch in the place of its `if`, whatever the condition, and what stands for
+    its results; None where attributes would name extents that no input binds."""
+    inliner = _Inliner(graph, {node: branch})
+    found = inliner.run()
+    return None if node in found.nodes else (found, inliner.same)
+
+
 def _taken(node: Node, constants: dict[Value, Literal]) -> Graph | None:
     condition = node.inputs[0] if node.inputs else None
     if node.op.name != "if" or condition not in constants:

@@ -20,6 +20,7 @@ from graft.passes.fold_affine import fold_affine
 from graft.passes.fold_constants import fold_constants
 from graft.passes.inline_branches import inline_branches
 from graft.passes.recognize import recognize
+from graft.passes.settle_ranks import settle_ranks
 from graft.passes.simplify_algebra import simplify_algebra
 from graft.passes.simplify_movement import simplify_movement
 from graft.passes.sink_transposes import sink_transposes
@@ -41,6 +42,7 @@ CLEAN: tuple[Pass, ...] = (
 )
 PASSES: tuple[Pass, ...] = (
     *CLEAN,
+    settle_ranks,
     fold_affine,
     sink_transposes,
     recognize,

@@ -101,6 +101,18 @@ class Trimming:
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """A value is handed on if the condition is the wanted one; otherwise the run fails."""
+
+    value: int
+    condition: int
+    wanted: bool
+    message: str
+    outputs: tuple[int, ...]
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One of two flows, by a condition; both take the captures and give the outputs."""
 
@@ -154,6 +166,7 @@ FlowStep = (
     | Offload
     | Reading
     | Trimming
+    | Demand
     | Choice
     | Repetition
     | Sweep
@@ -195,6 +208,8 @@ def reads(step: FlowStep) -> tuple[int, ...]:
             return (step.value,)
         case Trimming():
             return (step.value, step.counts)
+        case Demand():
+            return (step.value, step.condition)
         case Choice():
             return (step.condition, *step.captures)
         case Repetition():

@@ -28,6 +28,7 @@ from graft.runtime.encoding import (
 )
 from graft.runtime.flow import (
     Choice,
+    Demand,
     Flow,
     FlowStep,
     Handing,
@@ -52,6 +53,7 @@ _STEPS: Mapping[str, type[FlowStep]] = {
     "offload": Offload,
     "reading": Reading,
     "trimming": Trimming,
+    "demand": Demand,
     "choice": Choice,
     "repetition": Repetition,
     "sweep": Sweep,
@@ -232,7 +234,7 @@ def _decode_field(name: str, data: Mapping[str, Any], shared: Shared) -> Any:
             return decode_flow(value, shared)
         case "place":
             return decode_place(value)
-        case "function" | "label" | "symbol" | "operation":
+        case "function" | "label" | "symbol" | "operation" | "message":
             return decode_text(value)
         case "backwards" | "result_backwards":
             return tuple(bool(item) for item in value)
@@ -240,7 +242,7 @@ def _decode_field(name: str, data: Mapping[str, Any], shared: Shared) -> Any:
             return None if value is None else decode_integer(value)
         case "inputs":
             return tuple(None if item is None else decode_integer(item) for item in value)
-        case "with_axis":
+        case "with_axis" | "wanted":
             return bool(value)
         case "chunk":
             return _parsed(value)

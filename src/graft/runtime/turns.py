@@ -1,4 +1,5 @@
 """What loops and scans do around their bodies: operands in; carried values and stacked pieces out.
+Conditions that have to hold are checked here, too.
 
 The body is a function, so that the evaluator and native flows count turns, carry values, stack
 pieces and refuse what grows without bound in one place.
@@ -111,6 +112,12 @@ def no_pieces(extents: Sequence[int], dtype: np.dtype[Any], axis: int) -> Array:
     shape = list(extents)
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 0)
     return np.zeros(shape, dtype)
+
+
+def require_condition(condition: Array, wanted: bool, message: str) -> None:
+    """Fail with the message where the condition is not the wanted one."""
+    if bool(sole_item(condition)) != wanted:
+        raise EvaluationError(message)
 
 
 def sole_item(array: Array) -> Any:

@@ -25,6 +25,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.runtime.flow import (
     Choice,
+    Demand,
     Evaluation,
     Flow,
     FlowStep,
@@ -38,7 +39,8 @@ from graft.runtime.flow import (
     Sweep,
     Trimming,
 )
-from graft.runtime.flow_executor import Data, Evaluator
+from graft.runtime.flow_checks import Data
+from graft.runtime.flow_executor import Evaluator
 from graft.runtime.lists import OPERATIONS
 from graft.runtime.program import Program
 from graft.runtime.shaped import ShapedProgram
@@ -156,6 +158,8 @@ class _Builder:
                 return self._repetition(node, piece.known)
             case "scan":
                 return self._sweep(node, piece.known)
+            case "demand":
+                return self._demand(node)
             case "sized":
                 (symbol,) = bound_symbols(node.output.type)
                 return Reading(self._number(node.args[0]), symbol)
@@ -235,6 +239,12 @@ class _Builder:
             self._numbered(node.outputs),
             node.place or Place(),
         )
+
+    def _demand(self, node: Node) -> Demand:
+        value, condition = self._numbered(node.args)
+        asked, outputs = node.attrs, self._numbered(node.outputs)
+        place = node.place or Place()
+        return Demand(value, condition, asked.wanted, asked.message, outputs, place)
 
     def _repetition(self, node: Node, known: frozenset[str]) -> Repetition:
         limit, condition, *values = node.inputs

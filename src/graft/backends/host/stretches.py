@@ -22,7 +22,7 @@ from graft.llvm.target import Target
 from graft.passes.plan_memory import is_view
 from graft.runtime.spaces import Runner
 
-_CONTROL_FLOW = ("if", "loop", "scan")
+_CONTROL_FLOW = ("if", "loop", "scan", "demand")
 
 
 @dataclass(frozen=True)

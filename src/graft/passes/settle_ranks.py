@@ -1,0 +1,244 @@
+"""Gives values a known rank where the branches of an `if` differ in it.
+
+A graph enters and leaves. What reads a result of unknown rank moves into both branches, where the
+rank is known. Where the type rules then say that one of them certainly fails, the `if` disappears:
+the other branch runs, and the results demand the condition. Native code wants ranks, and exporters
+write an `if` wherever a program drops an axis of extent 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from graft.base.dtypes import DType
+from graft.base.errors import TypeRuleError
+from graft.ir.attrs import make_attrs, symbols_in_attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.names import FreshNames
+from graft.ir.nested import change_nested
+from graft.ir.op import get_op
+from graft.ir.types import TensorType, bound_symbols, symbols_in
+from graft.passes.eliminate_dead_code import eliminate_dead_code
+from graft.passes.fold_constants import fold_constants
+from graft.passes.inline_branches import inline_branches, with_branch
+
+# Every `if` that both ways are open for doubles what comes after it.
+_DEPTH = 4
+_ROUNDS = 8
+_COUNTING = (DType.INT64, DType.BOOL)  # what ranks and extents are, and what is said of them
+
+
+def settle_ranks(graph: Graph) -> Graph:
+    """Apply to every `if`, innermost first."""
+    return _settled(graph, _DEPTH)
+
+
+def _settled(graph: Graph, depth: int) -> Graph:
+    inner = change_nested(graph, lambda nested: _settled(nested, depth))
+    found = inner if inner is graph else fold_constants(inner)
+    tried: set[str] = set()
+    while depth and (node := _next(found, tried)) is not None:
+        tried.add(node.output.name)
+        found = _Branching(found, node, depth - 1).decided() or found
+    return found
+
+
+def _next(graph: Graph, tried: set[str]) -> Node | None:
+    """The first `if` that is worth it."""
+    for node in graph.nodes:
+        if node.op.name == "if" and node.output.name not in tried:
+            read = any(_is_open(v) and v in graph.users for v in node.outputs)
+            if read or any(map(_is_uninformed, _branches(node), [node.args[1:]] * 2)):
+                return node
+    return None
+
+
+def _is_open(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.shape is None
+
+
+def _counts(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype in _COUNTING
+
+
+def _is_uninformed(branch: Graph, operands: Sequence[Value]) -> bool:
+    """Whether the graph around a branch knows ranks that the branch does not."""
+    pairs = zip(branch.inputs, operands, strict=True)
+    return any(_is_open(formal) and not _is_open(actual) for formal, actual in pairs)
+
+
+def _branches(node: Node) -> tuple[Graph, Graph]:
+    return node.attrs.else_branch, node.attrs.then_branch
+
+
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """The graph with one branch in the place of the `if`, and the results of that."""
+
+    whole: Graph
+    same: dict[Value, Value]
+
+
+class _Branching:
+    """An `if` in its graph."""
+
+    def __init__(self, graph: Graph, node: Node, depth: int) -> None:
+        self.graph, self.node, self.depth = graph, node, depth
+        self.later = _readers(graph.nodes, node.outputs)
+
+    def decided(self) -> Graph | None:
+        """The graph without the `if`, or with one whose branches know their ranks; None where that
+        cannot be."""
+        found = [with_branch(self.graph, self.node, one) for one in _branches(self.node)]
+        taken = [_Taken(*one) for one in found if one is not None]
+        if len(taken) < 2:
+            return None
+        errors = [_failure(one.whole) for one in taken]
+        match errors:
+            case [None, None]:
+                return self.moved(taken)
+            case [TypeRuleError() as error, None]:
+                return self.demanded(taken[1], True, error)
+            case [None, TypeRuleError() as error]:
+                return self.demanded(taken[0], False, error)
+        return None  # it fails either way, and says so when it runs
+
+    def demanded(self, taken: _Taken, wanted: bool, error: TypeRuleError) -> Graph:
+        """The graph with the branch that does not fail; its results want the condition."""
+        whole, condition = taken.whole, self.node.args[0]
+        names = FreshNames(value.name for node in whole.nodes for value in node.outputs)
+        names.reserve(*(value.name for value in whole.inputs))
+        message = f"the condition of an if is {not wanted}, and then {error.message}"
+        op = get_op("demand")
+        attrs = make_attrs(op.attrs, {"wanted": wanted, "message": message})
+        made = {value for node in (self.node, *self.later) for value in node.outputs}
+        checked: dict[Value, Node] = {}
+        outputs = []
+        for old, value in zip(self.graph.outputs, whole.outputs, strict=True):
+            if old in made and value not in checked:
+                result = Value(names(value.name), value.type)
+                place = error.place or self.node.place
+                checked[value] = Node(op, (value, condition), attrs, (result,), place)
+            outputs.append(checked[value].output if old in made else value)
+        nodes = (*whole.nodes, *checked.values())
+        return _folded(replace(whole, nodes=nodes, outputs=tuple(outputs)))
+
+    def moved(self, taken: Sequence[_Taken]) -> Graph | None:
+        """The graph with what has to know ranks in both branches."""
+        inside = {self.node, *self.wanting()}
+        results = self.results(inside)
+        parts = [self.part(one, inside, results) for one in taken]
+        read = dict.fromkeys(value for part in parts for value in part.inputs)
+        binding = self.binding([node for part in parts for node in part.nodes], read)
+        if binding is None:
+            return None
+        captures = (*read, *binding)
+        branches = [_settled(_folded(_closed(part, captures)), self.depth) for part in parts]
+        attrs = replace(self.node.attrs, else_branch=branches[0], then_branch=branches[1])
+        outer = {value: Value(value.name, value.type) for value in results}
+        made = tuple(outer.values())
+        decision = replace(
+            self.node, inputs=(self.node.args[0], *captures), attrs=attrs, outputs=made
+        )
+        before = [n for n in self.graph.nodes if n not in inside and n not in self.later]
+        after = [_on(n, outer) for n in self.graph.nodes if n in self.later - inside]
+        outputs = tuple(outer.get(value, value) for value in self.graph.outputs)
+        return _folded(replace(self.graph, nodes=(*before, decision, *after), outputs=outputs))
+
+    def wanting(self) -> set[Node]:
+        """Nodes that read results of unknown rank, or numbers that come of them (a rank may decide
+        the next `if`), and all between them."""
+        nodes = self.graph.nodes
+        wanting: set[Node] = set()
+        unsettled = {value for value in self.node.outputs if _is_open(value)}
+        for node in nodes:
+            if not unsettled.isdisjoint(node.args):
+                wanting.add(node)
+                unsettled.update(v for v in node.outputs if _is_open(v) or _counts(v))
+        needed = {value for node in wanting for value in node.args}
+        for node in reversed(nodes):
+            if node in self.later and not needed.isdisjoint(node.outputs):
+                wanting.add(node)
+                needed.update(node.args)
+        return wanting
+
+    def results(self, inside: set[Node]) -> list[Value]:
+        """What others read of some nodes."""
+        users, returned = self.graph.users, set(self.graph.outputs)
+        made = (value for n in self.graph.nodes if n in inside for value in n.outputs)
+        return [v for v in made if v in returned or not inside.issuperset(users.get(v, ()))]
+
+    def part(self, taken: _Taken, inside: set[Node], results: Sequence[Value]) -> Graph:
+        """The nodes with a branch in place; its inputs are values of the graph around."""
+        kept = set(self.graph.nodes) - inside
+        own = [node for node in taken.whole.nodes if node not in kept]
+        outputs = tuple(taken.same.get(value, value) for value in results)
+        made = {value for node in own for value in node.outputs}
+        read = (value for values in (*(n.args for n in own), outputs) for value in values)
+        outside = [value for value in dict.fromkeys(read) if value not in made]
+        producers = self.graph.producers
+        makers = {value: producers[value] for value in outside if value in producers}
+        constants = [node for node in makers.values() if node.op.name == "constant"]
+        copied = {value for node in constants for value in node.outputs}
+        inputs = tuple(value for value in outside if value not in copied)
+        return Graph(self.graph.name, inputs, (*constants, *own), outputs)
+
+    def binding(self, nodes: Iterable[Node], read: Iterable[Value]) -> list[Value] | None:
+        """Values that tell the extents which nodes name; None where there are none for some."""
+        nodes = list(nodes)
+        bound = {name for value in read for name in bound_symbols(value.type)}
+        named = {name for node in nodes for name in symbols_in_attrs(node.attrs)}
+        typed = {
+            name for node in nodes for value in node.outputs for name in symbols_in(value.type)
+        }
+        found: list[Value] = []
+        for value in self.graph.inputs:
+            told = bound_symbols(value.type) - bound
+            if not told.isdisjoint(named | typed):
+                found.append(value)
+                bound |= told
+        return found if named <= bound else None
+
+
+def _readers(nodes: Sequence[Node], values: Iterable[Value]) -> set[Node]:
+    """The nodes that depend on some values."""
+    made = set(values)
+    found: set[Node] = set()
+    for node in nodes:
+        if not made.isdisjoint(node.args):
+            found.add(node)
+            made.update(node.outputs)
+    return found
+
+
+def _closed(part: Graph, captures: Sequence[Value]) -> Graph:
+    """The part as a graph that takes the captures."""
+    formal = {value: Value(value.name, value.type) for value in captures}
+    outputs = tuple(formal.get(value, value) for value in part.outputs)
+    nodes = tuple(_on(node, formal) for node in part.nodes)
+    return Graph(part.name, tuple(formal.values()), nodes, outputs)
+
+
+def _on(node: Node, values: dict[Value, Value]) -> Node:
+    inputs = tuple(None if value is None else values.get(value, value) for value in node.inputs)
+    return node if inputs == node.inputs else replace(node, inputs=inputs)
+
+
+def _failure(graph: Graph) -> TypeRuleError | None:
+    """What the type rules have against the graph."""
+    try:
+        _folded(graph)
+    except TypeRuleError as error:
+        return error
+    return None
+
+
+def _folded(graph: Graph) -> Graph:
+    """The graph with all that follows from its types."""
+    for _ in range(_ROUNDS):
+        better = eliminate_dead_code(inline_branches(fold_constants(graph)))
+        if better is graph:
+            break
+        graph = better
+    return graph
