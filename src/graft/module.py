@@ -9,7 +9,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
+
+import numpy as np
 
 from graft.backends.host.specialized import SpecializedExecutable
 from graft.backends.reference.backend import ReferenceBackend
@@ -26,7 +29,7 @@ from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from graft.runtime.flow_session import deliver_home
 from graft.runtime.regions import Incident, Region
-from graft.runtime.session import as_array, check_homes
+from graft.runtime.session import as_array, check_homes, refuse_names
 
 REFERENCE = ReferenceBackend.name
 
@@ -261,20 +264,40 @@ class Module:
         return [known.index(name) for name in names]
 
     def _ordered(self, feeds: Mapping[str, Any]) -> list[Data]:
-        known = [value.name for value in self.signature.inputs]
-        for name in feeds:
-            if name not in known:
-                raise UserError(f"there is no input '{name}'", hint=f"inputs: {_listed(known)}")
-        missing = [name for name in known if name not in feeds]
-        if missing:
-            raise UserError(
-                f"the input '{missing[0]}' is missing", hint=f"inputs: {_listed(known)}"
-            )
-        return [_fed(value, feeds[value.name]) for value in self.signature.inputs]
+        slots = self._slots
+        if feeds.keys() != slots.keys():
+            refuse_names(feeds, list(slots))
+        return [slot.accept(feeds[name]) for name, slot in slots.items()]
+
+    @cached_property
+    def _slots(self) -> dict[str, _Slot]:
+        return {value.name: _Slot(value) for value in self.signature.inputs}
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+class _Slot:
+    """How data for one input are taken; mostly they are arrays as the type says."""
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+        type_ = value.type
+        shape = type_.shape if isinstance(type_, TensorType) else None
+        self._dtype = None if shape is None else value.dtype.numpy
+        self._rank = len(shape or ())
+        numbered = enumerate(shape or ())
+        self._fixed = [(axis, dim) for axis, dim in numbered if isinstance(dim, int)]
+
+    def accept(self, data: Any) -> Data:
+        """The data as an array, refused where that does not fit."""
+        plain = self._dtype is not None and type(data) is np.ndarray
+        if plain and data.dtype == self._dtype and data.ndim == self._rank:
+            shape = data.shape
+            if all(shape[axis] == dim for axis, dim in self._fixed):
+                return data
+        return _fed(self._value, data)
 
 
 def _fed(value: Value, data: Any) -> Data:

@@ -118,18 +118,19 @@ class Context:
         self._records[:, 1] = self._records[:, 1] * _WORD.itemsize + address_of(self._words)
         self._records[:, 2] = self._records[:, 2] * _WORD.itemsize + address_of(self._scalars)
         self._start = address_of(self._records)
-        self._inputs = [np.array(positions, np.intp) for positions in tables.inputs]
-        self._outputs = [np.array(positions, np.intp) for positions in tables.outputs]
+        self._gaps = self._words.data  # single words are written faster through it
+        self._inputs, self._outputs = tables.inputs, tables.outputs
         self._remotes = [self._allocated(remote) for remote in program.remotes]
         self.calls = self._calls()
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Let the kernels work on these arrays."""
-        words = self._words
-        for positions, array in zip(self._inputs, inputs, strict=True):
-            words[positions] = array.__array_interface__["data"][0]
-        for positions, array in zip(self._outputs, outputs, strict=True):
-            words[positions] = array.__array_interface__["data"][0]
+        words = self._gaps
+        for gaps, arrays in ((self._inputs, inputs), (self._outputs, outputs)):
+            for positions, array in zip(gaps, arrays, strict=True):
+                address = array.__array_interface__["data"][0]
+                for position in positions:
+                    words[position] = address
         for call in self.calls.values():
             for operands, position, operand in call.users:
                 buffer = operand.buffer

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from graft.base.capacity import check_bytes
-from graft.base.dims import Dim, bare_symbol, evaluate_dim, substitute
+from graft.base.dims import evaluate_dim, substitute
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, GraftError, UserError
 from graft.runtime.engine import Engine
 from graft.runtime.executor import Executor
 from graft.runtime.flow import (
     Choice,
+    Demand,
     Evaluation,
     Flow,
     FlowStep,
@@ -36,17 +37,25 @@ from graft.runtime.flow import (
     Sweep,
     Trimming,
 )
+from graft.runtime.flow_checks import Check, Data, Symbols
 from graft.runtime.flow_profile import FlowProfile, Path, Recorder
 from graft.runtime.lists import hand_on
 from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
-from graft.runtime.program import Program, TensorSpec
+from graft.runtime.program import Program
 from graft.runtime.regions import deliver
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
-from graft.runtime.turns import ahead, no_pieces, repeated, single, sole_item, swept, unscanned
+from graft.runtime.turns import (
+    ahead,
+    no_pieces,
+    repeated,
+    require_condition,
+    single,
+    sole_item,
+    swept,
+    unscanned,
+)
 
-Data = Any
-Symbols = dict[str, int]
 # Runs on operands, and on the symbols that are known by then.
 Evaluator = Callable[[Sequence[Data], Mapping[str, int]], Sequence[Data]]
 
@@ -87,6 +96,7 @@ class FlowExecutor:
     ) -> None:
         self._flow = flow
         self._finished = flow.finished
+        self._checks = [Check(kind) for kind in flow.kinds]
         self._supplied = supplied
 
         def inner(one: Flow) -> FlowExecutor:
@@ -114,6 +124,8 @@ class FlowExecutor:
                 return partial(_read, step)
             case Trimming():
                 return lambda values, _: [values[step.value][: int(values[step.counts][-1])]]
+            case Demand():
+                return partial(_demand, step)
             case Choice():
                 return partial(_choose, step, [inner(branch) for branch in step.branches])
             case Repetition():
@@ -129,7 +141,7 @@ class FlowExecutor:
         for number, array in flow.constants:
             values[number] = array
         for number, data in zip(flow.inputs, inputs, strict=True):
-            values[number] = _checked(flow.kinds[number], data, symbols, UserError)
+            values[number] = self._checks[number](data, symbols, UserError)
         return values, symbols
 
     def no_pieces(self, inputs: Sequence[Data], around: Symbols, output: int, axis: int) -> Array:
@@ -153,9 +165,10 @@ class FlowExecutor:
         for number, step in enumerate(flow.steps):
             try:
                 results = self._results(number, step, values, run)
+                sure = type(step) is Stretch  # which makes what the symbols say, and nothing else
                 for position, data in zip(step.outputs, results, strict=True):
-                    kind = flow.kinds[position]
-                    values[position] = _checked(kind, data, symbols, EvaluationError)
+                    check = self._checks[position]
+                    values[position] = data if sure else check(data, symbols, EvaluationError)
             except GraftError as error:
                 raise error.at(getattr(step, "place", None)) from error.__cause__
             for position in self._finished[number]:
@@ -223,33 +236,50 @@ class _Bound:
 
     def __init__(self, step: Stretch, engine: Engine, supplied: Supplied) -> None:
         self._program, self._engine, self._functions = step.program, engine, supplied.functions
+        self._names = step.program.symbols if isinstance(step.program, ShapedProgram) else ()
         self._inputs = step.inputs
-        self._executors: OrderedDict[tuple[int, ...], tuple[Program, Executor]] = OrderedDict()
+        self._known: OrderedDict[tuple[int, ...], _Sized] = OrderedDict()
 
     def __call__(self, values: list[Data], run: Run) -> list[Array]:
-        program, executor = self._executor(run.symbols)
-        pairs = zip(self._inputs, program.inputs, strict=True)
-        ready = [_ready(values[number], spec) for number, spec in pairs]
-        outputs = [_fresh(spec) for spec in program.outputs]
+        sized = self._sized(run.symbols)
+        pairs = zip(self._inputs, sized.alignments, strict=True)
+        ready = [_ready(values[number], alignment) for number, alignment in pairs]
+        outputs = [aligned_empty(*home) for home in sized.homes]
         if run.recorder is None:
-            executor.run(ready, outputs)
+            sized.executor.run(ready, outputs)
         else:
-            run.recorder.add(run.path, program, executor.profile(ready, outputs))
+            run.recorder.add(run.path, sized.program, sized.executor.profile(ready, outputs))
         return outputs
 
-    def _executor(self, symbols: Symbols) -> tuple[Program, Executor]:
-        program, remembered = self._program, self._executors
-        names = program.symbols if isinstance(program, ShapedProgram) else ()
-        key = tuple([symbols[name] for name in names])
-        found = remembered.get(key)
+    def _sized(self, symbols: Symbols) -> _Sized:
+        key = tuple([symbols[name] for name in self._names])
+        found = self._known.get(key)
         if found is None:
+            program = self._program
             plain = program.bind(symbols) if isinstance(program, ShapedProgram) else program
             _refuse_absurd_sizes(plain)
-            found = plain, Executor(plain, self._engine, self._functions)
-            remembered[key] = found
-            if len(remembered) > REMEMBERED:
-                remembered.popitem(last=False)
+            found = _Sized(plain, Executor(plain, self._engine, self._functions))
+            self._known[key] = found
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
         return found
+
+
+class _Sized:
+    """A program at some sizes: what runs it, how inputs lie, and where results go."""
+
+    def __init__(self, program: Program, executor: Executor) -> None:
+        self.program, self.executor = program, executor
+        self.alignments = [spec.alignment for spec in program.inputs]
+        self.homes = [
+            (spec.shape, spec.dtype.numpy, max(spec.alignment, ALIGNMENT))
+            for spec in program.outputs
+        ]
+
+
+def _ready(data: Array, alignment: int) -> Array:
+    """The array where it lies, or a copy that kernels can read."""
+    return data if is_usable(data, alignment) else aligned_copy(data, ALIGNMENT)
 
 
 def _refuse_absurd_sizes(program: Program) -> None:
@@ -257,6 +287,11 @@ def _refuse_absurd_sizes(program: Program) -> None:
     for spec in program.outputs:
         check_bytes(spec.nbytes, f"'{spec.name}' would be {spec}")
     check_bytes(program.arena_bytes, "a stretch would work in an arena")
+
+
+def _demand(step: Demand, values: list[Data], _run: Run) -> Sequence[Data]:
+    require_condition(values[step.condition], step.wanted, step.message)
+    return (values[step.value],)
 
 
 def _choose(
@@ -308,39 +343,3 @@ def _sweep(step: Sweep, body: FlowExecutor, values: list[Data], run: Run) -> lis
 def _single(data: Any, kind: Kind) -> Array:
     assert kind.dtype is not None
     return single(data, kind.dtype.numpy, len(kind.shape or ()))
-
-
-def _checked(kind: Kind, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:
-    """The data, if it is what the flow says; gives numbers to the symbols in its shape."""
-    if kind.dtype is None:
-        return data
-    array = data if type(data) is np.ndarray else np.asarray(data)
-    if array.dtype != kind.dtype.numpy:
-        raise error(f"'{kind.name}' is {array.dtype} where {kind.dtype} is wanted")
-    if kind.shape is None:
-        return array
-    if len(kind.shape) != array.ndim or not all(
-        _agrees(dim, extent, symbols) for dim, extent in zip(kind.shape, array.shape, strict=True)
-    ):
-        wanted = ", ".join(map(str, kind.shape))
-        raise error(f"'{kind.name}' has the shape {list(array.shape)} where [{wanted}] is wanted")
-    return array
-
-
-def _agrees(dim: Dim, extent: int, symbols: Symbols) -> bool:
-    if isinstance(dim, int):
-        return dim == extent
-    name = bare_symbol(dim)
-    if name is not None:
-        return symbols.setdefault(name, extent) == extent
-    wanted = substitute(dim, symbols)
-    return wanted == extent if isinstance(wanted, int) else True
-
-
-def _ready(data: Array, spec: TensorSpec) -> Array:
-    """The array where it lies, or a copy that kernels can read."""
-    return data if is_usable(data, spec.alignment) else aligned_copy(data, ALIGNMENT)
-
-
-def _fresh(spec: TensorSpec) -> Array:
-    return aligned_empty(spec.shape, spec.dtype.numpy, max(spec.alignment, ALIGNMENT))

@@ -16,7 +16,8 @@ from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import UserError
 from graft.runtime.engine import Engine
 from graft.runtime.flow import Kind
-from graft.runtime.flow_executor import Data, FlowExecutor, Supplied
+from graft.runtime.flow_checks import Data
+from graft.runtime.flow_executor import FlowExecutor, Supplied
 from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.session import (

@@ -12,7 +12,8 @@ from typing import Any
 from graft.base.dtypes import Array
 from graft.runtime.artifact import Artifact
 from graft.runtime.engine import Engine
-from graft.runtime.flow_executor import Data, Supplied
+from graft.runtime.flow_checks import Data
+from graft.runtime.flow_executor import Supplied
 from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.flow_session import FlowSession

@@ -1,0 +1,79 @@
+"""Whether data are what a flow says: a kind in, a check out that also gives symbols their numbers.
+
+Every value that a flow takes or makes comes through here in every run, and a small model has little
+else to do: what follows from the kind alone is found out once, and the last answer is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import AnyDim, Dim, bare_symbol, substitute, symbols_of
+from graft.base.errors import GraftError
+from graft.runtime.flow import Kind
+
+Data = Any
+Symbols = dict[str, int]
+
+
+class Check:
+    """For one value of a flow."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._dtype = None if kind.dtype is None else kind.dtype.numpy
+        self._shape = kind.shape
+        self._extents = [_Extent(dim) for dim in kind.shape or ()]
+
+    def __call__(self, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:
+        """The data, if it is what the flow says; gives numbers to the symbols in its shape."""
+        if self._dtype is None:
+            return data
+        array = data if type(data) is np.ndarray else np.asarray(data)
+        if array.dtype != self._dtype:
+            raise error(f"'{self._kind.name}' is {array.dtype} where {self._kind.dtype} is wanted")
+        shape = array.shape
+        if self._shape is None or shape == self._shape:
+            return array
+        if len(shape) != len(self._extents):
+            raise self._misfit(array, error)
+        for extent, found in zip(self._extents, shape, strict=True):
+            if not extent.agrees(found, symbols):
+                raise self._misfit(array, error)
+        return array
+
+    def _misfit(self, array: np.ndarray[Any, Any], error: type[GraftError]) -> GraftError:
+        wanted = ", ".join(map(str, self._shape or ()))
+        found = list(array.shape)
+        return error(f"'{self._kind.name}' has the shape {found} where [{wanted}] is wanted")
+
+
+class _Extent:
+    """A dim, which numbers are compared with."""
+
+    def __init__(self, dim: Dim) -> None:
+        self._dim = dim
+        self._number = dim if isinstance(dim, int) else None
+        self._name = bare_symbol(dim)
+        self._symbols = tuple(symbols_of(dim))
+        # The last numbers of the symbols and what came of them, replaced as one: runs may overlap.
+        self._last: tuple[list[int | None], AnyDim] = [], dim
+
+    def agrees(self, found: int, symbols: Symbols) -> bool:
+        if self._number is not None:
+            return self._number == found
+        if self._name is not None:
+            return symbols.setdefault(self._name, found) == found
+        wanted = self._value(symbols)
+        return wanted == found if isinstance(wanted, int) else True
+
+    def _value(self, symbols: Mapping[str, int]) -> AnyDim:
+        numbers = [symbols.get(name) for name in self._symbols]
+        known, value = self._last
+        if numbers != known:
+            value = substitute(self._dim, symbols)
+            self._last = numbers, value
+        return value
