@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import graft.ops  # noqa: F401  (graphs in tests are built by operators' names)
+from graft.runtime import executor
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     marked_full = re.search(r"(?<!\bnot )\bfull\b", config.option.markexpr) is not None
     full = marked_full or os.environ.get("GRAFT_FULL") == "1"
     settings.load_profile("full" if full else "short")
+    # The programs of tests are small, and what is to be tested is how threads share their work.
+    executor.CALLING, executor.MEETING = -1.0, 0.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

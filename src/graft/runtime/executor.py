@@ -3,15 +3,16 @@
 A run makes one native call per stretch of kernels; a program without Python steps is one stretch,
 unless it takes so long that somebody may want to interrupt it. Between stretches it calls Python
 functions and regions of other backends, and copies tensors to their devices and back. A device that
-cannot be reached any more is given up: the run begins again, with the host in its place.
+cannot be reached any more is given up: the run begins again, with the host in its place. Stretches
+with so little to do that threads would only wait for each other are the caller's alone.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,6 +28,12 @@ from graft.runtime.spaces import Device, Runner
 # Work after which a native call ends, so that Python can see to Ctrl-C: some seconds' worth.
 _LONG_FLOPS, _LONG_BYTES = 100_000_000_000, 20_000_000_000
 
+# Of a core and its caches, roughly: operations and bytes per second. What it takes to call the
+# other threads, and to meet them after a kernel, in seconds: far more than tools/barrier.py finds
+# where they are awake and have cores of their own, for they may sleep, or others want these cores.
+_FLOPS, _BYTES = 5e10, 4e10
+CALLING, MEETING = 20e-6, 2e-6
+
 _WORD = np.dtype(np.int64)
 
 
@@ -37,6 +44,7 @@ class Stretch:
     record: int
     step: int
     count: int
+    shared: bool = True  # by all threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +74,9 @@ class Executor:
                 )
         self._engine, self._team = engine, engine.team
         self._tables = Tables(program, engine)
-        self._plan = _plan(program)
+        self._plan = [_planned(item, program, engine.team.threads) for item in _plan(program)]
+        shared = any(isinstance(item, int) or item.shared for item in self._plan)
+        self._turn = self._team.turn if shared else nullcontext
         self._regions = self._find_regions()
         self._devices = self._find_devices()
         self._at_hand: Mapping[str, Device] = self._devices  # those that have not been lost
@@ -80,7 +90,7 @@ class Executor:
         self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None = None
     ) -> None:
         """Run once; the arrays are contiguous and as the program describes them."""
-        with self._team.turn():
+        with self._turn():
             while not self._attempt(inputs, outputs, times):
                 pass  # each time without one more device
 
@@ -134,10 +144,10 @@ class Executor:
     def _run_stretch(self, stretch: Stretch, context: Context, times: Times | None) -> None:
         records = context.records_at(stretch.record)
         if times is None:
-            self._team.run(records, stretch.count)
+            self._team.run(records, stretch.count, stretch.shared)
             return
         stamps = np.zeros((self.threads, 2 * stretch.count + 1), _WORD)
-        self._team.run(records, stretch.count, address_of(stamps))
+        self._team.run(records, stretch.count, stretch.shared, address_of(stamps))
         begun, ended = stamps[:, 0::2], stamps[:, 1::2]
         steps = slice(stretch.step, stretch.step + stretch.count)
         times.begins[steps] = begun[0, :-1] * 1e-9
@@ -273,3 +283,19 @@ def _plan(program: Program) -> list[Stretch | int]:
         moved += step.bytes
         record += 1
     return plan
+
+
+def _planned(item: Stretch | int, program: Program, threads: int) -> Stretch | int:
+    """The same with the answer to whether several threads are faster than one."""
+    if isinstance(item, int):
+        return item
+    seconds = 0.0
+    for step in program.steps[item.step : item.step + item.count]:
+        assert isinstance(step, KernelCall)
+        if step.serial:
+            continue
+        if not step.flops and not step.bytes:
+            return item  # nobody has said how much work it is
+        seconds += step.flops / _FLOPS + step.bytes / _BYTES
+    spared = seconds - seconds / threads
+    return replace(item, shared=spared > CALLING + item.count * MEETING)

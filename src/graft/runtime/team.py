@@ -59,11 +59,13 @@ class Team:
         """To be held while running jobs; one thread alone disturbs nobody and need not wait."""
         return self._lock if self.threads > 1 else nullcontext()
 
-    def run(self, steps: int, count: int, times: int = 0) -> None:
-        """Run step records at an address; `times` is where the driver writes what it measures."""
-        if self.threads > 1 and not (self._finalizer and self._finalizer.alive):
+    def run(self, steps: int, count: int, shared: bool = True, times: int = 0) -> None:
+        """Run step records at an address, together or by the caller alone; `times` is where the
+        driver writes what it measures."""
+        threads = self.threads if shared else 1
+        if threads > 1 and not (self._finalizer and self._finalizer.alive):
             self._start()
-        self._run(self._address, steps, count, self.threads, times)
+        self._run(self._address, steps, count, threads, times)
 
     def _start(self) -> None:
         """Also after the process began to exit and sent the workers home."""
