@@ -230,7 +230,7 @@ class _Bound:
         program, executor = self._executor(run.symbols)
         pairs = zip(self._inputs, program.inputs, strict=True)
         ready = [_ready(values[number], spec) for number, spec in pairs]
-        outputs = [_fresh(spec) for spec in program.outputs]
+        outputs = [_fresh(spec) for spec in program.results]
         if run.recorder is None:
             executor.run(ready, outputs)
         else:
