@@ -259,6 +259,8 @@ def _products() -> list[Case]:
         case("qnn.dense", u8(3, 19), i8(7, 19), u8(), high=99),
         case("qnn.dense", i8(2, 3, 0), i8(5, 0)),
         case("nn.batch_matmul", f32(2, 1, 5, 7), f32(3, 7, 9)),
+        case("qnn.batch_matmul", u8(2, 1, 5, 7), i8(3, 7, 9), high=99),
+        case("qnn.batch_matmul", i8(5, 7), u8(2, 9, 7), transpose_b=True, low=0, high=99),
         case("nn.batch_matmul", f16(5, 7), f16(7, 33)),
         case("nn.batch_matmul", i32(3, 7, 5), i32(7, 9), transpose_a=True),
         case("nn.batch_matmul", u8(1, 5, 7), u8(3, 9, 7), transpose_b=True, high=200),
