@@ -9,6 +9,7 @@ are few beside the products.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -67,24 +68,19 @@ def are_known(*values: Value) -> bool:
 
 def byte_product(site: Site, left: Bytes, right: Bytes) -> Value:
     """The products of matrices [..., rows, depth] and [..., depth, columns], in int32."""
-    depth = (left.value.shape or ())[-1]
-    assert isinstance(depth, int)
     more = HALF if left.value.dtype is DType.INT8 else 0
     less = HALF if right.value.dtype is DType.UINT8 else 0
     operands = _in_fours(site, left.value, -1, 0), _in_fours(site, right.value, -2, less)
     sums = site.emit("qnn.batch_matmul", *operands)
     above, below = _plus(site, left.zero, more), _plus(site, right.zero, -less)
     if below != 0:
-        rows = _total(site, left.value, -1)
-        if more:
-            rows = site.emit("add", rows, site.constant(np.int32(more * depth)))
-        sums = _less(site, sums, _times(site, rows, below))
+        rows = _plus(site, _wide(site, left.value), more)
+        sums = _less(site, sums, _total(site, _times(site, rows, below), -1))
     if above != 0:
-        columns = _total(site, right.value, -2)
+        columns = _wide(site, right.value)
         if right.zero != 0:
-            whole = _times(site, site.constant(np.int32(depth)), right.zero)
-            columns = _less(site, columns, whole)
-        sums = _less(site, sums, _times(site, columns, above))
+            columns = _less(site, columns, _known(site, right.zero))
+        sums = _less(site, sums, _total(site, _times(site, columns, above), -2))
     return sums
 
 
@@ -102,20 +98,31 @@ def _in_fours(site: Site, value: Value, axis: int, fill: int) -> Value:
     return site.emit("nn.pad", value, padding, pad_width=tuple(widths))
 
 
+def _wide(site: Site, value: Value) -> Value:
+    return site.emit("cast", value, dtype=DType.INT32)
+
+
 def _total(site: Site, value: Value, axis: int) -> Value:
-    wide = site.emit("cast", value, dtype=DType.INT32)
-    return site.emit("sum", wide, axes=(axis,), keepdims=True)
+    """The sum; what it is multiplied by has been before, so that what follows the products has
+    their shape and runs with them."""
+    return site.emit("sum", value, axes=(axis,), keepdims=True)
 
 
-def _plus(site: Site, value: Offset, number: int) -> Offset:
+def _known(site: Site, offset: Offset) -> Value:
+    return offset if isinstance(offset, Value) else site.constant(np.int32(offset))
+
+
+T = TypeVar("T", Offset, Value)
+
+
+def _plus(site: Site, value: T, number: int) -> T:
     if isinstance(value, int):
         return value + number
     return site.emit("add", value, site.constant(np.int32(number))) if number else value
 
 
 def _times(site: Site, value: Value, factor: Offset) -> Value:
-    other = factor if isinstance(factor, Value) else site.constant(np.int32(factor))
-    return site.emit("multiply", value, other)
+    return site.emit("multiply", value, _known(site, factor))
 
 
 def _less(site: Site, value: Value, other: Value) -> Value:
