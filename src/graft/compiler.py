@@ -23,7 +23,7 @@ from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend, Cost
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.link import Linked, link
-from graft.byoc.measure import race, sample
+from graft.byoc.measure import race, samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
 from graft.byoc.plan import Plan, parse_plan, regions_of
 from graft.byoc.price import Pricing, Report
@@ -287,7 +287,7 @@ def _samples(graph: Graph) -> list[Array] | None:
     known = all(isinstance(one, TensorType) and one.is_static for one in types)
     if not known or any(value.dtype is DType.STRING for value in graph.inputs):
         return None
-    return [sample(value, seed) for seed, value in enumerate(graph.inputs)]
+    return samples(graph)
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:

@@ -115,7 +115,7 @@ def test_roi_align_refusals() -> None:
             [],
         )
     operands = [FEATURES, BOXES, IMAGES + 1]
-    with pytest.raises(EvaluationError, match=r"a batch index is outside 0\.\.1"):
+    with pytest.raises(EvaluationError, match="index 2 is out of range for axis 0 of extent 2"):
         by_graft(one_node("RoiAlign", operands, 16), operands)
     operands = [FEATURES[:, :, :0], BOXES, IMAGES]
     with pytest.raises(EvaluationError, match="there are no pixels to pool"):

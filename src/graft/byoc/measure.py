@@ -27,6 +27,7 @@ from graft.byoc.sizes import number
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
+from graft.ops.index_ranges import index_limits
 from graft.runtime.regions import within
 from graft.runtime.spaces import device_of, uploaded
 
@@ -37,6 +38,7 @@ WATCH = Watch(len(os.sched_getaffinity(0)), PATIENCE)
 
 PRECISION = 0.03  # half the interval, as a share of the median
 BUDGET = 0.3  # seconds for one price
+_BELOW = 3  # what drawn integers are below
 DEADLINE = 60.0  # seconds after which a backend is given up that does not answer
 _FEWEST = 5
 _KEPT = 0.1  # the spread, as a share, of a price that is worth keeping
@@ -125,7 +127,7 @@ def time_region(backend: Backend, region: Graph) -> Cost:
 
 def _tried(backend: Backend, region: Graph) -> Callable[[], object]:
     """A region that has run once."""
-    inputs: Sequence[Any] = [sample(value, seed) for seed, value in enumerate(region.inputs)]
+    inputs: Sequence[Any] = samples(region)
     homes = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
     outputs: Sequence[Any] = homes
     runner = backend.load(backend.compile(backend.process(region)))
@@ -170,7 +172,17 @@ def static_shape(value: Value) -> tuple[int, ...]:
     return tuple(number(extent) for extent in value.tensor.shape or ())
 
 
-def sample(value: Value, seed: int) -> Array:
+def samples(graph: Graph, seed: int = 0) -> list[Array]:
+    """Plausible data for the inputs of a graph; indices lie inside of what they point into."""
+    limits = index_limits(graph)
+    found: list[Array] = []
+    for position, value in enumerate(graph.inputs):
+        extents = map(number, limits.get(value, ()))
+        found.append(sample(value, seed + position, max(min(_BELOW, *extents, _BELOW), 1)))
+    return found
+
+
+def sample(value: Value, seed: int, below: int = _BELOW) -> Array:
     """Plausible data for an input: moderate floats, small integers."""
     draw = np.random.default_rng(seed)
     shape, dtype = static_shape(value), value.dtype
@@ -178,4 +190,4 @@ def sample(value: Value, seed: int) -> Array:
         return draw.random(shape) < 0.5
     if dtype.is_float:
         return draw.standard_normal(shape).astype(dtype.numpy)
-    return draw.integers(0, 3, shape).astype(dtype.numpy)
+    return draw.integers(0, below, shape).astype(dtype.numpy)

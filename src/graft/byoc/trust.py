@@ -17,7 +17,7 @@ from graft.base.dims import UNKNOWN, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError
 from graft.byoc.contract import Backend, Runner
-from graft.byoc.measure import DEADLINE, sample, static_shape
+from graft.byoc.measure import DEADLINE, samples, static_shape
 from graft.byoc.region import region_hash
 from graft.ir.graph import Graph, Node
 from graft.ir.types import TensorType
@@ -120,8 +120,7 @@ class RegionCompiler:
         run, host = from_home(runner), self._host.runner(body)
         names = [value.name for value in body.outputs]
         for turn in range(_TURNS):
-            seeds = range(turn * len(body.inputs), (turn + 1) * len(body.inputs))
-            inputs = [sample(value, seed) for seed, value in zip(seeds, body.inputs, strict=True)]
+            inputs = samples(body, turn * len(body.inputs))
             found, wanted = _homes(body), _homes(body)
             deliver(host([array.copy() for array in inputs], wanted), wanted, "the host")
             kept = [array.copy() for array in inputs]

@@ -25,6 +25,7 @@ from graft.ops.rules import (
     require_same_dim,
     symbolic_by,
 )
+from graft.runtime.guards import INSIDE, Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +40,24 @@ def require_integers(indices: TensorType) -> None:
 def positions(indices: Array, extent: int, axis: int) -> Array:
     """Indices counted from the front, or an error that names one out of range."""
     wanted = indices.astype(np.int64, copy=False)
-    if wanted.size == 0:
-        return wanted
-    low, high = int(wanted.min()), int(wanted.max())
-    if low < -extent or high >= extent:
-        worst = high if high >= extent else low
-        raise EvaluationError(
-            f"index {worst} is out of range for axis {axis} of extent {extent}",
-            hint=f"indices go from {-extent} to {extent - 1}" if extent else "the axis is empty",
-        )
-    return np.where(wanted < 0, wanted + extent, wanted) if low < 0 else wanted
+    check_indices(wanted, Guard(axis, extent))
+    return np.where(wanted < 0, wanted + extent, wanted)
+
+
+def check_indices(indices: Array, guard: Guard) -> None:
+    """Refuse indices outside of the axis that a guard names."""
+    worst = largest_outside(indices, guard)
+    if worst != INSIDE:
+        raise guard.refusal(worst)
+
+
+def largest_outside(indices: Array, guard: Guard) -> int:
+    """The largest of the indices that do not lie in an axis; INSIDE where there is none."""
+    extent: Any = guard.extent
+    count: Any = guard.count
+    low, high = -extent if guard.wraps else 0, extent - count
+    outside = indices[(indices < low) | (indices > high)] if count else indices[:0]
+    return max(int(outside.max()), INSIDE + 1) if outside.size else INSIDE
 
 
 def _take_type(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> TensorType:

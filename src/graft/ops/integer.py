@@ -1,7 +1,8 @@
-"""Convolutions and dense layers of narrow integers, exactly summed in int32.
+"""Convolutions, dense layers and products of narrow integers, exactly summed in int32.
 
 Data of 8 bits less their zero point, which padding stands for too, times weights of 8 or 16 bits
-that have none. Sums wrap around as int32 does. Scales are no business of these operators.
+that have none; or bytes times bytes, as they are. Sums wrap around as int32 does. Scales are no
+business of these operators.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from graft.ir.op import Kind, define, get_op
 from graft.ir.types import TensorType
 from graft.ops import conv, linear  # noqa: F401  (whose operators these are made like)
 from graft.ops.conv import ConvAttrs, convolve
-from graft.ops.linear import matrix_product
+from graft.ops.linear import BatchMatmulAttrs, matrix_product
 from graft.ops.rules import require
 from graft.ops.window import RANKS, for_rank
 
 BYTES = (DType.INT8, DType.UINT8)
 WEIGHTS = (DType.INT8, DType.INT16)
+# By how much signed and unsigned bytes of the same bits but the highest differ.
+HALF = 128
 
 
 def _wide(type_: TensorType) -> TensorType:
@@ -81,4 +84,33 @@ define(
     kind=Kind.ANCHOR,
     work=get_op("nn.dense").work,
     summary="nn.dense of 8-bit data less their zero point, in int32",
+)
+
+
+def _byte_product_type(attrs: BatchMatmulAttrs, left: TensorType, right: TensorType) -> TensorType:
+    for operand in (left, right):
+        require(operand.dtype in BYTES, f"an operand is {operand.dtype}, not int8 or uint8")
+    result = get_op("nn.batch_matmul").infer(attrs, _wide(left), _wide(right))
+    assert isinstance(result, TensorType)
+    return result
+
+
+def _byte_product(attrs: BatchMatmulAttrs, left: Array, right: Array) -> Array:
+    more = HALF if left.dtype == np.int8 else 0
+    less = HALF if right.dtype == np.uint8 else 0
+    wide = left.astype(np.int32) + more, right.astype(np.int32) - less
+    product: Array = get_op("nn.batch_matmul").evaluate(attrs, *wide)
+    return product
+
+
+define(
+    "qnn.batch_matmul",
+    "left right",
+    _byte_product_type,
+    _byte_product,
+    attrs=BatchMatmulAttrs,
+    kind=Kind.ANCHOR,
+    work=get_op("nn.batch_matmul").work,
+    summary="nn.batch_matmul of bytes as processors multiply them, unsigned ones by signed ones:"
+    " on the left signed bytes count 128 more, on the right unsigned ones 128 less",
 )

@@ -22,6 +22,7 @@ from graft.ir.op import Work, define, movement_work, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.index import (
     AxisAttrs,
+    check_indices,
     places_along,
     places_of_tuples,
     require_inside,
@@ -30,6 +31,7 @@ from graft.ops.index import (
 )
 from graft.ops.reduce import accumulator_of
 from graft.ops.rules import normalize_axis, require, require_same_dim, same_dtype
+from graft.runtime.guards import Guard
 
 # How updates that meet an element combine with it; without a function they replace it.
 _REDUCTIONS: dict[str, Callable[..., Any] | None] = {
@@ -185,11 +187,8 @@ def _tensor_scatter(
     where = first[:, np.newaxis] + np.arange(count)
     if attrs.mode == "circular":
         where = where % max(extent, 1)
-    elif where.size and (where.min() < 0 or where.max() >= extent):
-        raise EvaluationError(
-            f"{count} entries from write indices {first.tolist()} on do not fit into axis {axis}"
-            f" of extent {extent}"
-        )
+    else:
+        check_indices(first, Guard(axis, extent, count, wraps=False))
     result = data.copy()
     batch = np.arange(data.shape[0])[:, np.newaxis]
     np.moveaxis(result, axis, 1)[batch, where] = np.moveaxis(update, axis, 1)

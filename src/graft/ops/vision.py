@@ -19,7 +19,9 @@ from graft.base.errors import UserError
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.op import Work, define, traffic
 from graft.ir.types import Shape, TensorType, Type
+from graft.ops.index import check_indices
 from graft.ops.rules import require, require_same_dim, unknown_shape
+from graft.runtime.guards import Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,7 @@ def _samples(start: Any, size: Any, bins: int, sample_ratio: int, extent: int) -
 
 def _roi_align(attrs: RoiAlignAttrs, data: Array, rois: Array, batch_indices: Array) -> Array:
     images, channels, height, width = data.shape
-    if batch_indices.size and not 0 <= batch_indices.min() <= batch_indices.max() < images:
-        raise ValueError(f"a batch index is outside 0..{images - 1}")
+    check_indices(batch_indices, Guard(0, images, wraps=False))
     if rois.shape[0] and 0 in (height, width):
         raise ValueError("there are no pixels to pool")
     dtype = np.result_type(data.dtype, np.float32) if data.dtype.kind == "f" else np.float32

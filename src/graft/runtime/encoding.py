@@ -6,11 +6,13 @@ still contradict itself, which `Program.validate` finds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from graft.base.dims import Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place
+from graft.runtime.guards import Guard
 from graft.runtime.program import (
     Arena,
     BufferRef,
@@ -51,6 +53,7 @@ def encode_program(program: Program) -> dict[str, Any]:
         "threads": program.threads,
         "remotes": [encode_remote(remote) for remote in program.remotes],
         "steps": [encode_step(step) for step in program.steps],
+        "guards": [encode_guard(guard) for guard in program.guards],
     }
 
 
@@ -72,7 +75,20 @@ def decode_program(
         scratch_bytes=scratch_bytes,
         threads=decode_threads(data.get("threads")),
         remotes=tuple(decode_remote(item) for item in data.get("remotes", ())),
+        guards=tuple(decode_guard(item, decode_integer) for item in data.get("guards", ())),
     )
+
+
+def encode_guard(guard: Guard) -> list[Any]:
+    extents = [dim if isinstance(dim, int) else str(dim) for dim in (guard.extent, guard.count)]
+    return [*extents, guard.axis, guard.wraps, *encode_place(guard.place or Place())]
+
+
+def decode_guard(data: Sequence[Any], dims: Callable[[Any], Dim]) -> Guard:
+    """`dims` reads an extent."""
+    extent, count, axis, wraps, *place = data
+    where = decode_place(place)
+    return Guard(decode_integer(axis), dims(extent), dims(count), bool(wraps), where)
 
 
 def decode_threads(data: Any) -> int | None:

@@ -20,6 +20,7 @@ from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
 from graft.runtime.context import Call, Context, Tables
 from graft.runtime.engine import Engine
+from graft.runtime.guards import check_guards
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.program import KernelCall, Program, PythonStep, Remote, Transfer
 from graft.runtime.regions import LostDeviceError, Region, Spent, deliver
@@ -89,10 +90,16 @@ class Executor:
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None = None
     ) -> None:
-        """Run once; the arrays are contiguous and as the program describes them."""
+        """Run once; the arrays are contiguous and as the program describes them.
+
+        Refuses results that come from indices outside of what they point into."""
+        guards = self._program.guards
+        found = [aligned_empty((len(guards),), _WORD)] if guards else []
         with self._turn():
-            while not self._attempt(inputs, outputs, times):
+            while not self._attempt(inputs, [*outputs, *found], times):
                 pass  # each time without one more device
+        for array in found:
+            check_guards(guards, array)
 
     def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
         """Run once and measure every step."""

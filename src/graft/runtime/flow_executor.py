@@ -273,7 +273,7 @@ class _Sized:
         self.alignments = [spec.alignment for spec in program.inputs]
         self.homes = [
             (spec.shape, spec.dtype.numpy, max(spec.alignment, ALIGNMENT))
-            for spec in program.outputs
+            for spec in program.results
         ]
 
 

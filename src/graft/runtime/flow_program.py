@@ -151,7 +151,7 @@ def _check_stretch(step: Stretch, known: frozenset[str]) -> None:
     program = step.program
     program.validate()
     _same("inputs of a stretch", len(program.inputs), len(step.inputs))
-    _same("outputs of a stretch", len(program.outputs), len(step.outputs))
+    _same("outputs of a stretch", len(program.results), len(step.outputs))
     if isinstance(program, ShapedProgram) and not known.issuperset(program.symbols):
         raise ProgramError(f"of {list(program.symbols)} some have no number when a stretch begins")
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place, UserError
+from graft.runtime.guards import Guard
 from graft.runtime.memory import ALIGNMENT, address_of
 
 NOWHERE = Place()
@@ -183,6 +184,12 @@ class Program:
     scratch_bytes: int = 0  # per thread
     threads: int | None = None  # to run with, at most one per core; None: one per core
     remotes: tuple[RemoteTensor, ...] = ()
+    guards: tuple[Guard, ...] = ()  # where there are any, the last output is what they found
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The outputs without what guards found."""
+        return self.outputs[:-1] if self.guards else self.outputs
 
     @property
     def python_steps(self) -> tuple[PythonStep, ...]:
@@ -206,6 +213,7 @@ class Program:
             except ProgramError as error:
                 raise error.at(step.place) from None
         _check_outputs_are_written(self)
+        check_guarded(self.guards, self.outputs)
 
 
 def float_bits(value: float) -> int:
@@ -243,6 +251,15 @@ def check_specs(kind: str, specs: Iterable[Spec]) -> None:
                 "which is not a power of two"
             )
         _check_tensor(f"the {kind} '{spec.name}'", spec.dtype, spec.shape)
+
+
+def check_guarded(guards: Sequence[Guard], outputs: Sequence[Spec]) -> None:
+    """Refuse guards that nothing is found for."""
+    if not guards:
+        return
+    last = outputs[-1] if outputs else None
+    if last is None or last.dtype is not DType.INT64 or tuple(last.shape) != (len(guards),):
+        raise ProgramError(f"the last output does not tell what {len(guards)} guards found")
 
 
 def _check_tensor(what: str, dtype: DType, shape: Sequence[object]) -> None:

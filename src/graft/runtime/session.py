@@ -68,9 +68,9 @@ class Session:
         self.program = program
         self._executor = Executor(program, engine, functions or {})
         self._input_names = {spec.name for spec in program.inputs}
-        self._output_names = [spec.name for spec in program.outputs]
+        self._output_names = [spec.name for spec in program.results]
         self._inputs = [_Slot(spec) for spec in program.inputs]
-        self._outputs = [_Slot(spec) for spec in program.outputs]
+        self._outputs = [_Slot(spec) for spec in program.results]
 
     @property
     def threads(self) -> int:
@@ -83,7 +83,7 @@ class Session:
 
     def get_outputs(self) -> list[Argument]:
         """The outputs in order."""
-        return [argument(spec.name, spec.dtype, spec.shape) for spec in self.program.outputs]
+        return [argument(spec.name, spec.dtype, spec.shape) for spec in self.program.results]
 
     def run(
         self,

@@ -15,6 +15,7 @@ from graft.base.dims import AnyDim, Dim, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place
 from graft.runtime.extents import Extents, SizeCheck, check_sizes, dims_of_test
+from graft.runtime.guards import Guard
 from graft.runtime.memory import aligned_size
 from graft.runtime.program import (
     NOWHERE,
@@ -30,6 +31,7 @@ from graft.runtime.program import (
     Target,
     TensorSpec,
     check_constant,
+    check_guarded,
     check_specs,
 )
 
@@ -84,6 +86,12 @@ class ShapedProgram:
     constants: tuple[Array, ...] = field(default=(), repr=False)
     objects: tuple[bytes, ...] = field(default=(), repr=False)
     checks: tuple[SizeCheck, ...] = ()
+    guards: tuple[Guard, ...] = ()  # where there are any, the last output is what they found
+
+    @property
+    def results(self) -> tuple[ShapedSpec, ...]:
+        """The outputs without what guards found."""
+        return self.outputs[:-1] if self.guards else self.outputs
 
     def validate(self) -> None:
         """Refuse a program that cannot run at any size."""
@@ -91,6 +99,7 @@ class ShapedProgram:
         check_specs("output", self.outputs)
         for index, array in enumerate(self.constants):
             check_constant(index, array)
+        check_guarded(self.guards, self.outputs)
         for step in self.steps:
             _check_call(self, step)
         unknown = {name for dim in self.dims() for name in symbols_of(dim)} - {*self.symbols}
@@ -111,6 +120,8 @@ class ShapedProgram:
         yield from self.scratch
         for check in self.checks:
             yield from dims_of_test(check.test)
+        for guard in self.guards:
+            yield from (guard.extent, guard.count)
 
     def bind(self, sizes: Mapping[str, int]) -> Program:
         """The program for these values of its symbols; refuses those that do not fit together."""
@@ -131,6 +142,7 @@ class ShapedProgram:
             self.objects,
             end,
             max((known[size] for size in self.scratch), default=0),
+            guards=tuple([guard.bound(known) for guard in self.guards]),
         )
 
     @cached_property

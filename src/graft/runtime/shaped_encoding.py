@@ -11,10 +11,12 @@ from typing import Any
 from graft.base.dims import AnyDim, Dim, Unknown
 from graft.base.dtypes import Array, DType
 from graft.runtime.encoding import (
+    decode_guard,
     decode_integer,
     decode_place,
     decode_reference,
     decode_text,
+    encode_guard,
     encode_place,
     encode_reference,
     in_reach,
@@ -48,6 +50,7 @@ def encode_shaped(program: ShapedProgram) -> dict[str, Any]:
         "checks": [
             [_encode_verdict(check.test), encode_place(check.place)] for check in program.checks
         ],
+        "guards": [encode_guard(guard) for guard in program.guards],
     }
 
 
@@ -73,6 +76,7 @@ def decode_shaped(
             SizeCheck(_decode_test(test, dims), decode_place(place))
             for test, place in data["checks"]
         ),
+        tuple(decode_guard(item, dims) for item in data.get("guards", ())),
     )
 
 

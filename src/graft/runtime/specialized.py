@@ -86,7 +86,7 @@ def output_names(program: AnyProgram) -> tuple[str, ...]:
     """What a program's outputs are called."""
     if isinstance(program, FlowProgram):
         return program.output_names
-    return tuple(spec.name for spec in program.outputs)
+    return tuple(spec.name for spec in program.results)
 
 
 def variant_name(symbols: Sequence[str], key: Key) -> str:

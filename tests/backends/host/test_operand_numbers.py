@@ -65,6 +65,31 @@ def check(
         )
 
 
+@pytest.mark.parametrize("bins", [0, 1, 8, 80])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32"])
+def test_mel_filters(bins: int, dtype: str) -> None:
+    for length, lower, upper in ((64, 0.0, 4000.0), (401, 20.5, 3800.0), (1, 0.0, 1.0)):
+        numbers = (np.array(number) for number in (bins, length, 8192))
+        edges = np.array(lower, np.float32), np.array([upper], np.float64)
+        check("mel_weight_matrix", *numbers, *edges, dtype=dtype)
+
+
+def test_mel_filters_of_one_program() -> None:
+    """Bins, lengths, rates and edges are numbers of a run; nothing is compiled for them."""
+    builder = Builder()
+    given = [builder.input(name, tensor("int64")) for name in ("bins", "length", "rate")]
+    given += [builder.input(name, tensor("float32")) for name in ("lower", "upper")]
+    graph = builder.build(builder("mel_weight_matrix", *given))
+    random = np.random.default_rng(4)
+    runs = []
+    for _ in range(40):
+        rate = int(random.choice([8000, 16000, 22050, 44100]))
+        whole = random.integers(1, 100), random.integers(2, 600), rate
+        hertz = random.choice([0, 20, 64]), random.uniform(100, rate / 2)
+        runs.append([*(np.array(n) for n in whole), *(np.array(h, np.float32) for h in hertz)])
+    check_flow(graph, *runs, tolerance=1e-6)
+
+
 def ints(*values: int) -> Array:
     return np.array(values, np.int64)
 

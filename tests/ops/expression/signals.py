@@ -29,6 +29,15 @@ def _sampling() -> list[Case]:
     ]
 
 
+_MEL: dict[str, Any] = {
+    "num_mel_bins": 8,
+    "dft_length": 64,
+    "sample_rate": 8192,
+    "lower_edge_hertz": 20.0,
+    "upper_edge_hertz": 4000.0,
+}
+
+
 def _spectra() -> list[Case]:
     return [
         case("dft", f32(2, 10, 1)),
@@ -42,6 +51,10 @@ def _spectra() -> list[Case]:
         case("stft", f32(2, 20, 1), frame_step=3, frame_length=8),
         case("stft", f32(1, 20, 2), frame_step=4, frame_length=7, onesided=False),
         case("stft", f64(1, 15, 1), None, f64(6), frame_step=5),
+        case("mel_weight_matrix", **_MEL, dtype=DType.FLOAT64),
+        case("mel_weight_matrix", **{**_MEL, "num_mel_bins": 40}),  # triangles that are one place
+        case("mel_weight_matrix", **{**_MEL, "dft_length": 33}, dtype=DType.INT8),
+        case("mel_weight_matrix", **_MEL, dtype=DType.FLOAT16),
     ]
 
 

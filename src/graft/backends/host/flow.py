@@ -23,6 +23,7 @@ from graft.ir.attrs import bind_attrs
 from graft.ir.evaluate import refuse_absurd_sizes, run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols, symbols_in
+from graft.ops.index_ranges import IndexRanges
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -85,8 +86,9 @@ class StretchCompiler(Protocol):
         """Who runs a node that is left to another backend; None for other nodes."""
         ...
 
-    def compile(self, stretch: Graph, label: str) -> CompiledStretch:
-        """A stretch as a program; `label` keeps the names of its functions apart from others'."""
+    def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
+        """A stretch as a program; `label` keeps the names of its functions apart from others',
+        `ranges` are of the whole graph."""
         ...
 
 
@@ -109,6 +111,7 @@ class _Builder:
         whole = compiler.taken_apart(graph)
         graph = measure.measured(whole, compiler.why_not, self._inherited)
         self._graph, self._compiler, self._made = graph, compiler, made
+        self._ranges = IndexRanges(graph)
         self._numbers: dict[Value, int] = {}
         self._kinds: list[Kind] = []
         self._constants = {
@@ -178,7 +181,8 @@ class _Builder:
     def _stretch(self, nodes: Sequence[Node]) -> Stretch:
         inputs, outputs = borders(nodes, self._graph)
         label = f"stretch {len(self._made.programs)}"
-        compiled = self._compiler.compile(region_graph(nodes, self._graph, label), label)
+        stretch = region_graph(nodes, self._graph, label)
+        compiled = self._compiler.compile(stretch, label, self._ranges)
         self._made.programs[compiled.program] = compiled.makes
         self._made.functions.update(compiled.functions)
         self._made.reasons.update(compiled.reasons)

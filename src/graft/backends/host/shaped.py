@@ -19,11 +19,16 @@ from graft.llvm.target import Target
 from graft.runtime import program as rt
 from graft.runtime.driver import driver_key, driver_object
 from graft.runtime.extents import SizeCheck
+from graft.runtime.guards import Guard
 from graft.runtime.shaped import ShapedCall, ShapedProgram, ShapedRef, ShapedSpec, Shelf
 
 
 def build_shaped(
-    graph: Graph, assembly: Assembly, target: Target, checks: tuple[SizeCheck, ...]
+    graph: Graph,
+    assembly: Assembly,
+    target: Target,
+    checks: tuple[SizeCheck, ...],
+    guards: tuple[Guard, ...] = (),
 ) -> ShapedProgram:
     """The finished program of a stretch without steps outside of native code."""
     cache, triple = default_cache(), target.triple
@@ -48,6 +53,7 @@ def build_shaped(
         tuple(assembly.constants),
         (*codes, driver),
         checks,
+        guards,
     )
     used = {name for dim in program.dims() for name in symbols_of(dim)}
     return replace(program, symbols=tuple(sorted(used)))

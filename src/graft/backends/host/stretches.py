@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graft.backends.host.assemble import assemble
 from graft.backends.host.flow import CompiledStretch
+from graft.backends.host.guards import guarded
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import prepare
 from graft.backends.host.program import HostProgram, build_program, made_by
@@ -19,6 +20,7 @@ from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.llvm.target import Target
+from graft.ops.index_ranges import IndexRanges
 from graft.passes.plan_memory import is_view
 from graft.runtime.spaces import Runner
 
@@ -57,20 +59,26 @@ class Stretches:
         """Who runs a node that is left to another backend; None for other nodes."""
         return self.regions.get(node.attrs.label) if node.op.name == "region" else None
 
-    def static(self, graph: Graph, label: str = "") -> HostProgram:
+    def static(
+        self, graph: Graph, label: str = "", ranges: IndexRanges | None = None
+    ) -> HostProgram:
         """The program of a graph with static shapes."""
-        fused = prepare(graph, self.target, self.accuracy)
+        watched, guards = guarded(graph, ranges or IndexRanges(graph))
+        fused = prepare(watched, self.target, self.accuracy)
         made = assemble(fused, self.target, self.spaces)
-        return build_program(fused, made, self.target, self.regions, label)
+        built = build_program(fused, made, self.target, self.regions, label)
+        return replace(built, program=replace(built.program, guards=guards))
 
-    def compile(self, stretch: Graph, label: str) -> CompiledStretch:
+    def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
         """A stretch as a program."""
         if is_static(stretch):
-            built = self.static(stretch, label)
+            built = self.static(stretch, label, ranges)
             return CompiledStretch(built.program, built.functions, built.reasons, built.makes)
-        fused = prepare(stretch, self.target, self.accuracy)
+        watched, guards = guarded(stretch, ranges)
+        fused = prepare(watched, self.target, self.accuracy)
         made = assemble(fused, self.target, {})
-        program = build_shaped(fused, made, self.target, size_checks(stretch.nodes))
+        checks = size_checks(stretch.nodes)
+        program = build_shaped(fused, made, self.target, checks, guards)
         return CompiledStretch(program, {}, {}, tuple(map(made_by, made.steps)))
 
 

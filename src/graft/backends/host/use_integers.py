@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graft.backends.host.byte_products import Bytes, are_known, byte_product, centred_bytes
 from graft.backends.host.kernels.integer_weights import QUAD
+from graft.backends.host.storage import static_shape
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Node, Value
@@ -32,6 +34,8 @@ _QUANTISATIONS = RuleSet("integer_quantisations")
 
 # Products of this many bytes cannot add up to more than an int32 holds.
 _MOST_TERMS = 1 << 16
+# The same where both factors may be as much as 255.
+_MOST_PRODUCTS = 1 << 15
 # Operators that take elements as they are: what they do to numbers they do to their codes.
 _MOVING = ("nn.max_pool2d", "reshape", "transpose", "squeeze", "expand_dims")
 # How far the scale of a bias may be from the product of the other scales.
@@ -188,6 +192,28 @@ def integer_bias(site: Site) -> Replacement:
         return Refusal("the bias runs along another axis")
     sums = site.emit("nn.bias_add", found.sums, site.constant(whole), axis=axis)
     return _scaled(site, sums, wanted if wanted.size > 1 else wanted.reshape(()))
+
+
+@_LAYERS.rule(is_op("nn.batch_matmul"))
+def byte_matmul(site: Site) -> Replacement:
+    """A product of matrices that are both data."""
+    node = site.node
+    if node.attrs.transpose_a or node.attrs.transpose_b or not are_known(*node.args):
+        return Refusal("matrices are turned over, or of sizes that only the run tells")
+    if node.output.dtype is DType.INT32:
+        whole = [centred_bytes(site, value) for value in node.args]
+        if whole[0] is None or whole[1] is None:
+            return Refusal("what is multiplied are not bytes less a single zero point")
+        return byte_product(site, whole[0], whole[1])
+    left, right = (_quantized(site, value) for value in node.args)
+    if left is None or right is None or left.axis is not None or right.axis is not None:
+        return Refusal("matrices are not dequantised from one constant scale each")
+    if any(site.array(one.value) is not None for one in (left, right)):
+        return Refusal("a matrix is constant")
+    if static_shape(left.value)[-1] > _MOST_PRODUCTS:
+        return Refusal("the sums may not fit into int32")
+    operands = (Bytes(one.value, int(one.zero_point)) for one in (left, right))
+    return _scaled(site, byte_product(site, *operands), left.scale * right.scale)
 
 
 @_LAYERS.rule(is_op(*INTEGER_LAYERS))

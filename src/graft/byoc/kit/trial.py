@@ -18,7 +18,7 @@ from graft.base.dtypes import Array
 from graft.base.errors import GraftError
 from graft.byoc.candidates import find_candidates, placeable
 from graft.byoc.contract import Backend, Runner
-from graft.byoc.measure import sample, static_shape
+from graft.byoc.measure import samples, static_shape
 from graft.byoc.trust import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
@@ -115,7 +115,7 @@ def _inputs(graph: Graph, seed: int) -> list[Array]:
     """Data for the inputs; whole numbers where rounding must not decide."""
     nodes = placeable(graph)
     whole = len(nodes) > 1 and any(node.op.name in _JUMPS for node in nodes)
-    arrays = [np.asarray(sample(value, seed + number)) for number, value in enumerate(graph.inputs)]
+    arrays = samples(graph, seed)
     if not whole:
         return arrays
     return [np.rint(a).astype(a.dtype) if a.dtype.kind == "f" else a for a in arrays]

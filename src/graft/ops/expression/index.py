@@ -1,7 +1,7 @@
 """Reading elements at positions that are data.
 
 Positions count from the end where negative. One that lies outside reads the nearest element, since
-a loop cannot raise an error; nothing is read that is not there.
+a loop cannot raise an error; nothing is read that is not there. `out_of_range` tells of such ones.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 from graft.base.dims import AnyDim
 from graft.base.dtypes import DType
-from graft.loop.build import Term, cast, maximum, minimum, select, term
-from graft.loop.tensor import Tensor
+from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
+from graft.loop.tensor import Reduce, Tensor, max_
 from graft.ops.expression.registry import Inputs, Results, Types, Unexpressed, expresses
 from graft.ops.expression.shapes import (
     by_index,
@@ -21,9 +21,11 @@ from graft.ops.expression.shapes import (
     numbers,
     present,
     read,
+    reduce_axes,
     sizes,
 )
 from graft.ops.rules import normalize_axis
+from graft.runtime.guards import INSIDE
 
 
 def position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:
@@ -95,5 +97,30 @@ def gather_nd(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
             for entry in range(named)
         ]
         return unless_empty(data, read(data, [*at[:batch], *places, *at[count:]]))
+
+    return (by_index(name, extents_of(types[0]), element),)
+
+
+@expresses("out_of_range")
+def out_of_range(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Per axis the largest of the indices that lie outside."""
+    indices, extents = present(inputs[0]), attrs.extents
+    shape = indices.shape if len(extents) == 1 else indices.shape[:-1]
+    none, count = number(INSIDE, DType.INT64), term(attrs.count)
+
+    def outside(found: Term, extent: Term) -> Term:
+        low = 0 - extent if attrs.wraps else term(0)
+        wrong = (found < low) | (found > extent - count)
+        wrong = wrong if attrs.count == 1 else wrong & (count > 0)
+        return select(wrong, maximum(found, number(INSIDE + 1, DType.INT64)), none)
+
+    def element(entry: Term) -> Reduce | Term:
+        reduced = reduce_axes(shape)
+        at = [*reduced, *([entry] if len(extents) > 1 else [])]
+        extent = term(extents[0])
+        for position, other in enumerate(extents[1:], start=1):
+            extent = select(equal(entry, position), term(other), extent)
+        value = outside(cast(DType.INT64, read(indices, at)), extent)
+        return max_(value, reduced) if reduced else value
 
     return (by_index(name, extents_of(types[0]), element),)

@@ -1,4 +1,4 @@
-"""Convolutions and dense layers of narrow integers: those of int32 on widened operands."""
+"""Convolutions and products of narrow integers: those of int32 on widened operands."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from graft.base.dtypes import DType
 from graft.loop.build import Term, cast
 from graft.loop.tensor import Tensor
 from graft.ops.expression.convolution import convolution
-from graft.ops.expression.product import dense
+from graft.ops.expression.product import batch_matmul, dense
 from graft.ops.expression.registry import Inputs, Results, Types, expresses
 from graft.ops.expression.shapes import by_index, present, read, single
+from graft.ops.integer import HALF
 from graft.ops.window import RANKS
 
 
@@ -39,3 +40,20 @@ def integer_convolution(attrs: Any, inputs: Inputs, types: Types, name: str) -> 
 @expresses("qnn.dense")
 def integer_dense(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     return dense(attrs, _widened(inputs, name), types, name)
+
+
+@expresses("qnn.batch_matmul")
+def byte_product(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    left, right = map(present, inputs)
+
+    def wide(of: Tensor, called: str, shift: int) -> Tensor:
+        def element(*indices: Term) -> Term:
+            return cast(DType.INT32, read(of, indices)) + shift
+
+        return by_index(f"{name}_{called}", of.shape, element)
+
+    operands = (
+        wide(left, "left", HALF if left.dtype is DType.INT8 else 0),
+        wide(right, "right", -HALF if right.dtype is DType.UINT8 else 0),
+    )
+    return batch_matmul(attrs, operands, types, name)

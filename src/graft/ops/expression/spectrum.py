@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms as sums: of whole signals and of frames of them.
+"""Discrete Fourier transforms as sums: of whole signals and of frames of them; mel filters.
 
 Where all lengths are known, the transform is a product with a table of its factors, which runs as
 fast as any product of matrices. Elsewhere the factors are computed, and the sums are of float64.
@@ -27,6 +27,7 @@ from graft.ops.expression.shapes import (
     present,
     read,
     reduce_axes,
+    single,
     sizes,
 )
 from graft.ops.resize import working_dtype
@@ -217,3 +218,42 @@ def _frame_factors(
         return None
     values = _factors(length, bins, length, False)[:, :, :parts]
     return table(f"{name}_factors", values.astype(working_dtype(type_.dtype.numpy)))
+
+
+@expresses("mel_weight_matrix")
+def mel_weight_matrix(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Triangles over the frequencies of a spectrum, between edges that lie evenly in mels."""
+    rows, bins = extents_of(types[0])
+    length = _given(inputs[1], attrs.dft_length)
+    rate, lower, upper = (
+        number(attribute, _WIDE) if operand is None else cast(_WIDE, single(operand))
+        for attribute, operand in zip(
+            (attrs.sample_rate, attrs.lower_edge_hertz, attrs.upper_edge_hertz),
+            inputs[2:],
+            strict=True,
+        )
+    )
+
+    def mels(hertz: Term) -> Term:
+        return call("log", hertz / 700.0 + 1.0) * (2595 / math.log(10))
+
+    def edge(at: Term) -> Term:
+        """Which frequency of the spectrum an edge belongs to."""
+        first = mels(lower)
+        step = (mels(upper) - first) / cast(_WIDE, term(bins) + 2)
+        place = (first + cast(_WIDE, at) * step) / 2595.0
+        hertz = (call("pow", number(10, _WIDE), place) - 1.0) * 700.0
+        return call("floor", cast(_WIDE, length + 1) * hertz / rate)
+
+    edges = by_index(f"{name}_edges", [bins + 2], edge)
+
+    def element(row: Term, column: Term) -> Term:
+        left, centre, right = (read(edges, [column + shift]) for shift in range(3))
+        at, one, nothing = cast(_WIDE, row), number(1, _WIDE), number(0, _WIDE)
+        rising = (at - left) / select(centre > left, centre - left, one)
+        falling = (right - at) / select(right > centre, right - centre, one)
+        slope = select(at < centre, rising, falling)
+        value = select((at > left) & (at < right), slope, nothing)
+        return cast(types[0].dtype, select(equal(at, centre), one, value))
+
+    return (by_index(name, [rows, bins], element),)

@@ -1,7 +1,8 @@
 """Products of run-time matrices on row-major tensors, with the epilogue in registers.
 
 Batches broadcast as NumPy's do. The right matrix is read as it lies where its rows are the sum's
-steps; a transposed one is turned over into scratch memory, a block of columns at a time.
+steps; a transposed one is turned over into scratch memory, a block of columns at a time. So are
+bytes, of which four steps become one word, see `integer_weights.py`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ import math
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
+from graft.backends.host.kernels.integer_weights import QUAD, unsigned
 from graft.backends.host.kernels.product import Product, Spot, default_schedule
 from graft.backends.host.kernels.views import not_in_rows, unflattened
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import index, static_shape
 from graft.base.dtypes import DType
+from graft.ir.graph import Node, Value
 from graft.llvm.target import Target
 from graft.loop.ir import (
     Allocate,
     Binary,
     BinaryKind,
+    Block,
     Broadcast,
     Buffer,
+    Cast,
     Compare,
     CompareKind,
     Const,
@@ -36,24 +41,42 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.ops.integer import HALF
 from graft.rewrite.rule import Refusal
+
+INTEGER = "qnn.batch_matmul"
 
 
 def batch_matmul(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """Matrix products over the last two axes, and whatever follows them."""
     anchor = group.anchor
-    if anchor is None or anchor.op.name != "nn.batch_matmul":
+    if anchor is None or anchor.op.name not in ("nn.batch_matmul", INTEGER):
         return Refusal("there is no product of matrices")
     refused = not_in_rows(group, stores)
     if refused is not None:
         return refused
-    if anchor.output.dtype not in (DType.FLOAT32, DType.FLOAT64):
-        return Refusal(f"the elements are {anchor.output.dtype}")
+    if anchor.op.name == INTEGER:
+        refused = _no_fours(group, anchor)
+    elif anchor.output.dtype not in (DType.FLOAT32, DType.FLOAT64):
+        refused = Refusal(f"the elements are {anchor.output.dtype}")
+    if refused is not None:
+        return refused
     rank = len(static_shape(anchor.output))
     epilogue = epilogue_of(group, stores, anchor, {}, apart=rank)
     if isinstance(epilogue, Refusal):
         return epilogue
-    return epilogue.parameters.kernel(_Writer(epilogue, target).body())
+    writer = _ByteWriter if anchor.op.name == INTEGER else _Writer
+    return epilogue.parameters.kernel(writer(epilogue, target).body())
+
+
+def _no_fours(group: Group, anchor: Node) -> Refusal | None:
+    """Why bytes are not multiplied four at a time, if they are not."""
+    if anchor.attrs.transpose_a or anchor.attrs.transpose_b:
+        return Refusal("matrices of bytes are turned over")
+    if any(value in group.constants for value in anchor.args):
+        return Refusal("a matrix of bytes is constant")
+    depth = static_shape(anchor.args[0])[-1]
+    return Refusal(f"{depth} steps are no fours") if depth % QUAD else None
 
 
 class _Writer:
@@ -67,15 +90,22 @@ class _Writer:
         self.depth = left[-2] if self.attrs.transpose_a else left[-1]
         self.dtype = anchor.output.dtype
         self.schedule = default_schedule(target, self.dtype, self.rows, self.columns)
-        (self.left_shape, self.left), (self.right_shape, self.right) = (
-            (static_shape(value), epilogue.parameters.value(value, name)[1])
-            for value, name in zip(anchor.args, ("left", "right"), strict=True)
-        )
+        self.left_shape, self.right_shape = map(static_shape, anchor.args)
+        self.left, self.right = self.operands(*anchor.args)
         extents = index(self.depth, self.schedule.width)
         self.panel = Buffer("panel", self.dtype, extents, Scope.HEAP)
 
+    def operands(self, left: Value, right: Value) -> tuple[Buffer, Buffer]:
+        parameters = self.epilogue.parameters
+        return parameters.value(left, "left")[1], parameters.value(right, "right")[1]
+
+    @property
+    def turned(self) -> bool:
+        """Whether the right matrix has to be brought into another form."""
+        return bool(self.attrs.transpose_b)
+
     def body(self) -> Stmt:
-        turned = self.attrs.transpose_b
+        turned = self.turned
         product = Product(
             Const(math.prod(self.leading)),
             Const(self.rows),
@@ -131,3 +161,53 @@ class _Writer:
     def finish(self, spot: Spot, sums: Expr) -> Stmt:
         at = (*unflattened(spot.batch, self.leading), spot.row, spot.columns)
         return self.epilogue.store(at, sums, spot.condition)
+
+
+class _ByteWriter(_Writer):
+    """Writes a batch of products of bytes: steps are of four of them."""
+
+    turned = True
+
+    def __init__(self, epilogue: Epilogue, target: Target) -> None:
+        self.dtypes = [value.dtype for value in epilogue.anchor.args]
+        super().__init__(epilogue, target)
+        self.depth //= QUAD
+        extents = index(self.depth, self.schedule.width)
+        self.panel = Buffer("panel", self.dtype, extents, Scope.HEAP)
+
+    def operands(self, left: Value, right: Value) -> tuple[Buffer, Buffer]:
+        parameters = self.epilogue.parameters
+        return parameters.quads(left, "left")[1], parameters.value(right, "right")[1]
+
+    def element(self, batch: Expr, row: Expr, step: Expr) -> Expr:
+        return unsigned(super().element(batch, row, step), self.dtypes[0])
+
+    def turn(self, batch: Expr, block: Expr) -> Stmt:
+        """A block of columns, four rows of bytes as one of words."""
+        step, lanes = Var("turned"), self.schedule.lanes
+        stores = []
+        for vector in range(self.schedule.vectors):
+            word = self.byte(batch, block, times(step, QUAD), vector)
+            for place in range(1, QUAD):
+                byte = self.byte(batch, block, plus(times(step, QUAD), place), vector)
+                shift = Const(8 * place, DType.INT32, lanes)
+                moved = Binary(BinaryKind.SHIFT_LEFT, byte, shift)
+                word = Binary(BinaryKind.OR, word, moved)
+            at = Ramp(Const(vector * lanes), 1, lanes)
+            stores.append(Store(self.panel, (step, at), word))
+        return For(step, Const(0), Const(self.depth), Block(tuple(stores)))
+
+    def byte(self, batch: Expr, block: Expr, row: Expr, vector: int) -> Expr:
+        """A vector of signed bytes of a row, each in the lowest bits of a word."""
+        lanes = self.schedule.lanes
+        first = plus(times(block, self.schedule.width), vector * lanes)
+        columns = Ramp(first, 1, lanes)
+        found: Expr = Load(self.right, (*self.batch(self.right_shape, batch), row, columns))
+        if self.columns % self.schedule.width:
+            limit = Broadcast(Const(self.columns), lanes)
+            there = Compare(CompareKind.LESS, columns, limit)
+            found = Select(there, found, Const(0, self.dtypes[1], lanes))
+        wide = Cast(DType.INT32, found)
+        if self.dtypes[1] is DType.UINT8:
+            return Binary(BinaryKind.XOR, wide, Const(HALF, DType.INT32, lanes))
+        return Binary(BinaryKind.AND, wide, Const(255, DType.INT32, lanes))

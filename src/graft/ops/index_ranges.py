@@ -1,0 +1,210 @@
+"""What integers can be, from the nodes that make them: a value in, two bounds out.
+
+So that nobody looks for indices outside of an axis where there can be none: they were found by a
+search along it, counted up to its extent or brought within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from graft.base.dims import UNKNOWN, AnyDim, Unknown, at_least, dim_max, dim_min
+from graft.base.dtypes import DType
+from graft.ir.attrs import Dims
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import TensorType
+from graft.ops.indexed import Pointing, pointing
+
+# The smallest and the largest number that there can be.
+Range = tuple[AnyDim, AnyDim]
+ANYTHING: Range = (UNKNOWN, UNKNOWN)
+
+# What is known of a value.
+_Known = Callable[[Value], Range]
+_Rule = Callable[[Node, Value, _Known], Range]
+
+
+class IndexRanges:
+    """The ranges of a graph's integers."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._known: dict[Value, Range] = {}
+        for node in graph.nodes:
+            rule = _RULES.get(node.op.name)
+            for value in node.outputs if rule is not None else ():
+                if rule is not None and _is_index(value):
+                    self._known[value] = rule(node, value, self.of)
+
+    def of(self, value: Value) -> Range:
+        """What the elements of a value lie between, as far as is known."""
+        return self._known.get(value, ANYTHING)
+
+    def are_inside(self, pointed: Pointing) -> bool:
+        """Whether indices surely lie inside of what they point into."""
+        low, high = self.of(pointed.indices)
+        return all(
+            at_least(low + (extent if pointed.wraps else 0), 0)
+            and at_least(extent - pointed.count - high, 0)
+            for extent in pointed.extents
+        )
+
+
+def index_limits(graph: Graph) -> dict[Value, Dims]:
+    """The extents that a graph's inputs have to lie below, those that are used as indices."""
+    makers = {value: node for node in graph.nodes for value in node.outputs}
+    found: dict[Value, Dims] = {}
+    for node in graph.nodes:
+        pointed = pointing(node)
+        if pointed is None:
+            continue
+        extents = [extent - (pointed.count - 1) for extent in pointed.extents]
+        known = tuple(one for one in extents if not isinstance(one, Unknown))
+        for source in _sources(pointed.indices, makers):
+            found[source] = (*found.get(source, ()), *known)
+    return found
+
+
+def _sources(value: Value, makers: Mapping[Value, Node]) -> Iterator[Value]:
+    """The values that no node makes whose elements a value has as they are."""
+    seen: set[Value] = set()
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        node = makers.get(one)
+        if node is None:
+            yield one
+        elif _RULES.get(node.op.name) in (_same, _converted):
+            waiting.append(node.args[0])
+        elif node.op.name in ("concatenate", "where"):
+            waiting += node.args
+
+
+def _is_index(value: Value) -> bool:
+    """Whether a value may be indices; narrower integers are what networks are quantised to."""
+    return isinstance(value.type, TensorType) and value.dtype in (DType.INT32, DType.INT64)
+
+
+def _constant(node: Node, _value: Value, _of: _Known) -> Range:
+    array = node.attrs.value.array
+    return (int(array.min()), int(array.max())) if array.size else (0, 0)
+
+
+def _same(node: Node, _value: Value, of: _Known) -> Range:
+    return of(node.args[0])
+
+
+def _converted(node: Node, _value: Value, of: _Known) -> Range:
+    """Extents have no bits that 32-bit integers could lose."""
+    source = node.args[0]
+    if isinstance(source.type, TensorType) and source.dtype is DType.BOOL:
+        return 0, 1
+    return of(source)
+
+
+def _any_of(first: int) -> _Rule:
+    """Elements of all operands from some on."""
+
+    def rule(node: Node, _value: Value, of: _Known) -> Range:
+        lows, highs = zip(*(of(value) for value in node.args[first:]), strict=True)
+        return dim_min(*lows), dim_max(*highs)
+
+    return rule
+
+
+def _found(node: Node, value: Value, of: _Known) -> Range:
+    """Places along an axis."""
+    if node.op.name == "topk" and value is not node.outputs[1]:
+        return of(node.args[0])
+    shape = node.args[0].shape
+    return (0, shape[node.attrs.axis] - 1) if shape else ANYTHING
+
+
+def _nonzero(node: Node, _value: Value, _of: _Known) -> Range:
+    shape = node.args[0].shape
+    return (0, dim_max(*shape) - 1) if shape else ANYTHING
+
+
+def _chosen(node: Node, value: Value, _of: _Known) -> Range:
+    """Images, classes and boxes."""
+    boxes, scores = node.args[0].shape, node.args[1].shape
+    if not boxes or not scores or value is not node.outputs[0]:
+        return ANYTHING
+    return 0, dim_max(*scores[:2], boxes[1]) - 1
+
+
+def _counted(node: Node, _value: Value, _of: _Known) -> Range:
+    start, limit, delta = node.attrs.start, node.attrs.limit, node.attrs.delta
+    if start is None or limit is None or not isinstance(delta, int):
+        return ANYTHING
+    return (start, limit - 1) if delta > 0 else (limit + 1, start)
+
+
+def _sum(node: Node, _value: Value, of: _Known) -> Range:
+    (low, high), (least, most) = map(of, node.args)
+    if node.op.name == "subtract":
+        least, most = -most, -least
+    return low + least, high + most
+
+
+def _remainder(node: Node, _value: Value, of: _Known) -> Range:
+    low, high = of(node.args[1])
+    return (0, high - 1) if at_least(low, 1) else ANYTHING
+
+
+def _larger(left: Range, right: Range) -> Range:
+    return _known_of(dim_max, left[0], right[0]), dim_max(left[1], right[1])
+
+
+def _smaller(left: Range, right: Range) -> Range:
+    return dim_min(left[0], right[0]), _known_of(dim_min, left[1], right[1])
+
+
+def _known_of(choose: Callable[..., AnyDim], *bounds: AnyDim) -> AnyDim:
+    """The tighter of two bounds, or the one that is known."""
+    known = [bound for bound in bounds if not isinstance(bound, Unknown)]
+    return choose(*known) if known else UNKNOWN
+
+
+def _extreme(node: Node, _value: Value, of: _Known) -> Range:
+    return (_larger if node.op.name == "maximum" else _smaller)(*map(of, node.args))
+
+
+def _clipped(node: Node, _value: Value, of: _Known) -> Range:
+    found = of(node.args[0])
+    operands = (*node.inputs[1:], None, None)
+    for number, operand, combine in (
+        (node.attrs.a_min, operands[0], _larger),
+        (node.attrs.a_max, operands[1], _smaller),
+    ):
+        if operand is not None:
+            found = combine(found, of(operand))
+        elif number is not None:
+            found = combine(found, (int(number), int(number)))
+    return found
+
+
+_SAME = ("broadcast_to", "expand_dims", "gather", "gather_nd", "reshape", "split", "squeeze")
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys((*_SAME, "strided_slice", "take", "tile", "transpose", "trimmed"), _same),
+    "constant": _constant,
+    "cast": _converted,
+    "concatenate": _any_of(0),
+    "where": _any_of(1),
+    "arange": _counted,
+    "argmax": _found,
+    "argmin": _found,
+    "topk": _found,
+    "nonzero": _nonzero,
+    "vision.non_max_suppression": _chosen,
+    "vision.bounded_non_max_suppression": _chosen,
+    "add": _sum,
+    "subtract": _sum,
+    "floor_mod": _remainder,
+    "maximum": _extreme,
+    "minimum": _extreme,
+    "clip": _clipped,
+}

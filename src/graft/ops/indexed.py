@@ -1,0 +1,132 @@
+"""Indices that are data: what they point into, and which of them lie outside.
+
+A node enters; out come the operands of it that are indices, with the axes that they have to lie in.
+`out_of_range` finds one that does not, so that compilers whose code cannot raise errors can put it
+beside such a node and look at its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import Dim, Unknown
+from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs, Dims
+from graft.ir.graph import Node, Value
+from graft.ir.op import define
+from graft.ir.types import TensorType
+from graft.ops.index import largest_outside, require_integers
+from graft.ops.reduce import reading_work
+from graft.ops.rules import require
+from graft.runtime.guards import Guard
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRangeAttrs(Attrs):
+    """The extents of the axes that indices point into: one, or one per entry of their last axis."""
+
+    extents: Dims
+    count: Dim = 1  # elements from an index on have to lie inside
+    wraps: bool = True  # whether negative indices count from the end
+
+
+def _out_of_range_type(attrs: OutOfRangeAttrs, indices: TensorType) -> TensorType:
+    require_integers(indices)
+    entries = len(attrs.extents)
+    require(entries > 0, "there is no axis to point into")
+    fits = entries == 1 or indices.shape is None or indices.shape[-1:] == (entries,)
+    require(fits, f"{indices} does not name {entries} axes")
+    return TensorType(DType.INT64, (entries,))
+
+
+def _out_of_range(attrs: OutOfRangeAttrs, indices: Array) -> Array:
+    parts = [indices] if len(attrs.extents) == 1 else np.moveaxis(indices, -1, 0)
+    guards = [Guard(0, extent, attrs.count, attrs.wraps) for extent in attrs.extents]
+    return np.array([largest_outside(*pair) for pair in zip(parts, guards, strict=True)], np.int64)
+
+
+define(
+    "out_of_range",
+    "indices",
+    _out_of_range_type,
+    _out_of_range,
+    attrs=OutOfRangeAttrs,
+    work=reading_work,
+    summary="per axis the largest index outside of it, or the smallest number where there is none",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointing:
+    """Indices and the axes that they, or the entries of their last axis, have to lie in."""
+
+    indices: Value
+    axes: tuple[int, ...]
+    extents: Dims
+    count: Dim = 1
+    wraps: bool = True
+
+    @property
+    def attrs(self) -> OutOfRangeAttrs:
+        return OutOfRangeAttrs(self.extents, self.count, self.wraps)
+
+    def guards(self, node: Node) -> Iterator[Guard]:
+        """What is said of the node if an index lies outside."""
+        for axis, extent in zip(self.axes, self.extents, strict=True):
+            yield Guard(axis, extent, self.count, self.wraps, node.place)
+
+
+def pointing(node: Node) -> Pointing | None:
+    """What the indices among a node's operands point into, where it has any, of known rank."""
+    rule = _RULES.get(node.op.name)
+    types = [value.type for value in node.args]
+    if rule is None or not all(isinstance(t, TensorType) and t.shape is not None for t in types):
+        return None
+    return rule(node)
+
+
+def _into(node: Node, indices: Value, axes: Sequence[int], **more: Any) -> Pointing | None:
+    extents = [(node.args[0].shape or ())[axis] for axis in axes]
+    known = tuple(extent for extent in extents if not isinstance(extent, Unknown))
+    whole = bool(known) and len(known) == len(extents)
+    return Pointing(indices, tuple(axes), known, **more) if whole else None
+
+
+def _along_axis(node: Node) -> Pointing | None:
+    return _into(node, node.args[1], [node.attrs.axis % len(node.args[0].shape or (0,))])
+
+
+def _by_tuples(node: Node) -> Pointing | None:
+    length = (node.args[1].shape or (0,))[-1]
+    first = getattr(node.attrs, "batch_dims", 0)
+    entries = range(first, first + length) if isinstance(length, int) else ()
+    return _into(node, node.args[1], entries)
+
+
+def _of_images(node: Node) -> Pointing | None:
+    return _into(node, node.args[2], [0], wraps=False)
+
+
+def _from_starts(node: Node) -> Pointing | None:
+    if node.attrs.mode != "linear" or len(node.args) < 3:
+        return None
+    axis = node.attrs.axis % len(node.args[0].shape or (0,))
+    count = (node.args[1].shape or (0,))[axis]
+    if isinstance(count, Unknown) or count == 0:
+        return None
+    return _into(node, node.args[2], [axis], count=count, wraps=False)
+
+
+_RULES: dict[str, Callable[[Node], Pointing | None]] = {
+    "take": _along_axis,
+    "gather": _along_axis,
+    "gather_nd": _by_tuples,
+    "scatter_elements": _along_axis,
+    "scatter_nd": _by_tuples,
+    "tensor_scatter": _from_starts,
+    "vision.roi_align": _of_images,
+}
