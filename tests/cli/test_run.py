@@ -314,3 +314,12 @@ def test_sizes_that_nobody_gave(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     told = capsys.readouterr().err
     assert "sizes that nobody gave were taken to be n=1, m=1: --dim sets them" in told
     assert main(["run", wants_two, "--dim", "m=3"]) == 0
+
+
+def test_generated_indices_lie_inside(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Tokens of two kinds, where integers would be drawn below 10."""
+    table = "<float[2, 3] table = {1, 2, 3, 4, 5, 6}>"
+    body = "{ y = Gather (table, tokens) }"
+    text = f"g (int64[n, 40] tokens) => (float[n, 40, 3] y) {table} {body}"
+    assert main(["run", saved(tmp_path, text)]) == 0
+    assert "float32[1, 40, 3]" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from graft.cli.bench_batch import with_batch
 from graft.cli.bench_data import Description, write_data
+from graft.cli.index_bounds import index_bounds
 from graft.cli.inputs import Fed, feed
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
@@ -38,7 +39,7 @@ def prepared(path: Path, options: argparse.Namespace, folder: Path) -> Subject:
         graph = import_source(source)
     else:
         source, graph = with_batch(source, options.batch)
-    inputs = feed(graph, options)
+    inputs = feed(graph, options, index_bounds(graph))
     file = folder / "model.onnx"
     write_skeleton_filled(source.model, source.weights, source.seeded, file)
     feeds = [

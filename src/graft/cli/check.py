@@ -14,6 +14,7 @@ from typing import Any
 
 from graft.cli.check_backend import add_backend_arguments, check_backend, wants_backend
 from graft.cli.compare import Difference, Tolerance, compare
+from graft.cli.index_bounds import index_bounds
 from graft.cli.inputs import add_input_arguments, feed, telling_sizes
 from graft.cli.localize import (
     NATIVE,
@@ -108,7 +109,7 @@ def execute(options: argparse.Namespace) -> int:
     with status(f"importing {options.model.name}"):
         source = read_model(options.model)
         graph = import_source(source)
-    feeds = {fed.value.name: fed.data for fed in feed(graph, options)}
+    feeds = {fed.value.name: fed.data for fed in feed(graph, options, index_bounds(graph))}
 
     def run(graph: Graph, feeds: Feeds) -> list[Data]:
         title = f"compiling {options.model.name}"

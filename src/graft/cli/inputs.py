@@ -99,13 +99,17 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def feed(graph: Fillable, options: argparse.Namespace) -> list[Fed]:
-    """The data for each input, in order."""
+def feed(
+    graph: Fillable, options: argparse.Namespace, below: Mapping[str, int] | None = None
+) -> list[Fed]:
+    """The data for each input, in order. Integers are generated `below` a number, by input."""
+    bounds = below or {}
     given = dict(_given(graph, options.inputs))
     bindings = _known(graph, given, options)
     bindings |= _assumed(graph, bindings)
     return [
-        given.get(value.name) or _generated(value, position, options.seed, bindings)
+        given.get(value.name)
+        or _generated(value, (options.seed, position), bindings, bounds.get(value.name))
         for position, value in enumerate(graph.inputs)
     ]
 
@@ -262,10 +266,12 @@ def _bind(value: Input, data: Data, bindings: dict[str, int]) -> None:
             )
 
 
-def _generated(value: Input, position: int, seed: int, bindings: Mapping[str, int]) -> Fed:
-    generator = np.random.default_rng([seed, position])
+def _generated(
+    value: Input, seed: tuple[int, int], bindings: Mapping[str, int], bound: int | None
+) -> Fed:
+    below = _INTEGERS_BELOW if bound is None else max(1, min(bound, _INTEGERS_BELOW))
     try:
-        data = _drawn(value.type, generator, bindings)
+        data = _drawn(value.type, np.random.default_rng(seed), bindings, below)
     except UserError as error:
         error.message = f"the input '{value.name}' {error.message}"
         error.hint = f"give it with --input '{value.name}=FILE.npy'"
@@ -273,19 +279,23 @@ def _generated(value: Input, position: int, seed: int, bindings: Mapping[str, in
     except (MemoryError, ValueError, OverflowError):
         message = f"the input '{value.name}' of {value.type} does not fit into memory"
         raise UserError(message, hint="try smaller dims") from None
-    return Fed(value, data, f"generated, seed {seed}")
+    return Fed(value, data, f"generated, seed {seed[0]}")
 
 
-def _drawn(type_: Type, generator: np.random.Generator, bindings: Mapping[str, int]) -> Data:
+def _drawn(
+    type_: Type, generator: np.random.Generator, bindings: Mapping[str, int], below: int
+) -> Data:
     if isinstance(type_, OptionalType):
-        return _drawn(type_.element, generator, bindings)
+        return _drawn(type_.element, generator, bindings, below)
     if isinstance(type_, SequenceType):
-        return [_drawn(type_.element, generator, bindings) for _ in range(_SEQUENCE_LENGTH)]
+        items = range(_SEQUENCE_LENGTH)
+        return [_drawn(type_.element, generator, bindings, below) for _ in items]
     if isinstance(type_, MapType):
         raise UserError("is a map, which Graft cannot make up")
     if type_.shape is None:
         raise UserError("has no known rank, so Graft cannot make it up")
-    return _drawn_array(type_.dtype, [_extent(dim, bindings) for dim in type_.shape], generator)
+    shape = [_extent(dim, bindings) for dim in type_.shape]
+    return _drawn_array(type_.dtype, shape, generator, below)
 
 
 def _extent(dim: AnyDim, bindings: Mapping[str, int]) -> int:
@@ -300,7 +310,9 @@ def _extent(dim: AnyDim, bindings: Mapping[str, int]) -> int:
     return value
 
 
-def _drawn_array(dtype: DType, shape: list[int], generator: np.random.Generator) -> Array:
+def _drawn_array(
+    dtype: DType, shape: list[int], generator: np.random.Generator, below: int
+) -> Array:
     if dtype is DType.BOOL:
         return np.asarray(generator.integers(0, 2, shape).astype(bool))
     if dtype is DType.STRING:
@@ -308,7 +320,7 @@ def _drawn_array(dtype: DType, shape: list[int], generator: np.random.Generator)
         return np.asarray(words[generator.integers(0, len(_WORDS), shape)], dtype=object)
     if dtype.is_integer:
         largest = 2 ** (dtype.bits - dtype.is_signed_integer) - 1
-        drawn = generator.integers(0, min(_INTEGERS_BELOW, largest + 1), shape)
+        drawn = generator.integers(0, min(below, largest + 1), shape)
         return np.asarray(drawn).astype(dtype.numpy)
     if _is_image(shape):
         return np.asarray(generator.random(shape, dtype=np.float32)).astype(dtype.numpy)

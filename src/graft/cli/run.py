@@ -177,7 +177,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     runnable = _runnable(options)
     if options.profile and runnable.session is None:
         raise UserError("profiling wants native code", hint=runnable.why_not_native)
-    inputs = feed(runnable, options)
+    inputs = feed(runnable, options, runnable.bounds)
     feeds = {fed.value.name: fed.data for fed in inputs}
     ready = time.perf_counter()
     with status(f"running {options.model.name}"), telling_sizes(runnable, options):

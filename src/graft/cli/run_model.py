@@ -13,9 +13,12 @@ from graft.backends.host.backend import HostExecutable
 from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.specialized import SpecializedExecutable
+from graft.cli.index_bounds import index_bounds
 from graft.cli.placement import compiled_as_asked
 from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable, flow_text, general
+from graft.frontends.onnx.importer import import_source
+from graft.frontends.onnx.reader import read_model
 from graft.runtime.flow import steps_of
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.specialized_session import AnySession
@@ -31,7 +34,8 @@ def compiled(
     """A model, compiled and ready to run."""
     start = time.perf_counter()
     title = f"compiling {path.name}"
-    module = compiled_as_asked(path, title, asked, save_plan, threads=threads, accuracy=accuracy)
+    graph = import_source(read_model(path))
+    module = compiled_as_asked(graph, title, asked, save_plan, threads=threads, accuracy=accuracy)
     program = module.program
     native = program.built if isinstance(program, GraftedProgram) else program
     kinds = HostExecutable | FlowExecutable | SpecializedExecutable
@@ -54,6 +58,7 @@ def compiled(
             "compile_seconds": seconds,
             "python_steps": _python_steps(session),
         },
+        index_bounds(graph),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ class Runnable:
     summary: str
     readied: str  # how, and how long that took
     facts: Mapping[str, Any]  # both of them for programs
+    bounds: Mapping[str, int] = field(default_factory=dict)  # of inputs that are indices
 
     def chosen(self, feeds: Mapping[str, Data]) -> PlainSession | None:
         """The session of native code that runs these feeds."""
