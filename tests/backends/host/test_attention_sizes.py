@@ -100,3 +100,30 @@ def test_in_a_model_with_threads() -> None:
         data = [np.random.default_rng(s).standard_normal(shape, dtype=np.float32) for s in (1, 2)]
         (found,) = native.run(None, dict(zip(("query", "key"), data, strict=True)))
         np.testing.assert_allclose(found, evaluate(graph, data)[0], rtol=1e-4, atol=1e-5)
+
+
+def named(kernel: Kernel, *names: str) -> bool:
+    return {*names} <= {one.name for one in kernel.function.parameters}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("first_turned", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_of_any_matrices(turned: bool, first_turned: bool, dtype: str) -> None:
+    """Rows, columns and steps: none, one, some that fill no vector, several blocks."""
+
+    def build(s: Sizes) -> Value:
+        left = s.input(3, s.n, 7, dtype=dtype) if not first_turned else s.input(7, s.n, dtype=dtype)
+        right = s.input(3, s.m, 7, dtype=dtype) if turned else s.input(1, 7, s.m, dtype=dtype)
+        return s("nn.batch_matmul", left, right, transpose_a=first_turned, transpose_b=turned)
+
+    assert named(check(build, *PAIRS, {"n": 3, "m": 0}), "left", "right")
+
+
+def test_any_depth_and_batch() -> None:
+    def build(s: Sizes) -> Value:
+        left, right = s.input(s.n, 2, 5, s.m), s.input(s.n, 1, s.m, 70)
+        product = s("nn.batch_matmul", left, right)
+        return s("nn.relu", s("add", product, s.input(s.n, 2, 5, 70)))
+
+    assert named(check(build, *PAIRS, {"n": 3, "m": 0}), "left", "right")

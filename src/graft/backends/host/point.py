@@ -48,6 +48,8 @@ def over(left: Expr, right: Expr | int) -> Expr:
 def modulo(left: Expr, right: Expr | int) -> Expr:
     """A remainder of indices."""
     (divisor,) = index(right)
+    if isinstance(left, Const) and isinstance(divisor, Const):
+        return Const(left.value % divisor.value)
     return Const(0) if divisor == Const(1) else Binary(BinaryKind.FLOOR_MODULO, left, divisor)
 
 

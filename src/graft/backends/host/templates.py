@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel, Stores, Template
 from graft.backends.host.kernels.attention import attention
+from graft.backends.host.kernels.batch_matmul import INTEGER as BATCH_INTEGER
 from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import INTEGER, STRASSEN, dense
@@ -57,6 +58,7 @@ IMAGE_TEMPLATES: tuple[Template, ...] = (
 # Those whose rows may be counted only at run time, by the operator that they are for.
 ROW_TEMPLATES: Mapping[str, Template] = {
     **dict.fromkeys(("nn.dense", STRASSEN, INTEGER), dense),
+    **dict.fromkeys(("nn.batch_matmul", BATCH_INTEGER), batch_matmul),
     "nn.attention": attention,
     **dict.fromkeys(("nn.softmax", "nn.log_softmax"), softmax),
     **dict.fromkeys(("nn.layer_norm", "nn.rms_norm"), layer_norm),
@@ -66,7 +68,6 @@ ROW_TEMPLATES: Mapping[str, Template] = {
 TEMPLATES: tuple[Template, ...] = (
     *IMAGE_TEMPLATES,
     *dict.fromkeys(ROW_TEMPLATES.values()),
-    batch_matmul,
     rows,
     reduce,
     movement,

@@ -16,7 +16,7 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.attention_scores import Visibility
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
-from graft.backends.host.kernels.product import MANY_ROWS
+from graft.backends.host.kernels.product import MANY
 from graft.backends.host.kernels.running import Running
 from graft.backends.host.kernels.tile import Tile, most_pixels, runs
 from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of, masked_store
@@ -105,7 +105,7 @@ def _unfit_shapes(anchor: Node) -> str | None:
 
 def default_schedule(target: Target, dtype: DType, queries: Dim, size: int) -> AttentionSchedule:
     """Two vectors each way, or one where there is no more; queries nobody has counted are many."""
-    queries = queries if isinstance(queries, int) else MANY_ROWS
+    queries = queries if isinstance(queries, int) else MANY
     lanes, value_lanes = (lanes_for(target, {dtype}, max(2, n)) for n in (queries, size))
     vectors, value_vectors = (
         2 if extent > width else 1 for extent, width in ((queries, lanes), (size, value_lanes))

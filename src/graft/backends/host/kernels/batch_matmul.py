@@ -2,21 +2,23 @@
 
 Batches broadcast as NumPy's do. The right matrix is read as it lies where its rows are the sum's
 steps; a transposed one is turned over into scratch memory, a block of columns at a time. So are
-bytes, of which four steps become one word, see `integer_weights.py`.
+bytes, of which four steps become one word, see `integer_weights.py`. All extents may be symbolic.
 """
 
 from __future__ import annotations
 
-import math
+from functools import reduce
+from typing import cast
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.integer_weights import QUAD, unsigned
 from graft.backends.host.kernels.product import Product, Spot, default_schedule
-from graft.backends.host.kernels.views import not_in_rows, unflattened
-from graft.backends.host.point import plus, times
-from graft.backends.host.storage import index, static_shape
+from graft.backends.host.kernels.views import not_in_rows, unclear, unflattened
+from graft.backends.host.point import modulo, over, plus, times
+from graft.backends.host.storage import shape_of
+from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
 from graft.llvm.target import Target
@@ -61,8 +63,11 @@ def batch_matmul(group: Group, stores: Stores, target: Target) -> Kernel | Refus
         refused = Refusal(f"the elements are {anchor.output.dtype}")
     if refused is not None:
         return refused
-    rank = len(static_shape(anchor.output))
-    epilogue = epilogue_of(group, stores, anchor, {}, apart=rank)
+    shape = shape_of(anchor.output)
+    refused = unclear(shape[:-2], (shape_of(value)[:-2] for value in anchor.args))
+    if refused is not None:
+        return refused
+    epilogue = epilogue_of(group, stores, anchor, {}, apart=len(shape))
     if isinstance(epilogue, Refusal):
         return epilogue
     writer = _ByteWriter if anchor.op.name == INTEGER else _Writer
@@ -75,8 +80,9 @@ def _no_fours(group: Group, anchor: Node) -> Refusal | None:
         return Refusal("matrices of bytes are turned over")
     if any(value in group.constants for value in anchor.args):
         return Refusal("a matrix of bytes is constant")
-    depth = static_shape(anchor.args[0])[-1]
-    return Refusal(f"{depth} steps are no fours") if depth % QUAD else None
+    depth = shape_of(anchor.args[0])[-1]
+    fours = isinstance(depth, int) and depth % QUAD == 0
+    return None if fours else Refusal(f"{depth} steps are no fours")
 
 
 class _Writer:
@@ -85,15 +91,19 @@ class _Writer:
     def __init__(self, epilogue: Epilogue, target: Target) -> None:
         anchor = epilogue.anchor
         self.epilogue, self.attrs = epilogue, anchor.attrs
-        *self.leading, self.rows, self.columns = static_shape(anchor.output)
-        left = static_shape(anchor.args[0])
-        self.depth = left[-2] if self.attrs.transpose_a else left[-1]
+        shape, extent = shape_of(anchor.output), epilogue.parameters.extent
+        *self.leading, self.rows, self.columns = map(extent, shape)
+        self.left_shape, self.right_shape = map(shape_of, anchor.args)
+        self.depth = extent(self.left_shape[-2 if self.attrs.transpose_a else -1])
         self.dtype = anchor.output.dtype
-        self.schedule = default_schedule(target, self.dtype, self.rows, self.columns)
-        self.left_shape, self.right_shape = map(static_shape, anchor.args)
+        self.schedule = default_schedule(target, self.dtype, *shape[-2:])
         self.left, self.right = self.operands(*anchor.args)
-        extents = index(self.depth, self.schedule.width)
-        self.panel = Buffer("panel", self.dtype, extents, Scope.HEAP)
+        self.panel = self.scratch()
+
+    def scratch(self) -> Buffer:
+        """Memory for a block of columns."""
+        extents = (self.depth, Const(self.schedule.width))
+        return Buffer("panel", self.dtype, extents, Scope.HEAP)
 
     def operands(self, left: Value, right: Value) -> tuple[Buffer, Buffer]:
         parameters = self.epilogue.parameters
@@ -105,10 +115,10 @@ class _Writer:
         return bool(self.attrs.transpose_b)
 
     def body(self) -> Stmt:
-        turned = self.turned
+        turned, one = self.turned, cast("Expr", Const(1))
         product = Product(
-            Const(math.prod(self.leading)),
-            Const(self.rows),
+            reduce(times, self.leading, one),
+            self.rows,
             self.columns,
             self.depth,
             self.dtype,
@@ -120,7 +130,7 @@ class _Writer:
         )
         return Allocate(self.panel, product.body()) if turned else product.body()
 
-    def batch(self, shape: tuple[int, ...], batch: Expr) -> tuple[Expr, ...]:
+    def batch(self, shape: tuple[Dim, ...], batch: Expr) -> tuple[Expr, ...]:
         """The leading indices of an operand."""
         own = shape[:-2]
         places = unflattened(batch, self.leading)
@@ -137,11 +147,16 @@ class _Writer:
         first = plus(times(block, self.schedule.width), vector * lanes)
         place = (*self.batch(self.right_shape, batch), step, Ramp(first, 1, lanes))
         found = Load(self.right, place)
-        if self.columns % self.schedule.width == 0:
+        if self.is_whole:
             return found
-        limit = Broadcast(Const(self.columns), lanes)
+        limit = Broadcast(self.columns, lanes)
         there = Compare(CompareKind.LESS, Ramp(first, 1, lanes), limit)
         return Select(there, found, Const(0.0, self.dtype, lanes))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether blocks of columns are all whole, as far as is known."""
+        return modulo(self.columns, self.schedule.width) == Const(0)
 
     def packed(self, _batch: Expr, _block: Expr, step: Expr, vector: int) -> Expr:
         lanes = self.schedule.lanes
@@ -151,11 +166,11 @@ class _Writer:
         """A block of columns, turned over; the last column stands for those that are not there."""
         place, step = Var("place"), Var("turned")
         column = plus(times(block, self.schedule.width), place)
-        if self.columns % self.schedule.width:
-            column = Binary(BinaryKind.MINIMUM, column, Const(self.columns - 1))
+        if not self.is_whole:
+            column = Binary(BinaryKind.MINIMUM, column, plus(self.columns, -1))
         value = Load(self.right, (*self.batch(self.right_shape, batch), column, step))
         store = Store(self.panel, (step, place), value)
-        steps = For(step, Const(0), Const(self.depth), store)
+        steps = For(step, Const(0), self.depth, store)
         return For(place, Const(0), Const(self.schedule.width), steps)
 
     def finish(self, spot: Spot, sums: Expr) -> Stmt:
@@ -171,9 +186,8 @@ class _ByteWriter(_Writer):
     def __init__(self, epilogue: Epilogue, target: Target) -> None:
         self.dtypes = [value.dtype for value in epilogue.anchor.args]
         super().__init__(epilogue, target)
-        self.depth //= QUAD
-        extents = index(self.depth, self.schedule.width)
-        self.panel = Buffer("panel", self.dtype, extents, Scope.HEAP)
+        self.depth = over(self.depth, QUAD)
+        self.panel = self.scratch()
 
     def operands(self, left: Value, right: Value) -> tuple[Buffer, Buffer]:
         parameters = self.epilogue.parameters
@@ -195,7 +209,7 @@ class _ByteWriter(_Writer):
                 word = Binary(BinaryKind.OR, word, moved)
             at = Ramp(Const(vector * lanes), 1, lanes)
             stores.append(Store(self.panel, (step, at), word))
-        return For(step, Const(0), Const(self.depth), Block(tuple(stores)))
+        return For(step, Const(0), self.depth, Block(tuple(stores)))
 
     def byte(self, batch: Expr, block: Expr, row: Expr, vector: int) -> Expr:
         """A vector of signed bytes of a row, each in the lowest bits of a word."""
@@ -203,8 +217,8 @@ class _ByteWriter(_Writer):
         first = plus(times(block, self.schedule.width), vector * lanes)
         columns = Ramp(first, 1, lanes)
         found: Expr = Load(self.right, (*self.batch(self.right_shape, batch), row, columns))
-        if self.columns % self.schedule.width:
-            limit = Broadcast(Const(self.columns), lanes)
+        if not self.is_whole:
+            limit = Broadcast(self.columns, lanes)
             there = Compare(CompareKind.LESS, columns, limit)
             found = Select(there, found, Const(0, self.dtypes[1], lanes))
         wide = Cast(DType.INT32, found)

@@ -104,7 +104,7 @@ class _Writer:
 
         one: Expr = Const(1)
         rows = reduce(times, self.leading, one)
-        shape = (Const(1), rows, units, inputs)
+        shape = (Const(1), rows, Const(units), Const(inputs))
         product = Product(*shape, self.dtype, schedule, element, weights, self.finish)
         return self.parameters.kernel(product.body())
 

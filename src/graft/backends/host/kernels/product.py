@@ -13,7 +13,7 @@ from functools import reduce
 from graft.backends.host.kernels.tile import Run, Tile, most_pixels, runs
 from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.kernels.views import unflattened
-from graft.backends.host.point import plus, times
+from graft.backends.host.point import over, plus, times
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.llvm.target import Target
@@ -37,7 +37,7 @@ from graft.loop.ir import (
 
 # Fewer rows than this are bound by memory: wide panels then stream better than tall tiles.
 FEW_ROWS = 4
-MANY_ROWS = 64
+MANY = 1024
 WIDEST_PANEL = 4
 MANY_REGISTERS = 32
 # Panels that the threads should at least have to share.
@@ -58,14 +58,15 @@ class ProductSchedule:
         return self.vectors * self.lanes
 
 
-def default_schedule(target: Target, dtype: DType, rows: Dim, columns: int) -> ProductSchedule:
-    """Tiles that fill the registers; for few rows, wide ones. Those nobody has counted are many.
+def default_schedule(target: Target, dtype: DType, rows: Dim, columns: Dim) -> ProductSchedule:
+    """Tiles that fill the registers; for few rows, wide ones. What nobody has counted is many.
 
     Many vectors and few rows are best: rows are read a long way apart, and more of them than a
     cache has ways can push each other out of it.
     """
     lanes = target.lanes(dtype)
-    rows = rows if isinstance(rows, int) else MANY_ROWS
+    rows = rows if isinstance(rows, int) else MANY
+    columns = columns if isinstance(columns, int) else MANY
     if rows <= FEW_ROWS:
         vectors = WIDEST_PANEL
         while vectors > 1 and (
@@ -100,8 +101,8 @@ class Product:
 
     batch: Expr
     rows: Expr
-    columns: int
-    depth: int
+    columns: Expr
+    depth: Expr
     dtype: DType
     schedule: ProductSchedule
     element: Callable[[Expr, Expr, Expr], Expr]  # batch, row, step -> a scalar
@@ -111,8 +112,9 @@ class Product:
     prepare: Callable[[Expr, Expr], Stmt] | None = None
 
     @property
-    def blocks(self) -> int:
-        return -(-self.columns // self.schedule.width)
+    def blocks(self) -> Expr:
+        width = self.schedule.width
+        return over(plus(self.columns, width - 1), width)
 
     def body(self) -> Stmt:
         """The whole product."""
@@ -121,7 +123,7 @@ class Product:
         job = Var("job")
         batch, block, tile = Var("batch"), Var("block"), Var("tile")
         variables: tuple[Var, ...] = (batch, block, tile)
-        extents: tuple[Expr, ...] = (self.batch, Const(self.blocks), tiles)
+        extents: tuple[Expr, ...] = (self.batch, self.blocks, tiles)
         body: Stmt = self.tiles(batch, block, tile, pieces)
         if self.prepare is not None:
             loop = For(tile, Const(0), tiles, body)
@@ -153,36 +155,37 @@ class Product:
             lambda pixel: self.element(batch, plus(start, pixel), step),
             lambda vector: self.weights(batch, block, step, vector),
         )
-        reduction = For(step, Const(0), Const(self.depth), sums)
+        reduction = For(step, Const(0), self.depth, sums)
         whole = Block((tile.clear(), reduction, self.store(tile, batch, block, start)))
         return Let(start, row, Allocate(tile.accumulators, whole))
 
     def store(self, tile: Tile, batch: Expr, block: Expr, row: Expr) -> Stmt:
         """What happens to the sums: the last block may reach beyond the columns."""
         width = self.schedule.width
+        blocks, before = self.blocks, plus(self.blocks, -1)
 
-        def finished(left: int) -> Stmt:
+        def finished(left: Expr) -> Stmt:
             spots = (
                 (
                     tile.value(pixel, v),
-                    self.spot(batch, block, plus(row, pixel), v, left - v * tile.lanes),
+                    self.spot(batch, block, plus(row, pixel), v, plus(left, -v * tile.lanes)),
                 )
                 for pixel in range(tile.pixels)
                 for v in range(tile.vectors)
-                if v * tile.lanes < left
+                if not isinstance(left, Const) or v * tile.lanes < left.value
             )
             return Block(tuple(self.finish(spot, sums) for sums, spot in spots))
 
-        last = self.columns - (self.blocks - 1) * width
-        if last == width:
-            return finished(width)
-        if self.blocks == 1:
+        whole = Const(width)
+        last = plus(self.columns, times(before, -width))
+        if last == whole:
+            return finished(whole)
+        if blocks == Const(1):
             return finished(last)
-        inside = Compare(CompareKind.LESS, block, Const(self.blocks - 1))
-        return If(inside, finished(width), finished(last))
+        return If(Compare(CompareKind.LESS, block, before), finished(whole), finished(last))
 
-    def spot(self, batch: Expr, block: Expr, row: Expr, vector: int, left: int) -> Spot:
+    def spot(self, batch: Expr, block: Expr, row: Expr, vector: int, left: Expr) -> Spot:
         """Where a vector of sums belongs; `left` columns are there from its first on."""
         lanes = self.schedule.lanes
         column = plus(times(block, self.schedule.width), vector * lanes)
-        return Spot(batch, row, column, lanes, mask_of(Const(left), lanes))
+        return Spot(batch, row, column, lanes, mask_of(left, lanes))
