@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.backends.host.property import images, moves, rows
 from tests.backends.host.property.check import Tally, check_template, check_unknown
 from tests.backends.host.property.sketch import Draw, Sample, Sketch, samples
-from tests.backends.host.property.unknown import with_unknowns
+from tests.backends.host.property.unknown import with_unknown_rows, with_unknowns
 from tests.examples import examples
 
 from graft.backends.host import templates
@@ -94,3 +94,22 @@ def test_template_of_unknown_extents(name: str) -> None:
     kernel_is_right()
     assert tally.accepted >= LEAST_ACCEPTED // 4, tally
     assert tally.interpreted >= LEAST_INTERPRETED // 4, tally
+
+
+ROWS = [template.__name__ for template in dict.fromkeys(templates.ROW_TEMPLATES.values())]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_template_of_rows_that_nobody_has_counted(name: str) -> None:
+    tally = Tally()
+
+    @settings(max_examples=EXAMPLES)
+    @given(samples(DRAWN[name]), st.integers(0, 3), st.sampled_from(MACHINES))
+    def kernel_is_right(sample: Sample, remainder: int, machine: str) -> None:
+        unknown = with_unknown_rows(sample, remainder)
+        if unknown is not None and unknown.binding:
+            check_unknown(KNOWN[name], unknown, named_target(machine), tally)
+
+    kernel_is_right()
+    assert tally.accepted >= LEAST_ACCEPTED // 8, tally
+    assert tally.interpreted >= LEAST_INTERPRETED // 8, tally

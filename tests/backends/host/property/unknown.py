@@ -36,7 +36,15 @@ def with_unknowns(sample: Sample, axes: Collection[int]) -> Unknown | None:
     """The sample with symbols along these axes of its images; None where types forbid it."""
     if not any(storage.block for storage in sample.stores.values()):
         return None
-    maker = _Maker(sample, axes)
+    return _over_symbols(sample, _Maker(sample, axes))
+
+
+def with_unknown_rows(sample: Sample, remainder: int) -> Unknown | None:
+    """The sample with a symbol for each extent that leaves this remainder by 3, or for all."""
+    return _over_symbols(sample, _RowMaker(sample, (), remainder))
+
+
+def _over_symbols(sample: Sample, maker: _Maker) -> Unknown | None:
     try:
         for node in sample.plain.nodes:
             maker.add(node)
@@ -138,3 +146,25 @@ class _Maker:
             extent if extent == 1 else dims[len(shape) - 1 - axis]
             for axis, extent in enumerate(shape)
         )
+
+
+class _RowMaker(_Maker):
+    """Equal extents are one symbol, but for those that constants have, too."""
+
+    def __init__(self, sample: Sample, axes: Collection[int], remainder: int) -> None:
+        super().__init__(sample, axes)
+        self.remainder = remainder
+        constants = [node for node in sample.plain.nodes if node.op.name == "constant"]
+        self.fixed = {1, *(extent for node in constants for extent in static_shape(node.output))}
+
+    def give(self, value: Value, node: Node) -> None:
+        shape = tuple(map(self.dim, static_shape(value)))
+        new = self.builder.input(value.name, TensorType(value.dtype, shape))
+        self.made[value] = new
+        self.stores[new] = replace(self.sample.stores[value], shape=shape)
+
+    def dim(self, extent: int) -> Dim:
+        if extent in self.fixed or self.remainder not in (extent % 3, 3):
+            return extent
+        self.binding[f"n{extent}"] = extent
+        return symbol(f"n{extent}")
