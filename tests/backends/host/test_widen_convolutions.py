@@ -143,3 +143,18 @@ def test_columns_that_grow_or_have_neighbours_stay() -> None:
     z = g("nn.conv2d", x, g.constant(_weights(8, 8, 3, 1)), padding=(1, 1, 1, 1))
     graph = g.build(y, z)
     assert widen_convolutions(graph) is graph
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 1, 1), (2, 8, 1), (1, 8, 2, 1), (0, 8, 1, 1)])
+def test_single_pixels_are_rows_and_columns(shape: tuple[int, ...]) -> None:
+    """As gates on the means of channels have them; the rules come to an end."""
+    g = Builder()
+    x = g.input("x", tensor("float32", *shape))
+    ones = (1,) * (len(shape) - 2)
+    conv = f"nn.conv{len(ones)}d"
+    y = g("sigmoid", g(conv, x, g.constant(_weights(8, 8, *ones))))
+    graph = g.build(g("multiply", g(conv, y, g.constant(_weights(8, 8, *ones))), x))
+    verify(widen_convolutions(graph))
+    inputs = _inputs(graph)
+    found = graft.compile(graph, strict=True).run(None, {"x": inputs[0]})
+    np.testing.assert_allclose(found, evaluate(graph, inputs), rtol=1e-4, atol=1e-5)
