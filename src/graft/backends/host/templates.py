@@ -62,6 +62,7 @@ ROW_TEMPLATES: Mapping[str, Template] = {
     "nn.attention": attention,
     **dict.fromkeys(("nn.softmax", "nn.log_softmax"), softmax),
     **dict.fromkeys(("nn.layer_norm", "nn.rms_norm"), layer_norm),
+    **dict.fromkeys(("max", "mean", "min", "prod", "sum"), reduce),
 }
 
 # Those for sizes that are numbers.
@@ -69,7 +70,6 @@ TEMPLATES: tuple[Template, ...] = (
     *IMAGE_TEMPLATES,
     *dict.fromkeys(ROW_TEMPLATES.values()),
     rows,
-    reduce,
     movement,
 )
 

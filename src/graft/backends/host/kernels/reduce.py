@@ -2,14 +2,15 @@
 
 Neighbouring axes that are both kept or both reduced are merged. Where the last axis is reduced,
 vectors of partial results run along it and are combined at the end; where it is kept, each vector
-of results gathers its own. Pointwise nodes before and after the reduction join it.
+of results gathers its own. Pointwise nodes before and after the reduction join it. Extents may be
+symbolic, but for that of results side by side.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce as fold
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
@@ -21,12 +22,14 @@ from graft.backends.host.kernels.views import (
     merged,
     not_in_rows,
     not_pointwise,
+    numbers,
     operand_shapes,
+    unclear,
     unflattened,
     viewed,
 )
-from graft.backends.host.point import PlainPoint, computed, times
-from graft.backends.host.storage import static_shape
+from graft.backends.host.point import PlainPoint, computed, over, plus, times
+from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
 from graft.llvm.target import Target
@@ -35,6 +38,8 @@ from graft.loop.ir import (
     Allocate,
     BinaryKind,
     Block,
+    Broadcast,
+    Cast,
     Compare,
     CompareKind,
     Const,
@@ -89,7 +94,7 @@ class _Plan:
 
 def _planned(group: Group, anchor: Node) -> _Plan | Refusal:
     data = anchor.args[0]
-    shape = static_shape(data)
+    shape = shape_of(data)
     chosen = anchor.attrs.axes
     if chosen is None or not (chosen or anchor.attrs.noop_with_empty_axes):
         chosen = range(len(shape))
@@ -98,23 +103,28 @@ def _planned(group: Group, anchor: Node) -> _Plan | Refusal:
     before = _leading_to(group, anchor)
     after = tuple(node for node in group.epilogue if node not in before)
     earlier = operand_shapes(before, len(shape)) if before else {data: shape}
-    result = static_shape(anchor.output)
+    result = shape_of(anchor.output)
     later = operand_shapes(after, len(result))
     if isinstance(earlier, Refusal) or isinstance(later, Refusal):
         return Refusal("operands are read along different axes")
     later.pop(anchor.output, None)
-    if result != static_shape(group.output):
+    if result != shape_of(group.output):
         return Refusal("what follows has another shape")
     # what follows is seen with the reduced axes still there, as axes of extent 1
     spread = {value: _spread(operand, result, kept, axes) for value, operand in later.items()}
     if set(spread) & {*earlier, *(node.output for node in before)}:
         return Refusal("an operand is read before and after the reduction")
+    refused = unclear(shape, earlier.values()) or unclear(kept, spread.values())
+    if refused is not None:
+        return refused
     runs = merged(shape, (kept, *earlier.values(), *spread.values()))
     views = {value: runs.view(operand) for value, operand in (*earlier.items(), *spread.items())}
     views[group.output] = runs.view(kept)
     reduced = tuple(
-        any(axis in axes and shape[axis] > 1 for axis in range(*run)) for run in runs.runs
+        any(axis in axes and shape[axis] != 1 for axis in range(*run)) for run in runs.runs
     )
+    if not reduced[-1] and not isinstance(runs.extents[-1], int):
+        return Refusal("how many results are side by side becomes known only at run time")
     return _Plan(runs, reduced, before, after, views)
 
 
@@ -146,10 +156,8 @@ class _Writer:
         assert anchor is not None
         self.anchor, self.dtype = anchor, anchor.output.dtype
         self.kind = _KINDS[anchor.op.name]
-        self.extents = plan.axes.numbers
-        self.lanes = lanes_for(target, {self.dtype}, self.extents[-1])
-        inner = zip(self.extents, plan.reduced, strict=True)
-        self.count = math.prod(extent for extent, reduced in inner if reduced)
+        self.extents = tuple(map(parameters.extent, plan.axes.extents))
+        self.lanes = lanes_for(target, {self.dtype}, plan.axes.extents[-1])
 
     def elements(self, at: tuple[Expr, ...], lanes: int) -> Expr:
         """What is reduced, at a point."""
@@ -166,7 +174,7 @@ class _Writer:
     def finished(self, at: tuple[Expr, ...], total: Expr, condition: Expr | None) -> Stmt:
         """What becomes of a total, to memory."""
         if self.anchor.op.name == "mean":
-            total = (Term(total) * (1.0 / self.count)).expr
+            total = self.divided(total)
         kept = tuple(
             Const(0) if reduced else i for i, reduced in zip(at, self.plan.reduced, strict=True)
         )
@@ -179,30 +187,43 @@ class _Writer:
         _, target = self.parameters.value(self.group.output, "result")
         return masked_store(target, kept, values[self.group.output], condition)
 
+    def divided(self, total: Expr) -> Expr:
+        """A total by the number of elements in it."""
+        inner = zip(self.extents, self.plan.reduced, strict=True)
+        one: Expr = Const(1)
+        count = fold(times, (extent for extent, reduced in inner if reduced), one)
+        if isinstance(count, Const):
+            return (Term(total) * (1.0 / count.value)).expr
+        number = Cast(self.dtype, count)
+        spread = Broadcast(number, total.lanes) if total.lanes > 1 else number
+        return (Term(total) / spread).expr
+
     def body(self) -> Stmt:
         last = len(self.extents) - 1
         runs = [Var(f"run{number}") for number in range(last)]
         outer = [n for n in range(last) if not self.plan.reduced[n]]
         inner = [n for n in range(last) if self.plan.reduced[n]]
-        jobs: list[tuple[Var, int]] = [(runs[n], self.extents[n]) for n in outer]
+        jobs: list[tuple[Var, Expr]] = [(runs[n], self.extents[n]) for n in outer]
         if self.plan.reduced[-1]:
             body = self.across(runs, inner)
         else:
             piece = Var("piece")
-            jobs.append((piece, -(-self.extents[-1] // (self.lanes * UNROLL))))
+            size = self.lanes * UNROLL
+            jobs.append((piece, over(plus(self.extents[-1], size - 1), size)))
             body = self.pieces(runs, inner, piece)
         job = Var("job")
         indices = unflattened(job, [extent for _, extent in jobs])
         for (var, _), found in reversed(list(zip(jobs, indices, strict=True))):
             body = Let(var, found, body)
-        count = math.prod(extent for _, extent in jobs)
-        return For(job, Const(0), Const(count), body, LoopKind.PARALLEL)
+        one: Expr = Const(1)
+        count = fold(times, (extent for _, extent in jobs), one)
+        return For(job, Const(0), count, body, LoopKind.PARALLEL)
 
     def nested(self, runs: Sequence[Var], inner: Sequence[int], body: Stmt, tag: str) -> Stmt:
         """The body for all coordinates of the reduced runs before the last."""
         for n in reversed(inner):
             name = Var(f"{runs[n].name}{tag}")
-            body = For(name, Const(0), Const(self.extents[n]), body)
+            body = For(name, Const(0), self.extents[n], body)
         return body
 
     def renamed(self, runs: Sequence[Var], inner: Sequence[int], tag: str) -> list[Expr]:
@@ -225,7 +246,7 @@ class _Writer:
     def pieces(self, runs: Sequence[Var], inner: Sequence[int], piece: Var) -> Stmt:
         """A few vectors of totals along the last run, which is kept."""
         size = self.lanes * UNROLL
-        whole, left = divmod(self.extents[-1], size)
+        whole, left = divmod(numbers(self.plan.axes.extents[-1:])[0], size)
         parts = [self.totals(runs, inner, piece, size, "w")] if whole else []
         parts += [self.totals(runs, inner, piece, left, "l")] if left else []
         if len(parts) == 1:

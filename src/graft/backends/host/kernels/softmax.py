@@ -18,7 +18,7 @@ from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.llvm.target import Target
 from graft.loop.build import Term, call
-from graft.loop.ir import BinaryKind, Block, Const, For, Let, Load, LoopKind, Stmt, Var
+from graft.loop.ir import BinaryKind, Block, Const, Expr, For, Let, Load, LoopKind, Stmt, Var
 from graft.rewrite.rule import Refusal
 
 # Vectors that are worked on side by side, so that none waits for the one before it.
@@ -38,12 +38,9 @@ def softmax(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
         return Refusal(f"the elements are {dtype}")
     if node.attrs.axis % len(shape) != len(shape) - 1:
         return Refusal("the softmax is not along the last axis")
-    length = shape[-1]
-    if not isinstance(length, int):
-        return Refusal("how long a row is becomes known only at run time")
-    view = (total(shape[:-1]), length)
+    view = (total(shape[:-1]), shape[-1])
     parameters = viewed(group, stores, {node.args[0]: view, node.output: view})
-    row = _Row(parameters, length, lanes_for(target, {dtype}, length))
+    row = _Row(parameters, parameters.extent(view[1]), lanes_for(target, {dtype}, view[1]))
     body = row.logarithms() if node.op.name == "nn.log_softmax" else row.probabilities()
     count = parameters.extent(view[0])
     return parameters.kernel(For(row.number, Const(0), count, body, LoopKind.PARALLEL))
@@ -52,7 +49,7 @@ def softmax(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
 class _Row:
     """Writes what happens to one row."""
 
-    def __init__(self, parameters: Parameters, length: int, lanes: int) -> None:
+    def __init__(self, parameters: Parameters, length: Expr, lanes: int) -> None:
         node = parameters.group.node
         self.number = Var("row")
         self.length, self.lanes, self.dtype = length, lanes, node.output.dtype

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from graft.backends.host.point import plus, times
+from graft.backends.host.point import modulo, over, plus, times
+from graft.backends.host.storage import index
+from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.llvm.target import Target
 from graft.loop.build import constant
 from graft.loop.ir import (
+    Binary,
+    BinaryKind,
     Block,
     Broadcast,
     Buffer,
@@ -18,6 +22,7 @@ from graft.loop.ir import (
     Const,
     Expr,
     For,
+    If,
     Ramp,
     Select,
     Stmt,
@@ -47,9 +52,11 @@ class Span:
         return Select(self.condition, value, Const(otherwise, value.dtype, value.lanes))
 
 
-def lanes_for(target: Target, dtypes: set[DType], extent: int) -> int:
-    """Lanes of a vector: those of the widest dtype, but no more than an axis can fill."""
+def lanes_for(target: Target, dtypes: set[DType], extent: Dim) -> int:
+    """Lanes of a vector: those of the widest dtype, but no more than an axis is known to fill."""
     lanes = min(target.lanes(dtype) for dtype in dtypes)
+    if not isinstance(extent, int):
+        return lanes
     while lanes > 1 and lanes // 2 >= extent:
         lanes //= 2
     return lanes
@@ -76,7 +83,7 @@ def masked_store(
 
 
 def along(
-    extent: int,
+    extent: Expr | int,
     lanes: int,
     tag: str,
     action: Callable[[Span], Stmt],
@@ -84,20 +91,48 @@ def along(
     unroll: int = 1,
 ) -> Stmt:
     """The action on each vector of `extent` indices from `start` on, `unroll` in a row."""
-    whole = extent // lanes
-    turns = whole // unroll
+    (count,) = index(extent)
+    whole = over(count, lanes)
+    turns = over(whole, unroll)
     found: list[Stmt] = []
-    if turns > 1:
+    if not isinstance(turns, Const) or turns.value > 1:
         turn = Var(f"turn{tag}")
         first = plus(times(turn, unroll * lanes), start)
         spans = (Span(plus(first, n * lanes), lanes, n, f"{tag}_t{n}") for n in range(unroll))
         body = Block(tuple(action(span) for span in spans))
-        found.append(For(turn, Const(0), Const(turns), body))
-    done = turns * unroll * lanes if turns > 1 else 0
-    found += [
-        action(span) for span in spans_of(extent - done, lanes, tag, plus(start, done), unroll)
-    ]
+        found.append(For(turn, Const(0), turns, body))
+    if isinstance(count, Const) and isinstance(turns, Const):
+        done = turns.value * unroll * lanes if turns.value > 1 else 0
+        rest = spans_of(int(count.value - done), lanes, tag, plus(start, int(done)), unroll)
+        found += [action(span) for span in rest]
+    else:
+        found += _unknown_rest(count, lanes, tag, action, start, unroll)
     return Block(tuple(found))
+
+
+def _unknown_rest(
+    count: Expr,
+    lanes: int,
+    tag: str,
+    action: Callable[[Span], Stmt],
+    start: Expr | int,
+    unroll: int,
+) -> list[Stmt]:
+    """What is left of so many indices after rows of `unroll` vectors: whole ones, part of one."""
+    more = Var(f"more{tag}")
+    done = times(over(count, lanes * unroll), lanes * unroll)
+    left = modulo(count, lanes * unroll)
+    first = plus(plus(done, times(more, lanes)), start)
+    found: list[Stmt] = []
+    if unroll > 1:
+        body = action(Span(first, lanes, 0, f"{tag}_m"))
+        found.append(For(more, Const(0), over(left, lanes), body))
+    if lanes > 1:
+        some = modulo(count, lanes)
+        begin = plus(Binary(BinaryKind.SUBTRACT, count, some), start)
+        tail = Span(begin, lanes, 0, f"{tag}_e", mask_of(some, lanes))
+        found.append(If(Compare(CompareKind.GREATER, some, Const(0)), action(tail)))
+    return found
 
 
 def spans_of(
