@@ -108,15 +108,21 @@ def test_contradictions(mistake: Mistake) -> None:
     "declared",
     [
         value("z", FLOAT, [7, "n"]),
+        value("z", FLOAT, ["made up"]),
         value("z", FLOAT, None),
         value("z", 0, None),
         untyped("z"),
         value("nowhere", INT64),
     ],
-    ids=["stale extents", "no shape", "nothing", "no type", "no such value"],
+    ids=["stale extents", "mere names", "no shape", "nothing", "no type", "no such value"],
 )
 def test_what_is_out_of_date_is_no_mistake(declared: Any) -> None:
     assert str(import_model(in_between(declared)).outputs[0].type) == "float32[2, 3]"
+
+
+def test_outputs_declared_by_mere_names_are_as_computed() -> None:
+    graph = import_model(model(it("Relu"), outputs=[value("y", FLOAT, ["made up"])]))
+    assert str(graph.outputs[0].type) == "float32[2, 3]"
 
 
 @pytest.mark.parametrize("declared", [value("w", FLOAT, ["n"]), value("w", FLOAT, None)])

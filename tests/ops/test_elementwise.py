@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from graft.base.dims import evaluate_dim, symbol
 from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate, run_op
@@ -118,3 +119,32 @@ def test_a_graph_divides_by_zero_without_a_word(
     (found,) = evaluate(graph, [np.ones((2, 2), x.dtype.numpy)])
     assert found.astype(int).tolist() == [[0, 0], [0, 0]]
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(("factor", "offset"), [(1, -1), (1, -7), (2, -5), (-1, 0), (-2, 9)])
+@pytest.mark.parametrize("divisor", [1, 2, 3, 5])
+def test_extents_that_may_be_negative_are_divided_as_numbers_are(
+    factor: int, offset: int, divisor: int
+) -> None:
+    g = Builder()
+    shape = g("shape_of", g.input("x", tensor("float32", symbol("n"))))
+    scaled = g("multiply", shape, g.constant(np.array([factor])))
+    shifted = g("add", scaled, g.constant(np.array([offset])))
+    known = g.knowledge.known(g("divide", shifted, g.constant(np.array([divisor]))))
+    assert known is not None
+    for n in range(20):
+        wanted = truncated(factor * n + offset, divisor)
+        assert evaluate_dim(known[0], {"n": n}) == wanted
+
+
+def test_windows_counted_by_an_exporter_are_those_of_the_convolution() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 4, symbol("n")))
+    n = g("take", g("shape_of", x), g.constant(np.array([2])), axis=0)
+    less = g("subtract", n, g.constant(np.array([1])))
+    count = g("add", g("divide", less, g.constant(np.array([2]))), g.constant(np.array([1])))
+    lead = g.constant(np.array([1, 4]))
+    weight = g.constant(np.ones((4, 4, 3), np.float32))
+    halved = g("nn.conv1d", x, weight, strides=(2,), padding=(1, 1))
+    viewed = g("reshape", halved, g("concatenate", lead, count, axis=0))
+    assert str(g("add", halved, viewed).type) == "float32[1, 4, (n + 1)//2]"

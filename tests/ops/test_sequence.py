@@ -198,6 +198,36 @@ def test_nothing_to_split() -> None:
             assert by_graft(text, [ramp(0, 2)]) == [[]]
 
 
+ONES = """shape = Shape(x)
+    count = Slice(shape, {first}, {last})
+    ones = ConstantOfShape<value = int64[1] {{{value}}}>(count)
+    y = SplitToSequence<axis = {axis}>(x, ones)"""
+
+
+@pytest.mark.parametrize(
+    ("value", "axis", "of", "element"),
+    [
+        (1, 0, 0, "float32[1, m]"),
+        (1, -1, 1, "float32[n, 1]"),
+        (1, 0, 1, "float32[?, m]"),  # one part per column, as long as there are as many rows
+        (2, 0, 0, "float32[?, m]"),
+    ],
+)
+def test_parts_of_one_element_each(value: int, axis: int, of: int, element: str) -> None:
+    """A list of as many ones as there are elements, as exporters write it."""
+    head = f"<int64[1] first = {{{of}}}, int64[1] last = {{{of + 1}}}>"
+    body = ONES.format(first="first", last="last", value=value, axis=axis)
+    text = f"g (float[n, m] x) => (seq(float[]) y) {head} {{ {body} }}"
+    assert str(graph_of(text).outputs[0].type) == f"sequence<{element}>"
+    if value == 1:
+        data = ramp(3, 3)
+        expected = [data[:, i : i + 1] if axis else data[i : i + 1] for i in range(3)]
+        same(by_graft(text, [data]), [expected])
+    else:
+        with pytest.raises(EvaluationError):
+            by_graft(text, [ramp(3, 3)])
+
+
 JOINS: list[tuple[list[Type], Type]] = [
     ([tensor("float32", N, 3), tensor("float32", N, 3)], tensor("float32", N, 3)),
     ([tensor("float32", N, 3), tensor("float32", 2, 3)], tensor("float32", UNKNOWN, 3)),

@@ -135,6 +135,16 @@ def test_stft(onesided: int, step: int) -> None:
     agree("STFT", [signal, hop], 17, [whole], onesided=onesided)
 
 
+@pytest.mark.parametrize("shapes", ["static", "symbolic"])
+def test_stft_of_real_signals_without_an_axis_for_parts(shapes: str) -> None:
+    signal = RANDOM.normal(size=(2, 19, 1)).astype(np.float32)
+    operands = [signal, np.array(3), RANDOM.normal(size=6).astype(np.float32)]
+    expected = by_graft(one_node("STFT", operands, 17), operands)
+    flat = [signal[:, :, 0], *operands[1:]]
+    found = by_graft(one_node("STFT", flat, 17, shapes), flat)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_stft_of_complex_signals() -> None:
     signal = RANDOM.normal(size=(1, 11, 2)).astype(np.float32)
     window = RANDOM.normal(size=4).astype(np.float32)

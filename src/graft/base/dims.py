@@ -32,6 +32,7 @@ from graft.base.dim_polynomials import (
     bounds_of_call,
     divide,
     only_floordiv,
+    opposite_extremes,
     order,
     sole_atom,
 )
@@ -89,11 +90,25 @@ def _method(
 
 
 def _add(left: Dim, right: Dim) -> AnyDim:
-    return _build(accumulate(dict(_terms(left)), 1, dict(_terms(right))))
+    return _sum(accumulate(dict(_terms(left)), 1, dict(_terms(right))))
 
 
 def _subtract(left: Dim, right: Dim) -> AnyDim:
-    return _build(accumulate(dict(_terms(left)), -1, dict(_terms(right))))
+    return _sum(accumulate(dict(_terms(left)), -1, dict(_terms(right))))
+
+
+def _sum(polynomial: Polynomial) -> AnyDim:
+    """The sum, without pairs of a max and a min that are simply a sum.
+
+    What is rolled is cut in two, and its parts are max(n - k, 0) and min(n, k) elements long."""
+    for most, least, count in opposite_extremes(polynomial):
+        (first, second), (third, fourth) = most.arguments, least.arguments
+        gap = first - second
+        if isinstance(gap, Unknown) or gap not in (third - fourth, fourth - third):
+            continue
+        total: AnyDim = first + (fourth if gap == third - fourth else third)
+        return _sum(accumulate(polynomial, -count, {(most,): 1, (least,): 1})) + count * total
+    return _build(polynomial)
 
 
 def _multiply(left: Dim, right: Dim) -> AnyDim:
@@ -274,6 +289,7 @@ def broadcast_dim(*operands: Operand) -> AnyDim:
     if dims is None:
         return UNKNOWN
     kept = [dim for dim in dims if dim != 1 and not _is_cut(dim, dims)] or [1]
+    kept = [one for one in kept if not any(_is_floored(one, other) for other in kept)]
     return kept[0] if len(kept) == 1 else _call("broadcast", *kept)
 
 
@@ -285,6 +301,13 @@ def _is_cut(dim: Dim, others: Sequence[Dim]) -> bool:
         return False
     limits = [one for one in atom.arguments if one not in others]
     return len(limits) < len(atom.arguments) and all(isinstance(n, int) and n > 1 for n in limits)
+
+
+def _is_floored(dim: Dim, other: Dim) -> bool:
+    """Whether the extent is the other one or 1, as exporters count windows: (n - 1)/2 + 1."""
+    if dim == other or not at_least(other, 0):
+        return False
+    return dim in (dim_max(other, 1), dim_max(other - 1, 0) + 1)
 
 
 def _flattened(function: str, operands: Iterable[Operand]) -> list[Dim] | None:

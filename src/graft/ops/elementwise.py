@@ -149,10 +149,14 @@ def _on_dims(function: Callable[..., Any]) -> SymbolicRule:
 
 
 def _quotient_of_dims(a: Dim, b: Dim) -> AnyDim:
-    """Truncation is floor where neither side can be negative, which dims must prove."""
-    if dim_max(a, 0) != a or dim_max(b, 0) != b:
+    """Truncation is floor where neither side can be negative, and above zero for a number."""
+    if dim_max(b, 0) != b:
         raise TypeError("sign unknown")
-    return a // b
+    if dim_max(a, 0) == a:
+        return a // b
+    if not isinstance(b, int) or b == 0:
+        raise TypeError("sign unknown")
+    return dim_max(a // b, 0) - dim_max(-a, 0) // b
 
 
 def _same_dims(a: Dim, b: Dim) -> bool:

@@ -11,6 +11,7 @@ import graft
 from graft.backends.host.backend import HostExecutable
 from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
 from graft.backends.host.options import Accuracy
+from graft.base.dims import symbol
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
@@ -93,6 +94,17 @@ def test_weights_that_are_not_constant_stay_direct() -> None:
     )
     graph = g.build(g("nn.conv2d", x, w))
     assert choose_convolutions(graph, ConvolutionOptions(SERVER)) is graph
+
+
+def test_channels_that_are_not_counted_yet_stay_direct() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, symbol("c"), 28, 28))
+    weight = g.constant(np.full((64, 64, 3, 3), 0.125, np.float32))
+    graph = g.build(g("nn.conv2d", x, weight, padding=(1, 1, 1, 1)))
+    assert choose_convolutions(graph, ConvolutionOptions(SERVER)) is graph
+    pixels = np.random.default_rng(0).standard_normal((1, 64, 28, 28), dtype=np.float32)
+    found = graft.compile(graph, strict=True).run(None, {"x": pixels})
+    np.testing.assert_allclose(found[0], evaluate(graph, [pixels])[0], rtol=1e-4, atol=1e-4)
 
 
 def test_machine_without_known_caches() -> None:

@@ -256,6 +256,8 @@ def _products() -> list[Case]:
         case("nn.dense", f32(19), f32(7, 19)),
         case("nn.dense", f64(2, 1, 4), f64(1, 4)),
         case("nn.dense", f32(3, 0), f32(2, 0)),
+        case("ml.squared_distance", f32(5, 19), f32(7, 19)),
+        case("ml.squared_distance", f64(3, 0), f64(2, 0)),
         case("qnn.dense", u8(3, 19), i8(7, 19), u8(), high=99),
         case("qnn.dense", i8(2, 3, 0), i8(5, 0)),
         case("nn.batch_matmul", f32(2, 1, 5, 7), f32(3, 7, 9)),

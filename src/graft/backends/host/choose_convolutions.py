@@ -82,6 +82,8 @@ def _layer(site: Site) -> Layer | Refusal:
     if weight.shape[2:] != (3, 3) or not _is_plain(conv):
         return Refusal("it is no 3x3 convolution with steps of 1")
     outputs, inputs = weight.shape[:2]
+    if (conv.args[0].tensor.shape or ())[1:2] != (inputs,):
+        return Refusal("that there are as many channels as the weights want is not known before")
     more = -outputs % _BLOCK  # which nobody reads: they make whole blocks
     if inputs % _BLOCK or min(outputs, inputs) < _LEAST_CHANNELS or more > outputs * _MOST_WASTE:
         return Refusal("there are too few channels, or no whole blocks of them")

@@ -15,7 +15,7 @@ from graft.backends.host.shaped import build_shaped
 from graft.backends.host.sizes import size_checks
 from graft.backends.host.split_recurrent import split_recurrent
 from graft.backends.host.templates import why_not_static, why_not_symbolic
-from graft.base.dims import Unknown
+from graft.base.dims import Unknown, product
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
@@ -91,6 +91,8 @@ def why_not_tensor(value: Value) -> str:
         return f"native programs have no strings, and %{value.name} is {type_}"
     if any(isinstance(dim, Unknown) for dim in type_.shape):
         return f"%{value.name} is {type_}"
+    if isinstance(product(type_.shape), Unknown):
+        return f"the number of elements of %{value.name} is too long an expression"
     return ""
 
 

@@ -86,5 +86,16 @@ def _check_output(info: onnx.ValueInfoProto, value: Value, source: Source) -> No
         return
     place = Place(source.name, info.name, "output")
     declared = _declared(info, place)
-    if not compatible(declared, value.type):
+    if not compatible(_without_mere_names(declared, value.type), value.type):
         raise ModelError(f"declared {declared}, but computed as {value.type}", place)
+
+
+def _without_mere_names(declared: Type, computed: Type) -> Type:
+    """A declared type, less a shape of another rank in which no extent is a number.
+
+    Exporters that lose track of a shape in a branch declare one axis and make its name up."""
+    if not isinstance(declared, TensorType) or not isinstance(computed, TensorType):
+        return declared
+    if declared.rank in (0, computed.rank) or any(isinstance(d, int) for d in declared.shape or ()):
+        return declared
+    return TensorType(declared.dtype, None)

@@ -80,7 +80,9 @@ def type_from_onnx(proto: onnx.TypeProto) -> Type:
 def contradiction(proto: onnx.TypeProto, type_: Type) -> str:
     """What a declaration says that is not true of the type; empty where there is nothing.
 
-    Only the kind, the dtype and the rank count: extents in files are often out of date.
+    Only the kind, the dtype and the rank count: extents in files are often out of date. A rank
+    counts where an extent is a number; exporters that lose track of a shape in a branch declare one
+    axis and make its name up.
     """
     kind = proto.WhichOneof("value")
     if kind != "tensor_type" or not isinstance(type_, TensorType):
@@ -91,6 +93,8 @@ def contradiction(proto: onnx.TypeProto, type_: Type) -> str:
     if declared.elem_type and _DTYPES.get(declared.elem_type) is not type_.dtype:
         return f"as {_DTYPES.get(declared.elem_type, declared.elem_type)}"
     rank = len(declared.shape.dim) if declared.HasField("shape") else type_.rank
+    if rank and not any(dim.HasField("dim_value") for dim in declared.shape.dim):
+        return ""
     return "" if type_.rank in (None, rank) else f"with rank {rank}"
 
 

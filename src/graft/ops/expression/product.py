@@ -41,6 +41,21 @@ def dense(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     return (rounded(total, dtype, name),)
 
 
+@expresses("ml.squared_distance")
+def squared_distance(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """Of each sample [rows, features] and each vector [count, features]."""
+    data, vectors = map(present, inputs)
+    dtype = types[0].dtype
+
+    def element(row: Term, vector: Term) -> Reduce:
+        feature = reduce_axis("feature", vectors.shape[1])
+        apart = widened(data[row, feature]) - widened(vectors[vector, feature])
+        return sum_(apart * apart, [feature])
+
+    total = by_index(sum_name(name, dtype), extents_of(types[0]), element)
+    return (rounded(total, dtype, name),)
+
+
 @expresses("nn.batch_matmul")
 def batch_matmul(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """Products over the last two axes; the others broadcast."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graft.base.dim_questions import provably_equal
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
@@ -122,11 +123,23 @@ def _split(call: Call) -> Value:
         if squeezed:
             values = tuple(call.op("squeeze", value, axes=(axis,)) for value in values)
         return call.op("sequence.construct", *values)
-    if sizes is None:
+    if sizes is None or _are_ones(call, data, sizes, axis):
         return call.op("sequence.split", data, axis=axis, chunk=1, keepdims=not squeezed)
     if sizes.shape == ():
         return call.op("sequence.split", data, sizes, axis=axis)
     return call.op("sequence.split", data, None, sizes, axis=axis)
+
+
+def _are_ones(call: Call, data: Value, sizes: Value, axis: int) -> bool:
+    """Whether there are as many parts as elements, each of them one, however many these are."""
+    node = _producer(call, sizes)
+    if node is None or node.op.name != "full" or data.shape is None or sizes.shape is None:
+        return False
+    fill = call.concrete(node.args[0])
+    extents = data.shape[axis : axis + 1 or None]
+    one = fill is not None and fill.size == 1 and fill.item() == 1
+    counts = (*extents, *sizes.shape)
+    return one and len(counts) == 2 and provably_equal(*counts)
 
 
 def _known_parts(call: Call, data: Value, sizes: Value | None, axis: int) -> list[int] | None:

@@ -32,7 +32,11 @@ def _dft(call: Call) -> Value:
 
 @lowers("STFT")
 def _stft(call: Call) -> Value:
-    return call.op("stft", *call.inputs, onesided=bool(call.int("onesided", 1)))
+    signal, *others = call.inputs
+    if signal is not None and len(signal.shape or ()) == 2:
+        # Exporters leave out the axis of real and imaginary parts.
+        signal = call.op("expand_dims", signal, axes=(2,))
+    return call.op("stft", signal, *others, onesided=bool(call.int("onesided", 1)))
 
 
 @lowers("MelWeightMatrix")
