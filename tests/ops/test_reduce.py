@@ -294,6 +294,9 @@ def test_hardmax(dtype: Any) -> None:
     if dtype is np.float32:
         for axis in (0, 1, 2, -1):
             agree("Hardmax", [x], 11, shapes=("static", "symbolic"), axis=axis)
+    for shape in ((2, 0), (0, 2), (0, 0)):
+        nothing = np.zeros(shape, dtype)
+        agree("Hardmax", [nothing], 13, [nothing], shapes=("static", "symbolic"), axis=1)
 
 
 @given(st.lists(st.integers(0, 3), max_size=4), st.data())

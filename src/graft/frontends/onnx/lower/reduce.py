@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import Lowering, lowers
@@ -146,7 +148,12 @@ def _hardmax(call: Call) -> Value:
 
 
 def _first_maximum(call: Call, x: Value, axis: int) -> Value:
-    first = call.op("argmax", x, axis=axis)
+    extent = None if x.shape is None else x.shape[axis]
+    searched = x
+    if extent == 0 or not isinstance(extent, int):  # what may be nothing gets something to find
+        least = call.constant(-np.inf, x.dtype)
+        searched = call.op("nn.pad", x, least, pad_width=(0, 1), axes=(axis,))
+    first = call.op("argmax", searched, axis=axis)
     depth = call.op("take", call.op("shape_of", x), call.constant(axis, DType.INT64))
     values = call.constant([0, 1], x.dtype)
     return call.op("one_hot", first, values, depth, axis=axis)
