@@ -3,9 +3,10 @@
 
     python tools/any_size.py [--networks NAMES] [--seconds S] [--threads N] [--quick] [--write]
 
-Each network is compiled as it is, with a symbolic batch, and with symbolic batch, height and width.
-The three run at the size of the first, in turns in one process, so that all see the same
-neighbours. `--write` puts the table into docs/benchmarks.md between its markers.
+Each network is compiled as it is, with a symbolic batch, and with symbolic batch, height and width,
+or length for sentences (the network of `encoder.py`). The three run at the size of the first, in
+turns in one process, so that all see the same neighbours. `--write` puts the table into
+docs/benchmarks.md between its markers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import datetime
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from bench_pages import (
     parsed,
     table,
 )
+from encoder import WORDS, encoder
 from graft import __version__, compile
 from graft.byoc.measure import WATCH, interval, laps
 from graft.cli.bench_machine import this_machine
@@ -33,7 +36,10 @@ from graft.cli.report import seconds_text
 from new_size import BATCH, any_size
 
 # ViT and VGG-19 have sizes in their weights, or reshape to a batch of one.
-NETWORKS = ("resnet18", "resnet50", "inception_v3", "darknet53", "mobilenet_v2")
+IMAGES = ("resnet18", "resnet50", "inception_v3", "darknet53", "mobilenet_v2")
+SENTENCES = "encoder"
+NETWORKS = (*IMAGES, SENTENCES)
+WORDS_OF_ONE = 128
 EVERYTHING = {0: "batch", 2: "height", 3: "width"}
 HEADER = ("network", "known sizes", "any batch", "beside known", "any size", "beside known")
 SECONDS = 6.0
@@ -62,19 +68,37 @@ def main() -> int:
 
 def timed(name: str, threads: int, seconds: float) -> Mapping[str, Sequence[float]]:
     """Laps of the network with known sizes, any batch and any size."""
-    path = MODELS / f"{name}.onnx"
+    models, feeds = sentences() if name == SENTENCES else images(name)
     build = partial(compile, threads=threads, strict=True)
-    modules = {
-        "known": build(path),
-        "batch": build(any_size(path, BATCH)),
-        "size": build(any_size(path, EVERYTHING)),
+    runs = {
+        contender: partial(build(model).run, None, feeds) for contender, model in models.items()
     }
-    (argument,) = modules["known"].get_inputs()
-    image = np.random.default_rng(0).standard_normal(argument.shape).astype(np.float32)
-    feeds = {argument.name: image}
     WATCH.wait()
-    runs = {name: partial(module.run, None, feeds) for name, module in modules.items()}
     return laps(runs, seconds)
+
+
+def images(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The three models, and an image for each of them."""
+    path = MODELS / f"{name}.onnx"
+    models = {
+        "known": path,
+        "batch": any_size(path, BATCH),
+        "size": any_size(path, EVERYTHING),
+    }
+    (argument,) = compile(path).get_inputs()
+    image = np.random.default_rng(0).standard_normal(argument.shape).astype(np.float32)
+    return models, {argument.name: image}
+
+
+def sentences() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The three models, and a sentence for each of them."""
+    models = {
+        "known": encoder(1, WORDS_OF_ONE),
+        "batch": encoder("batch", WORDS_OF_ONE),
+        "size": encoder("batch", "length"),
+    }
+    tokens = np.random.default_rng(0).integers(0, WORDS, (1, WORDS_OF_ONE))
+    return models, {"tokens": tokens, "mask": np.ones_like(tokens)}
 
 
 def row(name: str, times: Mapping[str, Sequence[float]]) -> list[str]:

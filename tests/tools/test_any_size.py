@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from any_size import EVERYTHING, HEADER, NETWORKS, row
+from any_size import EVERYTHING, HEADER, IMAGES, row
 from bench_pages import MODELS, table
 from new_size import any_size
 
@@ -18,7 +18,7 @@ def test_a_row_compares_lap_by_lap() -> None:
     assert len({line.count("|") for line in table(HEADER, [cells])}) == 1
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_networks_may_have_any_size(name: str) -> None:
     graph = any_size(MODELS / f"{name}.onnx", EVERYTHING)
     assert graph.input_symbols == {"batch", "height", "width"}
