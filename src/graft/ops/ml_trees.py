@@ -22,6 +22,7 @@ from graft.ir.op import Work, define, traffic
 from graft.ir.types import TensorType, Type
 from graft.ops.rules import require
 
+_WAITING = 10
 # So many (sample, tree) pairs walk at once.
 _BLOCK = 1 << 20
 
@@ -212,11 +213,12 @@ def _aggregate(attrs: TreeEnsembleAttrs, leaves: Array) -> Array:
 
 
 def _work(attrs: TreeEnsembleAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-    """One comparison per level, where trees are as balanced as trees of that size can be."""
+    """One comparison per level, where trees are as balanced as trees of that size can be. It waits
+    for what it reads, as long as several operations take."""
     trees, nodes = attrs.roots.array.size, attrs.features.array.size
     levels = math.ceil(math.log2(nodes / max(1, trees) + 1))
     rows = outs[0].shape[0] if isinstance(outs[0], TensorType) and outs[0].shape else UNKNOWN
-    return Work(0, rows * (trees * (levels + 1)), traffic(ins, outs))
+    return Work(0, rows * (trees * (levels + 1) * _WAITING), traffic(ins, outs))
 
 
 define("ml.tree_ensemble", "data", _type, _meaning, attrs=TreeEnsembleAttrs, work=_work)

@@ -32,7 +32,7 @@ _LONG_FLOPS, _LONG_BYTES = 100_000_000_000, 20_000_000_000
 # Of a core and its caches, roughly: operations and bytes per second. What it takes to call the
 # other threads, and to meet them after a kernel, in seconds: far more than tools/barrier.py finds
 # where they are awake and have cores of their own, for they may sleep, or others want these cores.
-_FLOPS, _BYTES = 5e10, 4e10
+_FLOPS, _BYTES = 3e10, 3e10
 CALLING, MEETING = 20e-6, 2e-6
 
 _WORD = np.dtype(np.int64)
