@@ -14,7 +14,7 @@ from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.specialized import SpecializedExecutable
 from graft.cli.index_bounds import index_bounds
-from graft.cli.placement import compiled_as_asked
+from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable, flow_text, general
 from graft.frontends.onnx.importer import import_source
@@ -34,6 +34,7 @@ def compiled(
     """A model, compiled and ready to run."""
     start = time.perf_counter()
     title = f"compiling {path.name}"
+    check_targets(asked["target"])  # before anything takes time
     graph = import_source(read_model(path))
     module = compiled_as_asked(graph, title, asked, save_plan, threads=threads, accuracy=accuracy)
     program = module.program

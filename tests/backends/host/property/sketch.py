@@ -161,3 +161,8 @@ def samples(write: Draw) -> st.SearchStrategy[Sample]:
         return write(Sketch(draw, small=draw(st.integers(0, 2)) < 2))
 
     return drawn()
+
+
+def is_one_group(graph: Graph) -> bool:
+    """Whether fusion has left the sample whole: it cuts formulas that would grow too long."""
+    return sum(node.op.name != "constant" for node in graph.nodes) == 1
