@@ -59,3 +59,12 @@ def test_rows_of_every_kind(dtype: DType) -> None:
     graph = g.build(*g.call("unique", x, axis=0))
     steps = check_flow(graph, [_numbers((17, 2), dtype)])
     assert steps == ["Stretch", *["Trimming"] * 3, "Stretch"]
+
+
+def test_slices_without_elements() -> None:
+    g = Builder()
+    x = g.input("x", TensorType(DType.FLOAT32, (symbol("n"), 1, 0)))
+    graph = g.build(*g.call("unique", x, axis=0), *g.call("unique", x, axis=-2))
+    assert "Evaluation" not in check_flow(
+        graph, *([np.zeros((n, 1, 0), np.float32)] for n in (0, 3))
+    )

@@ -97,10 +97,12 @@ def _unique(node: Node, names: FreshNames) -> list[Node]:
     extents = cast("tuple[Dim, ...]", turned.output.shape)
     count = cast("Dim", values.shape[axis])
     width = cast("Dim", product(extents[1:]))
-    flat = _made("reshape", ReshapeAttrs((extents[0], width)), names, turned.outputs, node)
+    flat = _made(
+        "reshape", ReshapeAttrs((extents[0], width), allowzero=True), names, turned.outputs, node
+    )
     rows = Value(names(node.output.name), TensorType(data.dtype, (count, width)))
     pieces = _distinct(node, names, replace(node.attrs, axis=0), flat.output, rows)
-    shape = ReshapeAttrs((count, *extents[1:]))
+    shape = ReshapeAttrs((count, *extents[1:]), allowzero=True)
     whole = _made("reshape", shape, names, (rows,), node)
     back = TransposeAttrs(tuple(order.index(other) for other in range(len(order))))
     last = Node(get_op("transpose"), whole.outputs, back, node.outputs[:1], node.place)
@@ -197,7 +199,7 @@ def _reduction(node: Node, names: FreshNames) -> list[Node]:
     shape = [symbol(names("kept")) if dim is UNKNOWN else dim for dim in extents]
     stem = Value(names(node.output.name), TensorType(data.dtype, tuple(shape)))
     reduced = Node(node.op, node.inputs, kept, (stem,), node.place)
-    attrs = ReshapeAttrs(tuple(left))
+    attrs = ReshapeAttrs(tuple(left), allowzero=True)
     view = Node(get_op("reshape"), (stem,), attrs, node.outputs, node.place)
     return [_sizes(reduced, names), _sizes(node, names), reduced, view]
 
