@@ -148,9 +148,10 @@ def _hardmax(call: Call) -> Value:
 
 
 def _first_maximum(call: Call, x: Value, axis: int) -> Value:
-    extent = None if x.shape is None else x.shape[axis]
+    extents = (x.shape or ())[axis : axis + 1 or None]
     searched = x
-    if extent == 0 or not isinstance(extent, int):  # what may be nothing gets something to find
+    if 0 in extents or not all(isinstance(extent, int) for extent in extents):
+        # what may be nothing gets something to find
         least = call.constant(-np.inf, x.dtype)
         searched = call.op("nn.pad", x, least, pad_width=(0, 1), axes=(axis,))
     first = call.op("argmax", searched, axis=axis)
