@@ -8,6 +8,8 @@ column wide, as some exporters write signals, become such signals first: kernels
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from graft import ops  # noqa: F401  (registers the operators)
 from graft.base.dims import AnyDim
 from graft.ir.attrs import as_keywords
@@ -96,17 +98,10 @@ def pointwise_on_images(site: Site) -> Replacement:
     node = site.node
     if not any(_drops_row(site, value) for value in node.args) or len(node.outputs) != 1:
         return Refusal("no operand is an image of one row")
-    is_bias = node.op.name == "nn.bias_add"
     if node.output.tensor.rank != 3 or None in node.inputs:
         return Refusal("the result is not of the operands' rank")
-    if hasattr(node.attrs, "axis") and not (is_bias and node.attrs.axis in (1, -2)):
-        return Refusal("it works along an axis")
-    changed = {"axis": 1} if is_bias else {}
-    operands = [
-        value if is_bias and number else _aligned(site, value)
-        for number, value in enumerate(node.args)
-    ]
-    return _narrowed(site, site.again(node, *operands, **changed))
+    made = _on_views(site, _aligned)
+    return made if isinstance(made, Refusal) else _narrowed(site, made)
 
 
 @RULES.rule(is_op(*_POINTWISE))
@@ -114,17 +109,23 @@ def pointwise_on_signals(site: Site) -> Replacement:
     node = site.node
     if not any(_adds_column(site, value) for value in node.args) or len(node.outputs) != 1:
         return Refusal("no operand is a signal with a column")
-    is_bias = node.op.name == "nn.bias_add"
-    if None in node.inputs or not (is_bias or all(_columns(value) == 1 for value in node.args)):
+    viewed = node.args[:1] if node.op.name == "nn.bias_add" else node.args
+    if None in node.inputs or not all(_columns(value) == 1 for value in viewed):
         return Refusal("the operands are not all of one column")
-    if hasattr(node.attrs, "axis") and not (is_bias and node.attrs.axis in (1, -3)):
+    made = _on_views(site, _without_column)
+    return made if isinstance(made, Refusal) else _with_column(site, made)
+
+
+def _on_views(site: Site, view: Callable[[Site, Value], Value]) -> Value | Refusal:
+    """A pointwise node on views of its operands; a bias runs along the channels as before."""
+    node = site.node
+    is_bias = node.op.name == "nn.bias_add"
+    channels = (1, 1 - (node.output.tensor.rank or 0))
+    if hasattr(node.attrs, "axis") and not (is_bias and node.attrs.axis in channels):
         return Refusal("it works along an axis")
-    changed = {"axis": 1} if is_bias else {}
-    operands = [
-        value if is_bias and number else _without_column(site, value)
-        for number, value in enumerate(node.args)
-    ]
-    return _with_column(site, site.again(node, *operands, **changed))
+    if is_bias:
+        return site.again(node, view(site, node.args[0]), node.args[1], axis=1)
+    return site.again(node, *(view(site, value) for value in node.args))
 
 
 @RULES.rule(is_op("concatenate"))
