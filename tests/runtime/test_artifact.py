@@ -177,12 +177,19 @@ def test_foreign_files_are_refused(tmp_path: Path, name: str, data: bytes, hint:
     assert hint in error.hint
 
 
-def test_files_of_a_newer_format_are_refused(path: Path, image: bytes) -> None:
-    newer = bytearray(image)
-    newer[8] = 4
-    error = refusal(path, bytes(newer))
-    assert error.message == "this file is in format 4, and this Graft reads formats up to 3"
-    assert "update Graft" in error.hint
+@pytest.mark.parametrize(
+    ("version", "reads", "hint"),
+    [(5, "up to 4", "update Graft"), (3, "from 4 on", "compile the model again")],
+)
+def test_files_of_another_format_are_refused(
+    path: Path, image: bytes, version: int, reads: str, hint: str
+) -> None:
+    other = bytearray(image)
+    other[8] = version
+    error = refusal(path, bytes(other))
+    wanted = f"this file is in format {version}, and this Graft reads formats {reads}"
+    assert error.message == wanted
+    assert hint in error.hint
 
 
 def test_files_for_other_machines_are_refused(path: Path) -> None:

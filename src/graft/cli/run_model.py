@@ -19,8 +19,8 @@ from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable, flow_text, general
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
-from graft.runtime.flow import steps_of
 from graft.runtime.flow_session import FlowSession
+from graft.runtime.loop_bodies import steps_of
 from graft.runtime.specialized_session import AnySession
 
 

@@ -18,9 +18,10 @@ from graft.cli.inputs import Input
 from graft.cli.report import counted, seconds_text
 from graft.cli.status import status
 from graft.ir.types import TensorType, Type
-from graft.runtime.flow import Kind, steps_of
+from graft.runtime.flow import Kind
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.loaded import load
+from graft.runtime.loop_bodies import steps_of
 from graft.runtime.program import TensorSpec
 from graft.runtime.specialized_session import AnySession, PlainSession, SpecializedSession
 

@@ -7,11 +7,18 @@ Apart from the driver, which only compilers need. Whoever changes one of these c
 from __future__ import annotations
 
 RUN, WORK, STOP, BARRIER = "graft_run", "graft_work", "graft_stop", "graft_barrier"
+ADVANCE = "graft_advance"
 
 # A step record is five 64-bit words: function, buffers, scalars, the distance in bytes between
 # the buffer tables of neighbouring threads, flags.
 RECORD_WORDS = 5
-SERIAL, RUNS_ON = 1, 2
+SERIAL, RUNS_ON, TURNS = 1, 2, 4
+
+# What `ADVANCE` works on, as words: whether there is another turn, turns so far, turns at most,
+# addresses of the number of the turn and of the condition, the number of moves; then the moves.
+# A move is what it does, a target, an amount or a source, bytes to copy, and bytes on to the next.
+LOOP_WORDS, MOVE_WORDS = 6, 5
+ADD, EXCHANGE, COPY = 0, 1, 2
 
 # A team's memory. Words that threads write while others poll lie on cache lines of their own.
 TEAM_BYTES = 768

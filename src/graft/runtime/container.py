@@ -23,7 +23,7 @@ from graft.runtime.memory import ALIGNMENT, aligned_size
 
 MAGIC = b"\x89GRAFT\r\n"
 # Counts up with every change to the file or to what the driver and the run time agree on.
-FORMAT = 3
+FORMAT = OLDEST = 4
 
 # Magic, format, nothing, bytes of the header, bytes of the file, SHA-256 of the header.
 _PREAMBLE = Struct("<8sIIQQ32s")
@@ -166,6 +166,12 @@ def _check_preamble(head: bytes, size: int, place: Place) -> int:
             f"this file is in format {version}, and this Graft reads formats up to {FORMAT}",
             place,
             hint="update Graft, or compile the model again with this one",
+        )
+    if 1 <= version < OLDEST:
+        raise ArtifactError(
+            f"this file is in format {version}, and this Graft reads formats from {OLDEST} on",
+            place,
+            hint="compile the model again",
         )
     if size != file_bytes:
         raise _damaged(f"it has {size} bytes and should have {file_bytes}", place)

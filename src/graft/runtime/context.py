@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array
-from graft.runtime.agreement import RECORD_WORDS, RUNS_ON, SERIAL
+from graft.runtime.agreement import RECORD_WORDS, RUNS_ON, SERIAL, TURNS
 from graft.runtime.engine import Engine
 from graft.runtime.memory import address_of, aligned_empty, aligned_size
 from graft.runtime.program import (
@@ -114,7 +114,8 @@ class Context:
         start = address_of(self._scratch)
         positions = [position for position, _ in tables.scratch]
         self._words[positions] = [start + thread * scratch_stride for _, thread in tables.scratch]
-        self._records = np.array(tables.records, _WORD).reshape(-1, RECORD_WORDS)
+        after = (0,) * RECORD_WORDS  # for what leads from one turn of a loop to the next
+        self._records = np.array([*tables.records, after], _WORD)
         self._records[:, 1] = self._records[:, 1] * _WORD.itemsize + address_of(self._words)
         self._records[:, 2] = self._records[:, 2] * _WORD.itemsize + address_of(self._scalars)
         self._start = address_of(self._records)
@@ -147,6 +148,22 @@ class Context:
     def records_at(self, index: int) -> int:
         """Where the step record of that index is."""
         return self._start + index * RECORD_WORDS * _WORD.itemsize
+
+    def end_with(self, function: int, loop: Array) -> None:
+        """Let a function that decides whether there is another turn follow the last step."""
+        self._records[-1] = (function, 0, address_of(loop), 0, SERIAL | TURNS)
+
+    def words_of_input(self, index: int) -> list[int]:
+        """Where kernels are told where an input is."""
+        return self._addresses(self._inputs[index])
+
+    def words_of_output(self, index: int) -> list[int]:
+        """Where kernels are told where an output is."""
+        return self._addresses(self._outputs[index])
+
+    def _addresses(self, positions: Sequence[int]) -> list[int]:
+        start = address_of(self._words)
+        return [start + position * _WORD.itemsize for position in positions]
 
     def _allocated(self, remote: RemoteTensor) -> Any:
         device = self.devices.get(remote.space)

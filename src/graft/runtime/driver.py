@@ -18,6 +18,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from graft.base.errors import UnsupportedError
+from graft.runtime.driver_turns import ADVANCE_TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +75,21 @@ def driver_text(triple: str) -> str:
             f"the run time has no driver for '{triple}'", hint=f"it runs on Linux on {known}"
         )
     architecture = _ARCHITECTURES[name]
-    return _TEXT.substitute(
+    text = _TEXT.substitute(
         triple=triple,
         futex=architecture.futex,
         pause=architecture.pause,
         declaration=architecture.declaration,
     )
+    return text + ADVANCE_TEXT
 
 
 # A gate is a word that changes when waiters may pass, then how many of them sleep (64 bytes on),
 # then their patience (128 bytes on): how often they look, and how often they look and offer their
 # core to others, before they sleep. A barrier is a count of arrivals, then a gate (64 bytes on). A
 # team is the barrier between steps, the barrier within kernels (256), the gate at which idle
-# workers wait (512), and the job: steps, count, threads, times, stop (704).
+# workers wait (512), and the job: steps, count, threads, times, stop (704), and whether all go
+# through its steps once more (744).
 _TEXT = Template("""
 target triple = "$triple"
 
@@ -205,7 +208,8 @@ done:
 
 ; One thread's way through the steps. A thread's row of times holds, per step, when it began and
 ; when its own work ended, and the caller's at last when all were through. Once all have met after
-; the last step, the caller may be gone, and what it lent with it: workers touch nothing any more.
+; the last step, the caller may be gone, and what it lent with it: workers touch nothing any more
+; but the team's memory, where the caller has written whether all steps are to be run once more.
 define internal void @walk(ptr %team, ptr %steps, i64 %count, i64 %thread, i64 %threads,
                            ptr %all.times) nounwind {
 entry:
@@ -216,10 +220,14 @@ entry:
   %profiled = icmp ne ptr %all.times, null
   %own.times = getelementptr i64, ptr %all.times, i64 %skipped
   %times = select i1 %profiled, ptr %own.times, ptr null
+  %own.verdict = alloca i64, align 8
+  %alone = icmp sle i64 %threads, 1
+  %common.verdict = getelementptr i8, ptr %team, i64 744
+  %verdict = select i1 %alone, ptr %own.verdict, ptr %common.verdict
   %nothing = icmp sle i64 %count, 0
   br i1 %nothing, label %done, label %step
 step:
-  %index = phi i64 [ 0, %entry ], [ %next, %onward ]
+  %index = phi i64 [ 0, %entry ], [ %next, %advance ], [ 0, %heed ]
   %begun = shl i64 %index, 1
   call void @stamp(ptr %times, i64 %begun)
   %record = getelementptr [5 x i64], ptr %steps, i64 %index
@@ -245,6 +253,16 @@ work:
 worked:
   %ended = or i64 %begun, 1
   call void @stamp(ptr %times, i64 %ended)
+  %turn.bit = and i64 %flags, 4
+  %turns = icmp ne i64 %turn.bit, 0
+  br i1 %turns, label %decide, label %proceed
+decide:
+  br i1 %is.helper, label %proceed, label %tell
+tell:
+  %told = load i64, ptr %scalars, align 8
+  store i64 %told, ptr %verdict, align 8
+  br label %proceed
+proceed:
   %next = add i64 %index, 1
   %more = icmp slt i64 %next, %count
   %free.bit = and i64 %flags, 2
@@ -255,6 +273,12 @@ meet:
   call void @graft_barrier(ptr %team, i64 %threads)
   br label %onward
 onward:
+  br i1 %turns, label %heed, label %advance
+heed:
+  %verdict.now = load i64, ptr %verdict, align 8
+  %again = icmp ne i64 %verdict.now, 0
+  br i1 %again, label %step, label %advance
+advance:
   br i1 %more, label %step, label %done
 done:
   %is.caller = icmp eq i64 %thread, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from graft.base.dtypes import Array
-from graft.runtime.agreement import RUN, STOP, WORK
+from graft.runtime.agreement import ADVANCE, RUN, STOP, WORK
 from graft.runtime.memory import address_of
 from graft.runtime.native import Library
 from graft.runtime.program import KernelCall, Program
@@ -18,7 +18,7 @@ class Engine:
 
     def __init__(self, programs: Iterable[Program | ShapedProgram], threads: int) -> None:
         objects: dict[bytes, None] = {}
-        symbols = {RUN, WORK, STOP}
+        symbols = {RUN, WORK, STOP, ADVANCE}
         for program in programs:
             objects.update(dict.fromkeys(program.objects))
             calls = (one for one in program.steps if isinstance(one, KernelCall | ShapedCall))

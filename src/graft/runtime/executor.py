@@ -10,7 +10,7 @@ with so little to do that threads would only wait for each other are the caller'
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
+from graft.runtime.agreement import ADVANCE
 from graft.runtime.context import Call, Context, Tables
 from graft.runtime.engine import Engine
 from graft.runtime.guards import check_guards
@@ -28,6 +29,7 @@ from graft.runtime.spaces import Device, Runner
 
 # Work after which a native call ends, so that Python can see to Ctrl-C: some seconds' worth.
 _LONG_FLOPS, _LONG_BYTES = 100_000_000_000, 20_000_000_000
+_LONG_CALLS = 10_000_000  # of kernels
 
 # Of a core and its caches, roughly: operations and bytes per second. What it takes to call the
 # other threads, and to meet them after a kernel, in seconds: far more than tools/barrier.py finds
@@ -100,6 +102,41 @@ class Executor:
                 pass  # each time without one more device
         for array in found:
             check_guards(guards, array)
+
+    @property
+    def turns_at_once(self) -> int:
+        """How often the program can be run in one native call of some seconds; 0: never."""
+        if len(self._plan) != 1 or isinstance(self._plan[0], int):
+            return 0
+        calls = [step for step in self._program.steps if isinstance(step, KernelCall)]
+        flops = sum(call.flops for call in calls)
+        moved = sum(call.bytes for call in calls)
+        most = min(_LONG_CALLS // len(calls), _LONG_FLOPS // max(flops, 1))
+        return max(1, min(most, _LONG_BYTES // max(moved, 1)))
+
+    def run_turns(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        most: int,
+        lead_on: Callable[[Context], Array],
+    ) -> int:
+        """Run at most so many times in one native call, and tell how often it was.
+
+        `lead_on` tells what happens between two turns, in the words of `agreement`. What guards
+        find is an output like all others here."""
+        context = self._take_context()
+        item = _planned(self._plan[0], self._program, self.threads, most)
+        assert isinstance(item, Stretch)
+        try:
+            with self._team.turn() if item.shared else nullcontext():
+                context.bind(inputs, outputs)
+                loop = lead_on(context)
+                context.end_with(self._engine.library.address(ADVANCE), loop)
+                self._team.run(context.records_at(0), item.count + 1, item.shared)
+        finally:
+            self._free.append(context)
+        return int(loop[1])
 
     def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
         """Run once and measure every step."""
@@ -292,7 +329,7 @@ def _plan(program: Program) -> list[Stretch | int]:
     return plan
 
 
-def _planned(item: Stretch | int, program: Program, threads: int) -> Stretch | int:
+def _planned(item: Stretch | int, program: Program, threads: int, turns: int = 1) -> Stretch | int:
     """The same with the answer to whether several threads are faster than one."""
     if isinstance(item, int):
         return item
@@ -305,4 +342,4 @@ def _planned(item: Stretch | int, program: Program, threads: int) -> Stretch | i
             return item  # nobody has said how much work it is
         seconds += step.flops / _FLOPS + step.bytes / _BYTES
     spared = seconds - seconds / threads
-    return replace(item, shared=spared > CALLING + item.count * MEETING)
+    return replace(item, shared=spared > CALLING / turns + item.count * MEETING)

@@ -228,8 +228,3 @@ def nested(step: FlowStep) -> tuple[Flow, ...]:
             return (step.body,)
         case _:
             return ()
-
-
-def steps_of(flow: Flow) -> int:
-    """The steps of one run that Python has a hand in: of branches the longer, of loops one turn."""
-    return sum(1 + max((steps_of(one) for one in nested(step)), default=0) for step in flow.steps)

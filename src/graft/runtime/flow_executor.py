@@ -1,13 +1,12 @@
 """Runs a flow: steps in order, with the numbers that symbols turn out to have.
 
-Native stretches are bound to sizes when they first run at them; the last few sizes are remembered.
-Every run has values and symbols of its own, so runs from several threads do not disturb each other.
+Loops whose body is one native stretch run natively, all turns of them (`native_turns`). Every run
+has values and symbols of its own, so runs from several threads do not disturb each other.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.capacity import check_bytes
 from graft.base.dims import evaluate_dim, substitute
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, GraftError, UserError
+from graft.runtime.bound import Bound, Run
 from graft.runtime.engine import Engine
-from graft.runtime.executor import Executor
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -38,15 +36,17 @@ from graft.runtime.flow import (
     Trimming,
 )
 from graft.runtime.flow_checks import Check, Data, Symbols
-from graft.runtime.flow_profile import FlowProfile, Path, Recorder
+from graft.runtime.flow_profile import FlowProfile, Recorder
 from graft.runtime.lists import hand_on
-from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
-from graft.runtime.program import Program
+from graft.runtime.loop_bodies import can_turn, layout_of
+from graft.runtime.memory import aligned_empty
+from graft.runtime.native_turns import NativeTurns
 from graft.runtime.regions import deliver
-from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
 from graft.runtime.turns import (
+    Pieces,
     ahead,
+    begins,
     no_pieces,
     repeated,
     require_condition,
@@ -59,9 +59,6 @@ from graft.runtime.turns import (
 # Runs on operands, and on the symbols that are known by then.
 Evaluator = Callable[[Sequence[Data], Mapping[str, int]], Sequence[Data]]
 
-# Sizes that a stretch stays bound to.
-REMEMBERED = 8
-
 
 @dataclass(frozen=True, eq=False)
 class Supplied:
@@ -71,15 +68,6 @@ class Supplied:
     functions: Mapping[str, Runner]
     evaluators: Mapping[str, Evaluator] = field(default_factory=dict)
     rules: Mapping[str, Evaluator] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """A run in progress: what symbols stand for, and who measures it, where somebody does."""
-
-    symbols: Symbols
-    recorder: Recorder | None = None
-    path: Path = ()  # of the step that runs
 
 
 _Action = Callable[[list[Data], Run], Sequence[Data]]
@@ -110,7 +98,7 @@ class FlowExecutor:
         match step:
             case Stretch():
                 assert engine is not None
-                return _Bound(step, engine, self._supplied)
+                return Bound(step, engine, self._supplied.functions)
             case Evaluation():
                 return partial(_evaluate, step, self._supplied.evaluators[step.function])
             case Measuring():
@@ -129,9 +117,16 @@ class FlowExecutor:
             case Choice():
                 return partial(_choose, step, [inner(branch) for branch in step.branches])
             case Repetition():
-                return partial(_repeat, step, inner(step.body))
+                return partial(_repeat, step, *_body(step, inner))
             case Sweep():
-                return partial(_sweep, step, inner(step.body))
+                return partial(_sweep, step, *_body(step, inner))
+
+    @property
+    def sole_stretch(self) -> Bound:
+        """The only step, where it is native."""
+        (stretch,) = self._actions
+        assert isinstance(stretch, Bound)
+        return stretch
 
     def accept(self, inputs: Sequence[Data], around: Symbols) -> tuple[list[Data], Symbols]:
         """All values before the first step, and what is known of symbols."""
@@ -143,6 +138,11 @@ class FlowExecutor:
         for number, data in zip(flow.inputs, inputs, strict=True):
             values[number] = self._checks[number](data, symbols, UserError)
         return values, symbols
+
+    def taken(self, inputs: Sequence[Data], around: Symbols) -> tuple[list[Data], Symbols]:
+        """The inputs, if they are what the flow wants, and what is known of symbols then."""
+        values, symbols = self.accept(inputs, around)
+        return [values[number] for number in self._flow.inputs], symbols
 
     def no_pieces(self, inputs: Sequence[Data], around: Symbols, output: int, axis: int) -> Array:
         """What stacking an output's pieces gives when there are none.
@@ -231,64 +231,6 @@ def _read(step: Reading, values: list[Data], run: Run) -> Sequence[Data]:
     return ()
 
 
-class _Bound:
-    """A program, bound to whatever sizes come."""
-
-    def __init__(self, step: Stretch, engine: Engine, supplied: Supplied) -> None:
-        self._program, self._engine, self._functions = step.program, engine, supplied.functions
-        self._names = step.program.symbols if isinstance(step.program, ShapedProgram) else ()
-        self._inputs = step.inputs
-        self._known: OrderedDict[tuple[int, ...], _Sized] = OrderedDict()
-
-    def __call__(self, values: list[Data], run: Run) -> list[Array]:
-        sized = self._sized(run.symbols)
-        pairs = zip(self._inputs, sized.alignments, strict=True)
-        ready = [_ready(values[number], alignment) for number, alignment in pairs]
-        outputs = [aligned_empty(*home) for home in sized.homes]
-        if run.recorder is None:
-            sized.executor.run(ready, outputs)
-        else:
-            run.recorder.add(run.path, sized.program, sized.executor.profile(ready, outputs))
-        return outputs
-
-    def _sized(self, symbols: Symbols) -> _Sized:
-        key = tuple([symbols[name] for name in self._names])
-        found = self._known.get(key)
-        if found is None:
-            program = self._program
-            plain = program.bind(symbols) if isinstance(program, ShapedProgram) else program
-            _refuse_absurd_sizes(plain)
-            found = _Sized(plain, Executor(plain, self._engine, self._functions))
-            self._known[key] = found
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-        return found
-
-
-class _Sized:
-    """A program at some sizes: what runs it, how inputs lie, and where results go."""
-
-    def __init__(self, program: Program, executor: Executor) -> None:
-        self.program, self.executor = program, executor
-        self.alignments = [spec.alignment for spec in program.inputs]
-        self.homes = [
-            (spec.shape, spec.dtype.numpy, max(spec.alignment, ALIGNMENT))
-            for spec in program.results
-        ]
-
-
-def _ready(data: Array, alignment: int) -> Array:
-    """The array where it lies, or a copy that kernels can read."""
-    return data if is_usable(data, alignment) else aligned_copy(data, ALIGNMENT)
-
-
-def _refuse_absurd_sizes(program: Program) -> None:
-    """Loops may make more of their data with every turn."""
-    for spec in program.outputs:
-        check_bytes(spec.nbytes, f"'{spec.name}' would be {spec}")
-    check_bytes(program.arena_bytes, "a stretch would work in an arena")
-
-
 def _demand(step: Demand, values: list[Data], _run: Run) -> Sequence[Data]:
     require_condition(values[step.condition], step.wanted, step.message)
     return (values[step.value],)
@@ -301,7 +243,22 @@ def _choose(
     return taken([values[number] for number in step.captures], run)
 
 
-def _repeat(step: Repetition, body: FlowExecutor, values: list[Data], run: Run) -> list[Data]:
+def _body(
+    step: Repetition | Sweep, inner: Callable[[Flow], FlowExecutor]
+) -> tuple[FlowExecutor, NativeTurns | None]:
+    """A loop's body, and the same as one that turns natively, where it can."""
+    body, layout = inner(step.body), layout_of(step)
+    natively = can_turn(step.body, layout)
+    return body, NativeTurns(step.body, body.sole_stretch, layout) if natively else None
+
+
+def _repeat(
+    step: Repetition,
+    body: FlowExecutor,
+    natively: NativeTurns | None,
+    values: list[Data],
+    run: Run,
+) -> list[Data]:
     captures = [values[number] for number in step.captures]
     kinds = [step.body.kinds[number] for number in step.body.inputs[:2]]
     limit, condition = (None if n is None else values[n] for n in (step.limit, step.condition))
@@ -312,6 +269,13 @@ def _repeat(step: Repetition, body: FlowExecutor, values: list[Data], run: Run) 
         flags = (_single(turn, kinds[0]), _single(proceed, kinds[1]))
         return [*flags, *carried, *captures]
 
+    last, proceed = begins(limit, condition)
+    if natively and not run.recorder and proceed and (last is None or last > 0):
+        data, symbols = body.taken(given(0, True, state), run.symbols)
+        pieces = Pieces(results, "loop")
+        carried = natively.run(data, symbols, last, pieces)
+        if carried is not None:
+            return [*carried, *pieces.in_order()]
     state, pieces = repeated(
         lambda *turn: body(given(*turn), run), limit, condition, state, results
     )
@@ -323,10 +287,21 @@ def _repeat(step: Repetition, body: FlowExecutor, values: list[Data], run: Run) 
     return [*state, *empty]
 
 
-def _sweep(step: Sweep, body: FlowExecutor, values: list[Data], run: Run) -> list[Data]:
+def _sweep(
+    step: Sweep, body: FlowExecutor, natively: NativeTurns | None, values: list[Data], run: Run
+) -> list[Data]:
     captures = [values[number] for number in step.captures]
     scanned = ahead([values[number] for number in step.scanned], step.axes, step.backwards)
     start = [values[number] for number in step.carried]
+    turns = len(scanned[0])
+    if natively and not run.recorder and turns:
+        slices = [data[0, ...] for data in scanned]
+        data, symbols = body.taken([*start, *slices, *captures], run.symbols)
+        data[len(start) : len(start) + len(scanned)] = scanned
+        pieces = Pieces(len(step.result_axes), "scan")
+        carried = natively.run(data, symbols, turns, pieces)
+        if carried is not None:
+            return [*carried, *pieces.stacked(step.result_axes, step.result_backwards)]
     state, pieces = swept(
         lambda carried, slices: body([*carried, *slices, *captures], run),
         start,

@@ -29,20 +29,26 @@ class Pieces:
 
     def add(self, pieces: Sequence[Array]) -> None:
         """Another turn's."""
-        for stack, piece in zip(self._stacks, pieces, strict=True):
-            stack.append(piece)
-            self._bytes += piece.nbytes
+        self.add_stacks([np.asarray(piece)[np.newaxis] for piece in pieces], 1)
+
+    def add_stacks(self, stacks: Sequence[Array], turns: int) -> None:
+        """Several turns', already stacked along a first axis."""
+        for known, stack in zip(self._stacks, stacks, strict=True):
+            known.append(stack)
+            self._bytes += stack.nbytes
         check_bytes(self._bytes, f"after {self.turns} turns {self._what} would stack results")
-        self.turns += 1
+        self.turns += turns
 
     def stacked(self, axes: Sequence[int], backwards: Sequence[bool]) -> list[Array]:
         """The pieces of each result along a new axis, in the order of the turns or against it."""
         found = []
         for stack, axis, back in zip(self._stacks, axes, backwards, strict=True):
-            shapes = sorted({piece.shape for piece in stack})
+            shapes = sorted({pieces.shape[1:] for pieces in stack})
             if len(shapes) > 1:
                 raise EvaluationError(f"the results to be stacked differ in shape: {shapes}")
-            found.append(np.stack(stack[:: -1 if back else 1], axis=axis))
+            joined = stack[0] if len(stack) == 1 else np.concatenate(stack)
+            ahead = np.moveaxis(joined[:: -1 if back else 1], 0, axis)
+            found.append(np.ascontiguousarray(ahead))
         return found
 
     def in_order(self) -> list[Array]:
@@ -62,8 +68,7 @@ def repeated(
 
     The body takes the number of the turn, the condition and the carried values; it gives the
     condition, the carried values and `results` pieces."""
-    last = None if limit is None else sole_item(limit)
-    proceed = True if condition is None else bool(sole_item(condition))
+    last, proceed = begins(limit, condition)
     carried, pieces = list(state), Pieces(results, "loop")
     # The body's condition also ends a loop that was given none: ONNX's table says that it is
     # ignored then, but ONNX's reference and ONNX Runtime agree that it is not.
@@ -73,6 +78,12 @@ def repeated(
         pieces.add(found[len(carried) :])
         carried = found[: len(carried)]
     return carried, pieces
+
+
+def begins(limit: Array | None, condition: Array | None) -> tuple[int | None, bool]:
+    """How many turns a loop has at most, and whether its condition holds before the first."""
+    last = None if limit is None else int(sole_item(limit))
+    return last, True if condition is None else bool(sole_item(condition))
 
 
 def ahead(tensors: Sequence[Array], axes: Sequence[int], backwards: Sequence[bool]) -> list[Array]:

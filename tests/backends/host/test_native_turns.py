@@ -1,0 +1,267 @@
+"""Loops whose body is one native program: all turns in one native call, with the same results."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tests.backends.host.test_flow import agree, both, numbers
+from tests.runtime.kernels import environment
+
+from graft.base.errors import EvaluationError
+from graft.runtime import native_turns
+from graft.runtime.executor import Executor
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many turns each native call took."""
+    taken: list[int] = []
+    run_turns = Executor.run_turns
+
+    def counted(*given: object) -> int:
+        taken.append(run_turns(*given))  # type: ignore[arg-type]
+        return taken[-1]
+
+    monkeypatch.setattr(Executor, "run_turns", counted)
+    return taken
+
+
+HALVING = """
+    net (int64 turns, bool go, float[n] x) => (float[n] y, float[k, n] all) {
+        y, all = Loop (turns, go, x) <
+            body = one (int64 i, bool c, float[n] v) => (bool again, float[n] w, float[n] piece) {
+                half = Constant <value = float {0.5}> ()
+                w = Mul (v, half)
+                piece = Exp (w)
+                total = ReduceSum <keepdims = 0> (w)
+                limit = Constant <value = float {0.01}> ()
+                again = Greater (total, limit)
+            }
+        >
+    }
+"""
+
+
+def test_one_native_call_for_all_turns_of_a_loop(calls: list[int]) -> None:
+    pair = both(HALVING)
+    for count, wanted in ((3, 3), (1000, 12)):
+        agree(pair, turns=np.array(count), go=np.array(True), x=np.full(7, 5, np.float32))
+        assert calls.pop() == wanted
+    agree(pair, turns=np.array(0), go=np.array(True), x=numbers(7))
+    agree(pair, turns=np.array(3), go=np.array(False), x=numbers(7))
+    agree(pair, turns=np.array(3), go=np.array(True), x=numbers(0))
+    assert calls == [1]
+
+
+def test_loops_without_a_limit_come_back_for_more(calls: list[int]) -> None:
+    text = """
+        net (float[2] x, int64 most) => (float[2] y, int64[k] all, float[k, 2] before) {
+            y, all, before = Loop ("", "", x) <
+                body = one (int64 i, bool c, float[2] v)
+                        => (bool again, float[2] w, int64 number, float[2] old) {
+                    one = Constant <value = float {1}> ()
+                    w = Add (v, one)
+                    two = Constant <value = int64 {2}> ()
+                    number = Mul (i, two)
+                    again = Less (number, most)
+                    old = Neg (v)
+                }
+            >
+        }
+    """
+    agree(both(text), x=numbers(2), most=np.array(700))
+    assert calls == [64, 256, 31]
+
+
+def test_memory_for_pieces_is_taken_bit_by_bit(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_turns, "_BYTES_AT_ONCE", 100)
+    pair = both(SCAN)
+    agree(pair, start=numbers(3), steps=numbers(20, 3))
+    assert calls == [8, 8, 4]
+
+
+SCAN = """
+    net (float[3] start, float[t, 3] steps) => (float[3] last, float[3, t] sums) {
+        last, sums = Scan <num_scan_inputs = 1, scan_input_directions = [1],
+                           scan_output_axes = [1], scan_output_directions = [1],
+            body = one (float[3] state, float[3] slice) => (float[3] next, float[3] out) {
+                next = Add (state, slice)
+                out = Tanh (next)
+            }
+        > (start, steps)
+    }
+"""
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("backwards", [0, 1])
+def test_scans_along_any_axis_either_way(axis: int, backwards: int, calls: list[int]) -> None:
+    text = f"""
+        net (float[p, q] start, float[a, b, c] data, int32[t] more)
+                => (float[p, q] last, float[d, e, f] sums, int32[t] counts) {{
+            last, sums, counts = Scan <num_scan_inputs = 2,
+                    scan_input_axes = [{axis}, 0], scan_input_directions = [{backwards}, 1],
+                    scan_output_axes = [{axis}, 0], scan_output_directions = [1, {backwards}],
+                body = one (float[p, q] state, float[p, q] slice, int32 m)
+                        => (float[p, q] next, float[p, q] next2, int32 n) {{
+                    next = Add (state, slice)
+                    next2 = Identity (next)
+                    n = Add (m, m)
+                }}
+            > (start, data, more)
+        }}
+    """
+    data = numbers(4, 5, 6)
+    start = np.moveaxis(data, axis, 0)[0] * 2
+    more = np.arange(data.shape[axis], dtype=np.int32)
+    agree(both(text), start=start, data=data, more=more)
+    assert calls == [data.shape[axis]]
+
+
+def test_what_a_body_gives_twice_or_hands_on(calls: list[int]) -> None:
+    text = """
+        net (int64 turns, float[3] x, float[3] kept, float[3] z)
+                => (float[3] y, float[3] same, float[3] twin, float[k, 3] a, float[k, 3] b) {
+            y, same, twin, a, b = Loop (turns, "", x, kept, z) <
+                body = one (int64 i, bool c, float[3] v, float[3] k, float[3] t)
+                        => (bool d, float[3] w, float[3] l, float[3] u, float[3] p, float[3] q) {
+                    d = Identity (c)
+                    l = Identity (k)
+                    s = Add (v, k)
+                    m = Mul (s, t)
+                    w = Tanh (m)
+                    u = Identity (w)
+                    p = Identity (w)
+                    q = Identity (w)
+                }
+            >
+        }
+    """
+    pair = both(text)
+    for turns in (1, 2, 5):
+        feeds = {name: numbers(3, seed=seed) for seed, name in enumerate(("x", "kept", "z"))}
+        agree(pair, turns=np.array(turns), **feeds)
+    assert calls == [1, 2, 5]
+
+
+def test_values_that_change_places_take_the_long_way(calls: list[int]) -> None:
+    text = """
+        net (int64 turns, float[3] x, float[3] z) => (float[3] y, float[3] w) {
+            y, w = Loop (turns, "", x, z) <
+                body = one (int64 i, bool c, float[3] v, float[3] k)
+                        => (bool d, float[3] l, float[3] m) {
+                    d = Identity (c)
+                    l = Identity (k)
+                    m = Tanh (v)
+                }
+            >
+        }
+    """
+    agree(both(text), turns=np.array(5), x=numbers(3), z=numbers(3, seed=1))
+    assert calls == []
+
+
+def test_sizes_that_change_take_the_long_way(calls: list[int]) -> None:
+    text = """
+        net (int64 turns, float[n] x) => (float[m] y) {
+            y = Loop (turns, "", x) <
+                body = one (int64 i, bool c, float[p] v) => (bool d, float[q] w) {
+                    d = Identity (c)
+                    w = Concat <axis = 0> (v, x)
+                }
+            >
+        }
+    """
+    agree(both(text), turns=np.array(5), x=numbers(3))
+    assert calls == []
+
+
+def test_indices_outside_are_found_in_whichever_turn(calls: list[int]) -> None:
+    text = """
+        net (int64 turns, float[n, 2] x) => (float[2] y) {
+            start = Constant <value = float[2] {0.0, 1.0}> ()
+            y = Loop (turns, "", start) <
+                body = one (int64 i, bool c, float[2] v) => (bool d, float[2] w) {
+                    d = Identity (c)
+                    row = Gather (x, i)
+                    w = Add (row, v)
+                }
+            >
+        }
+    """
+    pair = both(text)
+    agree(pair, turns=np.array(7), x=numbers(7, 2))
+    for module in pair:
+        with pytest.raises(EvaluationError, match="index 7 is out of range for axis 0 of extent 7"):
+            module.run(None, {"turns": np.array(9), "x": numbers(7, 2)})
+    assert calls == [7, 9]
+
+
+MATRIX = """
+    net (int64 turns, float[n, 96] x, float[96, 96] w) => (float[n, 96] y, float[k, n, 96] all) {
+        y, all = Loop (turns, "", x) <
+            body = one (int64 i, bool c, float[n, 96] v)
+                    => (bool d, float[n, 96] u, float[n, 96] p) {
+                d = Identity (c)
+                product = MatMul (v, w)
+                u = Tanh (product)
+                p = Relu (u)
+            }
+        >
+    }
+"""
+
+
+def test_bodies_that_threads_share_and_several_callers() -> None:
+    pair = both(MATRIX)
+    w = numbers(96, 96, seed=3) / np.float32(10)
+    feeds = [{"turns": np.array(9), "x": numbers(200 + n, 96, seed=n), "w": w} for n in range(4)]
+    wanted = [agree(pair, **one) for one in feeds]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            results = pool.map(lambda given: pair[0].run(None, given), feeds)
+            for found, right in zip(results, wanted, strict=True):
+                for one, other in zip(found, right, strict=True):
+                    np.testing.assert_array_equal(one, other)
+
+
+def test_endless_loops_stop_for_ctrl_c() -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-c", ENDLESS],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "interrupted\n", "")
+
+
+ENDLESS = """
+import os, signal, threading, time
+import numpy as np
+from tests.backends.host.test_flow import both
+host, _ = both('''
+    net (float[2] x) => (float[2] y) {
+        y = Loop ("", "", x) <
+            body = one (int64 i, bool c, float[2] v) => (bool d, float[2] w) {
+                d = Identity (c)
+                w = Cos (v)
+            }
+        >
+    }
+''')
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+start = time.perf_counter()
+try:
+    host.run(None, {"x": np.ones(2, np.float32)})
+except KeyboardInterrupt:
+    assert time.perf_counter() - start < 30
+    print("interrupted")
+"""
