@@ -104,7 +104,7 @@ def test_driver_is_compiled_for_each_architecture(architecture: str) -> None:
     assert symbols.architecture == architecture
     assert symbols.defined == {RUN, WORK, STOP, BARRIER, ADVANCE}
     needs = symbols.undefined - {"_GLOBAL_OFFSET_TABLE_"}
-    assert needs == {"syscall", "clock_gettime", "sched_yield"}
+    assert needs == {"syscall", "clock_gettime", "sched_yield", "memcpy"}
 
 
 @pytest.mark.parametrize("triple", ["wasm32-unknown-unknown", "x86_64-pc-windows-msvc"])
