@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import graft.ops  # noqa: F401  (graphs in tests are built by operators' names)
-from graft.runtime import executor
+from graft.runtime import prepared
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     full = marked_full or os.environ.get("GRAFT_FULL") == "1"
     settings.load_profile("full" if full else "short")
     # The programs of tests are small, and what is to be tested is how threads share their work.
-    executor.CALLING, executor.MEETING = -1.0, 0.0
+    prepared.CALLING, prepared.MEETING = -1.0, 0.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.runtime.kernels import chain, chain_meaning, total
 
 from graft.base.dtypes import Array
-from graft.runtime import executor
+from graft.runtime import prepared
 from graft.runtime.program import KernelCall, Program
 from graft.runtime.session import Session
 
@@ -20,8 +20,8 @@ from graft.runtime.session import Session
 @pytest.fixture(autouse=True)
 def prices(monkeypatch: pytest.MonkeyPatch) -> None:
     """What calling and meeting threads costs is what it costs users."""
-    monkeypatch.setattr(executor, "CALLING", 20e-6)
-    monkeypatch.setattr(executor, "MEETING", 2e-6)
+    monkeypatch.setattr(prepared, "CALLING", 20e-6)
+    monkeypatch.setattr(prepared, "MEETING", 2e-6)
 
 
 def numbers(n: int) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.runtime.kernels import chain, chain_meaning, environment
 
-from graft.runtime import executor
+from graft.runtime import prepared
 from graft.runtime.session import Session
 
 
@@ -51,7 +51,7 @@ def test_a_program_in_pieces_gives_the_same(threads: int, monkeypatch: pytest.Mo
     x = np.arange(77, dtype=np.float32) - 30
     expected = chain_meaning(x, 4)
     for limit in (1, 200, 10**12):
-        monkeypatch.setattr(executor, "_LONG_FLOPS", limit)
+        monkeypatch.setattr(prepared, "LONG_FLOPS", limit)
         session = Session(chain(77, 4), threads)
         assert np.array_equal(session.run(None, {"x": x})[0], expected)
         profile = session.profile({"x": x})

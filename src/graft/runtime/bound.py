@@ -6,8 +6,9 @@ A stretch is bound to sizes when it first runs at them; the last few sizes are r
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from graft.base.capacity import check_bytes
 from graft.base.dtypes import Array
@@ -17,8 +18,9 @@ from graft.runtime.flow import Stretch
 from graft.runtime.flow_checks import Data, Symbols
 from graft.runtime.flow_profile import Path, Recorder
 from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
+from graft.runtime.prepared import PreparedSizes, prepared
 from graft.runtime.program import Program
-from graft.runtime.shaped import ShapedProgram
+from graft.runtime.shaped import Measured, ShapedProgram
 from graft.runtime.spaces import Runner
 
 # Sizes that a stretch stays bound to.
@@ -38,9 +40,9 @@ class Bound:
     """A program, bound to whatever sizes come."""
 
     def __init__(self, step: Stretch, engine: Engine, functions: Mapping[str, Runner]) -> None:
-        self._program, self._engine, self._functions = step.program, engine, functions
+        self._engine, self._functions = engine, functions
+        self._inputs, self._program = step.inputs, step.program
         self._names = step.program.symbols if isinstance(step.program, ShapedProgram) else ()
-        self._inputs = step.inputs
         self._known: OrderedDict[tuple[int, ...], Sized] = OrderedDict()
 
     def __call__(self, values: list[Data], run: Run) -> list[Array]:
@@ -59,26 +61,48 @@ class Bound:
         key = tuple([symbols[name] for name in self._names])
         found = self._known.get(key)
         if found is None:
-            program = self._program
-            plain = program.bind(symbols) if isinstance(program, ShapedProgram) else program
-            _refuse_absurd_sizes(plain)
-            found = Sized(plain, Executor(plain, self._engine, self._functions))
-            self._known[key] = found
+            found = self._known[key] = self._bound(symbols)
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return found
 
+    def _bound(self, symbols: Symbols) -> Sized:
+        program = self._program
+        if isinstance(program, Program):
+            _refuse_absurd_sizes(program)
+            executor = Executor(prepared(program, self._engine), self._engine, self._functions)
+            return Sized(program, executor, lambda: program)
+        measured = program.measured(symbols)
+        _refuse_absurd_sizes(measured)
+        executor = Executor(self._sizes.at(measured), self._engine, self._functions)
+        numbers = {name: symbols[name] for name in self._names}
+        return Sized(measured, executor, lambda: program.bind(numbers))
+
+    @cached_property
+    def _sizes(self) -> PreparedSizes:
+        assert isinstance(self._program, ShapedProgram)
+        return PreparedSizes(self._program, self._engine)
+
 
 class Sized:
-    """A program at some sizes: what runs it, how inputs lie, and where results go."""
+    """A program at some sizes: what goes in and comes out, what runs it, how inputs lie, and where
+    results go."""
 
-    def __init__(self, program: Program, executor: Executor) -> None:
-        self.program, self.executor = program, executor
-        self.alignments = [spec.alignment for spec in program.inputs]
+    def __init__(
+        self, known: Program | Measured, executor: Executor, program: Callable[[], Program]
+    ) -> None:
+        self.inputs, self.outputs, self.guards = known.inputs, known.outputs, known.guards
+        self.executor, self._program = executor, program
+        self.alignments = [spec.alignment for spec in known.inputs]
+        results = known.outputs[:-1] if known.guards else known.outputs
         self.homes = [
-            (spec.shape, spec.dtype.numpy, max(spec.alignment, ALIGNMENT))
-            for spec in program.results
+            (spec.shape, spec.dtype.numpy, max(spec.alignment, ALIGNMENT)) for spec in results
         ]
+
+    @property
+    def program(self) -> Program:
+        """Step by step, for who wants to know."""
+        return self._program()
 
 
 def ready(data: Array, alignment: int) -> Array:
@@ -86,7 +110,7 @@ def ready(data: Array, alignment: int) -> Array:
     return data if is_usable(data, alignment) else aligned_copy(data, ALIGNMENT)
 
 
-def _refuse_absurd_sizes(program: Program) -> None:
+def _refuse_absurd_sizes(program: Program | Measured) -> None:
     """Loops may make more of their data with every turn."""
     for spec in program.outputs:
         check_bytes(spec.nbytes, f"'{spec.name}' would be {spec}")

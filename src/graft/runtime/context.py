@@ -1,8 +1,8 @@
-"""What a run needs besides the program: memory, and tables that lead native code to it.
+"""What a run needs besides the program: tables of its own that lead native code to its memory.
 
-What can be prepared is prepared once per program (`Tables`) or once per run in progress
-(`Context`): the arena, step records, tables of addresses, arrays for the operands of Python steps
-and tensors on devices. A run only fills in where its inputs and outputs are.
+What can be prepared is prepared once per program (`Prepared`) or once per run in progress
+(`Context`): step records, tables of addresses, arrays for the operands of Python steps and tensors
+on devices. A run only fills in where its memory, inputs and outputs are.
 """
 
 from __future__ import annotations
@@ -14,75 +14,24 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array
-from graft.runtime.agreement import RECORD_WORDS, RUNS_ON, SERIAL, TURNS
-from graft.runtime.engine import Engine
+from graft.runtime.agreement import RECORD_WORDS, SERIAL, TURNS
 from graft.runtime.memory import address_of, aligned_empty, aligned_size
+from graft.runtime.prepared import Prepared
 from graft.runtime.program import (
     Arena,
-    BufferRef,
     Constant,
     Input,
     KernelCall,
     Operand,
     Output,
-    Program,
     Remote,
     RemoteTensor,
-    Scratch,
     Transfer,
 )
 from graft.runtime.regions import LostDeviceError
 from graft.runtime.spaces import Device
 
 _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
-
-
-class Tables:
-    """The native form of a program's kernel calls, with gaps for what differs between contexts."""
-
-    def __init__(self, program: Program, engine: Engine) -> None:
-        library, threads = engine.library, engine.team.threads
-        self.words: list[int] = []
-        self.records: list[tuple[int, ...]] = []
-        self.scalars: list[int] = []
-        self.inputs: list[list[int]] = [[] for _ in program.inputs]
-        self.outputs: list[list[int]] = [[] for _ in program.outputs]
-        self.arena: list[int] = []
-        self.scratch: list[tuple[int, int]] = []
-        self._constants = engine.addresses(program.constants)
-        for step in program.steps:
-            if isinstance(step, KernelCall):
-                self._add(step, library.address(step.symbol), threads)
-
-    def _add(self, step: KernelCall, function: int, threads: int) -> None:
-        """Only kernels with scratch memory need a table for each thread."""
-        own = any(isinstance(reference, Scratch) for reference in step.buffers)
-        stride = len(step.buffers) * _WORD.itemsize if own else 0
-        flags = SERIAL * step.serial | RUNS_ON * step.runs_on
-        table, scalars = len(self.words), len(self.scalars)
-        self.records.append((function, table, scalars, stride, flags))
-        self.scalars += step.scalars
-        for thread in range(threads if own else 1):
-            for reference in step.buffers:
-                self._refer(reference, thread)
-
-    def _refer(self, reference: BufferRef, thread: int) -> None:
-        """Binding to a new size comes through here for every buffer of every kernel, hence the
-        order by frequency."""
-        words = self.words
-        word = 0
-        if isinstance(reference, Arena):
-            self.arena.append(len(words))
-            word = reference.offset
-        elif isinstance(reference, Scratch):
-            self.scratch.append((len(words), thread))
-        elif isinstance(reference, Constant):
-            word = self._constants[reference.index]
-        elif isinstance(reference, Input):
-            self.inputs[reference.index].append(len(words))
-        else:
-            self.outputs[reference.index].append(len(words))
-        words.append(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,32 +46,37 @@ class Call:
 
 
 class Context:
-    """Memory for one run at a time. `devices` are those at hand, by memory space; tensors of other
+    """What one run at a time needs. `devices` are those at hand, by memory space; tensors of other
     spaces are arrays in the host's memory."""
 
-    def __init__(
-        self, program: Program, tables: Tables, threads: int, devices: Mapping[str, Device]
-    ) -> None:
+    def __init__(self, prepared: Prepared, devices: Mapping[str, Device]) -> None:
         self.devices = devices
-        self._program = program
-        self._arena = aligned_empty((program.arena_bytes,), _BYTE)
-        scratch_stride = aligned_size(program.scratch_bytes)
-        self._scratch = aligned_empty((scratch_stride * threads,), _BYTE)
-        self._scalars = np.array(tables.scalars, _WORD)
-        self._words = np.array(tables.words, _WORD)
-        self._words[tables.arena] += address_of(self._arena)
-        start = address_of(self._scratch)
-        positions = [position for position, _ in tables.scratch]
-        self._words[positions] = [start + thread * scratch_stride for _, thread in tables.scratch]
-        after = (0,) * RECORD_WORDS  # for what leads from one turn of a loop to the next
-        self._records = np.array([*tables.records, after], _WORD)
+        self._prepared, tables = prepared, prepared.tables
+        self._stride = aligned_size(prepared.scratch_bytes)
+        self._first_scratch = aligned_size(prepared.arena_bytes)
+        self.nbytes = self._first_scratch + self._stride * prepared.threads
+        self._memory: Array | None = None
+        self._scalars, self._words = tables.scalars, tables.words.copy()
+        self._words[tables.scratch] = self._first_scratch + self._stride * tables.owners
+        self._in_memory, self._base = np.concatenate([tables.arena, tables.scratch]), 0
+        after = np.zeros((1, RECORD_WORDS), _WORD)  # leads from one turn of a loop to the next
+        self._records = np.concatenate([tables.records, after])
         self._records[:, 1] = self._records[:, 1] * _WORD.itemsize + address_of(self._words)
         self._records[:, 2] = self._records[:, 2] * _WORD.itemsize + address_of(self._scalars)
         self._start = address_of(self._records)
         self._gaps = self._words.data  # single words are written faster through it
         self._inputs, self._outputs = tables.inputs, tables.outputs
-        self._remotes = [self._allocated(remote) for remote in program.remotes]
-        self.calls = self._calls()
+        self._remotes = [self._allocated(remote) for remote in prepared.remotes]
+        self.calls: dict[int, Call] = {}
+
+    def lie_in(self, memory: Array) -> None:
+        """Let the arena and scratch memory be there."""
+        if memory is self._memory:
+            return
+        self._memory, base = memory, address_of(memory)
+        self._words[self._in_memory] += base - self._base
+        self._base = base
+        self.calls = self._calls(memory)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Let the kernels work on these arrays."""
@@ -174,9 +128,9 @@ class Context:
         except Exception as error:
             raise LostDeviceError(remote.space) from error
 
-    def _calls(self) -> dict[int, Call]:
+    def _calls(self, memory: Array) -> dict[int, Call]:
         calls: dict[int, Call] = {}
-        for index, step in enumerate(self._program.steps):
+        for index, step in enumerate(self._prepared.steps):
             if isinstance(step, KernelCall):
                 continue
             call = calls[index] = Call([], [])
@@ -186,20 +140,20 @@ class Context:
             else:
                 sources, targets = list(step.inputs), list(step.outputs)
             for operand in sources:
-                self._add(call, call.inputs, operand)
+                self._add(call, call.inputs, operand, memory)
             for operand in targets:
-                self._add(call, call.outputs, operand)
+                self._add(call, call.outputs, operand, memory)
         return calls
 
-    def _add(self, call: Call, operands: list[Any], operand: Operand) -> None:
+    def _add(self, call: Call, operands: list[Any], operand: Operand, memory: Array) -> None:
         array: Any = None
         match operand.buffer:
             case Input() | Output():
                 call.users.append((operands, len(operands), operand))
             case Constant(index):
-                array = _view(self._program.constants[index], operand, read_only=True)
+                array = _view(self._prepared.constants[index], operand, read_only=True)
             case Arena(offset, nbytes):
-                slot = self._arena[offset : offset + nbytes]
+                slot = memory[offset : offset + nbytes]
                 array = _view(slot, operand, operands is call.inputs)
             case Remote(index):
                 array = self._remotes[index]

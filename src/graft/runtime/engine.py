@@ -1,4 +1,5 @@
-"""Linked code and the threads that run it: what all programs of one model share."""
+"""Linked code, the threads that run it and the memory that they work in: what all programs of one
+model share."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterable
 
 from graft.base.dtypes import Array
 from graft.runtime.agreement import ADVANCE, RUN, STOP, WORK
-from graft.runtime.memory import address_of
+from graft.runtime.memory import Lent, address_of
 from graft.runtime.native import Library
 from graft.runtime.program import KernelCall, Program
 from graft.runtime.shaped import ShapedCall, ShapedProgram
@@ -27,6 +28,7 @@ class Engine:
         # The library has to live as long as the addresses that are taken from it.
         self.library = Library(tuple(objects), symbols)
         self.team = Team(self.library, threads)
+        self.memory = Lent()
 
     def addresses(self, constants: tuple[Array, ...]) -> list[int]:
         """Where constants are; asked once for those that a program has at every size."""

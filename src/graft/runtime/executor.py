@@ -1,10 +1,9 @@
 """Runs a program: contiguous arrays in, results in the arrays given for them.
 
-A run makes one native call per stretch of kernels; a program without Python steps is one stretch,
-unless it takes so long that somebody may want to interrupt it. Between stretches it calls Python
-functions and regions of other backends, and copies tensors to their devices and back. A device that
-cannot be reached any more is given up: the run begins again, with the host in its place. Stretches
-with so little to do that threads would only wait for each other are the caller's alone.
+A run makes one native call per stretch of kernels, as `prepared` has planned it. Between stretches
+it calls Python functions and regions of other backends, and copies tensors to their devices and
+back. A device that cannot be reached any more is given up: the run begins again, with the host in
+its place.
 """
 
 from __future__ import annotations
@@ -12,42 +11,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
 from graft.runtime.agreement import ADVANCE
-from graft.runtime.context import Call, Context, Tables
+from graft.runtime.context import Call, Context
 from graft.runtime.engine import Engine
 from graft.runtime.guards import check_guards
 from graft.runtime.memory import address_of, aligned_empty
-from graft.runtime.program import KernelCall, Program, PythonStep, Remote, Transfer
+from graft.runtime.prepared import Prepared, Stretch
+from graft.runtime.program import KernelCall, PythonStep, Remote, Transfer
 from graft.runtime.regions import LostDeviceError, Region, Spent, deliver
 from graft.runtime.spaces import Device, Runner
 
-# Work after which a native call ends, so that Python can see to Ctrl-C: some seconds' worth.
-_LONG_FLOPS, _LONG_BYTES = 100_000_000_000, 20_000_000_000
-_LONG_CALLS = 10_000_000  # of kernels
-
-# Of a core and its caches, roughly: operations and bytes per second. What it takes to call the
-# other threads, and to meet them after a kernel, in seconds: far more than tools/barrier.py finds
-# where they are awake and have cores of their own, for they may sleep, or others want these cores.
-_FLOPS, _BYTES = 3e10, 3e10
-CALLING, MEETING = 20e-6, 2e-6
-
 _WORD = np.dtype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Kernel calls between Python steps: positions among the records, and among the steps."""
-
-    record: int
-    step: int
-    count: int
-    shared: bool = True  # by all threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +45,10 @@ class Times:
 class Executor:
     """A program, linked and ready to run. Safe to call from several threads."""
 
-    def __init__(self, program: Program, engine: Engine, functions: Mapping[str, Runner]) -> None:
-        self._program = program
-        self._functions = dict(functions)
-        for step in program.python_steps:
+    def __init__(self, prepared: Prepared, engine: Engine, functions: Mapping[str, Runner]) -> None:
+        self._prepared, self._plan = prepared, prepared.plan
+        self._functions = functions
+        for step in self._python_steps:
             if step.function not in self._functions:
                 raise UserError(
                     f"the program calls the Python function '{step.function}', which is not given",
@@ -76,8 +56,6 @@ class Executor:
                     hint=f"functions={{'{step.function}': ...}} supplies it",
                 )
         self._engine, self._team = engine, engine.team
-        self._tables = Tables(program, engine)
-        self._plan = [_planned(item, program, engine.team.threads) for item in _plan(program)]
         shared = any(isinstance(item, int) or item.shared for item in self._plan)
         self._turn = self._team.turn if shared else nullcontext
         self._regions = self._find_regions()
@@ -89,30 +67,28 @@ class Executor:
     def threads(self) -> int:
         return self._team.threads
 
+    @property
+    def turns_at_once(self) -> int:
+        """How often the program can be run in one native call of some seconds; 0: never."""
+        return self._prepared.turns_at_once
+
+    @property
+    def _python_steps(self) -> Iterator[PythonStep]:
+        return (step for step in self._prepared.steps if isinstance(step, PythonStep))
+
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None = None
     ) -> None:
         """Run once; the arrays are contiguous and as the program describes them.
 
         Refuses results that come from indices outside of what they point into."""
-        guards = self._program.guards
+        guards = self._prepared.guards
         found = [aligned_empty((len(guards),), _WORD)] if guards else []
         with self._turn():
             while not self._attempt(inputs, [*outputs, *found], times):
                 pass  # each time without one more device
         for array in found:
             check_guards(guards, array)
-
-    @property
-    def turns_at_once(self) -> int:
-        """How often the program can be run in one native call of some seconds; 0: never."""
-        if len(self._plan) != 1 or isinstance(self._plan[0], int):
-            return 0
-        calls = [step for step in self._program.steps if isinstance(step, KernelCall)]
-        flops = sum(call.flops for call in calls)
-        moved = sum(call.bytes for call in calls)
-        most = min(_LONG_CALLS // len(calls), _LONG_FLOPS // max(flops, 1))
-        return max(1, min(most, _LONG_BYTES // max(moved, 1)))
 
     def run_turns(
         self,
@@ -125,22 +101,23 @@ class Executor:
 
         `lead_on` tells what happens between two turns, in the words of `agreement`. What guards
         find is an output like all others here."""
-        context = self._take_context()
-        item = _planned(self._plan[0], self._program, self.threads, most)
-        assert isinstance(item, Stretch)
-        try:
-            with self._team.turn() if item.shared else nullcontext():
+        (stretch,) = self._plan
+        assert isinstance(stretch, Stretch)
+        stretch = self._prepared.planned(stretch, most)
+        with self._team.turn() if stretch.shared else nullcontext():
+            context, memory = self._take_context()
+            try:
                 context.bind(inputs, outputs)
                 loop = lead_on(context)
                 context.end_with(self._engine.library.address(ADVANCE), loop)
-                self._team.run(context.records_at(0), item.count + 1, item.shared)
-        finally:
-            self._free.append(context)
+                self._team.run(context.records_at(0), stretch.count + 1, stretch.shared)
+            finally:
+                self._give_back(context, memory)
         return int(loop[1])
 
     def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
         """Run once and measure every step."""
-        steps = len(self._program.steps)
+        steps = len(self._prepared.works)
         times = Times(np.zeros(steps), np.zeros((self.threads, steps)), np.zeros(steps))
         self.run(inputs, outputs, times)
         return times
@@ -150,7 +127,7 @@ class Executor:
     ) -> bool:
         """Run once; False where that was in vain, since a device has been lost on the way."""
         try:
-            context = self._take_context()
+            context, memory = self._take_context()
         except LostDeviceError as error:
             cause = error.__cause__
             self._regions[error.space][0].failed(cause if isinstance(cause, Exception) else error)
@@ -167,16 +144,24 @@ class Executor:
             self._lose(error.space)
             return False
         finally:
-            context.release()
-            if context.devices is self._at_hand:
-                self._free.append(context)
+            self._give_back(context, memory)
         return True
 
-    def _take_context(self) -> Context:
+    def _take_context(self) -> tuple[Context, Array]:
+        """A context, and memory for it that nobody else works in."""
         try:
-            return self._free.pop()
+            context = self._free.pop()
         except IndexError:
-            return Context(self._program, self._tables, self.threads, self._at_hand)
+            context = Context(self._prepared, self._at_hand)
+        memory = self._engine.memory.borrow(context.nbytes)
+        context.lie_in(memory)
+        return context, memory
+
+    def _give_back(self, context: Context, memory: Array) -> None:
+        context.release()
+        self._engine.memory.give_back(memory)
+        if context.devices is self._at_hand:
+            self._free.append(context)
 
     def _lose(self, space: str) -> None:
         """From now on, do without a device; what is under way elsewhere may still use it."""
@@ -199,7 +184,7 @@ class Executor:
         times.busy[:, steps] = (ended - begun[:, :-1]) * 1e-9
 
     def _run_python(self, index: int, context: Context, times: Times | None) -> None:
-        step = self._program.steps[index]
+        step = self._prepared.steps[index]
         assert not isinstance(step, KernelCall)
         before = time.perf_counter()
         spent: Spent | None
@@ -253,7 +238,7 @@ class Executor:
     def _transfer(self, step: Transfer, call: Call, context: Context) -> Spent:
         region = self._functions[step.region]
         assert isinstance(region, Region)
-        space = self._program.remotes[step.remote.index].space
+        space = self._prepared.remotes[step.remote.index].space
         device = context.devices.get(space)
         (source,), (target,) = call.inputs, call.outputs
         begun = time.perf_counter()
@@ -269,12 +254,12 @@ class Executor:
     def _space_of(self, step: PythonStep) -> str:
         """The memory space that a step works in; none is the host's."""
         buffer = step.outputs[0].buffer if step.outputs else None
-        return self._program.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
+        return self._prepared.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
 
     def _find_regions(self) -> dict[str, list[Region]]:
         """The regions by memory space."""
         found: dict[str, list[Region]] = {}
-        for step in self._program.python_steps:
+        for step in self._python_steps:
             function, space = self._functions[step.function], self._space_of(step)
             if not space:
                 continue
@@ -307,39 +292,3 @@ def _reaching(region: Region, space: str) -> Iterator[None]:
     except Exception as error:
         region.failed(error)
         raise LostDeviceError(space) from error
-
-
-def _plan(program: Program) -> list[Stretch | int]:
-    """Stretches of kernel calls, and the positions of other steps, in order."""
-    plan: list[Stretch | int] = []
-    record = flops = moved = 0
-    for index, step in enumerate(program.steps):
-        if not isinstance(step, KernelCall):
-            plan.append(index)
-            continue
-        last = plan[-1] if plan else None
-        if isinstance(last, Stretch) and flops < _LONG_FLOPS and moved < _LONG_BYTES:
-            plan[-1] = Stretch(last.record, last.step, last.count + 1)
-        else:
-            plan.append(Stretch(record, index, 1))
-            flops = moved = 0
-        flops += step.flops
-        moved += step.bytes
-        record += 1
-    return plan
-
-
-def _planned(item: Stretch | int, program: Program, threads: int, turns: int = 1) -> Stretch | int:
-    """The same with the answer to whether several threads are faster than one."""
-    if isinstance(item, int):
-        return item
-    seconds = 0.0
-    for step in program.steps[item.step : item.step + item.count]:
-        assert isinstance(step, KernelCall)
-        if step.serial:
-            continue
-        if not step.flops and not step.bytes:
-            return item  # nobody has said how much work it is
-        seconds += step.flops / _FLOPS + step.bytes / _BYTES
-    spared = seconds - seconds / threads
-    return replace(item, shared=spared > CALLING / turns + item.count * MEETING)

@@ -23,7 +23,7 @@ from graft.runtime.flow_checks import Symbols
 from graft.runtime.guards import check_guards
 from graft.runtime.loop_bodies import Layout
 from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_empty, is_usable
-from graft.runtime.program import Program, TensorSpec
+from graft.runtime.program import TensorSpec
 from graft.runtime.turns import Pieces
 
 # Memory for stacked pieces that one native call gets, and the turns of the first call where only
@@ -86,11 +86,11 @@ class NativeTurns:
 
     def _turns_at_once(self, sized: Sized, given: Sequence[Array]) -> int:
         flags, bytes_ = self._layout.flags, 0
-        for uses, spec in zip(self.uses, sized.program.outputs, strict=False):
+        for uses, spec in zip(self.uses, sized.outputs, strict=False):
             if any(given[flags + j].shape != spec.shape for j in uses.carried):
                 return 0
             bytes_ += spec.nbytes * len(uses.pieces)
-        for position, spec in zip(self.reads, sized.program.inputs, strict=True):
+        for position, spec in zip(self.reads, sized.inputs, strict=True):
             if self.is_slice(position) and spec.nbytes % spec.alignment:
                 return 0
         most = max(1, _BYTES_AT_ONCE // max(bytes_, 1))
@@ -135,7 +135,7 @@ class _Call:
         first: int,
         most: int,
     ) -> None:
-        self._executor, self._program, self._most = sized.executor, sized.program, most
+        self._sized, self._most = sized, most
         self._number, self._flag = np.array([first], np.int64), np.ones(1, np.bool_)
         self._moves: list[tuple[bool, int, int]] = []  # of an input?, which one, by how much
         self._exchanges: list[tuple[bool, int, int]] = []
@@ -147,19 +147,20 @@ class _Call:
         self._read: dict[int, Array] = {}  # carried values where they are read in the first turn
         self._outputs = [
             self._output(index, uses, spec, state)
-            for index, (uses, spec) in enumerate(_used(turns, self._program))
+            for index, (uses, spec) in enumerate(_used(turns, sized))
         ]
         self._inputs = [
-            self._input(index, turns, spec, given, first)
-            for index, spec in enumerate(self._program.inputs)
+            self._input(index, turns, spec, given, first) for index, spec in enumerate(sized.inputs)
         ]
 
     def run(self) -> int:
         """How many turns it took."""
-        turns = self._executor.run_turns(self._inputs, self._outputs, self._most, self._lead_on)
+        turns = self._sized.executor.run_turns(
+            self._inputs, self._outputs, self._most, self._lead_on
+        )
         if self._found is not None:
             for found in self._found[:turns]:
-                check_guards(self._program.guards, found)
+                check_guards(self._sized.guards, found)
         return turns
 
     @property
@@ -241,7 +242,7 @@ class _Call:
         """Copies before all else: they look where the words have led the kernels."""
         for index, target, step in self._copies:
             word, *_ = context.words_of_output(index)
-            nbytes = self._program.outputs[index].nbytes
+            nbytes = self._sized.outputs[index].nbytes
             yield COPY, address_of(target), word, nbytes, step
         for kind, moves in ((ADD, self._moves), (EXCHANGE, self._exchanges)):
             for is_input, index, amount in moves:
@@ -249,10 +250,10 @@ class _Call:
                 yield from ((kind, word, amount, 0, 0) for word in words(index))
 
 
-def _used(turns: NativeTurns, program: Program) -> Iterator[tuple[_Uses | None, TensorSpec]]:
+def _used(turns: NativeTurns, sized: Sized) -> Iterator[tuple[_Uses | None, TensorSpec]]:
     """Outputs and what they are used for; None is what guards find."""
-    uses: list[Any] = [*turns.uses, *([None] if program.guards else [])]
-    yield from zip(uses, program.outputs, strict=True)
+    uses: list[Any] = [*turns.uses, *([None] if sized.guards else [])]
+    yield from zip(uses, sized.outputs, strict=True)
 
 
 def _home(spec: TensorSpec, *turns: int) -> Array:

@@ -19,6 +19,7 @@ from graft.runtime.cores import available_cores
 from graft.runtime.engine import Engine
 from graft.runtime.executor import Executor
 from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
+from graft.runtime.prepared import prepared
 from graft.runtime.program import Program, Step, TensorSpec
 from graft.runtime.regions import Spent
 from graft.runtime.spaces import Runner
@@ -66,7 +67,7 @@ class Session:
         program.validate()
         engine = engine or Engine([program], count_threads(program.threads, threads))
         self.program = program
-        self._executor = Executor(program, engine, functions or {})
+        self._executor = Executor(prepared(program, engine), engine, functions or {})
         self._input_names = {spec.name for spec in program.inputs}
         self._output_names = [spec.name for spec in program.results]
         self._inputs = [_Slot(spec) for spec in program.inputs]

@@ -123,8 +123,8 @@ class ShapedProgram:
         for guard in self.guards:
             yield from (guard.extent, guard.count)
 
-    def bind(self, sizes: Mapping[str, int]) -> Program:
-        """The program for these values of its symbols; refuses those that do not fit together."""
+    def measured(self, sizes: Mapping[str, int]) -> Measured:
+        """What these values of the symbols lead to; refuses those that do not fit together."""
         known = Extents({name: sizes[name] for name in self.symbols})
         check_sizes(self.checks, known)
         numbered = self._numbered
@@ -132,22 +132,53 @@ class ShapedProgram:
         starts, end = [], 0
         for shelf in numbered.shelves:
             starts.append(end)
-            end += max((aligned_size(numbers[size]) for size in shelf), default=0)
-        return Program(
-            self.target,
+            end += max([aligned_size(numbers[size]) for size in shelf], default=0)
+        return Measured(
+            numbers,
+            starts,
+            end,
+            max([known[size] for size in self.scratch], default=0),
             tuple([_spec(spec, known) for spec in self.inputs]),
             tuple([_spec(spec, known) for spec in self.outputs]),
-            tuple([call.bound(numbers, starts) for call in numbered.calls]),
+            tuple([guard.bound(known) for guard in self.guards]),
+        )
+
+    def bind(self, sizes: Mapping[str, int]) -> Program:
+        """The program for these values of its symbols, step by step."""
+        known = self.measured(sizes)
+        return Program(
+            self.target,
+            known.inputs,
+            known.outputs,
+            tuple([call.bound(known.numbers, known.starts) for call in self._numbered.calls]),
             self.constants,
             self.objects,
-            end,
-            max((known[size] for size in self.scratch), default=0),
-            guards=tuple([guard.bound(known) for guard in self.guards]),
+            known.arena_bytes,
+            known.scratch_bytes,
+            guards=known.guards,
         )
+
+    def number_of(self, dim: AnyDim) -> int:
+        """The position of a dim's number among those of `measured`."""
+        return self._numbered.numbers[dim]
 
     @cached_property
     def _numbered(self) -> _Numbered:
         return _Numbered(self)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Measured:
+    """A program for every size, at one of them: numbers for all dims of its steps, where shelves of
+    the arena begin, and what goes in and comes out."""
+
+    numbers: list[int]
+    starts: list[int]
+    arena_bytes: int
+    scratch_bytes: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    guards: tuple[Guard, ...]
 
 
 def _check_call(program: ShapedProgram, step: ShapedCall) -> None:
@@ -210,13 +241,13 @@ class _Numbered:
     """A program whose dims are numbered, each once, so that a new size need not look them up."""
 
     def __init__(self, program: ShapedProgram) -> None:
-        self._numbers: dict[AnyDim, int] = {}
+        self.numbers: dict[AnyDim, int] = {}
         self.shelves = [tuple(map(self._number, shelf)) for shelf in program.shelves]
         self.calls = [self._call(step) for step in program.steps]
-        self.dims = list(self._numbers)
+        self.dims = list(self.numbers)
 
     def _number(self, dim: AnyDim) -> int:
-        return self._numbers.setdefault(dim, len(self._numbers))
+        return self.numbers.setdefault(dim, len(self.numbers))
 
     def _call(self, step: ShapedCall) -> _Call:
         return _Call(
