@@ -29,7 +29,7 @@ from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from graft.runtime.flow_session import deliver_home
 from graft.runtime.regions import Incident, Region
-from graft.runtime.session import as_array, check_homes, refuse_names
+from graft.runtime.session import as_array, check_homes, extent_name, refuse_names
 
 REFERENCE = ReferenceBackend.name
 
@@ -342,7 +342,7 @@ _ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 def _argument(name: str, type_: Type) -> Argument:
     shape: list[int | str | None] | None = None
     if isinstance(type_, TensorType) and type_.shape is not None:
-        shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
+        shape = [*map(extent_name, type_.shape)]
     return Argument(name, shape, _onnx_type(type_))
 
 

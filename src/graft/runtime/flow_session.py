@@ -148,7 +148,4 @@ def _type(kind: Kind) -> str:
 
 
 def _argument(name: str, kind: Kind) -> Argument:
-    shape = (
-        None if kind.shape is None else [d if isinstance(d, int) else str(d) for d in kind.shape]
-    )
-    return argument(name, kind.dtype, shape)
+    return argument(name, kind.dtype, kind.shape)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.dims import AnyDim, bare_symbol
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.runtime.cores import available_cores
@@ -252,7 +253,12 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
 
 
-def argument(name: str, dtype: DType | None, shape: Sequence[int | str] | None) -> Argument:
+def argument(name: str, dtype: DType | None, shape: Sequence[AnyDim] | None) -> Argument:
     """A tensor as users see it."""
     type_ = "" if dtype is None else f"tensor({_ONNX_NAMES.get(dtype, dtype)})"
-    return Argument(name, None if shape is None else list(shape), type_)
+    return Argument(name, None if shape is None else [*map(extent_name, shape)], type_)
+
+
+def extent_name(dim: AnyDim) -> int | str:
+    """An extent as users see it: a number, the name that the model has for it, or a formula."""
+    return dim if isinstance(dim, int) else bare_symbol(dim) or str(dim)

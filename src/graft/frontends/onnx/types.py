@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import onnx
 
 from graft.base.dims import UNKNOWN, AnyDim, symbol
@@ -117,7 +115,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> AnyDim:
         return dim.dim_value
     # Some exporters write "?" for each extent known at run time, and do not mean the same one.
     if dim.dim_param and dim.dim_param != "?":
-        return symbol(re.sub(r"[^A-Za-z0-9_.]", "_", dim.dim_param))
+        return symbol(dim.dim_param)
     return UNKNOWN
 
 
