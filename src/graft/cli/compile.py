@@ -10,12 +10,13 @@ from pathlib import Path
 
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import host_passes
+from graft.backends.host.stretches import why_not_native
 from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import HOME
 from graft.byoc.discover import find_backends
 from graft.byoc.outline import outline
 from graft.byoc.plan import regions_of
-from graft.cli.kernels import KERNEL_STAGES, kernel_text
+from graft.cli.kernels import KERNEL_STAGES, flow_kernel_text, kernel_text
 from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
     add_placement_arguments,
@@ -185,7 +186,10 @@ def _text(options: argparse.Namespace) -> str:
     with _progress(options):
         if options.emit in GRAPH_STAGES:
             return to_text(_stage(options, options.emit)).text
-        return kernel_text(_stage(options, "fused"), options.emit, options.machine or HOST)
+        graph, machine = _stage(options, "optimized"), options.machine or HOST
+        if why_not_native(graph):
+            return flow_kernel_text(graph, options.emit, machine, _accuracy(options))
+        return kernel_text(_fused(options, graph), options.emit, machine)
 
 
 def _placed(options: argparse.Namespace) -> str:
@@ -221,10 +225,13 @@ def _stage(options: argparse.Namespace, name: str) -> Graph:
     if name == "graph":
         return graph
     graph = optimize(graph, report)
-    if name == "optimized":
-        return graph
+    return graph if name == "optimized" else _fused(options, graph)
+
+
+def _fused(options: argparse.Namespace, optimized: Graph) -> Graph:
+    report = _print_report if options.verbose else None
     target = named_target(options.machine or HOST)
-    return run_passes(graph, host_passes(target, _accuracy(options)), report)
+    return run_passes(optimized, host_passes(target, _accuracy(options)), report)
 
 
 def _print_report(report: PassReport, _graph: Graph) -> None:

@@ -1,19 +1,25 @@
-"""What kernels look like: a fused graph and a stage in, the text of all its kernels out."""
+"""What kernels look like: a graph and a stage in, the text of all its kernels out."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from graft.backends.host.assemble import Assembly, ReferenceStep, assemble
-from graft.backends.host.stretches import why_not_native
-from graft.base.errors import UnsupportedError
+from graft.backends.host.assemble import ReferenceStep, assemble
+from graft.backends.host.flow import CompiledStretch, Made, build_flow
+from graft.backends.host.guards import guarded
+from graft.backends.host.options import Accuracy
+from graft.backends.host.prepare import prepare
+from graft.backends.host.stretches import Stretches
 from graft.cli.report import counted
 from graft.ir.graph import Graph
 from graft.llvm.compile import assembly, llvm_text
 from graft.llvm.target import Target, named_target
 from graft.loop.ir import Function
 from graft.loop.print import to_text
+from graft.ops.index_ranges import IndexRanges
+from graft.runtime import program as rt
 
 
 def _loops(function: Function, _target: Target) -> str:
@@ -36,19 +42,45 @@ KERNEL_STAGES: dict[str, Callable[[Function, Target], str]] = {
 
 
 def kernel_text(graph: Graph, stage: str, machine: str) -> str:
-    """A graph's kernels for a machine, each once; nodes without one are named on standard error."""
-    reason = why_not_native(graph)
-    if reason:
-        raise UnsupportedError(f"this model has no native kernels: {reason}")
+    """A fused graph's kernels for a machine, each once; nodes without one are named on standard
+    error."""
     target = named_target(machine)
     made = assemble(graph, target)
-    _tell_of_reference(made)
-    texts = [KERNEL_STAGES[stage](one, target) for one in made.functions.values()]
+    _tell_of_reference([step for step in made.steps if isinstance(step, ReferenceStep)])
+    return _text(made.functions, stage, target)
+
+
+def flow_kernel_text(graph: Graph, stage: str, machine: str, accuracy: Accuracy) -> str:
+    """The same for an optimised graph whose sizes or steps depend on its data: the kernels of all
+    its stretches."""
+    target, made = named_target(machine), Made()
+    stretches = _Assembled(target, accuracy, {})
+    build_flow(graph, stretches, made)
+    for value, reason in made.reasons.items():
+        print(f"graft: note: %{value} is on the reference evaluator: {reason}", file=sys.stderr)
+    return _text(stretches.functions, stage, target)
+
+
+@dataclass(frozen=True)
+class _Assembled(Stretches):
+    """Stops at the kernels of each stretch, and keeps them."""
+
+    functions: dict[str, Function] = field(default_factory=dict)
+
+    def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
+        watched, _ = guarded(stretch, ranges)
+        made = assemble(prepare(watched, self.target, self.accuracy), self.target)
+        self.functions.update(made.functions)
+        empty = rt.Program(rt.Target(self.target.triple, self.target.features), (), (), ())
+        return CompiledStretch(empty, {}, {}, ())
+
+
+def _text(functions: Mapping[str, Function], stage: str, target: Target) -> str:
+    texts = [KERNEL_STAGES[stage](one, target) for one in functions.values()]
     return "\n".join(text.rstrip("\n") + "\n" for text in texts)
 
 
-def _tell_of_reference(made: Assembly) -> None:
-    left = [step for step in made.steps if isinstance(step, ReferenceStep)]
+def _tell_of_reference(left: Sequence[ReferenceStep]) -> None:
     if left:
         first = f"the first is %{left[0].node.output.name}: {left[0].reason}"
         message = f"{counted(len(left), 'step')} on the reference evaluator; {first}"
