@@ -17,7 +17,7 @@ from graft.runtime.executor import Executor
 from graft.runtime.flow import Stretch
 from graft.runtime.flow_checks import Data, Symbols
 from graft.runtime.flow_profile import Path, Recorder
-from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
+from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
 from graft.runtime.prepared import PreparedSizes, prepared
 from graft.runtime.program import Program
 from graft.runtime.shaped import Measured, ShapedProgram
@@ -49,7 +49,7 @@ class Bound:
         sized = self.sized(run.symbols)
         pairs = zip(self._inputs, sized.alignments, strict=True)
         operands = [ready(values[number], alignment) for number, alignment in pairs]
-        outputs = [aligned_empty(*home) for home in sized.homes]
+        outputs = [self._engine.results.empty(*home) for home in sized.homes]
         if run.recorder is None:
             sized.executor.run(operands, outputs)
         else:

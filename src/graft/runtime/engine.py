@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from graft.base.dtypes import Array
 from graft.runtime.agreement import ADVANCE, RUN, STOP, WORK
-from graft.runtime.memory import Lent, address_of
+from graft.runtime.lending import Lent, Recycled
+from graft.runtime.memory import address_of
 from graft.runtime.native import Library
 from graft.runtime.program import KernelCall, Program
 from graft.runtime.shaped import ShapedCall, ShapedProgram
@@ -28,7 +29,7 @@ class Engine:
         # The library has to live as long as the addresses that are taken from it.
         self.library = Library(tuple(objects), symbols)
         self.team = Team(self.library, threads)
-        self.memory = Lent()
+        self.memory, self.results = Lent(), Recycled()
 
     def addresses(self, constants: tuple[Array, ...]) -> list[int]:
         """Where constants are; asked once for those that a program has at every size."""

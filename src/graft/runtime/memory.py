@@ -11,7 +11,6 @@ import numpy as np
 from graft.base.dtypes import Array
 
 ALIGNMENT = 64
-_BYTE = np.dtype(np.uint8)
 
 
 def aligned_size(count: int) -> int:
@@ -40,27 +39,6 @@ def aligned_empty(
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + alignment, np.uint8)
     return np.ndarray(shape, dtype, memory, -address_of(memory) % alignment)
-
-
-class Lent:
-    """Memory that runs borrow, one after another: as large as the largest of them wants it.
-
-    Whoever works in it next finds it in the caches, and the system gives its pages only once."""
-
-    def __init__(self) -> None:
-        self._free: list[Array] = []
-
-    def borrow(self, size: int) -> Array:
-        """At least so many bytes. Sizes that grow bit by bit do not take new memory every time."""
-        try:
-            memory = self._free.pop()
-        except IndexError:
-            return aligned_empty((size,), _BYTE)
-        return memory if memory.nbytes >= size else aligned_empty((size + size // 4,), _BYTE)
-
-    def give_back(self, memory: Array) -> None:
-        """For the next one."""
-        self._free.append(memory)
 
 
 def is_usable(array: Array, alignment: int = 1) -> bool:

@@ -19,7 +19,8 @@ from graft.base.errors import UserError
 from graft.runtime.cores import available_cores
 from graft.runtime.engine import Engine
 from graft.runtime.executor import Executor
-from graft.runtime.memory import ALIGNMENT, aligned_copy, aligned_empty, is_usable
+from graft.runtime.lending import Recycled
+from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
 from graft.runtime.prepared import prepared
 from graft.runtime.program import Program, Step, TensorSpec
 from graft.runtime.regions import Spent
@@ -71,8 +72,8 @@ class Session:
         self._executor = Executor(prepared(program, engine), engine, functions or {})
         self._input_names = {spec.name for spec in program.inputs}
         self._output_names = [spec.name for spec in program.results]
-        self._inputs = [_Slot(spec) for spec in program.inputs]
-        self._outputs = [_Slot(spec) for spec in program.results]
+        self._inputs = [_Slot(spec, engine.results) for spec in program.inputs]
+        self._outputs = [_Slot(spec, engine.results) for spec in program.results]
 
     @property
     def threads(self) -> int:
@@ -172,13 +173,13 @@ def refuse_names(feeds: Mapping[str, Any], known: Sequence[str]) -> None:
 class _Slot:
     """How arrays for one input or output are taken, checked and made."""
 
-    def __init__(self, spec: TensorSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: TensorSpec, results: Recycled) -> None:
+        self.spec, self._results = spec, results
         self._dtype = spec.dtype.numpy
         self._alignment = max(spec.alignment, ALIGNMENT)
 
     def fresh(self) -> Array:
-        return aligned_empty(self.spec.shape, self._dtype, self._alignment)
+        return self._results.empty(self.spec.shape, self._dtype, self._alignment)
 
     def usable(self, array: Array) -> bool:
         """Whether kernels can work on the array where it lies."""

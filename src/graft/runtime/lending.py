@@ -1,0 +1,99 @@
+"""Memory that is used again: what runs work in, and results that nobody holds any more.
+
+The system gives memory page by page, when it is first touched, which takes longer than to fill it.
+C libraries give large pieces back at once when they are free, so that every run would pay for it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array
+from graft.runtime.memory import ALIGNMENT, address_of, aligned_empty
+
+_BYTE = np.dtype(np.uint8)
+
+# Results below a size that C libraries keep anyway, and what all results that are remembered may
+# take together.
+_LEAST_BYTES, _MOST_BYTES = 1 << 16, 1 << 27
+# How many are looked at before there is another one.
+_LOOKS = 8
+
+
+class Lent:
+    """Memory that runs borrow, one after another: as large as the largest of them wants it.
+
+    Whoever works in it next finds it in the caches, and the system gives its pages only once."""
+
+    def __init__(self) -> None:
+        self._free: list[Array] = []
+
+    def borrow(self, size: int) -> Array:
+        """At least so many bytes. Sizes that grow bit by bit do not take new memory every time."""
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            return aligned_empty((size,), _BYTE)
+        return memory if memory.nbytes >= size else aligned_empty((size + size // 4,), _BYTE)
+
+    def give_back(self, memory: Array) -> None:
+        """For the next one."""
+        self._free.append(memory)
+
+
+class Recycled:
+    """Memory for results: that of earlier ones that nobody holds any more, where there is some."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, deque[Array]] = {}  # by size, the oldest first
+        self._bytes = 0
+
+    def empty(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int = ALIGNMENT
+    ) -> Array:
+        """As `aligned_empty`."""
+        wanted = math.prod(shape) * dtype.itemsize + alignment
+        if not _LEAST_BYTES <= wanted <= _MOST_BYTES or not _REFERENCES_TELL:
+            return aligned_empty(shape, dtype, alignment)
+        memory = self._memory(_rounded(wanted))
+        return np.ndarray(shape, dtype, memory, -address_of(memory) % alignment)
+
+    def _memory(self, size: int) -> Array:
+        known = self._known.setdefault(size, deque())
+        for _ in range(min(len(known), _LOOKS)):
+            memory, references = _oldest(known)
+            if references == _HELD_BY_NOBODY:
+                return memory
+        memory = np.empty(size, np.uint8)
+        if self._bytes + size > _MOST_BYTES:
+            self._known, self._bytes, known = {}, 0, deque()
+            self._known[size] = known
+        known.append(memory)
+        self._bytes += size
+        return memory
+
+
+def _rounded(size: int) -> int:
+    """One of four sizes between two powers of two, so that results that grow find memory, too."""
+    step = 1 << (size.bit_length() - 3)
+    return -(-size // step) * step
+
+
+def _oldest(known: deque[Array]) -> tuple[Array, int]:
+    """The oldest memory, which becomes the newest, and how many hold it."""
+    memory = known.popleft()
+    references = sys.getrefcount(memory)
+    known.append(memory)
+    return memory, references
+
+
+_HELD_BY_NOBODY = _oldest(deque([np.empty(0, np.uint8)]))[1]
+# Without the interpreter's lock, references do not tell.
+_REFERENCES_TELL = sys.implementation.name == "cpython" and (
+    not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled()
+)
