@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Times a decoder of words beside ONNX Runtime: sizes in; milliseconds per word out.
+
+    python tools/decoder.py [--rounds N] [--threads N] [--write]
+
+Four layers, 384 numbers wide, as decoders are that run on CPUs. A word and the keys and values of
+all words before it go in; the next word and longer keys and values come out, so that every run has
+sizes that were not there before. The model is written as exporters do, with drawn weights, in
+float32 and with the 8-bit weights of ONNX Runtime's dynamic quantiser. Both contenders write the
+same words, in turns in one process. `--write` puts the table into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from bench_pages import DOCUMENT, add_writing_arguments, chosen_pages, paragraph, table
+from encoder import OPSET, Network
+from graft import __version__, compile
+from graft.byoc.measure import WATCH
+from graft.cli.bench_machine import this_machine
+from graft.cli.usage import positive
+
+LAYERS, WIDTH, HEADS, WORDS = 4, 384, 6, 16_000
+TURNS = 100
+# After which threads of ONNX Runtime's that wait for work have gone to sleep.
+REST = 0.1
+HEADER = ("decoder", "Graft", "ONNX Runtime", "Graft is faster by")
+
+Run = Callable[[None, Mapping[str, Any]], Sequence[Any]]
+
+
+@dataclass
+class Decoder(Network):
+    """An encoder's parts, put together to a decoder with a cache."""
+
+    present: list[str] = field(default_factory=list)
+
+    def recalling(self, data: str, layer: int) -> str:
+        """Attention to all words so far."""
+        query, key, value = (
+            self.apart(self.linear(data, self.width, self.width)) for _ in range(3)
+        )
+        key = self("Concat", f"past_key{layer}", key, axis=2)
+        value = self("Concat", f"past_value{layer}", value, axis=2)
+        self.present += [key, value]
+        scores = self("MatMul", query, self("Transpose", key, perm=[0, 1, 3, 2]))
+        factor = self.constant(np.float32(1 / math.sqrt(self.width // self.heads)))
+        chances = self("Softmax", self("Mul", scores, factor), axis=-1)
+        together = self("Transpose", self("MatMul", chances, value), perm=[0, 2, 1, 3])
+        flat = self("Reshape", together, self.constant(np.array([0, 0, self.width])))
+        return self.linear(flat, self.width, self.width)
+
+    def step(self, data: str, layer: int) -> str:
+        data = self("Add", self.recalling(self.normal(data), layer), data)
+        wide = self.gelu(self.linear(self.normal(data), self.width, 4 * self.width))
+        return self("Add", self.linear(wide, 4 * self.width, self.width), data)
+
+
+def decoder() -> onnx.ModelProto:
+    """The model: any batch, any number of words before."""
+    network = Decoder(WIDTH, HEADS)
+    data = network("Gather", network.drawn(WORDS, WIDTH, scale=0.05), "word")
+    for layer in range(LAYERS):
+        data = network.step(data, layer)
+    last = network.drawn(WIDTH, WORDS, scale=0.05)
+    chances = network("MatMul", network.normal(data), last)
+    describe, each = helper.make_tensor_value_info, WIDTH // HEADS
+    inputs = [describe("word", TensorProto.INT64, ["batch", 1])]
+    inputs += [
+        describe(f"past_{kind}{layer}", TensorProto.FLOAT, ["batch", HEADS, "past", each])
+        for layer in range(LAYERS)
+        for kind in ("key", "value")
+    ]
+    outputs = [describe(chances, TensorProto.FLOAT, ["batch", 1, WORDS])]
+    outputs += [
+        describe(name, TensorProto.FLOAT, ["batch", HEADS, "past + 1", each])
+        for name in network.present
+    ]
+    graph = helper.make_graph(network.nodes, "decoder", inputs, outputs, network.weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+
+
+def written(run: Run, names: Sequence[str]) -> list[int]:
+    """As many words as there are turns, from nothing."""
+    cache = [np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32)] * (2 * LAYERS)
+    word, words = np.array([[1]]), []
+    for _ in range(TURNS):
+        chances, *cache = run(None, dict(zip(names, [word, *cache], strict=True)))
+        word = chances[:, -1:].argmax(-1)
+        words.append(int(word[0, 0]))
+    return words
+
+
+def timed(path: Path, threads: int, rounds: int) -> tuple[list[float], list[float], int]:
+    """Seconds per word and round, of Graft and of ONNX Runtime, and how many words are the same."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    module = compile(path, threads=threads, strict=True)
+    names = [one.name for one in module.get_inputs()]
+    runs: tuple[Run, Run] = (module.run, session.run)
+    WATCH.wait()
+    times: tuple[list[float], list[float]] = [], []
+    texts: list[list[int]] = [[], []]
+    for _ in range(rounds + 1):  # of which the first does not count
+        for number, run in enumerate(runs):
+            time.sleep(REST)
+            start = time.perf_counter()
+            texts[number] = written(run, names)
+            times[number].append((time.perf_counter() - start) / TURNS)
+    same = sum(one == other for one, other in zip(*texts, strict=True))
+    return times[0][1:], times[1][1:], same
+
+
+def row(name: str, own: Sequence[float], other: Sequence[float]) -> list[str]:
+    ratios = np.divide(other, own)
+    return [
+        name,
+        f"{np.median(own) * 1e3:.2f} ms",
+        f"{np.median(other) * 1e3:.2f} ms",
+        f"{np.median(ratios):.2f} × ({ratios.min():.2f} to {ratios.max():.2f})",
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_writing_arguments(parser)
+    parser.add_argument("--rounds", metavar="N", type=positive, default=9, help="(default 9)")
+    options = parser.parse_args()
+    logging.getLogger().setLevel(logging.ERROR)  # the quantiser gives advice
+    pages, rows, notes = chosen_pages(options.write), [], []
+    with tempfile.TemporaryDirectory() as folder:
+        plain, narrow = Path(folder) / "decoder.onnx", Path(folder) / "decoder8.onnx"
+        onnx.save(decoder(), plain)
+        quantize_dynamic(plain, narrow, weight_type=QuantType.QInt8)
+        for name, path in (("float32", plain), ("8-bit weights", narrow)):
+            own, other, same = timed(path, options.threads, options.rounds)
+            rows.append(row(name, own, other))
+            notes.append(f"{same} of {TURNS} words are the same ({name})")
+            print(*table(HEADER, rows[-1:])[2:], notes[-1], flush=True)
+    where = (
+        f"Medians of {options.rounds} rounds of {TURNS} words, least and greatest ratio; "
+        f"{'; '.join(notes)}. Made on {datetime.date.today().isoformat()} on {this_machine()}, with"
+        f" {options.threads} threads; Graft {__version__}, ONNX Runtime {onnxruntime.__version__};"
+        " by `python tools/decoder.py --write`."
+    )
+    pages.replace(DOCUMENT, "decoder", [*table(HEADER, rows), "", *paragraph(where)])
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
