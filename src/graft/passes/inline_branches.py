@@ -6,6 +6,7 @@ name an extent that no input of the outer graph binds, the `if` stays.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,9 @@ from graft.ir.nested import change_nested
 from graft.ir.types import Type, map_dims, symbols_in
 from graft.ops.bodies import Bindings, bind_symbols
 
+# What stands for a node's results on given operands, once it is added; None: the node itself.
+Put = Callable[[Node, tuple[Value | None, ...]], Sequence[Value] | None]
+
 
 def inline_branches(graph: Graph) -> Graph:
     """Splice in the branches that are certain, innermost first."""
@@ -27,15 +31,21 @@ def inline_branches(graph: Graph) -> Graph:
         node.output: node.attrs.value for node in graph.nodes if node.op.name == "constant"
     }
     taken = {node: branch for node in graph.nodes if (branch := _taken(node, constants))}
-    return _Inliner(graph, taken).run() if taken else graph
+    return _with_branches(Splicer(graph), taken) if taken else graph
 
 
 def with_branch(graph: Graph, node: Node, branch: Graph) -> tuple[Graph, dict[Value, Value]] | None:
     """The graph with a branch in the place of its `if`, whatever the condition, and what stands for
     its results; None where attributes would name extents that no input binds."""
-    inliner = _Inliner(graph, {node: branch})
-    found = inliner.run()
-    return None if node in found.nodes else (found, inliner.same)
+    splicer = Splicer(graph)
+    found = _with_branches(splicer, {node: branch})
+    return None if node in found.nodes else (found, splicer.same)
+
+
+def _with_branches(splicer: Splicer, taken: Mapping[Node, Graph]) -> Graph:
+    return splicer.run(
+        lambda node, inputs: splicer.splice(taken[node], inputs[1:]) if node in taken else None
+    )
 
 
 def _taken(node: Node, constants: dict[Value, Literal]) -> Graph | None:
@@ -47,10 +57,11 @@ def _taken(node: Node, constants: dict[Value, Literal]) -> Graph | None:
     return branch
 
 
-class _Inliner:
-    def __init__(self, graph: Graph, taken: dict[Node, Graph]) -> None:
+class Splicer:
+    """Rebuilds a graph with other nodes, those of branches among them, in the place of some."""
+
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.taken = taken
         self.same: dict[Value, Value] = {}
         self.nodes: list[Node] = []
         self.names = FreshNames()
@@ -59,20 +70,23 @@ class _Inliner:
             self.names.reserve(value.name)
             self.symbols.reserve(symbols_in(value.type))
 
-    def run(self) -> Graph:
+    def run(self, put: Put) -> Graph:
+        """The graph with what `put` puts in the place of nodes."""
         for node in self.graph.nodes:
             inputs = tuple(None if v is None else self.same.get(v, v) for v in node.inputs)
-            branch = self.taken.get(node)
-            results = None if branch is None else self.splice(branch, inputs[1:])
+            results = put(node, inputs)
             if results is not None:
                 self.same.update(zip(node.outputs, results, strict=True))
             else:
                 unchanged = inputs == node.inputs
                 self.nodes.append(node if unchanged else replace(node, inputs=inputs))
+        nodes = tuple(self.nodes)
+        if nodes == self.graph.nodes:
+            return self.graph
         outputs = tuple(self.same.get(value, value) for value in self.graph.outputs)
-        return replace(self.graph, nodes=tuple(self.nodes), outputs=outputs)
+        return replace(self.graph, nodes=nodes, outputs=outputs)
 
-    def splice(self, branch: Graph, operands: tuple[Value | None, ...]) -> list[Value] | None:
+    def splice(self, branch: Graph, operands: Sequence[Value | None]) -> list[Value] | None:
         """Add the branch's nodes with values and symbols of their own; None if that cannot be."""
         local: dict[Value, Value] = {
             formal: actual

@@ -20,6 +20,7 @@ from graft.passes.fold_affine import fold_affine
 from graft.passes.fold_constants import fold_constants
 from graft.passes.inline_branches import inline_branches
 from graft.passes.recognize import recognize
+from graft.passes.select_branches import select_branches
 from graft.passes.settle_ranks import settle_ranks
 from graft.passes.simplify_algebra import simplify_algebra
 from graft.passes.simplify_movement import simplify_movement
@@ -42,6 +43,7 @@ CLEAN: tuple[Pass, ...] = (
 )
 PASSES: tuple[Pass, ...] = (
     *CLEAN,
+    select_branches,
     settle_ranks,
     fold_affine,
     sink_transposes,
