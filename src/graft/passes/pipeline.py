@@ -25,6 +25,7 @@ from graft.passes.settle_ranks import settle_ranks
 from graft.passes.simplify_algebra import simplify_algebra
 from graft.passes.simplify_movement import simplify_movement
 from graft.passes.sink_transposes import sink_transposes
+from graft.passes.stack_appended import stack_appended
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ CLEAN: tuple[Pass, ...] = (
 PASSES: tuple[Pass, ...] = (
     *CLEAN,
     select_branches,
+    stack_appended,
     settle_ranks,
     fold_affine,
     sink_transposes,

@@ -1,0 +1,280 @@
+"""Turns what a loop only appends to into pieces that it stacks.
+
+A graph enters and leaves. In the body of a loop, a tensor to which every turn joins a piece, or a
+sequence into which every turn puts an element, is copied or carried for nothing: nobody reads it
+before the loop ends. The body gives the piece instead, and what the loop stacks is put into shape
+behind it. Native code turns loops whose carried values keep their sizes; so do these, then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, bare_symbol
+from graft.ir.attrs import symbols_in_attrs
+from graft.ir.builder import Builder
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.names import FreshSymbols
+from graft.ir.nested import change_nested
+from graft.ir.types import TensorType, Type, symbols_in
+from graft.ops.bodies import seen_outside
+from graft.ops.control import nested_bindings
+from graft.ops.slicing import FAR
+from graft.passes.fold_constants import fold_constants
+
+T = TypeVar("T")
+
+# As joining an empty sequence says it.
+NOTHING_TO_JOIN = "an empty sequence has no elements to join"
+
+
+def stack_appended(graph: Graph) -> Graph:
+    """Apply to every loop, innermost first; what follows learns sizes and ranks from it."""
+    found = _stacked(graph)
+    return graph if found is graph else fold_constants(found)
+
+
+def _stacked(graph: Graph) -> Graph:
+    graph = change_nested(graph, _stacked)
+    if any(_candidates(graph, node) for node in graph.nodes if node.op.name == "loop"):
+        return _Rebuilt(graph).run()
+    return graph
+
+
+@dataclass(frozen=True, eq=False)
+class _Appended:
+    """A carried value of a loop: which one, what is appended in each turn, and by what node."""
+
+    place: int
+    piece: Value
+    maker: Node
+
+    @property
+    def is_sequence(self) -> bool:
+        return self.maker.op.name == "sequence.insert"
+
+    @property
+    def in_front(self) -> bool:
+        """Whether a piece goes before those of earlier turns."""
+        return self.maker.inputs[0] is self.piece
+
+
+@dataclass(frozen=True, eq=False)
+class _Loop:
+    """A loop that stacks pieces of a type instead of carrying a value."""
+
+    node: Node
+    piece: TensorType
+
+
+def _candidates(graph: Graph, node: Node) -> list[_Appended]:
+    """Carried values to which turns only append, as far as the body and the readers tell."""
+    body: Graph = node.attrs.body
+    found = []
+    for place in range(node.attrs.carried):
+        before, after = body.inputs[2 + place], body.outputs[1 + place]
+        maker = body.producers.get(after)
+        read = [*body.users.get(before, ()), *body.users.get(after, ())]
+        returned = body.outputs.count(before) + body.outputs.count(after)
+        if maker is None or read != [maker] or returned != 1 or len(maker.args) != 2:
+            continue
+        piece = next((value for value in maker.args if value is not before), None)
+        if piece is None or not isinstance(piece.type, TensorType):
+            continue
+        appended = _Appended(place, piece, maker)
+        if maker.op.name == "concatenate" or _is_joined_list(graph, node, appended):
+            found.append(appended)
+    return found
+
+
+def _is_joined_list(graph: Graph, node: Node, appended: _Appended) -> bool:
+    """Whether a list begins empty, and is only joined in the end."""
+    first, result = node.inputs[2 + appended.place], node.outputs[appended.place]
+    maker = None if first is None else graph.producers.get(first)
+    readers = graph.users.get(result, [])
+    return (
+        appended.is_sequence
+        and maker is not None
+        and maker.op.name == "sequence.empty"
+        and result not in graph.outputs
+        and bool(readers)
+        and all(reader.op.name == "sequence.concatenate" for reader in readers)
+    )
+
+
+def _without(node: Node, appended: _Appended) -> _Loop | None:
+    """The loop that stacks the pieces; None where their size may differ from turn to turn."""
+    body: Graph = node.attrs.body
+    place, piece = appended.place, appended.piece
+    smaller = replace(
+        body,
+        inputs=_dropped(body.inputs, 2 + place),
+        nodes=tuple(one for one in body.nodes if one is not appended.maker),
+        outputs=(*_dropped(body.outputs, 1 + place), piece),
+        output_names=(*_dropped(body.output_names, 1 + place), body.output_names[1 + place]),
+    )
+    named = (symbols_in_attrs(one.attrs) for one in smaller.nodes)
+    if not symbols_in(piece.type).union(*named) <= smaller.input_symbols:
+        return None
+    inputs = _dropped(node.inputs, 2 + place)
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    attrs = replace(node.attrs, body=smaller, carried=node.attrs.carried - 1)
+    made = replace(node, inputs=inputs, attrs=attrs, outputs=_dropped(node.outputs, place))
+    each = seen_outside(piece.type, nested_bindings(made, smaller))
+    if not isinstance(each, TensorType) or each.shape is None or UNKNOWN in each.shape:
+        return None
+    return _Loop(made, each)
+
+
+def _dropped(items: tuple[T, ...], place: int) -> tuple[T, ...]:
+    return (*items[:place], *items[place + 1 :])
+
+
+def _begins_alike(node: Node, appended: _Appended, loop: _Loop) -> bool:
+    """Whether the initial tensor certainly has the extents of the pieces but along the axis, and
+    nobody else speaks of how far it has grown."""
+    first, before = node.inputs[2 + appended.place], node.attrs.body.inputs[2 + appended.place]
+    if first is None or not isinstance(first.type, TensorType):
+        return False
+    shape, grown, piece = first.shape, before.shape, loop.piece.shape or ()
+    axis = _axis(appended.maker.attrs.axis, len(piece))
+    if axis is None or shape is None or len(shape) != len(piece):
+        return False
+    if _dropped(shape, axis) != _dropped(piece, axis):
+        return False
+    if shape[axis] != 0 and not appended.in_front and all(dim == 1 for dim in shape[axis + 1 :]):
+        return False  # native code wants something behind what it joins along vectors
+    if grown is None:
+        return True
+    body: Graph = loop.node.attrs.body
+    others = frozenset().union(*(symbols_in(value.type) for value in body.inputs))
+    extent = bare_symbol(grown[axis])
+    rest = TensorType(before.dtype, _dropped(grown, axis))
+    seen = seen_outside(rest, nested_bindings(loop.node, body))
+    alike = zip(_dims(seen), _dropped(shape, axis), strict=True)
+    return extent not in (None, *others) and all(dim in (UNKNOWN, own) for dim, own in alike)
+
+
+def _dims(type_: Type) -> tuple[AnyDim, ...]:
+    return (type_.shape or ()) if isinstance(type_, TensorType) else ()
+
+
+def _axis(axis: int, rank: int) -> int | None:
+    """An axis counted from the front; None where there is none."""
+    return axis % rank if -rank <= axis < rank else None
+
+
+class _Rebuilt:
+    """A graph that is built anew, with other loops."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.same: dict[Value, Value] = {}
+        self.lists: dict[Value, tuple[Node, Value]] = {}  # loop and stack in the place of a list
+        symbols = FreshSymbols("s")
+        self.builder = Builder(graph.name, symbols)
+        self.builder.adopt_inputs(graph.inputs)
+        for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs)):
+            self.builder.names.reserve(value.name)
+            symbols.reserve(symbols_in(value.type))
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            inputs = tuple(None if v is None else self.same.get(v, v) for v in node.inputs)
+            current = node if inputs == node.inputs else replace(node, inputs=inputs)
+            self.builder.place = node.place
+            if node.op.name == "loop":
+                self.loop(node, current)
+            elif node.op.name == "sequence.concatenate" and current.args[0] in self.lists:
+                self.same[node.output] = self.joined(node, *self.lists[current.args[0]])
+            else:
+                self.builder.append(current)
+        if not self.same:
+            return self.graph
+        outputs = [self.same.get(value, value) for value in self.graph.outputs]
+        return self.builder.build(*outputs, names=self.graph.output_names)
+
+    def loop(self, node: Node, current: Node) -> None:
+        """Add the loop with pieces in the place of what turns append to."""
+        ready: list[tuple[_Appended, Value]] = []
+        for appended in reversed(_candidates(self.graph, node)):  # those before keep their places
+            loop = _without(current, appended)
+            if loop is None or not self.fits(node, current, appended, loop):
+                continue
+            shape = (UNKNOWN, *(loop.piece.shape or ()))
+            type_ = self.builder.named(TensorType(loop.piece.dtype, shape))
+            stack = Value(self.builder.names(appended.piece.name), type_)
+            current = replace(loop.node, outputs=(*loop.node.outputs, stack))
+            ready.append((appended, stack))
+        self.builder.append(current)
+        for appended, stack in ready:
+            old = node.outputs[appended.place]
+            if appended.is_sequence:
+                self.lists[old] = current, stack
+            else:
+                first = node.inputs[2 + appended.place]
+                assert first is not None
+                self.same[old] = self.grown(self.same.get(first, first), appended, stack, old.name)
+
+    def fits(self, node: Node, current: Node, appended: _Appended, loop: _Loop) -> bool:
+        """Whether what is stacked can be put into the shape that readers know."""
+        if not appended.is_sequence:
+            return _begins_alike(current, appended, loop)
+        rank = len(loop.piece.shape or ())
+        readers = (one.attrs for one in self.graph.users[node.outputs[appended.place]])
+        return all(_axis(attrs.axis, rank + attrs.new_axis) is not None for attrs in readers)
+
+    def grown(self, first: Value, appended: _Appended, stack: Value, name: str) -> Value:
+        """The initial tensor with all pieces behind it, or before it, the last one first."""
+        axis = appended.maker.attrs.axis % len(first.shape or ())
+        if appended.in_front:
+            end = -FAR - 1
+            stack = self.builder("strided_slice", stack, begin=[-1], end=[end], strides=[-1])
+        pieces = self.merged(stack, axis)
+        parts = (pieces, first) if appended.in_front else (first, pieces)
+        return self.builder("concatenate", *parts, out=name, axis=axis)
+
+    def joined(self, node: Node, loop: Node, stack: Value) -> Value:
+        """What joining a list of the pieces gives, which is an error where there are none."""
+        if not self.has_turns(loop):
+            zero = self.builder.constant(np.array(0))
+            turns = self.builder("take", self.builder("shape_of", stack), zero)
+            some = self.builder("greater", turns, zero)
+            stack = self.builder("demand", stack, some, wanted=True, message=NOTHING_TO_JOIN)
+        rank = len(stack.shape or ()) - 1
+        axis = _axis(node.attrs.axis, rank + node.attrs.new_axis)
+        assert axis is not None
+        return self.moved(stack, axis) if node.attrs.new_axis else self.merged(stack, axis)
+
+    def has_turns(self, loop: Node) -> bool:
+        """Whether there certainly is a turn."""
+        known = [self.builder.knowledge.concrete(value) for value in loop.inputs[:2]]
+        pairs = zip(loop.inputs[:2], known, strict=True)
+        return all(value is None or (one is not None and one.item() > 0) for value, one in pairs)
+
+    def moved(self, stack: Value, axis: int) -> Value:
+        """The pieces along a new axis."""
+        order = [*range(1, len(stack.shape or ()))]
+        order.insert(axis, 0)
+        return self.builder("transpose", stack, axes=order) if axis else stack
+
+    def merged(self, stack: Value, axis: int) -> Value:
+        """The pieces along an axis that they have.
+
+        No attribute names an extent, since some are known from data only."""
+        _, *piece = stack.shape or ()
+        if piece[axis] == 1:
+            return self.builder("squeeze", self.moved(stack, axis), axes=[axis + 1])
+        rest = piece[1:]
+        if axis == 0 and all(isinstance(dim, int) and dim for dim in rest):
+            return self.builder("reshape", stack, shape=[-1, *rest])
+        rank = len(piece)
+        others = [place for place in range(1, rank + 1) if place != axis + 1]
+        last = self.builder("transpose", stack, axes=[*others, 0, axis + 1])
+        flat = self.builder("reshape", last, shape=[*[0] * len(others), -1])
+        order = [*range(axis), rank - 1, *range(axis, rank - 1)]
+        return self.builder("transpose", flat, axes=order)
