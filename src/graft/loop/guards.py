@@ -155,12 +155,28 @@ def _clamped_store(
     result: Stmt = replace(
         store, value=map_expr(lambda e: _clamped(e, unsafe, context), store.value)
     )
-    harmless = choice.no if any(load in walk_expr(choice.yes) for load in unsafe) else choice.yes
     for extent in dict.fromkeys(extent for load in unsafe for extent in load.buffer.extents):
         if not context.at_most(ONE, extent):
             some = simplify(Compare(CompareKind.LESS, ZERO, extent), context)
-            result = If(some, result, with_value(harmless, context))
+            empty = [load for load in unsafe if extent in load.buffer.extents]
+            result = If(some, result, with_value(_readable(choice, empty), context))
     return result
+
+
+def _readable(choice: Select, empty: list[Load]) -> Expr:
+    """What is left to choose from where some loads have nothing to read; if that is nothing, no
+    element is asked for, and any will do."""
+
+    def reads(expr: Expr) -> bool:
+        return any(load in empty for load in walk_expr(expr) if isinstance(load, Load))
+
+    def change(expr: Expr) -> Expr:
+        if not isinstance(expr, Select) or reads(expr.yes) == reads(expr.no):
+            return expr
+        return expr.no if reads(expr.yes) else expr.yes
+
+    left = map_expr(change, choice)
+    return choice.no if reads(left) else left
 
 
 def conjuncts(condition: Expr) -> list[Expr]:
