@@ -146,8 +146,6 @@ def _begins_alike(node: Node, appended: _Appended, loop: _Loop) -> bool:
         return False
     if _dropped(shape, axis) != _dropped(piece, axis):
         return False
-    if shape[axis] != 0 and not appended.in_front and all(dim == 1 for dim in shape[axis + 1 :]):
-        return False  # native code wants something behind what it joins along vectors
     if grown is None:
         return True
     body: Graph = loop.node.attrs.body
