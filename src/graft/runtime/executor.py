@@ -117,7 +117,7 @@ class Executor:
 
     def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
         """Run once and measure every step."""
-        steps = len(self._prepared.works)
+        steps = len(self._prepared.works.flops)
         times = Times(np.zeros(steps), np.zeros((self.threads, steps)), np.zeros(steps))
         self.run(inputs, outputs, times)
         return times

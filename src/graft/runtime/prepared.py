@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from graft.base.dtypes import Array
 from graft.runtime.engine import Engine
 from graft.runtime.guards import Guard
@@ -29,13 +31,14 @@ _FLOPS, _BYTES = 3e10, 3e10
 CALLING, MEETING = 20e-6, 2e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a kernel call has to do, as far as anybody has said."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Works:
+    """What kernel calls have to do, as far as anybody has said: arrays, one element per step."""
 
-    flops: int
-    bytes: int
-    serial: bool
+    flops: Array
+    bytes: Array
+    serial: Array
+    python: Array  # whether the step is Python's
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Prepared:
     there are only kernels, as in programs for every size."""
 
     tables: Tables
-    works: tuple[Work | None, ...]  # per step; None: it is Python's
+    works: Works
     threads: int
     arena_bytes: int
     scratch_bytes: int
@@ -66,36 +69,34 @@ class Prepared:
     @cached_property
     def plan(self) -> tuple[Stretch | int, ...]:
         """Stretches of kernel calls, and the positions of other steps, in order."""
+        works, count = self.works, len(self.works.flops)
+        if not works.python.any() and self._is_short(slice(0, count)):
+            return (self.planned(Stretch(0, 0, count)),) if count else ()
         plan: list[Stretch | int] = []
-        record = count = flops = moved = 0
-        for index, work in enumerate(self.works):
-            long = flops >= LONG_FLOPS or moved >= LONG_BYTES
-            if count and (work is None or long):
-                plan.append(self.planned(Stretch(record - count, index - count, count)))
-                count = flops = moved = 0
-            if work is None:
+        record = begin = 0
+        for index, is_python in enumerate([*works.python.tolist(), True]):
+            if index > begin and (is_python or not self._is_short(slice(begin, index))):
+                length = index - begin
+                plan.append(self.planned(Stretch(record, begin, length)))
+                record, begin = record + length, index
+            if is_python and index < count:
                 plan.append(index)
-                continue
-            record, count = record + 1, count + 1
-            flops += work.flops
-            moved += work.bytes
-        if count:
-            begin = len(self.works) - count
-            plan.append(self.planned(Stretch(record - count, begin, count)))
+                begin = index + 1
         return tuple(plan)
+
+    def _is_short(self, steps: slice) -> bool:
+        works = self.works
+        return bool(works.flops[steps].sum() < LONG_FLOPS and works.bytes[steps].sum() < LONG_BYTES)
 
     def planned(self, stretch: Stretch, turns: int = 1) -> Stretch:
         """The same with the answer to whether several threads are faster than one, if it is run so
         many times in one go."""
-        seconds = 0.0
-        for work in self.works[stretch.step : stretch.step + stretch.count]:
-            assert work is not None
-            if work.serial:
-                continue
-            if not work.flops and not work.bytes:
-                return stretch  # nobody has said how much work it is
-            seconds += work.flops / _FLOPS + work.bytes / _BYTES
-        spared = seconds - seconds / self.threads
+        works, steps = self.works, slice(stretch.step, stretch.step + stretch.count)
+        seconds = works.flops[steps] / _FLOPS + works.bytes[steps] / _BYTES
+        if (seconds + works.serial[steps]).min() == 0:
+            return stretch  # nobody has said how much work it is
+        total = float((seconds * ~works.serial[steps]).sum())
+        spared = total - total / self.threads
         return replace(stretch, shared=spared > CALLING / turns + stretch.count * MEETING)
 
     @property
@@ -103,18 +104,16 @@ class Prepared:
         """How often all can be run in one native call of some seconds; 0: never."""
         if len(self.plan) != 1 or isinstance(self.plan[0], int):
             return 0
-        works = [work for work in self.works if work is not None]
-        flops = sum(work.flops for work in works)
-        moved = sum(work.bytes for work in works)
-        most = min(_LONG_CALLS // len(works), LONG_FLOPS // max(flops, 1))
-        return max(1, min(most, LONG_BYTES // max(moved, 1)))
+        flops, moved = float(self.works.flops.sum()), float(self.works.bytes.sum())
+        most = min(_LONG_CALLS // len(self.works.flops), LONG_FLOPS // max(flops, 1.0))
+        return max(1, int(min(most, LONG_BYTES // max(moved, 1.0))))
 
 
 def prepared(program: Program, engine: Engine) -> Prepared:
     """A program of known sizes."""
     return Prepared(
         tables_of(program, engine),
-        tuple(_works(program.steps)),
+        _works(program.steps),
         engine.team.threads,
         program.arena_bytes,
         program.scratch_bytes,
@@ -125,11 +124,13 @@ def prepared(program: Program, engine: Engine) -> Prepared:
     )
 
 
-def _works(steps: Sequence[Step]) -> list[Work | None]:
-    return [
-        Work(step.flops, step.bytes, step.serial) if isinstance(step, KernelCall) else None
-        for step in steps
-    ]
+def _works(steps: Sequence[Step]) -> Works:
+    return Works(
+        np.array([float(step.flops) for step in steps]),
+        np.array([float(step.bytes) for step in steps]),
+        np.array([isinstance(step, KernelCall) and step.serial for step in steps], np.bool_),
+        np.array([not isinstance(step, KernelCall) for step in steps], np.bool_),
+    )
 
 
 class PreparedSizes:
@@ -137,20 +138,25 @@ class PreparedSizes:
 
     def __init__(self, program: ShapedProgram, engine: Engine) -> None:
         self._tables, self._threads = ShapedTables(program, engine), engine.team.threads
-        number_of = program.number_of
-        self._works = [
-            (number_of(step.flops), number_of(step.bytes), step.serial) for step in program.steps
-        ]
+        steps = program.steps
+        self._flops, self._bytes = (
+            np.array([program.number_of(dim) for dim in dims], np.int64)
+            for dims in ([step.flops for step in steps], [step.bytes for step in steps])
+        )
+        self._serial = np.array([step.serial for step in steps], np.bool_)
 
     def at(self, measured: Measured) -> Prepared:
         """The same at some size."""
-        numbers = measured.numbers
-        works = [
-            Work(numbers[flops], numbers[moved], serial) for flops, moved, serial in self._works
-        ]
+        numbers = np.array(measured.numbers, np.float64)
+        works = Works(
+            numbers[self._flops],
+            numbers[self._bytes],
+            self._serial,
+            np.zeros(len(self._serial), np.bool_),
+        )
         return Prepared(
             self._tables.at(measured),
-            tuple(works),
+            works,
             self._threads,
             measured.arena_bytes,
             measured.scratch_bytes,

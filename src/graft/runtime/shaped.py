@@ -7,13 +7,14 @@ the symbols, `bind` makes the plain program that runs at those sizes; nothing is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from graft.base.dim_functions import function_of
 from graft.base.dims import AnyDim, Dim, symbols_of
 from graft.base.dtypes import Array, DType
-from graft.base.errors import Place
+from graft.base.errors import EvaluationError, Place
 from graft.runtime.extents import Extents, SizeCheck, check_sizes, dims_of_test
 from graft.runtime.guards import Guard
 from graft.runtime.memory import aligned_size
@@ -125,23 +126,7 @@ class ShapedProgram:
 
     def measured(self, sizes: Mapping[str, int]) -> Measured:
         """What these values of the symbols lead to; refuses those that do not fit together."""
-        known = Extents({name: sizes[name] for name in self.symbols})
-        check_sizes(self.checks, known)
-        numbered = self._numbered
-        numbers = [known[dim] for dim in numbered.dims]
-        starts, end = [], 0
-        for shelf in numbered.shelves:
-            starts.append(end)
-            end += max([aligned_size(numbers[size]) for size in shelf], default=0)
-        return Measured(
-            numbers,
-            starts,
-            end,
-            max([known[size] for size in self.scratch], default=0),
-            tuple([_spec(spec, known) for spec in self.inputs]),
-            tuple([_spec(spec, known) for spec in self.outputs]),
-            tuple([guard.bound(known) for guard in self.guards]),
-        )
+        return self._numbered.measured(self, [sizes[name] for name in self.symbols])
 
     def bind(self, sizes: Mapping[str, int]) -> Program:
         """The program for these values of its symbols, step by step."""
@@ -201,8 +186,8 @@ def _check_call(program: ShapedProgram, step: ShapedCall) -> None:
             raise ProgramError(f"{step.symbol}: there is no {reference}", step.place)
 
 
-def _spec(spec: ShapedSpec, known: Extents) -> TensorSpec:
-    shape = tuple([known[dim] for dim in spec.shape])
+def _spec(spec: ShapedSpec, extents: Sequence[int], numbers: Sequence[int]) -> TensorSpec:
+    shape = tuple([numbers[extent] for extent in extents])
     return TensorSpec(spec.name, spec.dtype, shape, spec.alignment)
 
 
@@ -242,9 +227,41 @@ class _Numbered:
 
     def __init__(self, program: ShapedProgram) -> None:
         self.numbers: dict[AnyDim, int] = {}
-        self.shelves = [tuple(map(self._number, shelf)) for shelf in program.shelves]
         self.calls = [self._call(step) for step in program.steps]
-        self.dims = list(self.numbers)
+        self._shelves = [self._several(shelf) for shelf in program.shelves]
+        self._scratch = self._several(program.scratch)
+        self._inputs, self._outputs = (
+            [(spec, self._several(spec.shape)) for spec in specs]
+            for specs in (program.inputs, program.outputs)
+        )
+        self._several(program.dims())
+        self._function = function_of(list(self.numbers), program.symbols)
+
+    def measured(self, program: ShapedProgram, given: Sequence[int]) -> Measured:
+        """At these values of the symbols."""
+        known = Extents(dict(zip(program.symbols, given, strict=True)))
+        if program.checks:
+            check_sizes(program.checks, known)
+        try:
+            numbers = self._function(given)
+        except EvaluationError:
+            numbers = [known[dim] for dim in self.numbers]  # which tells the dim that is at fault
+        starts, end = [], 0
+        for shelf in self._shelves:
+            starts.append(end)
+            end += max([aligned_size(numbers[size]) for size in shelf], default=0)
+        return Measured(
+            numbers,
+            starts,
+            end,
+            max([numbers[size] for size in self._scratch], default=0),
+            tuple([_spec(spec, extents, numbers) for spec, extents in self._inputs]),
+            tuple([_spec(spec, extents, numbers) for spec, extents in self._outputs]),
+            tuple([guard.bound(known) for guard in program.guards]),
+        )
+
+    def _several(self, dims: Iterable[AnyDim]) -> tuple[int, ...]:
+        return tuple([self._number(dim) for dim in dims])
 
     def _number(self, dim: AnyDim) -> int:
         return self.numbers.setdefault(dim, len(self.numbers))

@@ -26,6 +26,7 @@ from graft.runtime.program import (
 from graft.runtime.shaped import Measured, ShapedCall, ShapedProgram, ShapedRef, Shelf
 
 _WORD = np.dtype(np.int64)
+_MOST = np.iinfo(_WORD).max
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,7 +72,9 @@ class ShapedTables:
 
     def at(self, measured: Measured) -> Tables:
         """The same at some size."""
-        numbers, starts = np.array(measured.numbers, _WORD), np.array(measured.starts, _WORD)
+        # Work may come to more than a word holds, which nobody asks for here; memory cannot.
+        numbers = np.array([min(number, _MOST) for number in measured.numbers], _WORD)
+        starts = np.array(measured.starts, _WORD)
         words = self._tables.words.copy()
         words[self._tables.arena] = starts[self._shelves] + numbers[self._offsets]
         return replace(self._tables, words=words, scalars=numbers[self._tables.scalars])
