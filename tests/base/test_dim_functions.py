@@ -45,19 +45,23 @@ def test_numbers_are_those_of_dims_one_by_one(numbers: tuple[int, ...]) -> None:
         with pytest.raises(EvaluationError, match="has no value here"):
             function_of(dims, NAMES)(numbers)
         dims = dims[:-1]
-    assert function_of(dims, NAMES)(numbers) == [evaluate_dim(dim, mapping) for dim in dims]
+    wanted = [evaluate_dim(dim, mapping) for dim in dims]
+    assert function_of(dims, NAMES, [[1], [0, 1, 3]])(numbers) == (
+        wanted,
+        [wanted[1], max(wanted[0], wanted[1], wanted[3])],
+    )
 
 
 def test_a_division_by_zero_is_refused() -> None:
     dims = [parse_dim("n//m")]
-    assert function_of(dims, ["n", "m"])([7, 2]) == [3]
+    assert function_of(dims, ["n", "m"])([7, 2]) == ([3], [])
     with pytest.raises(EvaluationError, match="has no value here"):
         function_of(dims, ["n", "m"])([7, 0])
 
 
 def test_nothing_and_no_symbols() -> None:
-    assert function_of([], [])([]) == []
-    assert function_of([5, 0], [])([]) == [5, 0]
+    assert function_of([], [])([]) == ([], [])
+    assert function_of([5, 0], [])([]) == ([5, 0], [])
 
 
 def test_what_only_data_tell_has_no_function() -> None:

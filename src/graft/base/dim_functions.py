@@ -12,26 +12,30 @@ from graft.base.dim_polynomials import Atom
 from graft.base.dims import AnyDim, Expr, broadcast_dim
 from graft.base.errors import EvaluationError, TypeRuleError
 
-Numbers = Callable[[Sequence[int]], list[int]]
+Numbers = Callable[[Sequence[int]], tuple[list[int], list[int]]]
 
 _INFIX = {"floordiv": "//", "mod": "%"}
 _FUNCTIONS = {"min": min, "max": max, "broadcast": broadcast_dim}
 
 
-def function_of(dims: Sequence[AnyDim], symbols: Sequence[str]) -> Numbers:
-    """A function of what the symbols stand for. Where a dim has no value, it raises an error that
-    does not say which."""
+def function_of(
+    dims: Sequence[AnyDim], symbols: Sequence[str], groups: Sequence[Sequence[int]] = ()
+) -> Numbers:
+    """A function of what the symbols stand for, which gives the dims' numbers and, of groups of
+    positions among them, the largest. Where a dim has no value, it raises an error that does not
+    say which."""
     writer = _Writer(symbols)
-    results = ", ".join([writer.text(dim) for dim in dims])
-    lines = [*writer.lines, f"return [{results}]"]
+    results = "".join([f"{writer.text(dim)}, " for dim in dims])
+    largest = "".join([f"max([{', '.join(f'n[{at}]' for at in group)}]), " for group in groups])
+    lines = [*writer.lines, f"n = [{results}]", f"return n, [{largest}]"]
     given = "".join(f"s{number}, " for number in range(len(symbols)))
     text = f"def numbers({given}):\n" + "".join(f"    {line}\n" for line in lines)
-    space: dict[str, Callable[..., list[int]]] = {}
+    space: dict[str, Callable[..., tuple[list[int], list[int]]]] = {}
     # The text is made of numbers, operators and names from here; none of a model's gets into it.
     exec(compile(text, "<dims>", "exec"), {**_FUNCTIONS, "__builtins__": {}}, space)
     numbers = space["numbers"]
 
-    def evaluated(given: Sequence[int]) -> list[int]:
+    def evaluated(given: Sequence[int]) -> tuple[list[int], list[int]]:
         try:
             return numbers(*given)
         except (ZeroDivisionError, TypeRuleError) as error:

@@ -5,13 +5,18 @@ A stretch is bound to sizes when it first runs at them; the last few sizes are r
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from graft.base import capacity
 from graft.base.dtypes import Array
+from graft.runtime.context import Context
 from graft.runtime.engine import Engine
 from graft.runtime.executor import Executor
 from graft.runtime.flow import Stretch
@@ -19,12 +24,13 @@ from graft.runtime.flow_checks import Data, Symbols
 from graft.runtime.flow_profile import Path, Recorder
 from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
 from graft.runtime.prepared import PreparedSizes, prepared
-from graft.runtime.program import Program
+from graft.runtime.program import Program, Spec
 from graft.runtime.shaped import Measured, ShapedProgram
 from graft.runtime.spaces import Runner
 
 # Sizes that a stretch stays bound to.
 REMEMBERED = 8
+_LARGEST_ELEMENT = 16  # bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +42,10 @@ class Run:
     path: Path = ()  # of the step that runs
 
 
+# Shape, element type and alignment of memory for a result.
+Home = tuple[tuple[int, ...], np.dtype[Any], int]
+
+
 class Bound:
     """A program, bound to whatever sizes come."""
 
@@ -43,17 +53,21 @@ class Bound:
         self._engine, self._functions = engine, functions
         self._inputs, self._program = step.inputs, step.program
         self._names = step.program.symbols if isinstance(step.program, ShapedProgram) else ()
+        specs: Sequence[Spec] = step.program.results
+        self._results = [(one.dtype.numpy, max(one.alignment, ALIGNMENT)) for one in specs]
+        self._alignments = [spec.alignment for spec in step.program.inputs]
         self._known: OrderedDict[tuple[int, ...], Sized] = OrderedDict()
+        self._contexts: list[Context] = []  # which serve all sizes
 
     def __call__(self, values: list[Data], run: Run) -> list[Array]:
         sized = self.sized(run.symbols)
-        pairs = zip(self._inputs, sized.alignments, strict=True)
+        pairs = zip(self._inputs, self._alignments, strict=True)
         operands = [ready(values[number], alignment) for number, alignment in pairs]
         outputs = [self._engine.results.empty(*home) for home in sized.homes]
         if run.recorder is None:
             sized.executor.run(operands, outputs)
         else:
-            run.recorder.add(run.path, sized.program, sized.executor.profile(operands, outputs))
+            run.recorder.add(run.path, sized.program(), sized.executor.profile(operands, outputs))
         return outputs
 
     def sized(self, symbols: Symbols) -> Sized:
@@ -69,14 +83,19 @@ class Bound:
     def _bound(self, symbols: Symbols) -> Sized:
         program = self._program
         if isinstance(program, Program):
-            _refuse_absurd_sizes(program)
+            shapes = [spec.shape for spec in program.outputs]
+            _refuse_absurd_sizes(program, shapes)
             executor = Executor(prepared(program, self._engine), self._engine, self._functions)
-            return Sized(program, executor, lambda: program)
+            return Sized(self._homes(shapes), executor, program, lambda: program)
         measured = program.measured(symbols)
-        _refuse_absurd_sizes(measured)
-        executor = Executor(self._sizes.at(measured), self._engine, self._functions)
+        _refuse_absurd_sizes(measured, measured.shapes)
+        executor = Executor(self._sizes.at(measured), self._engine, {}, self._contexts)
         numbers = {name: symbols[name] for name in self._names}
-        return Sized(measured, executor, lambda: program.bind(numbers))
+        homes = self._homes(measured.shapes)
+        return Sized(homes, executor, measured, lambda: program.bind(numbers))
+
+    def _homes(self, shapes: Sequence[tuple[int, ...]]) -> list[Home]:
+        return [(shape, *how) for shape, how in zip(shapes, self._results, strict=False)]
 
     @cached_property
     def _sizes(self) -> PreparedSizes:
@@ -84,25 +103,15 @@ class Bound:
         return PreparedSizes(self._program, self._engine)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class Sized:
-    """A program at some sizes: what goes in and comes out, what runs it, how inputs lie, and where
-    results go."""
+    """A program at some sizes: where results go, and what runs it. `known` tells all about inputs
+    and outputs, `program` everything step by step, for who wants to know."""
 
-    def __init__(
-        self, known: Program | Measured, executor: Executor, program: Callable[[], Program]
-    ) -> None:
-        self.inputs, self.outputs, self.guards = known.inputs, known.outputs, known.guards
-        self.executor, self._program = executor, program
-        self.alignments = [spec.alignment for spec in known.inputs]
-        results = known.outputs[:-1] if known.guards else known.outputs
-        self.homes = [
-            (spec.shape, spec.dtype.numpy, max(spec.alignment, ALIGNMENT)) for spec in results
-        ]
-
-    @property
-    def program(self) -> Program:
-        """Step by step, for who wants to know."""
-        return self._program()
+    homes: list[Home]
+    executor: Executor
+    known: Program | Measured
+    program: Callable[[], Program]
 
 
 def ready(data: Array, alignment: int) -> Array:
@@ -110,9 +119,9 @@ def ready(data: Array, alignment: int) -> Array:
     return data if is_usable(data, alignment) else aligned_copy(data, ALIGNMENT)
 
 
-def _refuse_absurd_sizes(program: Program | Measured) -> None:
+def _refuse_absurd_sizes(known: Program | Measured, shapes: Sequence[tuple[int, ...]]) -> None:
     """Loops may make more of their data with every turn."""
-    for spec in program.outputs:
-        if spec.nbytes > capacity.MOST_BYTES:
+    if any(math.prod(shape) > capacity.MOST_BYTES // _LARGEST_ELEMENT for shape in shapes):
+        for spec in known.outputs:
             capacity.check_bytes(spec.nbytes, f"'{spec.name}' would be {spec}")
-    capacity.check_bytes(program.arena_bytes, "a stretch would work in an arena")
+    capacity.check_bytes(known.arena_bytes, "a stretch would work in an arena")

@@ -51,14 +51,8 @@ class Context:
 
     def __init__(self, prepared: Prepared, devices: Mapping[str, Device]) -> None:
         self.devices = devices
-        self._prepared, tables = prepared, prepared.tables
-        self._stride = aligned_size(prepared.scratch_bytes)
-        self._first_scratch = aligned_size(prepared.arena_bytes)
-        self.nbytes = self._first_scratch + self._stride * prepared.threads
-        self._memory: Array | None = None
-        self._scalars, self._words = tables.scalars, tables.words.copy()
-        self._words[tables.scratch] = self._first_scratch + self._stride * tables.owners
-        self._in_memory, self._base = np.concatenate([tables.arena, tables.scratch]), 0
+        tables = prepared.tables
+        self._words, self._scalars = tables.words.copy(), np.empty_like(tables.scalars)
         after = np.zeros((1, RECORD_WORDS), _WORD)  # leads from one turn of a loop to the next
         self._records = np.concatenate([tables.records, after])
         self._records[:, 1] = self._records[:, 1] * _WORD.itemsize + address_of(self._words)
@@ -66,16 +60,32 @@ class Context:
         self._start = address_of(self._records)
         self._gaps = self._words.data  # single words are written faster through it
         self._inputs, self._outputs = tables.inputs, tables.outputs
+        self._in_memory = np.concatenate([tables.arena, tables.scratch])
         self._remotes = [self._allocated(remote) for remote in prepared.remotes]
         self.calls: dict[int, Call] = {}
+        self._prepared: Prepared | None = None
+        self._memory: Array | None = None
+        self.fit(prepared)
+
+    def fit(self, prepared: Prepared) -> None:
+        """Serve the program at this size from now on."""
+        if prepared is self._prepared:
+            return
+        tables, stride = prepared.tables, aligned_size(prepared.scratch_bytes)
+        first = aligned_size(prepared.arena_bytes)
+        self.nbytes = first + stride * prepared.threads
+        self._scalars[:] = tables.scalars
+        self._words[tables.arena] = tables.offsets
+        self._words[tables.scratch] = first + stride * tables.owners
+        self._prepared, self._memory, self._base = prepared, None, 0
 
     def lie_in(self, memory: Array) -> None:
         """Let the arena and scratch memory be there."""
         if memory is self._memory:
             return
-        self._memory, base = memory, address_of(memory)
+        base = address_of(memory)
         self._words[self._in_memory] += base - self._base
-        self._base = base
+        self._memory, self._base = memory, base
         self.calls = self._calls(memory)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -129,6 +139,7 @@ class Context:
             raise LostDeviceError(remote.space) from error
 
     def _calls(self, memory: Array) -> dict[int, Call]:
+        assert self._prepared is not None
         calls: dict[int, Call] = {}
         for index, step in enumerate(self._prepared.steps):
             if isinstance(step, KernelCall):
@@ -151,6 +162,7 @@ class Context:
             case Input() | Output():
                 call.users.append((operands, len(operands), operand))
             case Constant(index):
+                assert self._prepared is not None
                 array = _view(self._prepared.constants[index], operand, read_only=True)
             case Arena(offset, nbytes):
                 slot = memory[offset : offset + nbytes]

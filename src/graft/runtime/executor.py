@@ -43,9 +43,17 @@ class Times:
 
 
 class Executor:
-    """A program, linked and ready to run. Safe to call from several threads."""
+    """A program, linked and ready to run. Safe to call from several threads.
 
-    def __init__(self, prepared: Prepared, engine: Engine, functions: Mapping[str, Runner]) -> None:
+    `contexts` are those of the same program at other sizes, which serve it at any size."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        engine: Engine,
+        functions: Mapping[str, Runner],
+        contexts: list[Context] | None = None,
+    ) -> None:
         self._prepared, self._plan = prepared, prepared.plan
         self._functions = functions
         for step in self._python_steps:
@@ -61,7 +69,7 @@ class Executor:
         self._regions = self._find_regions()
         self._devices = self._find_devices()
         self._at_hand: Mapping[str, Device] = self._devices  # those that have not been lost
-        self._free: list[Context] = []
+        self._free: list[Context] = [] if contexts is None else contexts
 
     @property
     def threads(self) -> int:
@@ -82,13 +90,13 @@ class Executor:
         """Run once; the arrays are contiguous and as the program describes them.
 
         Refuses results that come from indices outside of what they point into."""
-        guards = self._prepared.guards
-        found = [aligned_empty((len(guards),), _WORD)] if guards else []
+        guarded = self._prepared.guarded
+        found = [aligned_empty((guarded,), _WORD)] if guarded else []
         with self._turn():
             while not self._attempt(inputs, [*outputs, *found], times):
                 pass  # each time without one more device
         for array in found:
-            check_guards(guards, array)
+            check_guards(self._prepared.guards, array)
 
     def run_turns(
         self,
@@ -151,6 +159,7 @@ class Executor:
         """A context, and memory for it that nobody else works in."""
         try:
             context = self._free.pop()
+            context.fit(self._prepared)
         except IndexError:
             context = Context(self._prepared, self._at_hand)
         memory = self._engine.memory.borrow(context.nbytes)

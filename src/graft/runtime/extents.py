@@ -28,6 +28,11 @@ class Extents(dict[AnyDim, int]):
         value = self[dim] = dim if isinstance(dim, int) else self._number(dim)
         return value
 
+    def refuse_without_value(self, dims: Iterable[AnyDim]) -> None:
+        """Fail with the name of the first that has none."""
+        for dim in dims:
+            _ = self[dim]
+
     def _number(self, dim: AnyDim) -> int:
         if not isinstance(dim, Expr):
             return evaluate_dim(dim, self.symbols)

@@ -7,14 +7,13 @@ anybody gets to see the results.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from graft.base.dims import Dim
+from graft.base.dims import AnyDim, Dim
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, Place
-from graft.runtime.extents import Extents
 
 # What is found where every index lies inside: no index that is looked for is as small.
 INSIDE: Final = -(2**63)
@@ -33,7 +32,7 @@ class Guard:
     wraps: bool = True
     place: Place | None = None
 
-    def bound(self, known: Extents) -> Guard:
+    def bound(self, known: Mapping[AnyDim, int]) -> Guard:
         """The same with numbers."""
         return replace(self, extent=known[self.extent], count=known[self.count])
 
@@ -49,10 +48,10 @@ class Guard:
         return EvaluationError(f"index {index} is out of range for {axis}", self.place, hint)
 
 
-def check_guards(guards: Sequence[Guard], found: Array) -> None:
+def check_guards(guards: Callable[[], Sequence[Guard]], found: Array) -> None:
     """Refuse a run in which indices lay outside; `found` has one such index per guard."""
     if (found == INSIDE).all():
         return
-    for guard, index in zip(guards, found.tolist(), strict=True):
+    for guard, index in zip(guards(), found.tolist(), strict=True):
         if index != INSIDE:
             raise guard.refusal(index)

@@ -86,11 +86,11 @@ class NativeTurns:
 
     def _turns_at_once(self, sized: Sized, given: Sequence[Array]) -> int:
         flags, bytes_ = self._layout.flags, 0
-        for uses, spec in zip(self.uses, sized.outputs, strict=False):
+        for uses, spec in zip(self.uses, sized.known.outputs, strict=False):
             if any(given[flags + j].shape != spec.shape for j in uses.carried):
                 return 0
             bytes_ += spec.nbytes * len(uses.pieces)
-        for position, spec in zip(self.reads, sized.inputs, strict=True):
+        for position, spec in zip(self.reads, sized.known.inputs, strict=True):
             if self.is_slice(position) and spec.nbytes % spec.alignment:
                 return 0
         most = max(1, _BYTES_AT_ONCE // max(bytes_, 1))
@@ -150,7 +150,8 @@ class _Call:
             for index, (uses, spec) in enumerate(_used(turns, sized))
         ]
         self._inputs = [
-            self._input(index, turns, spec, given, first) for index, spec in enumerate(sized.inputs)
+            self._input(index, turns, spec, given, first)
+            for index, spec in enumerate(sized.known.inputs)
         ]
 
     def run(self) -> int:
@@ -160,7 +161,7 @@ class _Call:
         )
         if self._found is not None:
             for found in self._found[:turns]:
-                check_guards(self._sized.guards, found)
+                check_guards(lambda: self._sized.known.guards, found)
         return turns
 
     @property
@@ -242,7 +243,7 @@ class _Call:
         """Copies before all else: they look where the words have led the kernels."""
         for index, target, step in self._copies:
             word, *_ = context.words_of_output(index)
-            nbytes = self._sized.outputs[index].nbytes
+            nbytes = self._sized.known.outputs[index].nbytes
             yield COPY, address_of(target), word, nbytes, step
         for kind, moves in ((ADD, self._moves), (EXCHANGE, self._exchanges)):
             for is_input, index, amount in moves:
@@ -252,8 +253,8 @@ class _Call:
 
 def _used(turns: NativeTurns, sized: Sized) -> Iterator[tuple[_Uses | None, TensorSpec]]:
     """Outputs and what they are used for; None is what guards find."""
-    uses: list[Any] = [*turns.uses, *([None] if sized.guards else [])]
-    yield from zip(uses, sized.outputs, strict=True)
+    uses: list[Any] = [*turns.uses, *([None] if sized.known.guards else [])]
+    yield from zip(uses, sized.known.outputs, strict=True)
 
 
 def _home(spec: TensorSpec, *turns: int) -> Array:

@@ -7,8 +7,8 @@ little to do that threads would only wait for each other are the caller's alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -61,7 +61,8 @@ class Prepared:
     threads: int
     arena_bytes: int
     scratch_bytes: int
-    guards: tuple[Guard, ...]
+    guards: Callable[[], tuple[Guard, ...]]
+    guarded: int  # how many there are
     steps: tuple[Step, ...] = ()
     remotes: tuple[RemoteTensor, ...] = ()
     constants: tuple[Array, ...] = ()
@@ -95,9 +96,9 @@ class Prepared:
         seconds = works.flops[steps] / _FLOPS + works.bytes[steps] / _BYTES
         if (seconds + works.serial[steps]).min() == 0:
             return stretch  # nobody has said how much work it is
-        total = float((seconds * ~works.serial[steps]).sum())
-        spared = total - total / self.threads
-        return replace(stretch, shared=spared > CALLING / turns + stretch.count * MEETING)
+        total = float(seconds[~works.serial[steps]].sum())
+        shared = total - total / self.threads > CALLING / turns + stretch.count * MEETING
+        return Stretch(stretch.record, stretch.step, stretch.count, shared)
 
     @property
     def turns_at_once(self) -> int:
@@ -117,7 +118,8 @@ def prepared(program: Program, engine: Engine) -> Prepared:
         engine.team.threads,
         program.arena_bytes,
         program.scratch_bytes,
-        program.guards,
+        lambda: program.guards,
+        len(program.guards),
         program.steps if any(not isinstance(step, KernelCall) for step in program.steps) else (),
         program.remotes,
         program.constants,
@@ -144,6 +146,7 @@ class PreparedSizes:
             for dims in ([step.flops for step in steps], [step.bytes for step in steps])
         )
         self._serial = np.array([step.serial for step in steps], np.bool_)
+        self._python, self._guarded = np.zeros(len(steps), np.bool_), len(program.guards)
 
     def at(self, measured: Measured) -> Prepared:
         """The same at some size."""
@@ -152,7 +155,7 @@ class PreparedSizes:
             numbers[self._flops],
             numbers[self._bytes],
             self._serial,
-            np.zeros(len(self._serial), np.bool_),
+            self._python,
         )
         return Prepared(
             self._tables.at(measured),
@@ -160,5 +163,6 @@ class PreparedSizes:
             self._threads,
             measured.arena_bytes,
             measured.scratch_bytes,
-            measured.guards,
+            lambda: measured.guards,
+            self._guarded,
         )

@@ -152,18 +152,43 @@ class ShapedProgram:
         return _Numbered(self)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Measured:
-    """A program for every size, at one of them: numbers for all dims of its steps, where shelves of
-    the arena begin, and what goes in and comes out."""
+    """A program for every size, at one of them: numbers for all its dims, where shelves of the
+    arena begin, and what goes in and comes out."""
 
-    numbers: list[int]
-    starts: list[int]
-    arena_bytes: int
-    scratch_bytes: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    guards: tuple[Guard, ...]
+    def __init__(
+        self, program: ShapedProgram, numbered: _Numbered, numbers: list[int], shelves: list[int]
+    ) -> None:
+        self.numbers, self._program, self._numbered = numbers, program, numbered
+        self.starts, self.arena_bytes = [], 0
+        for size in shelves:
+            self.starts.append(self.arena_bytes)
+            self.arena_bytes += aligned_size(size)
+        self.scratch_bytes = max([numbers[size] for size in numbered.scratch], default=0)
+
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the outputs."""
+        numbers = self.numbers
+        return [tuple([numbers[at] for at in extents]) for extents in self._numbered.outputs]
+
+    @cached_property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What goes in."""
+        numbers, extents = self.numbers, self._numbered.inputs
+        shapes = [tuple([numbers[at] for at in one]) for one in extents]
+        return tuple(map(_spec, self._program.inputs, shapes))
+
+    @cached_property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What comes out."""
+        return tuple(map(_spec, self._program.outputs, self.shapes))
+
+    @cached_property
+    def guards(self) -> tuple[Guard, ...]:
+        """With numbers."""
+        known = dict(zip(self._numbered.numbers, self.numbers, strict=True))
+        return tuple([guard.bound(known) for guard in self._program.guards])
 
 
 def _check_call(program: ShapedProgram, step: ShapedCall) -> None:
@@ -186,8 +211,7 @@ def _check_call(program: ShapedProgram, step: ShapedCall) -> None:
             raise ProgramError(f"{step.symbol}: there is no {reference}", step.place)
 
 
-def _spec(spec: ShapedSpec, extents: Sequence[int], numbers: Sequence[int]) -> TensorSpec:
-    shape = tuple([numbers[extent] for extent in extents])
+def _spec(spec: ShapedSpec, shape: tuple[int, ...]) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, shape, spec.alignment)
 
 
@@ -228,37 +252,25 @@ class _Numbered:
     def __init__(self, program: ShapedProgram) -> None:
         self.numbers: dict[AnyDim, int] = {}
         self.calls = [self._call(step) for step in program.steps]
-        self._shelves = [self._several(shelf) for shelf in program.shelves]
-        self._scratch = self._several(program.scratch)
-        self._inputs, self._outputs = (
-            [(spec, self._several(spec.shape)) for spec in specs]
-            for specs in (program.inputs, program.outputs)
-        )
+        shelves = [self._several(shelf) or (self._number(0),) for shelf in program.shelves]
+        self.scratch = self._several(program.scratch)
+        self.inputs = [self._several(spec.shape) for spec in program.inputs]
+        self.outputs = [self._several(spec.shape) for spec in program.outputs]
         self._several(program.dims())
-        self._function = function_of(list(self.numbers), program.symbols)
+        self._function = function_of(list(self.numbers), program.symbols, shelves)
 
     def measured(self, program: ShapedProgram, given: Sequence[int]) -> Measured:
         """At these values of the symbols."""
-        known = Extents(dict(zip(program.symbols, given, strict=True)))
         if program.checks:
-            check_sizes(program.checks, known)
+            check_sizes(program.checks, self._one_by_one(program, given))
         try:
-            numbers = self._function(given)
+            return Measured(program, self, *self._function(given))
         except EvaluationError:
-            numbers = [known[dim] for dim in self.numbers]  # which tells the dim that is at fault
-        starts, end = [], 0
-        for shelf in self._shelves:
-            starts.append(end)
-            end += max([aligned_size(numbers[size]) for size in shelf], default=0)
-        return Measured(
-            numbers,
-            starts,
-            end,
-            max([numbers[size] for size in self._scratch], default=0),
-            tuple([_spec(spec, extents, numbers) for spec, extents in self._inputs]),
-            tuple([_spec(spec, extents, numbers) for spec, extents in self._outputs]),
-            tuple([guard.bound(known) for guard in program.guards]),
-        )
+            self._one_by_one(program, given).refuse_without_value(self.numbers)
+            raise
+
+    def _one_by_one(self, program: ShapedProgram, given: Sequence[int]) -> Extents:
+        return Extents(dict(zip(program.symbols, given, strict=True)))
 
     def _several(self, dims: Iterable[AnyDim]) -> tuple[int, ...]:
         return tuple([self._number(dim) for dim in dims])

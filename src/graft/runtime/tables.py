@@ -31,10 +31,11 @@ _MOST = np.iinfo(_WORD).max
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tables:
-    """Words for kernels to find their memory by: addresses of constants, offsets into the arena,
-    and gaps. Positions count words."""
+    """Words for kernels to find their memory by: addresses of constants, and gaps. Positions count
+    words."""
 
     words: Array
+    offsets: Array  # into the arena, in the order of `arena`
     scalars: Array
     records: Array  # with positions of tables and scalars
     inputs: Sequence[Sequence[int]]  # positions, per input
@@ -51,10 +52,7 @@ def tables_of(program: Program, engine: Engine) -> Tables:
         if isinstance(step, KernelCall):
             writer.add(step, step.runs_on)
             writer.scalars += step.scalars
-    tables = writer.tables()
-    offsets = [slot.offset for slot in writer.slots if isinstance(slot, Arena)]
-    tables.words[tables.arena] = offsets
-    return tables
+    return writer.tables([slot.offset for slot in writer.slots if isinstance(slot, Arena)])
 
 
 class ShapedTables:
@@ -65,7 +63,7 @@ class ShapedTables:
         for step in program.steps:
             writer.add(step, runs_on=False)
             writer.scalars += map(program.number_of, step.scalars)
-        self._tables = writer.tables()
+        self._tables = writer.tables(())
         shelves = [slot for slot in writer.slots if isinstance(slot, Shelf)]
         self._shelves = np.array([slot.number for slot in shelves], _WORD)
         self._offsets = np.array([program.number_of(slot.offset) for slot in shelves], _WORD)
@@ -75,9 +73,8 @@ class ShapedTables:
         # Work may come to more than a word holds, which nobody asks for here; memory cannot.
         numbers = np.array([min(number, _MOST) for number in measured.numbers], _WORD)
         starts = np.array(measured.starts, _WORD)
-        words = self._tables.words.copy()
-        words[self._tables.arena] = starts[self._shelves] + numbers[self._offsets]
-        return replace(self._tables, words=words, scalars=numbers[self._tables.scalars])
+        offsets = starts[self._shelves] + numbers[self._offsets]
+        return replace(self._tables, offsets=offsets, scalars=numbers[self._tables.scalars])
 
 
 class _Writer:
@@ -124,10 +121,11 @@ class _Writer:
                 self._outputs[index].append(position)
         self._words.append(word)
 
-    def tables(self) -> Tables:
+    def tables(self, offsets: Sequence[int]) -> Tables:
         """All that was added."""
         return Tables(
             np.array(self._words, _WORD),
+            np.array(offsets, _WORD),
             np.array(self.scalars, _WORD),
             np.array(self._records, _WORD).reshape(-1, RECORD_WORDS),
             self._inputs,
