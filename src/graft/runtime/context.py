@@ -93,7 +93,7 @@ class Context:
         words = self._gaps
         for gaps, arrays in ((self._inputs, inputs), (self._outputs, outputs)):
             for positions, array in zip(gaps, arrays, strict=True):
-                address = array.__array_interface__["data"][0]
+                address = address_of(array)
                 for position in positions:
                     words[position] = address
         for call in self.calls.values():

@@ -109,9 +109,7 @@ class Executor:
 
         `lead_on` tells what happens between two turns, in the words of `agreement`. What guards
         find is an output like all others here."""
-        (stretch,) = self._plan
-        assert isinstance(stretch, Stretch)
-        stretch = self._prepared.planned(stretch, most)
+        stretch = self._prepared.turning(most)
         with self._team.turn() if stretch.shared else nullcontext():
             context, memory = self._take_context()
             try:
@@ -125,7 +123,7 @@ class Executor:
 
     def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
         """Run once and measure every step."""
-        steps = len(self._prepared.works.flops)
+        steps = self._prepared.count
         times = Times(np.zeros(steps), np.zeros((self.threads, steps)), np.zeros(steps))
         self.run(inputs, outputs, times)
         return times

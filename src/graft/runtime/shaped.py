@@ -143,6 +143,11 @@ class ShapedProgram:
             guards=known.guards,
         )
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers `measured` gives."""
+        return len(self._numbered.numbers)
+
     def number_of(self, dim: AnyDim) -> int:
         """The position of a dim's number among those of `measured`."""
         return self._numbered.numbers[dim]

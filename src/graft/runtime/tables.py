@@ -7,7 +7,7 @@ size all else is laid out once, and a new size only fills in offsets and scalars
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -64,17 +64,29 @@ class ShapedTables:
             writer.add(step, runs_on=False)
             writer.scalars += map(program.number_of, step.scalars)
         self._tables = writer.tables(())
-        shelves = [slot for slot in writer.slots if isinstance(slot, Shelf)]
-        self._shelves = np.array([slot.number for slot in shelves], _WORD)
-        self._offsets = np.array([program.number_of(slot.offset) for slot in shelves], _WORD)
+        slots = [slot for slot in writer.slots if isinstance(slot, Shelf)]
+        # Positions among the dims' numbers, with the beginnings of shelves behind them.
+        wanted = [program.number_of(slot.offset) for slot in slots]
+        wanted += [program.numbers + slot.number for slot in slots]
+        self._slots, self._wanted = len(slots), np.array([*wanted, *writer.scalars], _WORD)
 
     def at(self, measured: Measured) -> Tables:
         """The same at some size."""
         # Work may come to more than a word holds, which nobody asks for here; memory cannot.
-        numbers = np.array([min(number, _MOST) for number in measured.numbers], _WORD)
-        starts = np.array(measured.starts, _WORD)
-        offsets = starts[self._shelves] + numbers[self._offsets]
-        return replace(self._tables, offsets=offsets, scalars=numbers[self._tables.scalars])
+        numbers = [min(number, _MOST) for number in measured.numbers]
+        found = np.array(numbers + measured.starts, _WORD)[self._wanted]
+        slots, tables = self._slots, self._tables
+        return Tables(
+            tables.words,
+            found[:slots] + found[slots : 2 * slots],
+            found[2 * slots :],
+            tables.records,
+            tables.inputs,
+            tables.outputs,
+            tables.arena,
+            tables.scratch,
+            tables.owners,
+        )
 
 
 class _Writer:
