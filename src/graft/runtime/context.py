@@ -60,7 +60,6 @@ class Context:
         self._start = address_of(self._records)
         self._gaps = self._words.data  # single words are written faster through it
         self._inputs, self._outputs = tables.inputs, tables.outputs
-        self._in_memory = np.concatenate([tables.arena, tables.scratch])
         self._remotes = [self._allocated(remote) for remote in prepared.remotes]
         self.calls: dict[int, Call] = {}
         self._prepared: Prepared | None = None
@@ -69,24 +68,22 @@ class Context:
 
     def fit(self, prepared: Prepared) -> None:
         """Serve the program at this size from now on."""
-        if prepared is self._prepared:
-            return
-        tables, stride = prepared.tables, aligned_size(prepared.scratch_bytes)
-        first = aligned_size(prepared.arena_bytes)
-        self.nbytes = first + stride * prepared.threads
-        self._scalars[:] = tables.scalars
-        self._words[tables.arena] = tables.offsets
-        self._words[tables.scratch] = first + stride * tables.owners
-        self._prepared, self._memory, self._base = prepared, None, 0
+        if prepared is not self._prepared:
+            self._stride = aligned_size(prepared.scratch_bytes)
+            self._first_scratch = aligned_size(prepared.arena_bytes)
+            self.nbytes = self._first_scratch + self._stride * prepared.threads
+            self._scalars[:] = prepared.tables.scalars
+            self._prepared, self._memory = prepared, None
 
     def lie_in(self, memory: Array) -> None:
         """Let the arena and scratch memory be there."""
         if memory is self._memory:
             return
-        base = address_of(memory)
-        self._words[self._in_memory] += base - self._base
-        self._memory, self._base = memory, base
-        self.calls = self._calls(memory)
+        assert self._prepared is not None
+        tables, base = self._prepared.tables, address_of(memory)
+        self._words[tables.arena] = tables.offsets + base
+        self._words[tables.scratch] = tables.owners * self._stride + (base + self._first_scratch)
+        self._memory, self.calls = memory, self._calls(memory)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Let the kernels work on these arrays."""

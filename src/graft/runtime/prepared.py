@@ -152,7 +152,8 @@ class PreparedSizes:
     def __init__(self, program: ShapedProgram, engine: Engine) -> None:
         self._tables, self._threads = ShapedTables(program, engine), engine.team.threads
         self._count, self._guarded = len(program.steps), len(program.guards)
-        self._weights = np.zeros((3, program.numbers))  # of each number in operations, bytes, time
+        words = program.numbers + len(program.shelves)
+        self._weights = np.zeros((3, words))  # of each number in operations, bytes, time
         self._works = []
         for step in program.steps:
             flops, moved = program.number_of(step.flops), program.number_of(step.bytes)
@@ -164,7 +165,7 @@ class PreparedSizes:
 
     def at(self, measured: Measured) -> Prepared:
         """The same at some size."""
-        work = Work(*(self._weights @ measured.numbers).tolist())
+        work = Work(*(self._weights @ measured.words).tolist())
         return Prepared(
             self._tables.at(measured),
             self._plan(work, measured.numbers),

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from graft.base.dim_functions import function_of
 from graft.base.dims import AnyDim, Dim, symbols_of
 from graft.base.dtypes import Array, DType
@@ -35,6 +37,9 @@ from graft.runtime.program import (
     check_guarded,
     check_specs,
 )
+
+_WORD = np.dtype(np.int64)
+_MOST = np.iinfo(_WORD).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +164,7 @@ class ShapedProgram:
 
 class Measured:
     """A program for every size, at one of them: numbers for all its dims, where shelves of the
-    arena begin, and what goes in and comes out."""
+    arena begin, both one after the other as `words`, and what goes in and comes out."""
 
     def __init__(
         self, program: ShapedProgram, numbered: _Numbered, numbers: list[int], shelves: list[int]
@@ -170,6 +175,9 @@ class Measured:
             self.starts.append(self.arena_bytes)
             self.arena_bytes += aligned_size(size)
         self.scratch_bytes = max([numbers[size] for size in numbered.scratch], default=0)
+        # Work may come to more than a word holds; memory cannot.
+        words = np.array(numbers + self.starts)
+        self.words = words if words.dtype == _WORD else np.clip(words, 0, _MOST).astype(_WORD)
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:

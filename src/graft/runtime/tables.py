@@ -26,7 +26,6 @@ from graft.runtime.program import (
 from graft.runtime.shaped import Measured, ShapedCall, ShapedProgram, ShapedRef, Shelf
 
 _WORD = np.dtype(np.int64)
-_MOST = np.iinfo(_WORD).max
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -72,9 +71,7 @@ class ShapedTables:
 
     def at(self, measured: Measured) -> Tables:
         """The same at some size."""
-        # Work may come to more than a word holds, which nobody asks for here; memory cannot.
-        numbers = [min(number, _MOST) for number in measured.numbers]
-        found = np.array(numbers + measured.starts, _WORD)[self._wanted]
+        found = measured.words[self._wanted]
         slots, tables = self._slots, self._tables
         return Tables(
             tables.words,
