@@ -67,7 +67,8 @@ class Bound:
         if run.recorder is None:
             sized.executor.run(operands, outputs)
         else:
-            run.recorder.add(run.path, sized.program(), sized.executor.profile(operands, outputs))
+            times = sized.executor.profile(operands, outputs)
+            run.recorder.add(run.path, sized.program, times)
         return outputs
 
     def sized(self, symbols: Symbols) -> Sized:
@@ -103,15 +104,20 @@ class Bound:
         return PreparedSizes(self._program, self._engine)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Sized:
     """A program at some sizes: where results go, and what runs it. `known` tells all about inputs
-    and outputs, `program` everything step by step, for who wants to know."""
+    and outputs."""
 
     homes: list[Home]
     executor: Executor
     known: Program | Measured
-    program: Callable[[], Program]
+    bind: Callable[[], Program]
+
+    @cached_property
+    def program(self) -> Program:
+        """Step by step, for who wants to know."""
+        return self.bind()
 
 
 def ready(data: Array, alignment: int) -> Array:

@@ -28,6 +28,7 @@ from graft.runtime.regions import LostDeviceError, Region, Spent, deliver
 from graft.runtime.spaces import Device, Runner
 
 _WORD = np.dtype(np.int64)
+_NONE: Mapping[str, Device] = {}  # the same for all, so that contexts can be anybody's
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ class Executor:
         shared = any(isinstance(item, int) or item.shared for item in self._plan)
         self._turn = self._team.turn if shared else nullcontext
         self._regions = self._find_regions()
-        self._devices = self._find_devices()
+        self._devices = self._find_devices() or _NONE
         self._at_hand: Mapping[str, Device] = self._devices  # those that have not been lost
         self._free: list[Context] = [] if contexts is None else contexts
 
@@ -278,7 +279,7 @@ class Executor:
             found.setdefault(space, []).append(function)
         return found
 
-    def _find_devices(self) -> dict[str, Device]:
+    def _find_devices(self) -> Mapping[str, Device]:
         """The devices by memory space. A region whose code could not be loaded has none, and gets
         that of the others."""
         found: dict[str, Device] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import onnx.parser
@@ -13,6 +14,8 @@ from graft.backends.host.flow_program import FlowExecutable
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
 from graft.module import Module
+from graft.runtime import executor
+from graft.runtime.context import Context
 from graft.runtime.flow import Evaluation, Stretch
 from graft.runtime.shaped import ShapedProgram
 
@@ -69,6 +72,21 @@ def test_one_program_for_every_size() -> None:
     for count in (1, 3, 8, 17, 64, 0, 3, 1000):
         (y,) = agree(pair, x=numbers(count, 12, seed=count), **weights)
         assert y.shape == (count, 7)
+
+
+def test_one_context_serves_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Context] = []
+
+    def counted(*given: Any) -> Context:
+        made.append(Context(*given))
+        return made[-1]
+
+    monkeypatch.setattr(executor, "Context", counted)
+    pair = both(PERCEPTRON)
+    weights = {"w": numbers(12, 40), "b": numbers(40), "v": numbers(40, 7)}
+    for rows in (*range(1, 20), 3, 200):
+        agree(pair, x=numbers(rows, 12), **weights)
+    assert len(made) == 1
 
 
 def test_sizes_that_contradict_each_other_are_refused() -> None:
