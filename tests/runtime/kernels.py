@@ -7,6 +7,8 @@ the elements from n*t//T up to n*(t+1)//T, where n is the first scalar.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -262,3 +264,17 @@ def with_python(n: int) -> Program:
 def environment() -> dict[str, str]:
     """For processes that import Graft from this tree."""
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+
+def said_by(script: str) -> str:
+    """What a script prints in a process of its own, which has to end well and in silence."""
+    outcome = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    return outcome.stdout
