@@ -20,11 +20,13 @@ from graft.runtime.bound import Bound, Sized, ready
 from graft.runtime.context import Context
 from graft.runtime.flow import Flow, Stretch
 from graft.runtime.flow_checks import Symbols
-from graft.runtime.guards import check_guards
+from graft.runtime.guards import INSIDE, check_guards
 from graft.runtime.loop_bodies import Layout
 from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_empty, is_usable
 from graft.runtime.program import TensorSpec
 from graft.runtime.turns import Pieces
+
+_WORD = np.dtype(np.int64)
 
 # Memory for stacked pieces that one native call gets, and the turns of the first call where only
 # data tell how many there will be.
@@ -90,6 +92,7 @@ class NativeTurns:
             if any(given[flags + j].shape != spec.shape for j in uses.carried):
                 return 0
             bytes_ += spec.nbytes * len(uses.pieces)
+        bytes_ += len(sized.known.guards) * _WORD.itemsize
         for position, spec in zip(self.reads, sized.known.inputs, strict=True):
             if self.is_slice(position) and spec.nbytes % spec.alignment:
                 return 0
@@ -159,9 +162,10 @@ class _Call:
         turns = self._sized.executor.run_turns(
             self._inputs, self._outputs, self._most, self._lead_on
         )
-        if self._found is not None:
-            for found in self._found[:turns]:
-                check_guards(lambda: self._sized.known.guards, found)
+        found = self._found
+        if found is not None and not (found[:turns] == INSIDE).all():
+            for one in found[:turns]:
+                check_guards(lambda: self._sized.known.guards, one)
         return turns
 
     @property
@@ -195,7 +199,7 @@ class _Call:
             self._copies.append((index, stack, spec.nbytes))
         for count, place in enumerate(uses.carried):
             before = self._read[place] = aligned_copy(state[place])
-            if count:
+            if count or uses.condition:  # which is looked for in one place
                 self._state[place] = before, before
                 self._copies.append((index, before, 0))
             else:
@@ -242,9 +246,9 @@ class _Call:
     def _described(self, context: Context) -> Iterator[tuple[int, ...]]:
         """Copies before all else: they look where the words have led the kernels."""
         for index, target, step in self._copies:
-            word, *_ = context.words_of_output(index)
             nbytes = self._sized.known.outputs[index].nbytes
-            yield COPY, address_of(target), word, nbytes, step
+            for word in context.words_of_output(index)[:1]:  # none where there is nothing to copy
+                yield COPY, address_of(target), word, nbytes, step
         for kind, moves in ((ADD, self._moves), (EXCHANGE, self._exchanges)):
             for is_input, index, amount in moves:
                 words = context.words_of_input if is_input else context.words_of_output

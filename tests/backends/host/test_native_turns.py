@@ -226,3 +226,45 @@ except KeyboardInterrupt:
     assert time.perf_counter() - start < 30
     print("interrupted")
 """
+
+
+def test_carried_values_and_pieces_without_elements(calls: list[int]) -> None:
+    text = """
+        net (int64 turns, float[0, 3] x) => (float[0, 3] y, float[k, 0, 3] all, float[k] sums) {
+            y, all, sums = Loop (turns, "", x) <
+                body = one (int64 i, bool c, float[0, 3] v)
+                        => (bool d, float[0, 3] w, float[0, 3] p, float s) {
+                    d = Identity (c)
+                    w = Neg (v)
+                    p = Identity (w)
+                    s = ReduceSum <keepdims = 0> (w)
+                }
+            >
+        }
+    """
+    agree(both(text), turns=np.array(3), x=numbers(0, 3))
+    free = text.replace("float[0, 3]", "float[n, 3]").replace("float[k, 0, 3]", "float[k, n, 3]")
+    agree(both(free), turns=np.array(3), x=numbers(0, 3))
+    agree(both(free), turns=np.array(3), x=numbers(2, 3))
+    assert calls[-2:] == [3, 3]
+
+
+def test_a_condition_that_is_carried_too(calls: list[int]) -> None:
+    text = """
+        net (int64 turns, bool go, float x) => (bool last, float y) {
+            last, y = Loop (turns, go, go, x) <
+                body = one (int64 i, bool c, bool f, float v) => (bool d, bool g, float w) {
+                    one = Constant <value = float {1}> ()
+                    step = Where (f, one, v)
+                    w = Add (v, step)
+                    most = Constant <value = float {6.5}> ()
+                    g = Less (w, most)
+                    d = Identity (g)
+                }
+            >
+        }
+    """
+    pair = both(text)
+    for start, turns in ((0.0, 7), (1.0, 6), (5.0, 2), (9.0, 1)):
+        agree(pair, turns=np.array(100), go=np.array(True), x=np.array(start, np.float32))
+        assert calls.pop() == turns
