@@ -50,6 +50,7 @@ from graft.runtime.shaped_encoding import decode_shaped, encode_dim, encode_shap
 _STEPS: Mapping[str, type[FlowStep]] = {
     "stretch": Stretch,
     "handing": Handing,
+    "measuring": Measuring,
     "offload": Offload,
     "reading": Reading,
     "trimming": Trimming,
@@ -139,8 +140,6 @@ def _encode_kind(kind: Kind) -> list[Any]:
 
 
 def _encode_step(step: FlowStep, pool: Pool) -> dict[str, Any]:
-    if isinstance(step, Measuring):
-        raise ProgramError("a step asks a type rule for sizes, which a file cannot hold")
     if type(step) not in _STEP_NAMES:
         raise ProgramError("a step runs on the reference evaluator, which a file cannot hold")
     found: dict[str, Any] = {"step": _STEP_NAMES[type(step)]}

@@ -6,6 +6,7 @@ has values and symbols of its own, so runs from several threads do not disturb e
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,6 +70,11 @@ class Supplied:
     evaluators: Mapping[str, Evaluator] = field(default_factory=dict)
     rules: Mapping[str, Evaluator] = field(default_factory=dict)
 
+    def rule(self, step: Measuring) -> Evaluator:
+        """What tells sizes; a flow out of a file brings texts instead of functions."""
+        known = self.rules.get(step.function)
+        return stored_rule(step.function) if known is None else known
+
 
 _Action = Callable[[list[Data], Run], Sequence[Data]]
 
@@ -102,7 +108,7 @@ class FlowExecutor:
             case Evaluation():
                 return partial(_evaluate, step, self._supplied.evaluators[step.function])
             case Measuring():
-                return partial(_evaluate, step, self._supplied.rules[step.function])
+                return partial(_evaluate, step, self._supplied.rule(step))
             case Handing():
                 return lambda values, run: [hand_on(step, _operands(step, values), run.symbols)]
             case Offload():
@@ -189,6 +195,20 @@ class FlowExecutor:
         begin = time.perf_counter()
         outputs = self(inputs, Run({}, recorder))
         return FlowProfile(outputs, time.perf_counter() - begin, recorder.moments)
+
+
+def stored_rule(text: str) -> Evaluator:
+    """A rule for sizes by its text: the only thing for which a file asks the compiler's rooms, of
+    which those that know the operators need neither LLVM nor `onnx`."""
+    try:
+        rules = importlib.import_module("graft.ops.size_rules")
+    except ImportError as error:
+        raise UserError(
+            "this model asks the operators' rules for sizes, which are not installed here",
+            hint="install all of graft-compiler",
+        ) from error
+    rule: Evaluator = rules.rule_from(text)
+    return rule
 
 
 def _operands(step: Evaluation | Measuring | Handing, values: list[Data]) -> list[Data]:

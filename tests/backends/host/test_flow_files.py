@@ -242,20 +242,6 @@ def test_what_needs_the_evaluator_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_asks_type_rules_is_refused(tmp_path: Path) -> None:
-    text = """
-        net (float[n] x, int64[1] begin, int64[1] end) => (float[m] y) {
-            part = Slice (x, begin, end)
-            y = Exp (part)
-        }
-    """
-    with pytest.raises(UnsupportedError, match="1 steps ask a type rule for sizes") as caught:
-        saved(text, tmp_path / "m.graft")
-    assert "make them constants" in caught.value.hint
-    assert "Slice" in str(caught.value.place)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_constants_are_mapped_and_shared(tmp_path: Path) -> None:
     """The same weight on both sides of a cut lies in the file once."""
     values = ", ".join(str(0.5 * n) for n in range(400))

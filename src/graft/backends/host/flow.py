@@ -23,7 +23,9 @@ from graft.ir.attrs import bind_attrs
 from graft.ir.evaluate import refuse_absurd_sizes, run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols, symbols_in
+from graft.ops import size_rules
 from graft.ops.index_ranges import IndexRanges
+from graft.ops.size_rules import rule_of, rule_text
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -169,7 +171,7 @@ class _Builder:
             case "trimmed":
                 rows, counts = self._numbered(node.args)
                 return Trimming(rows, counts, self._numbered(node.outputs))
-            case measure.SIZES:
+            case size_rules.SIZES:
                 return self._measuring(node)
             case name if name in OPERATIONS:
                 return self._handing(node)
@@ -206,10 +208,10 @@ class _Builder:
         return tuple(None if value is None else self._number(value) for value in inputs)
 
     def _measuring(self, node: Node) -> Measuring:
-        name = f"sizes {len(self._made.rules)}"
-        self._made.rules[name] = _evaluator(node)
+        rule = rule_text(node)
+        self._made.rules[rule] = rule_of(node)
         outputs = self._numbered(node.outputs)
-        return Measuring(name, self._operands(node), outputs, node.place or Place())
+        return Measuring(rule, self._operands(node), outputs, node.place or Place())
 
     def _handing(self, node: Node) -> Handing:
         attrs: Any = node.attrs
@@ -291,13 +293,11 @@ def _kind(value: Value) -> Kind:
 
 
 def _evaluator(node: Node) -> Evaluator:
-    """The node's meaning as a function: of an operator in NumPy, of sizes that of a type rule."""
-    is_data = node.op.name != measure.SIZES  # sizes as such take no memory
+    """The node's meaning as a function."""
 
     def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
         try:
-            if is_data:
-                refuse_absurd_sizes(node, symbols)
+            refuse_absurd_sizes(node, symbols)
             with np.errstate(all="ignore"):
                 return run_op(node.op, bind_attrs(node.attrs, symbols), operands)
         except GraftError:

@@ -12,11 +12,12 @@ from graft.backends.host.options import HostOptions
 from graft.backends.host.saving import refuse_reference_nodes, save_as
 from graft.backends.host.step_times import by_value, median_costs
 from graft.base.dtypes import Array
-from graft.base.errors import UnsupportedError
+from graft.base.errors import GraftError, UnsupportedError
 from graft.byoc.contract import Cost
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.llvm.target import Target
+from graft.ops.size_rules import rule_from
 from graft.runtime import program as rt
 from graft.runtime.flow import Flow, Measuring, Stretch
 from graft.runtime.flow_executor import Supplied
@@ -91,7 +92,7 @@ class FlowExecutable:
     ) -> None:
         """Write the flow to a file, with what the regions of other backends need."""
         refuse_reference_nodes(self._made.reasons)
-        _refuse_type_rules(self.flow)
+        _refuse_rules(self.flow)
         save_as(replace(self.program, threads=self._options.threads), path, backends, blobs)
 
     def __call__(
@@ -101,13 +102,15 @@ class FlowExecutable:
         return self.session.executor(inputs)
 
 
-def _refuse_type_rules(flow: Flow) -> None:
-    """Refuse to save what asks the compiler's type rules for sizes."""
-    asked = [step for step in all_steps(flow) if isinstance(step, Measuring)]
-    if asked:
-        raise UnsupportedError(
-            f"{len(asked)} steps ask a type rule for sizes, which a file cannot hold:"
-            " axes, bounds or shapes are known only when the model runs",
-            asked[0].place,
-            hint="make them constants of the model",
-        )
+def _refuse_rules(flow: Flow) -> None:
+    """Refuse to save rules for sizes that speak of more than their operands."""
+    for step in all_steps(flow):
+        if isinstance(step, Measuring):
+            try:
+                rule_from(step.function)
+            except GraftError as error:
+                raise UnsupportedError(
+                    f"a file cannot hold the rule that tells sizes here: {error.message}",
+                    step.place,
+                    hint="make axes, bounds and shapes constants of the model",
+                ) from error

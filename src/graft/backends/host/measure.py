@@ -10,23 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
-
-import numpy as np
+from typing import cast
 
 from graft.base.dims import UNKNOWN, Dim, bare_symbol, product, symbol
-from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import UserError
-from graft.ir.attrs import Attrs, coerce_field
+from graft.base.dtypes import DType
+from graft.ir.attrs import Attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
-from graft.ir.op import Op, get_op
+from graft.ir.op import get_op
 from graft.ir.types import TensorType, Type, bound_symbols, symbols_in
 from graft.ops.cast import CastAttrs
-from graft.ops.creation import ArangeAttrs, arange_count
 from graft.ops.movement import ReshapeAttrs, TransposeAttrs
 from graft.ops.reduce import ReduceAttrs
 from graft.ops.search import UniqueAttrs
+from graft.ops.size_rules import SIZES, sizes_op
 
 # The last is what stands between native pieces: it takes the number.
 _Pieces = Callable[[Node, FreshNames], list[Node]]
@@ -57,7 +54,6 @@ def _left_whole(_node: Node, _names: FreshNames) -> list[Node]:
 
 
 # What runs between native pieces.
-SIZES = "sizes"
 BETWEEN = ("sized", "trimmed", SIZES)
 
 
@@ -146,42 +142,7 @@ def _sizes(node: Node, names: FreshNames) -> Node:
     """What tells the sizes of a node's results: tensors of their shapes that hold nothing."""
     shapes = [value.tensor.shape for value in node.outputs]
     outputs = tuple(Value(names(SIZES), TensorType(DType.BOOL, shape)) for shape in shapes)
-    meaning = _counted if node.op.name == "arange" else _told_by(node.op)
-    op = Op(SIZES, node.op.operands, node.op.infer, meaning, node.op.attrs)
-    return Node(op, node.inputs, node.attrs, outputs, node.place)
-
-
-def _told_by(op: Op) -> Callable[..., Any]:
-    """What a type rule says of results once the numbers among the operands are known."""
-
-    def shapes(attrs: Attrs, *operands: Array | None) -> tuple[Array, ...]:
-        left = list(operands)
-        for position, name in op.alternatives:
-            given = left[position] if position < len(left) else None
-            if given is not None:
-                attrs = replace(attrs, **{name: _attribute(op, name, given)})
-                left[position] = None
-        types = (
-            None if one is None else TensorType(dtype_of(one.dtype), one.shape) for one in left
-        )
-        results = op.result_types(attrs, tuple(types))
-        told = [type_.shape for type_ in results if isinstance(type_, TensorType)]
-        return tuple(np.broadcast_to(np.False_, cast("Any", shape)) for shape in told)
-
-    return shapes
-
-
-def _attribute(op: Op, name: str, given: Array) -> Any:
-    """Numbers as the attribute that they stand for; a single one may be a list, too."""
-    try:
-        return coerce_field(op.attrs, name, given if given.ndim else given[()])
-    except UserError:
-        return coerce_field(op.attrs, name, given.reshape(-1))
-
-
-def _counted(attrs: ArangeAttrs, *operands: Array | None) -> Array:
-    """The type rule of ranges knows integers only."""
-    return np.broadcast_to(np.False_, (arange_count(attrs, *operands),))
+    return Node(sizes_op(node.op), node.inputs, node.attrs, outputs, node.place)
 
 
 def _reduction(node: Node, names: FreshNames) -> list[Node]:

@@ -1,0 +1,107 @@
+"""Models whose sizes follow from numbers that are data, as files, which hold rules for sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.backends.host.test_flow import both, numbers
+from tests.runtime.kernels import said_by
+
+import graft
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.runtime.flow import Measuring
+from graft.runtime.flow_program import all_steps
+from graft.runtime.flow_session import FlowSession
+
+X = "float[n, 4] x, int64[2] a, int64[2] b"
+CASES = {
+    "slice": ("part = Slice (x, a, b)", (0, -3), (3, 4)),
+    "slice again": ("part = Slice (x, a, b)", (-2, 1), (100, 0)),
+    "expand": (
+        "y = Concat <axis = 0> (b, a) row = ReduceSum (x) part = Expand (row, y)",
+        (3, 2),
+        (1, 5),
+    ),
+    "tile": ("part = Tile (x, a)", (2, 3), (0, 0)),
+    "reshape": ("part = Reshape (x, a)", (4, -1), (0, 0)),
+    "range": (
+        """zero = Constant <value = int64 {0}> () one = Constant <value = int64 {1}> ()
+           s = Gather (a, zero) e = Gather (b, zero) d = Gather (b, one)
+           r = Range (s, e, d) part = Cast <to = 1> (r)""",
+        (2, 0),
+        (20, 3),
+    ),
+    "pad": ("y = Concat <axis = 0> (a, b) part = Pad (x, y)", (1, 0), (0, 2)),
+}
+
+
+def feeds(case: str, rows: int = 5) -> dict[str, Array]:
+    _, a, b = CASES[case]
+    return {"x": numbers(rows, 4) / np.float32(9), "a": np.array(a), "b": np.array(b)}
+
+
+def model(case: str) -> str:
+    extents = {"expand": "p, q, r, s", "range": "p"}.get(case, "p, q")
+    return f"net ({X}) => (float[{extents}] z) {{ {CASES[case][0]} z = Exp (part) }}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_files_hold_rules_for_sizes(case: str, tmp_path: Path) -> None:
+    host, reference = both(model(case))
+    host.save(tmp_path / "m.graft")
+    session = graft.load(tmp_path / "m.graft")
+    assert isinstance(session, FlowSession)
+    assert any(isinstance(step, Measuring) for step in all_steps(session.program.flow))
+    for rows in (5, 3):
+        given = feeds(case, rows)
+        if case == "reshape":
+            given["a"] = np.array([-1, rows])
+        (wanted,) = reference.run(None, given)
+        for one in (host, session):
+            (found,) = one.run(None, given)
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_what_a_rule_refuses_is_refused_by_the_file_too(tmp_path: Path) -> None:
+    host, _ = both(model("reshape"))
+    host.save(tmp_path / "m.graft")
+    for one in (host, graft.load(tmp_path / "m.graft")):
+        with pytest.raises(UserError, match="20 elements do not fill") as error:
+            one.run(None, {**feeds("reshape"), "a": np.array([3, 7])})
+        assert error.value.place is not None
+
+
+def test_files_with_rules_need_neither_llvm_nor_onnx(tmp_path: Path) -> None:
+    host, _ = both(model("slice"))
+    host.save(tmp_path / "m.graft")
+    script = f"""
+import sys
+import numpy as np
+import graft
+session = graft.load({str(tmp_path / "m.graft")!r})
+given = {{"x": np.zeros((5, 4), np.float32), "a": np.array([0, 1]), "b": np.array([2, 4])}}
+print(session.run(None, given)[0].shape, {{"llvmlite", "onnx"}} & {{*sys.modules}} or "alone")
+"""
+    assert said_by(script) == "(2, 3) alone\n"
+
+
+def test_without_the_operators_the_error_says_what_to_install(tmp_path: Path) -> None:
+    host, _ = both(model("slice"))
+    host.save(tmp_path / "m.graft")
+    script = f"""
+import sys
+import graft
+sys.modules["graft.ops.size_rules"] = None
+try:
+    graft.load({str(tmp_path / "m.graft")!r})
+except graft.UserError as error:
+    print(error.message, error.hint, sep=": ")
+"""
+    assert said_by(script) == (
+        "this model asks the operators' rules for sizes, which are not installed here:"
+        " install all of graft-compiler\n"
+    )
