@@ -176,6 +176,8 @@ _STUBS = {
     "syscall": [_copy(8, 0), *(_copy(k, k + 1) for k in range(6)), _SUPERVISOR, _RETURN],
     "sched_yield": [*_move(8, _YIELD), _SUPERVISOR, _RETURN],
     "clock_gettime": [*_move(8, _CLOCK), _SUPERVISOR, _RETURN],
+    # Byte by byte, as long as the third argument is not zero: load, store, one less, back.
+    "memcpy": [_copy(3, 0), 0xB40000A2, 0x38401424, 0x38001464, 0xD1000442, 0x17FFFFFC, _RETURN],
 }
 
 
