@@ -94,7 +94,8 @@ class _Maker:
             self.made[node.output] = self.builder.constant(node.attrs.value.array)
             self.constants.add(node.output)
             return
-        for value in node.args:
+        # Those of most axes first: others are repeated along them.
+        for value in sorted(node.args, key=lambda one: -len(static_shape(one))):
             if value not in self.made:
                 self.give(value, node)
         attrs = as_keywords(node.attrs)
