@@ -7,6 +7,7 @@ are read beside, or stay 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -79,6 +80,11 @@ def _with_halos(sample: Sample, maker: _Maker) -> Sample:
     return replace(sample, stores=stores)
 
 
+def _extent_of(value: Value) -> tuple[int, int]:
+    """How many axes and elements there are: what has less of them is repeated along the others."""
+    return len(static_shape(value)), math.prod(static_shape(value))
+
+
 class _Maker:
     def __init__(self, sample: Sample, axes: Collection[int]) -> None:
         self.sample, self.axes = sample, axes
@@ -94,8 +100,7 @@ class _Maker:
             self.made[node.output] = self.builder.constant(node.attrs.value.array)
             self.constants.add(node.output)
             return
-        # Those of most axes first: others are repeated along them.
-        for value in sorted(node.args, key=lambda one: -len(static_shape(one))):
+        for value in sorted(node.args, key=_extent_of, reverse=True):
             if value not in self.made:
                 self.give(value, node)
         attrs = as_keywords(node.attrs)
@@ -119,7 +124,7 @@ class _Maker:
     def give(self, value: Value, node: Node) -> None:
         """An input of the graph."""
         images = [one for one in node.args if one in self.made and one not in self.constants]
-        beside = max(images, key=lambda one: len(static_shape(one)), default=None)
+        beside = max(images, key=_extent_of, default=None)
         is_list = node.op.name == "nn.bias_add"
         shape: tuple[Dim, ...] = static_shape(value)
         if beside is None or node.op.name == "concatenate":
