@@ -20,6 +20,8 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Op, bytes_of
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type
 
+_FAILURES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError)
+
 # What a value is at run time: an array, a list (sequence), None (empty optional) or a dict (map).
 Data = Any
 Symbols = dict[str, int]
@@ -88,7 +90,7 @@ def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols) -> list[D
         results = run_op(node.op, attrs, operands)
     except GraftError as error:
         raise error.at(node.place) from error.__cause__
-    except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError) as error:
+    except _FAILURES as error:
         raise EvaluationError(f"{node.op.name}: {error}", node.place) from error
     if len(results) != len(node.outputs):
         raise InternalError(f"{node.op.name} gave {len(results)} results", node.place)
@@ -120,6 +122,21 @@ def _check_operands(node: Node, attrs: Attrs, operands: Sequence[Data]) -> None:
 
 def _actual_type(array: Array, declared: TensorType) -> TensorType:
     return TensorType(declared.dtype, tuple(array.shape))
+
+
+def function_of(node: Node) -> Callable[[Sequence[Data], Mapping[str, int]], Sequence[Data]]:
+    """A node's meaning as a function of its operands, and of what symbols stand for."""
+
+    def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
+        try:
+            with np.errstate(all="ignore"):
+                return run_op(node.op, bind_attrs(node.attrs, symbols), operands)
+        except GraftError:
+            raise
+        except _FAILURES as error:
+            raise EvaluationError(f"{node.op.name}: {error}") from error
+
+    return run
 
 
 def refuse_absurd_sizes(node: Node, symbols: Mapping[str, int]) -> None:

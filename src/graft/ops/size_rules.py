@@ -14,9 +14,9 @@ from typing import Any, cast
 import numpy as np
 
 from graft.base.dtypes import Array, dtype_of
-from graft.base.errors import EvaluationError, GraftError, UserError
-from graft.ir.attrs import Attrs, bind_attrs, coerce_field
-from graft.ir.evaluate import run_op
+from graft.base.errors import UserError
+from graft.ir.attrs import Attrs, coerce_field
+from graft.ir.evaluate import function_of
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Op
 from graft.ir.parser import from_text
@@ -27,8 +27,6 @@ from graft.ops.creation import ArangeAttrs, arange_count
 SIZES = "sizes"
 
 Rule = Callable[[Sequence[Any], Mapping[str, int]], Sequence[Any]]
-
-_FAILURES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,21 +40,6 @@ def sizes_op(op: Op) -> SizesOp:
     """What tells the sizes of an operator's results."""
     meaning = _counted if op.name == "arange" else _told_by(op)
     return SizesOp(SIZES, op.operands, op.infer, meaning, op.attrs, told_by=op)
-
-
-def rule_of(node: Node) -> Rule:
-    """A node that tells sizes as a function of its operands, and of what symbols stand for."""
-
-    def run(operands: Sequence[Any], symbols: Mapping[str, int]) -> Sequence[Any]:
-        try:
-            with np.errstate(all="ignore"):
-                return run_op(node.op, bind_attrs(node.attrs, symbols), operands)
-        except GraftError:
-            raise
-        except _FAILURES as error:
-            raise EvaluationError(f"{node.op.name}: {error}") from error
-
-    return run
 
 
 def rule_text(node: Node) -> str:
@@ -77,7 +60,7 @@ def rule_text(node: Node) -> str:
 def rule_from(text: str) -> Rule:
     """The rule that a text describes."""
     (node,) = from_text(text).nodes
-    return rule_of(replace(node, op=sizes_op(node.op)))
+    return function_of(replace(node, op=sizes_op(node.op)))
 
 
 def _told_by(op: Op) -> Callable[..., Any]:

@@ -11,21 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
-
 from graft.backends.host import measure
 from graft.backends.host.cut import Piece, cut
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
-from graft.base.errors import EvaluationError, GraftError, Place
+from graft.base.errors import Place
 from graft.byoc.region import borders, region_graph
-from graft.ir.attrs import bind_attrs
-from graft.ir.evaluate import refuse_absurd_sizes, run_op
+from graft.ir.evaluate import function_of, refuse_absurd_sizes
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.ops import size_rules
 from graft.ops.index_ranges import IndexRanges
-from graft.ops.size_rules import rule_of, rule_text
+from graft.ops.size_rules import rule_text
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -48,8 +45,6 @@ from graft.runtime.lists import OPERATIONS
 from graft.runtime.program import Program
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
-
-_FAILURES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, MemoryError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +204,7 @@ class _Builder:
 
     def _measuring(self, node: Node) -> Measuring:
         rule = rule_text(node)
-        self._made.rules[rule] = rule_of(node)
+        self._made.rules[rule] = function_of(node)
         outputs = self._numbered(node.outputs)
         return Measuring(rule, self._operands(node), outputs, node.place or Place())
 
@@ -293,16 +288,11 @@ def _kind(value: Value) -> Kind:
 
 
 def _evaluator(node: Node) -> Evaluator:
-    """The node's meaning as a function."""
+    """The node's meaning as a function, which refuses to make what no machine could hold."""
+    meaning = function_of(node)
 
     def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
-        try:
-            refuse_absurd_sizes(node, symbols)
-            with np.errstate(all="ignore"):
-                return run_op(node.op, bind_attrs(node.attrs, symbols), operands)
-        except GraftError:
-            raise
-        except _FAILURES as error:
-            raise EvaluationError(f"{node.op.name}: {error}") from error
+        refuse_absurd_sizes(node, symbols)
+        return meaning(operands, symbols)
 
     return run
