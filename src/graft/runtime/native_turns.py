@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -257,8 +256,8 @@ class _Call:
 
 def _used(turns: NativeTurns, sized: Sized) -> Iterator[tuple[_Uses | None, TensorSpec]]:
     """Outputs and what they are used for; None is what guards find."""
-    uses: list[Any] = [*turns.uses, *([None] if sized.known.guards else [])]
-    yield from zip(uses, sized.known.outputs, strict=True)
+    guards = (None,) if sized.known.guards else ()
+    yield from zip((*turns.uses, *guards), sized.known.outputs, strict=True)
 
 
 def _home(spec: TensorSpec, *turns: int) -> Array:

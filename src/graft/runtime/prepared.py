@@ -106,7 +106,10 @@ class Prepared:
 def prepared(program: Program, engine: Engine) -> Prepared:
     """A program of known sizes."""
     steps, threads = program.steps, engine.team.threads
-    works = [_work(step) if isinstance(step, KernelCall) else None for step in steps]
+    works = [
+        _work(step.flops, step.bytes, step.serial) if isinstance(step, KernelCall) else None
+        for step in steps
+    ]
     return Prepared(
         tables_of(program, engine),
         _plan(works, threads),
@@ -123,11 +126,10 @@ def prepared(program: Program, engine: Engine) -> Prepared:
     )
 
 
-def _work(step: KernelCall) -> Work:
-    if not step.flops and not step.bytes and not step.serial:
+def _work(flops: int, moved: int, serial: bool) -> Work:
+    if not flops and not moved and not serial:
         return Work(0, 0, math.inf)  # nobody has said how much work it is
-    seconds = 0 if step.serial else step.flops / _FLOPS + step.bytes / _BYTES
-    return Work(step.flops, step.bytes, seconds)
+    return Work(flops, moved, 0 if serial else flops / _FLOPS + moved / _BYTES)
 
 
 def _plan(works: Sequence[Work | None], threads: int) -> tuple[Stretch | int, ...]:
@@ -184,8 +186,5 @@ class PreparedSizes:
         if not work.is_long():
             shared = work.is_worth_sharing(self._count, self._threads)
             return (Stretch(0, 0, self._count, shared),)
-        calls = (
-            KernelCall("", (), flops=numbers[flops], bytes=numbers[moved], serial=serial)
-            for flops, moved, serial in self._works
-        )
-        return _plan(list(map(_work, calls)), self._threads)
+        works = [_work(numbers[one], numbers[other], serial) for one, other, serial in self._works]
+        return _plan(works, self._threads)
