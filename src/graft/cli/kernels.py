@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 
 from graft.backends.host.assemble import ReferenceStep, assemble
 from graft.backends.host.flow import CompiledStretch, Made, build_flow
-from graft.backends.host.guards import guarded
 from graft.backends.host.options import Accuracy
-from graft.backends.host.prepare import prepare
 from graft.backends.host.stretches import Stretches
 from graft.cli.report import counted
 from graft.ir.graph import Graph
@@ -68,8 +66,7 @@ class _Assembled(Stretches):
     functions: dict[str, Function] = field(default_factory=dict)
 
     def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
-        watched, _ = guarded(stretch, ranges)
-        made = assemble(prepare(watched, self.target, self.accuracy), self.target)
+        _, made, _ = self.assembled(stretch, ranges, {})
         self.functions.update(made.functions)
         empty = rt.Program(rt.Target(self.target.triple, self.target.features), (), (), ())
         return CompiledStretch(empty, {}, {}, ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from graft.backends.host.assemble import assemble
+from graft.backends.host.assemble import Assembly, assemble
 from graft.backends.host.flow import CompiledStretch
 from graft.backends.host.guards import guarded
 from graft.backends.host.options import Accuracy
@@ -22,6 +22,7 @@ from graft.ir.types import TensorType
 from graft.llvm.target import Target
 from graft.ops.index_ranges import IndexRanges
 from graft.passes.plan_memory import is_view
+from graft.runtime.guards import Guard
 from graft.runtime.spaces import Runner
 
 _CONTROL_FLOW = ("if", "loop", "scan", "demand")
@@ -63,20 +64,24 @@ class Stretches:
         self, graph: Graph, label: str = "", ranges: IndexRanges | None = None
     ) -> HostProgram:
         """The program of a graph with static shapes."""
-        watched, guards = guarded(graph, ranges or IndexRanges(graph))
-        fused = prepare(watched, self.target, self.accuracy)
-        made = assemble(fused, self.target, self.spaces)
+        fused, made, guards = self.assembled(graph, ranges or IndexRanges(graph), self.spaces)
         built = build_program(fused, made, self.target, self.regions, label)
         return replace(built, program=replace(built.program, guards=guards))
+
+    def assembled(
+        self, graph: Graph, ranges: IndexRanges, spaces: Mapping[str, str]
+    ) -> tuple[Graph, Assembly, tuple[Guard, ...]]:
+        """A graph of fusion groups, their kernels, and what is watched over in it."""
+        watched, guards = guarded(graph, ranges)
+        fused = prepare(watched, self.target, self.accuracy)
+        return fused, assemble(fused, self.target, spaces), guards
 
     def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
         """A stretch as a program."""
         if is_static(stretch):
             built = self.static(stretch, label, ranges)
             return CompiledStretch(built.program, built.functions, built.reasons, built.makes)
-        watched, guards = guarded(stretch, ranges)
-        fused = prepare(watched, self.target, self.accuracy)
-        made = assemble(fused, self.target, {})
+        fused, made, guards = self.assembled(stretch, ranges, {})
         checks = size_checks(stretch.nodes)
         program = build_shaped(fused, made, self.target, checks, guards)
         return CompiledStretch(program, {}, {}, tuple(map(made_by, made.steps)))
