@@ -19,7 +19,6 @@ import numpy as np
 from graft.base.dtypes import DType
 from graft.llvm.compile import assembly, object_code
 from graft.llvm.load import Kernel, aligned, load
-from graft.llvm.target import Target, known_targets, named_target
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -41,6 +40,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.target.target import Target, known_targets, named_target
 
 DEPTH = Var("depth")
 TURNS = Var("turns")

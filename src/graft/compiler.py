@@ -33,7 +33,6 @@ from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType
 from graft.llvm.cache import default_folder
-from graft.llvm.target import HOST
 from graft.module import REFERENCE, Module, Placement, Program, Signature
 from graft.passes.bind_sizes import bind_sizes
 from graft.passes.duplicate_dequantize import duplicate_dequantize
@@ -41,6 +40,7 @@ from graft.passes.pipeline import optimize
 from graft.passes.variant_sizes import VariantSizes, variant_sizes
 from graft.runtime.regions import Policy
 from graft.runtime.specialized import Key, variant_name
+from graft.target.target import HOST
 
 DEFAULT_TARGET = (HOME,)
 

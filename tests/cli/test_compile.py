@@ -12,9 +12,9 @@ from graft.frontends.onnx.importer import import_model
 from graft.ir.equal import difference
 from graft.ir.graph import Graph
 from graft.ir.parser import from_text
-from graft.llvm.target import host_target
 from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import PASSES, optimize
+from graft.target.target import host_target
 
 
 def staged(path: str, stage: str) -> Graph:

@@ -9,8 +9,8 @@ import pytest
 from tests.cli.tiny import NATIVE, saved
 
 from graft.cli.main import main
-from graft.llvm.target import known_targets
 from graft.runtime.container import read
+from graft.target.target import known_targets
 
 
 def test_help_lists_the_machines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,9 @@ from tests.cross import emulated
 from tests.llvm import kernels, test_expressions
 
 from graft.llvm import load
-from graft.llvm.target import Target, named_target
 from graft.runtime import program
 from graft.runtime.native import why_not_here
+from graft.target.target import Target, named_target
 
 MACHINES = ("x86-64-v2", "x86-64-v3", pytest.param("aarch64", marks=pytest.mark.full))
 

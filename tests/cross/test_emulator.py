@@ -11,8 +11,8 @@ from tests.cross import emulated
 from graft.base.dtypes import DType
 from graft.llvm.compile import object_code
 from graft.llvm.load import aligned
-from graft.llvm.target import Target, named_target
 from graft.loop.ir import AtomicAdd, Buffer, Const, Function, Load, Stmt, Store, Var
+from graft.target.target import Target, named_target
 
 pytestmark = pytest.mark.full
 

@@ -11,7 +11,7 @@ from tests.llvm.test_expressions import CASTS
 
 from graft.base.dtypes import DType
 from graft.llvm.math import KERNELS
-from graft.llvm.target import Target
+from graft.target.target import Target
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("machine")]
 

@@ -14,11 +14,11 @@ from graft.backends.host.backend import HostExecutable
 from graft.base.dtypes import Array
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.llvm.target import Target
 from graft.runtime import artifact
 from graft.runtime.native import why_not_here
 from graft.runtime.program import Program
 from graft.runtime.session import Session
+from graft.target.target import Target
 
 
 def run(program: Program, x: Array, threads: int) -> list[Array]:

@@ -19,7 +19,7 @@ from tests.backends.host.property.check import Tally, check_template
 from tests.backends.host.property.sketch import Sample, samples
 from tests.cross.again import repeated
 
-from graft.llvm.target import Target
+from graft.target.target import Target
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("machine")]
 

@@ -11,7 +11,6 @@ from graft.base.dtypes import Array, DType
 from graft.llvm.cache import kernel_key
 from graft.llvm.compile import object_code
 from graft.llvm.load import Argument, Kernel, aligned, load
-from graft.llvm.target import Target, host_target, named_target
 from graft.loop.interpret import interpret
 from graft.loop.ir import (
     Binary,
@@ -31,6 +30,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.target.target import Target, host_target, named_target
 
 COUNT = Var("n")
 Formula = Callable[..., Expr]

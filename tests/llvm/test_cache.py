@@ -12,8 +12,8 @@ from tests.llvm.kernels import elementwise
 
 from graft.base.dtypes import DType
 from graft.llvm.cache import KernelCache, default_cache, default_folder, kernel_key
-from graft.llvm.target import host_target, named_target
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Function, Store, Var
+from graft.target.target import host_target, named_target
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,6 @@ from graft.base.dtypes import DType
 from graft.base.errors import InternalError
 from graft.llvm.compile import assembly, compile_text, llvm_text, object_code, optimized_text
 from graft.llvm.math import KERNELS
-from graft.llvm.target import Target, host_target, known_targets, named_target
 from graft.loop.ir import (
     Barrier,
     Binary,
@@ -31,6 +30,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.runtime.elf import read_object
+from graft.target.target import Target, host_target, known_targets, named_target
 
 F32 = DType.FLOAT32
 every_name = pytest.mark.parametrize("name", known_targets())

@@ -11,7 +11,6 @@ from tests.llvm.kernels import check, compiled, elementwise, numbers, run, runna
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.llvm.compile import llvm_text
-from graft.llvm.target import Target, host_target
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -28,6 +27,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.traverse import map_stmt
+from graft.target.target import Target, host_target
 
 FLOATS = [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64]
 SIGNED = [DType.INT8, DType.INT16, DType.INT32, DType.INT64]

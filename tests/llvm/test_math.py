@@ -11,8 +11,8 @@ from tests.llvm.kernels import compiled, elementwise, run, runnable_targets
 
 from graft.base.dtypes import Array, DType
 from graft.llvm.math import KERNELS
-from graft.llvm.target import Target
 from graft.loop.ir import Call
+from graft.target.target import Target
 
 ODD = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -2.5, 3.0, -3.0, 16777217.0, 1e10)
 SMALLEST = {

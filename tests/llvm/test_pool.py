@@ -17,8 +17,8 @@ from graft.base.errors import InternalError
 from graft.llvm import pool
 from graft.llvm.cache import KernelCache
 from graft.llvm.load import load
-from graft.llvm.target import host_target
 from graft.loop.ir import Binary, BinaryKind, Const, Function
+from graft.target.target import host_target
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,7 +91,7 @@ import sys
 sys.path[:0] = sys.argv[1:]
 from tests.llvm.test_pool import functions
 from graft.llvm import pool
-from graft.llvm.target import host_target
+from graft.target.target import host_target
 pool.WORTH_A_PROCESS = 1
 print(len(pool.compile_all(functions(2), host_target(), jobs=2)))
 """
@@ -111,7 +111,7 @@ import sys
 sys.path[:0] = sys.argv[1:]
 from tests.llvm.test_pool import functions
 from graft.llvm import pool
-from graft.llvm.target import host_target
+from graft.target.target import host_target
 pool.WORTH_A_PROCESS = 1
 while True:
     pool.compile_all(functions(20), host_target(), jobs=2, progress=lambda *news: print(flush=True))

@@ -16,12 +16,12 @@ from tests.loop.test_lower import CASES
 from graft.base.dtypes import Array, DType
 from graft.llvm.compile import assembly
 from graft.llvm.load import shape_of
-from graft.llvm.target import named_target
 from graft.loop.errors import ScheduleError
 from graft.loop.intrinsics import INTRINSICS
 from graft.loop.ir import Broadcast, Buffer, Call, Function
 from graft.loop.lower import lower
 from graft.loop.schedule import parse_schedule
+from graft.target.target import named_target
 
 sizes = st.sampled_from(SIZES)
 

@@ -15,7 +15,6 @@ from graft.base.errors import InternalError, UnsupportedError
 from graft.llvm.cache import kernel_key
 from graft.llvm.compile import llvm_text
 from graft.llvm.load import Argument, Kernel, aligned
-from graft.llvm.target import Target, host_target
 from graft.loop.ir import (
     Allocate,
     AtomicAdd,
@@ -45,6 +44,7 @@ from graft.loop.ir import (
     Var,
     While,
 )
+from graft.target.target import Target, host_target
 
 F32, I32, I64 = DType.FLOAT32, DType.INT32, DType.INT64
 N, M, ROW, COLUMN = Var("n"), Var("m"), Var("i"), Var("j")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graft.cli.report import counted
-from graft.llvm.target import TargetError, host_target
 from graft.runtime.cores import available_cores
+from graft.target.target import TargetError, host_target
 
 # What x86 processors call their vectors of so many bits.
 _X86_VECTORS = {128: "SSE", 256: "AVX2", 512: "AVX-512"}

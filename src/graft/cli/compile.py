@@ -33,9 +33,9 @@ from graft.compiler import read_plan, study
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
-from graft.llvm.target import HOST, known_targets, named_target
 from graft.passes.pipeline import PassReport, optimize, run_passes
 from graft.runtime.artifact import SUFFIX
+from graft.target.target import HOST, known_targets, named_target
 
 DESCRIPTION = """\
 Compile a model for this machine, or another one, and save it, or print what is there

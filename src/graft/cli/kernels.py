@@ -13,11 +13,11 @@ from graft.backends.host.stretches import Stretches
 from graft.cli.report import counted
 from graft.ir.graph import Graph
 from graft.llvm.compile import assembly, llvm_text
-from graft.llvm.target import Target, named_target
 from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.ops.index_ranges import IndexRanges
 from graft.runtime import program as rt
+from graft.target.target import Target, named_target
 
 
 def _loops(function: Function, _target: Target) -> str:

@@ -23,8 +23,8 @@ from typing import Any, cast
 
 import llvmlite
 
-from graft.llvm.target import Target
 from graft.loop.ir import Buffer, Const, Function, Var
+from graft.target.target import Target
 
 DEFAULT_LIMIT = 512 * 1024 * 1024
 _SUFFIX = ".o"

@@ -14,8 +14,8 @@ import llvmlite.binding as llvm
 
 from graft.base.errors import InternalError
 from graft.llvm.emit import llvm_text
-from graft.llvm.target import Target
 from graft.loop.ir import Function
+from graft.target.target import Target
 
 __all__ = ["assembly", "compile_text", "llvm_text", "object_code", "optimized_text"]
 

@@ -19,11 +19,11 @@ from graft.llvm.convert import cast
 from graft.llvm.emit_expr import expression
 from graft.llvm.emit_memory import multiply
 from graft.llvm.emit_stmt import statement
-from graft.llvm.target import Target
 from graft.llvm.text import Builder, Module, Value, constant
 from graft.llvm.types import byte_size
 from graft.loop.ir import Allocate, Buffer, Const, Function, Scope, Var
 from graft.loop.traverse import walk_stmt
+from graft.target.target import Target
 
 _PARAMETERS = (
     "ptr noalias readonly captures(none) %buffers, ptr noalias readonly captures(none) %scalars, "

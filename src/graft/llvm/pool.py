@@ -22,10 +22,10 @@ from graft.base.errors import InternalError
 from graft.llvm.cache import KernelCache, kernel_key
 from graft.llvm.compile import compile_text
 from graft.llvm.emit import llvm_text
-from graft.llvm.target import Target
 from graft.llvm.worker import DONE, LENGTH, request
 from graft.loop.ir import Function
 from graft.runtime.cores import available_processors
+from graft.target.target import Target
 
 Progress = Callable[[int, int, str], None]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graft.llvm.target import Target
 from graft.llvm.types import literal, vector_type
+from graft.target.target import Target
 
 CONTRACT = "contract "
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from graft.base.errors import GraftError
 from graft.llvm.compile import compile_text
-from graft.llvm.target import Target
+from graft.target.target import Target
 
 LENGTH = struct.Struct("<Q")
 DONE, FAILED = b"\0", b"\1"

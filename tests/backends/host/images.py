@@ -17,9 +17,9 @@ from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.llvm import load
 from graft.llvm.compile import object_code
-from graft.llvm.target import Target, host_target
 from graft.passes.group_fusion import group_fusion
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target, host_target
 
 # By name of a value: how it lies in memory. Values not named are row-major.
 Layout = Mapping[str, tuple[int, Halo] | int]

@@ -18,11 +18,11 @@ from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
 from graft.llvm.compile import object_code
 from graft.llvm.load import aligned, load, shape_of
-from graft.llvm.target import Target, host_target, named_target
 from graft.loop.ir import Buffer
 from graft.loop.verify import verify
 from graft.passes.group_fusion import group_fusion
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target, host_target, named_target
 
 AVX2 = named_target("x86-64-v3")
 

@@ -23,7 +23,7 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
-from graft.llvm.target import host_target
+from graft.target.target import host_target
 
 GENERATOR = np.random.default_rng(23)
 DTYPES = [(left, right) for left in ("uint8", "int8") for right in ("uint8", "int8")]

@@ -18,7 +18,8 @@ from graft.ir.graph import Graph
 from graft.ir.parser import from_text
 from graft.ir.printer import to_text
 from graft.ir.types import tensor
-from graft.llvm.target import Target, named_target
+from graft.target.machine import MACHINES
+from graft.target.target import Target, named_target
 
 # A server's core: the choice must not depend on where the tests run.
 SERVER = Target(
@@ -28,7 +29,7 @@ SERVER = Target(
     named_target("x86-64-v4").features,
     512,
     32,
-    (32 << 10, 1 << 20, 32 << 20),
+    MACHINES["znver4"],
 )
 
 

@@ -16,7 +16,7 @@ from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Node, Value
 from graft.ir.types import tensor
-from graft.llvm.target import named_target
+from graft.target.target import named_target
 
 GENERATOR = np.random.default_rng(5)
 

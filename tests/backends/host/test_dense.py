@@ -9,7 +9,7 @@ from tests.backends.host.row_kernels import Case, check, refusal
 from graft.backends.host.kernels.dense import dense, pack_units
 from graft.backends.host.kernels.product import default_schedule
 from graft.base.dtypes import DType
-from graft.llvm.target import named_target
+from graft.target.target import named_target
 
 
 @pytest.mark.parametrize(

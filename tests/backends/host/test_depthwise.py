@@ -14,7 +14,7 @@ from graft.base.dtypes import DType
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor
-from graft.llvm.target import named_target
+from graft.target.target import named_target
 
 Epilogue = Callable[[Builder, Value], Value]
 

@@ -19,13 +19,13 @@ from graft.base.dtypes import DType
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.types import tensor
-from graft.llvm.target import Target, host_target
 from graft.loop.build import call
 from graft.loop.ir import Block
 from graft.loop.schedule import parse_schedule
 from graft.loop.tensor import compute, placeholder, reduce_axis, sum_
 from graft.ops.scalar import SCALARS
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target, host_target
 
 HOST = host_target()
 # A case in so many runs on the plainer machine, the others on this one.

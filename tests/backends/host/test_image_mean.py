@@ -10,7 +10,7 @@ from graft.backends.host.kernels.image_mean import image_mean
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor
-from graft.llvm.target import named_target
+from graft.target.target import named_target
 
 
 def mean(

@@ -14,8 +14,8 @@ from graft.backends.host.storage import Storage
 from graft.base.dtypes import DType
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.llvm.target import host_target
 from graft.runtime.session import Session
+from graft.target.target import host_target
 
 
 def _labels(graph: Graph) -> list[str]:

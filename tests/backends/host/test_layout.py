@@ -12,8 +12,8 @@ from graft.backends.host.layout import Layout, choose_layout
 from graft.backends.host.prepare import prepare
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph, Value
-from graft.llvm.target import named_target
 from graft.passes.pipeline import optimize
+from graft.target.target import named_target
 
 TARGET = named_target("x86-64-v3")
 

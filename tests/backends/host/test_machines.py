@@ -14,10 +14,10 @@ from graft.base.errors import UserError
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
-from graft.llvm.target import host_target, known_targets, named_target
 from graft.runtime.container import ArtifactError
 from graft.runtime.elf import read_object
 from graft.runtime.native import host_architecture, host_features
+from graft.target.target import host_target, known_targets, named_target
 
 X = np.linspace(-3, 3, 21, dtype=np.float32).reshape(3, 7)
 OTHER = "aarch64" if host_architecture() == "x86_64" else "x86-64-v3"

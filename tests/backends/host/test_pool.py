@@ -11,7 +11,7 @@ from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor
-from graft.llvm.target import named_target
+from graft.target.target import named_target
 
 POOLS = ["nn.max_pool2d", "nn.avg_pool2d"]
 

@@ -14,8 +14,8 @@ from graft.base.dtypes import DType
 from graft.base.errors import InternalError
 from graft.llvm import load
 from graft.llvm.compile import object_code
-from graft.llvm.target import host_target
 from graft.loop.interpret import interpret
+from graft.target.target import host_target
 
 PLAIN = (0, 0, 0, 0)
 CASES = [

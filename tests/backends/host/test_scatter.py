@@ -22,7 +22,7 @@ from graft.base.dtypes import Array
 from graft.ir.graph import Value
 from graft.llvm.compile import object_code
 from graft.llvm.load import load
-from graft.llvm.target import host_target
+from graft.target.target import host_target
 
 REDUCTIONS = ["none", "add", "mul", "max", "min"]
 DTYPES = sorted(dtype.value for dtype in HELD)

@@ -20,7 +20,7 @@ from graft.ir.graph import Graph
 from graft.ir.parser import from_text
 from graft.ir.printer import to_text
 from graft.ir.types import tensor
-from graft.llvm.target import host_target
+from graft.target.target import host_target
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from tests.backends.host.symbolic import Binding, Build, Sizes, check, graph_of,
 from graft.base.dims import symbol
 from graft.base.dtypes import DType
 from graft.ir.graph import Value
-from graft.llvm.target import host_target
 from graft.loop.print import to_text
 from graft.rewrite.rule import Refusal
+from graft.target.target import host_target
 
 # Nothing, one, less than a vector, not a multiple of one, and more than a piece of many.
 ONE = [{"n": n} for n in (0, 1, 3, 8, 37, 300)]

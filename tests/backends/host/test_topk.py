@@ -16,8 +16,8 @@ from graft.base.errors import EvaluationError
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor
-from graft.llvm.target import host_target
 from graft.rewrite.rule import Refusal
+from graft.target.target import host_target
 
 LISTS = [{"n": n} for n in (0, 1, 2, 7, 64, 1000)]
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0)

@@ -27,13 +27,13 @@ from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.op import Work
-from graft.llvm.target import Target
 from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.passes.plan_memory import is_view
 from graft.rewrite.rule import Refusal
 from graft.runtime.program import Constant, Input, Output
 from graft.runtime.spaces import Runner
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, eq=False)

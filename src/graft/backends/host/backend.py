@@ -21,7 +21,6 @@ from graft.base.dtypes import Array
 from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
-from graft.llvm.target import named_target
 from graft.runtime.cores import available_processors
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.grafted import artifact_runner, session_runner
@@ -30,6 +29,7 @@ from graft.runtime.program import Program, Target
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
 from graft.runtime.spaces import from_home
+from graft.target.target import named_target
 
 
 class HostBackend(Backend):

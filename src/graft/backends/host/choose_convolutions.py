@@ -18,11 +18,11 @@ from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
 from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Node, Value
-from graft.llvm.target import Target
 from graft.ops.winograd import TILES
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
+from graft.target.target import Target
 
 # Channels come in blocks of this many at least.
 _BLOCK = 8

@@ -13,10 +13,10 @@ from graft.backends.host.kernels.strassen import chunk_depth
 from graft.backends.host.options import Accuracy
 from graft.backends.host.storage import static_shape
 from graft.ir.graph import Graph
-from graft.llvm.target import Target
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

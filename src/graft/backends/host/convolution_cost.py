@@ -12,7 +12,7 @@ from graft.backends.host.kernels.winograd import chunk_of
 from graft.backends.host.kernels.winograd_matrices import tiles_along, transforms
 from graft.backends.host.kernels.winograd_vectors import operations
 from graft.backends.host.kernels.winograd_weights import bytes_read, last_cache
-from graft.llvm.target import Target
+from graft.target.target import Target
 
 _FLOAT = 4  # bytes
 _KERNEL = 9  # elements

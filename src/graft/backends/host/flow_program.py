@@ -16,7 +16,6 @@ from graft.base.errors import GraftError, UnsupportedError
 from graft.byoc.contract import Cost
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
-from graft.llvm.target import Target
 from graft.ops.size_rules import rule_from
 from graft.runtime import program as rt
 from graft.runtime.flow import Flow, Measuring, Stretch
@@ -25,6 +24,7 @@ from graft.runtime.flow_profile import Moment, Path
 from graft.runtime.flow_program import FlowProgram, all_steps
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.memory import give_back
+from graft.target.target import Target
 
 
 class FlowExecutable:

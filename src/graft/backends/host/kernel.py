@@ -12,9 +12,9 @@ from graft.base.dims import Dim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.graph import Value
 from graft.ir.op import Work
-from graft.llvm.target import Target
 from graft.loop.ir import Buffer, Expr, Function, Stmt, Var
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 Stores = Mapping[Value, Storage]
 

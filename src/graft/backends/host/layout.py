@@ -36,8 +36,8 @@ from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.op import Kind
-from graft.llvm.target import Target
 from graft.passes.plan_memory import is_view
+from graft.target.target import Target
 
 # Channels of a block, best first. An image whose channels none divides can be one single block.
 BLOCKS = (16, 8)

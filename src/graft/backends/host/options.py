@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from graft.base.errors import UserError
-from graft.llvm.target import HOST
 from graft.runtime.native import why_not_here
 from graft.runtime.program import Target
+from graft.target.target import HOST
 
 
 class Accuracy(Enum):

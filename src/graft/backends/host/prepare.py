@@ -17,9 +17,9 @@ from graft.backends.host.use_integers import use_integers
 from graft.backends.host.widen_convolutions import widen_convolutions
 from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph
-from graft.llvm.target import Target
 from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import Pass, PassReport, run_passes
+from graft.target.target import Target
 
 
 def host_passes(target: Target, accuracy: Accuracy) -> tuple[Pass, ...]:

@@ -21,12 +21,12 @@ from graft.ir.graph import Graph, Value
 from graft.llvm.cache import default_cache
 from graft.llvm.load import scratch_bytes
 from graft.llvm.pool import compile_all
-from graft.llvm.target import Target
 from graft.loop.ir import For, Function, LoopKind
 from graft.loop.traverse import walk_stmt
 from graft.runtime import program as rt
 from graft.runtime.driver import driver_key, driver_object
 from graft.runtime.spaces import Runner
+from graft.target.target import Target
 
 AnyStep = NativeStep | ReferenceStep | TransferStep
 

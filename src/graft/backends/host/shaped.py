@@ -15,12 +15,12 @@ from graft.base.errors import InternalError, Place
 from graft.ir.graph import Graph, Value
 from graft.llvm.cache import default_cache
 from graft.llvm.pool import compile_all
-from graft.llvm.target import Target
 from graft.runtime import program as rt
 from graft.runtime.driver import driver_key, driver_object
 from graft.runtime.extents import SizeCheck
 from graft.runtime.guards import Guard
 from graft.runtime.shaped import ShapedCall, ShapedProgram, ShapedRef, ShapedSpec, Shelf
+from graft.target.target import Target
 
 
 def build_shaped(

@@ -16,12 +16,12 @@ from graft.ir.attrs import make_attrs
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Value
 from graft.ir.op import get_op
-from graft.llvm.target import Target
 from graft.ops.recurrence import GATES, STATES
 from graft.ops.rnn import DIRECTIONS
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
+from graft.target.target import Target
 
 _LAYERS = ("nn.rnn", "nn.gru", "nn.lstm")
 _SHARED = ("activations", "activation_alpha", "activation_beta", "clip", "direction")

@@ -19,11 +19,11 @@ from graft.base.dims import Unknown, product
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
-from graft.llvm.target import Target
 from graft.ops.index_ranges import IndexRanges
 from graft.passes.plan_memory import is_view
 from graft.runtime.guards import Guard
 from graft.runtime.spaces import Runner
+from graft.target.target import Target
 
 _CONTROL_FLOW = ("if", "loop", "scan", "demand")
 

@@ -40,9 +40,9 @@ from graft.backends.host.storage import row_major
 from graft.ir.graph import Node
 from graft.ir.op import Kind
 from graft.ir.types import TensorType
-from graft.llvm.target import Target
 from graft.ops.scalar import has_scalar
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 # Those for images in blocks, whose batch, height and width may be known only at run time.
 IMAGE_TEMPLATES: tuple[Template, ...] = (

@@ -25,12 +25,12 @@ from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.llvm.compile import object_code
 from graft.llvm.load import load, shape_of
-from graft.llvm.target import Target
 from graft.loop.interpret import interpret
 from graft.loop.ir import Block, Buffer, Const, Expr, For, Function, If, Let, Stmt, Var
 from graft.loop.traverse import statements
 from graft.loop.verify import verify
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 THREADS = (1, 2, 3)
 UNWRITTEN = 0xFF  # in every byte of a result before it is computed: NaN, or -1

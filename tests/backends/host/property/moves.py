@@ -15,7 +15,7 @@ from graft.backends.host.kernels.relayout import relayout
 from graft.backends.host.storage import static_shape
 from graft.ir.graph import Value
 from graft.ir.op import Work
-from graft.llvm.target import Target
+from graft.target.target import Target
 
 MOVED = ("float32", "float32", "float64", "int64", "int32", "int16", "uint8", "bool")
 COPIED = ("float32", "float64", "int64", "float16", "bool")

@@ -24,7 +24,7 @@ from graft.ir.graph import Graph
 from graft.ir.types import TensorType
 from graft.llvm.compile import object_code
 from graft.llvm.load import load
-from graft.llvm.target import host_target
+from graft.target.target import host_target
 
 
 def with_symbols(one: Case, chosen: set[int]) -> Graph | None:

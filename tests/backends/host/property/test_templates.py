@@ -19,7 +19,7 @@ from tests.examples import examples
 from graft.backends.host import templates
 from graft.backends.host.kernel import Template
 from graft.backends.host.kernels.expression import expression
-from graft.llvm.target import host_target, named_target
+from graft.target.target import host_target, named_target
 
 
 def draw_expressed(s: Sketch) -> Sample:

@@ -26,7 +26,6 @@ from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
-from graft.llvm.target import Target
 from graft.loop.build import Term, call, equal, select
 from graft.loop.ir import (
     Allocate,
@@ -50,6 +49,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
-from graft.llvm.target import Target
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -45,6 +44,7 @@ from graft.loop.ir import (
 )
 from graft.ops.integer import HALF
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 INTEGER = "qnn.batch_matmul"
 

@@ -46,7 +46,6 @@ from graft.backends.host.kernels.tile import Run, Tile, most_pixels, runs
 from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
-from graft.llvm.target import Target
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -66,6 +65,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 # Jobs that there should at least be for the threads to share evenly.
 ENOUGH_JOBS = 32

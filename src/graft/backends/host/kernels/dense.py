@@ -33,9 +33,9 @@ from graft.backends.host.kernels.strassen import default_schedule as strassen_sc
 from graft.backends.host.kernels.views import not_in_rows, total, unflattened
 from graft.backends.host.point import times
 from graft.base.dtypes import Array, DType
-from graft.llvm.target import Target
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Load, Ramp, Stmt
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 STRASSEN = "nn.dense_strassen"
 INTEGER = "qnn.dense"

@@ -28,7 +28,6 @@ from graft.backends.host.point import plus, times
 from graft.backends.host.storage import Storage
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
-from graft.llvm.target import Target
 from graft.loop.build import Term, cast
 from graft.loop.ir import (
     Allocate,
@@ -49,6 +48,7 @@ from graft.loop.ir import (
 )
 from graft.ops.scalar import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from graft.backends.host.kernels.writing import (
 from graft.backends.host.storage import shape_of
 from graft.base.dims import product
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.loop.build import Term, call, cast, compare, load, term
 from graft.loop.ir import CompareKind, Stmt
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 def determinant(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:

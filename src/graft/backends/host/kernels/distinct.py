@@ -27,10 +27,10 @@ from graft.backends.host.kernels.writing import (
 )
 from graft.backends.host.storage import shape_of
 from graft.base.dims import product
-from graft.llvm.target import Target
 from graft.loop.build import Term, equal, load, minimum
 from graft.loop.ir import INDEX, Stmt
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 def distinct(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:

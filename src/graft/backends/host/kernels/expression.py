@@ -22,7 +22,6 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.types import TensorType
-from graft.llvm.target import Target
 from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS, SMALL_FLOATS
 from graft.loop.dims import index_of
 from graft.loop.errors import ScheduleError
@@ -33,6 +32,7 @@ from graft.loop.tensor import Reduce, Tensor, in_order
 from graft.ops.expression.registry import EXPRESSIONS, Table, Unexpressed, express
 from graft.ops.expression.shapes import by_index, read
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 # What LLVM code computes with, be it by way of another dtype.
 HELD = frozenset(

@@ -13,7 +13,6 @@ from graft.backends.host.kernels.expression_stages import (
     least,
     reduction_names,
 )
-from graft.llvm.target import Target
 from graft.loop.ir import BinaryKind, Const, Expr
 from graft.loop.schedule import (
     Combine,
@@ -32,6 +31,7 @@ from graft.loop.schedule import (
     Vectorize,
 )
 from graft.loop.tensor import Reduce, Tensor
+from graft.target.target import Target
 
 # Fewer neighbours than this are a vector as they are; of more, a power of two is.
 SHORT = 4

@@ -39,7 +39,6 @@ from graft.backends.host.kernels.expression_stages import (
     shares,
     turned,
 )
-from graft.llvm.target import Target
 from graft.loop.ir import Const
 from graft.loop.regions import axis_extents
 from graft.loop.schedule import (
@@ -54,6 +53,7 @@ from graft.loop.schedule import (
 )
 from graft.loop.stages import loads, rewrite_stages
 from graft.loop.tensor import Reduce, Tensor, in_order
+from graft.target.target import Target
 
 # Rows of a tile where there may not be many.
 FEW = 2

@@ -19,9 +19,9 @@ from graft.backends.host.storage import shape_of
 from graft.base.dims import AnyDim, Dim, product
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node, Value
-from graft.llvm.target import Target
 from graft.ops.linear import EinsumAttrs
 from graft.ops.scalar import SCALARS, is_narrow
+from graft.target.target import Target
 
 _SIMPLE = SCALARS.keys() - {"nn.bias_add"}
 # Vectors of a packed block, at most: what a tile of the default schedule has.

@@ -27,11 +27,11 @@ from graft.backends.host.kernels.writing import (
 )
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType, dtype_of
-from graft.llvm.target import Target
 from graft.loop.build import Term, call, cast, load, maximum, minimum, select, term
 from graft.loop.ir import INDEX, Buffer, Stmt
 from graft.ops.ml_trees import TreeEnsembleAttrs
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 # Samples that walk down a tree side by side.
 _ABREAST = 8

@@ -29,7 +29,6 @@ from graft.backends.host.storage import Storage, shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
-from graft.llvm.target import Target
 from graft.loop.ir import (
     Block,
     Broadcast,
@@ -45,6 +44,7 @@ from graft.loop.ir import (
 )
 from graft.loop.traverse import map_expr, map_stmt
 from graft.ops.scalar import SCALAR_DTYPES, SCALARS
+from graft.target.target import Target
 
 # What an image may be of, and what may be computed with on the way to it.
 BYTES = frozenset({DType.INT8, DType.UINT8})

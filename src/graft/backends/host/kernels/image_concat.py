@@ -29,9 +29,9 @@ from graft.backends.host.kernels.image import (
 from graft.backends.host.point import BlockedPoint
 from graft.backends.host.storage import Storage, shape_of
 from graft.ir.graph import Node, Value
-from graft.llvm.target import Target
 from graft.loop.ir import Binary, BinaryKind, Block, Compare, CompareKind, Const, Expr, If, Stmt
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from graft.backends.host.point import BlockedPoint, PlainPoint, over, plus, time
 from graft.backends.host.storage import Storage, shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
-from graft.llvm.target import Target
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -46,6 +45,7 @@ from graft.loop.ir import (
 )
 from graft.ops.scalar import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

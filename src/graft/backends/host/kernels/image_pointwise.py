@@ -18,9 +18,9 @@ from graft.backends.host.kernels.image import (
     not_readable,
     operands,
 )
-from graft.llvm.target import Target
 from graft.loop.ir import Block, Expr, Stmt
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from graft.backends.host.storage import Storage
 from graft.base.dims import AnyDim, product
 from graft.base.dtypes import Array
 from graft.ir.graph import Value
-from graft.llvm.target import Target
 from graft.llvm.types import SMALL_FLOATS
 from graft.loop.affine import add, multiply
 from graft.loop.ir import (
@@ -38,6 +37,7 @@ from graft.loop.ir import (
 )
 from graft.loop.traverse import walk_all, walk_expr
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 _PIECE_VECTORS = 64  # that a thread copies at a time
 

@@ -16,10 +16,10 @@ from graft.backends.host.kernels.views import Extents, not_in_rows, total, viewe
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
-from graft.llvm.target import Target
 from graft.loop.build import Term, call
 from graft.loop.ir import BinaryKind, Const, Expr, For, Let, Load, LoopKind, Stmt, Var
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 # Vectors that are worked on side by side, so that none waits for the one before it.
 UNROLL = 4

@@ -23,7 +23,6 @@ from graft.backends.host.point import plus, times
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import DType
 from graft.ir.graph import Value
-from graft.llvm.target import Target
 from graft.loop.ir import (
     Block,
     Compare,
@@ -38,6 +37,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 _DTYPES = {
     *(DType.FLOAT32, DType.FLOAT64, DType.BOOL),

@@ -18,10 +18,10 @@ from graft.backends.host.kernels.writing import (
 from graft.backends.host.storage import shape_of
 from graft.base.dims import product
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.loop.build import Term, cast, load
 from graft.loop.ir import Stmt
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 def nonzero(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:

@@ -30,7 +30,6 @@ from graft.backends.host.point import BlockedPoint, plus, times
 from graft.backends.host.storage import index, shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
-from graft.llvm.target import Target
 from graft.loop.build import constant
 from graft.loop.ir import (
     Allocate,
@@ -52,6 +51,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 _COMBINED = {"nn.max_pool2d": BinaryKind.MAXIMUM, "nn.avg_pool2d": BinaryKind.ADD}
 

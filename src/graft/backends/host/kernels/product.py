@@ -16,7 +16,6 @@ from graft.backends.host.kernels.views import unflattened
 from graft.backends.host.point import over, plus, times
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -34,6 +33,7 @@ from graft.loop.ir import (
     Stmt,
     Var,
 )
+from graft.target.target import Target
 
 # Fewer rows than this are bound by memory: wide panels then stream better than tall tiles.
 FEW_ROWS = 4

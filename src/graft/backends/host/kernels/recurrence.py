@@ -29,7 +29,6 @@ from graft.backends.host.kernels.writing import (
 )
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.loop.build import Term, cast, equal, load, select, term
 from graft.loop.ir import (
     INDEX,
@@ -44,6 +43,7 @@ from graft.loop.ir import (
 )
 from graft.ops.recurrence import GATES, directions_of
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 # Sums that are in registers at once: enough to hide how long an addition takes.
 _SUMS = 8

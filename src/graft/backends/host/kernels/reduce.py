@@ -32,7 +32,6 @@ from graft.backends.host.point import PlainPoint, computed, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
-from graft.llvm.target import Target
 from graft.loop.build import Term
 from graft.loop.ir import (
     Allocate,
@@ -52,6 +51,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 _KINDS = {
     "sum": BinaryKind.ADD,

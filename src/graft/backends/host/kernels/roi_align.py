@@ -28,10 +28,10 @@ from graft.backends.host.kernels.writing import (
 )
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.loop.build import Term, cast, equal, load, maximum, minimum, select
 from graft.loop.ir import INDEX, Broadcast, Buffer, Const, Ramp, Scope, Stmt
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 _CHANNELS = 64  # of a job, at most
 

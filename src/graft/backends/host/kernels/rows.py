@@ -22,7 +22,6 @@ from graft.backends.host.kernels.views import (
 )
 from graft.backends.host.point import PlainPoint, computed, times
 from graft.backends.host.storage import static_shape
-from graft.llvm.target import Target
 from graft.loop.ir import (
     Compare,
     CompareKind,
@@ -36,6 +35,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,11 @@ from graft.backends.host.kernels.writing import (
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim, product
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.llvm.types import SMALL_FLOATS
 from graft.loop.build import Term, binary, cast, load, minimum, select, term
 from graft.loop.ir import INDEX, Barrier, BinaryKind, Ramp, Stmt
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 _PIECE_VECTORS = 64  # that a thread copies at a time
 _PIECE = 256  # elements side by side that a thread updates at a time

@@ -6,8 +6,8 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernels.writing import Writer, block, not_plain, store
 from graft.backends.host.storage import shape_of
-from graft.llvm.target import Target
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 def sizes(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:

@@ -23,7 +23,6 @@ from graft.backends.host.kernels.vectors import Span, along
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import index
 from graft.base.dtypes import Array, DType
-from graft.llvm.target import Target
 from graft.loop.build import Term
 from graft.loop.ir import (
     Allocate,
@@ -48,6 +47,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.runtime.memory import aligned_empty
+from graft.target.target import Target
 
 PRODUCTS = 7
 QUARTERS, KEPT = 4, 3

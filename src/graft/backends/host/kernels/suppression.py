@@ -30,11 +30,11 @@ from graft.backends.host.kernels.writing import (
 )
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.loop.build import Term, cast, load, maximum, minimum, term
 from graft.loop.ir import INDEX, Barrier, Buffer, Const, Stmt
 from graft.ops.measured import most_boxes
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 def suppression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:

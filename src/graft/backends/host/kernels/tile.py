@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from graft.backends.host.point import modulo, over, plus, times
 from graft.backends.host.storage import index
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.loop.build import constant
 from graft.loop.ir import (
     Binary,
@@ -37,6 +36,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

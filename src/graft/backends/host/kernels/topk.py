@@ -24,10 +24,10 @@ from graft.backends.host.kernels.writing import (
 )
 from graft.backends.host.storage import shape_of
 from graft.base.dims import product
-from graft.llvm.target import Target
 from graft.loop.build import Term, load
 from graft.loop.ir import Stmt
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 def topk(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:

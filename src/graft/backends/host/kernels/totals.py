@@ -23,11 +23,11 @@ from graft.backends.host.kernels.writing import (
 from graft.backends.host.storage import shape_of
 from graft.base.dims import product
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.loop.build import Term, cast, equal, load, maximum, select, term
 from graft.loop.ir import INDEX, Stmt
 from graft.ops.expression.running import LONGEST
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 
 def totals(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:

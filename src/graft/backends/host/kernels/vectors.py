@@ -9,7 +9,6 @@ from graft.backends.host.point import modulo, over, plus, times
 from graft.backends.host.storage import index
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
-from graft.llvm.target import Target
 from graft.loop.build import constant
 from graft.loop.ir import (
     Binary,
@@ -29,6 +28,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

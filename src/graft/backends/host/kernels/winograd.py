@@ -30,7 +30,6 @@ from graft.backends.host.kernels.winograd_weights import bytes_read, weights_for
 from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
-from graft.llvm.target import Target
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -53,6 +52,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.target import Target
 
 # Floats between transformed tiles in memory: a power of two apart, they would all want the same
 # few places of the first cache.

@@ -19,7 +19,6 @@ from graft.backends.host.kernel import Parameters
 from graft.backends.host.kernels.winograd_matrices import KERNEL, Transforms, pack_weights
 from graft.backends.host.point import plus, times
 from graft.base.dtypes import Array, DType
-from graft.llvm.target import Target
 from graft.loop.ir import (
     Block,
     Broadcast,
@@ -37,6 +36,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.target.target import Target
 
 _FLOAT = DType.FLOAT32
 

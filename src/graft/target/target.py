@@ -12,7 +12,7 @@ these features.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import llvmlite.binding as llvm
 
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
+from graft.target.machine import MACHINES, Machine
 
 HOST = "host"
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -39,7 +40,12 @@ class Target:
     features: tuple[str, ...]  # those the code relies on, by LLVM's names, sorted
     vector_bits: int
     vector_registers: int
-    cache_bytes: tuple[int, ...] = ()  # data caches from the nearest on; empty if not known
+    machine: Machine  # whose numbers schedules are derived from
+
+    @property
+    def cache_bytes(self) -> tuple[int, ...]:
+        """Sizes of the data caches, from the nearest on."""
+        return tuple(cache.size for cache in self.machine.caches)
 
     @property
     def architecture(self) -> str:
@@ -126,14 +132,17 @@ class _Named:
     features: tuple[str, ...]
     vector_bits: int
     vector_registers: int
+    machine: str  # stands for all that the name may mean
 
 
 _NAMED = {
-    "x86-64": _Named("any 64-bit x86", "x86_64", "x86-64", _V1, 128, 16),
-    "x86-64-v2": _Named("SSE4.2: since about 2009", "x86_64", "x86-64-v2", _V2, 128, 16),
-    "x86-64-v3": _Named("AVX2: since about 2013", "x86_64", "x86-64-v3", _V3, 256, 16),
-    "x86-64-v4": _Named("AVX-512: most servers", "x86_64", "x86-64-v4", _V4, 512, 32),
-    "aarch64": _Named("NEON: any 64-bit Arm", "aarch64", "generic", _NEON, 128, 32),
+    "x86-64": _Named("any 64-bit x86", "x86_64", "x86-64", _V1, 128, 16, "nehalem"),
+    "x86-64-v2": _Named("SSE4.2: since about 2009", "x86_64", "x86-64-v2", _V2, 128, 16, "nehalem"),
+    "x86-64-v3": _Named("AVX2: since about 2013", "x86_64", "x86-64-v3", _V3, 256, 16, "haswell"),
+    "x86-64-v4": _Named(
+        "AVX-512: most servers", "x86_64", "x86-64-v4", _V4, 512, 32, "icelake-server"
+    ),
+    "aarch64": _Named("NEON: any 64-bit Arm", "aarch64", "generic", _NEON, 128, 32, "neoverse-n1"),
 }
 _PLAIN = {"x86_64": "x86-64", "aarch64": "aarch64"}
 
@@ -161,6 +170,7 @@ def named_target(name: str) -> Target:
         tuple(sorted(machine.features)),
         machine.vector_bits,
         machine.vector_registers,
+        MACHINES[machine.machine],
     )
 
 
@@ -175,7 +185,23 @@ def host_target() -> Target:
     features = {name for name in _WORTH_HAVING[architecture] if detected.get(name)}
     bits, registers = _vectors(architecture, features)
     cpu = llvm.get_host_cpu_name()
-    return Target(HOST, triple, cpu, tuple(sorted(features)), bits, registers, _cache_sizes())
+    machine = _with_cache_sizes(_machine_of(cpu, architecture, bits), _cache_sizes())
+    return Target(HOST, triple, cpu, tuple(sorted(features)), bits, registers, machine)
+
+
+def _machine_of(cpu: str, architecture: str, bits: int) -> Machine:
+    """The numbers of a microarchitecture, or of a typical one where the table lacks it."""
+    typical = {512: "icelake-server", 256: "haswell", 128: "nehalem"}
+    name = typical[bits] if architecture == "x86_64" else "neoverse-n1"
+    machine = MACHINES.get(cpu, MACHINES[name])
+    return machine if machine.vector_bits == bits else MACHINES[name]
+
+
+def _with_cache_sizes(machine: Machine, sizes: tuple[int, ...]) -> Machine:
+    """The machine with the sizes that the system tells of its caches."""
+    pairs = zip(machine.caches, sizes, strict=False)
+    caches = tuple(replace(cache, size=size) for cache, size in pairs)
+    return replace(machine, caches=caches + machine.caches[len(caches) :])
 
 
 def _vectors(architecture: str, features: set[str]) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""Machines as data: what code may rely on, and the numbers that schedules are derived from."""
