@@ -11,11 +11,12 @@ import json
 import signal
 import struct
 import sys
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from graft.base.errors import GraftError
 from graft.llvm.compile import compile_text
+from graft.target.machine import Machine
 from graft.target.target import Target
 
 LENGTH = struct.Struct("<Q")
@@ -24,14 +25,13 @@ DONE, FAILED = b"\0", b"\1"
 
 def request(text: str, target: Target) -> bytes:
     """A request as it goes over the wire."""
-    described = {one.name: getattr(target, one.name) for one in fields(target)}
-    payload = json.dumps({"target": described, "text": text}).encode()
+    payload = json.dumps({"target": asdict(target), "text": text}).encode()
     return LENGTH.pack(len(payload)) + payload
 
 
 def _target(described: dict[str, Any]) -> Target:
-    lists = {name: tuple(value) for name, value in described.items() if isinstance(value, list)}
-    return Target(**(described | lists))
+    machine = Machine.from_json(described["machine"])
+    return Target(**(described | {"features": tuple(described["features"]), "machine": machine}))
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:

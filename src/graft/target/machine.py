@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -36,6 +37,12 @@ class Machine:
     gigahertz: float  # sustained under vector load
     caches: tuple[CacheLevel, ...]  # from the nearest on
     memory_bytes_per_cycle: float  # one core alone
+
+    @classmethod
+    def from_json(cls, described: dict[str, Any]) -> Machine:
+        """The machine that `dataclasses.asdict` has made plain values of."""
+        caches = tuple(CacheLevel(**cache) for cache in described["caches"])
+        return cls(**(described | {"caches": caches}))
 
     @property
     def accumulators(self) -> int:
