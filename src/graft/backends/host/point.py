@@ -27,6 +27,13 @@ def plus(left: Expr | int, right: Expr | int) -> Expr:
     return one if other == Const(0) else Binary(BinaryKind.ADD, one, other)
 
 
+def minus(left: Expr, right: Expr) -> Expr:
+    """A difference of indices, without subtracting zero."""
+    if isinstance(left, Const) and isinstance(right, Const):
+        return Const(left.value - right.value)
+    return left if right == Const(0) else Binary(BinaryKind.SUBTRACT, left, right)
+
+
 def times(left: Expr | int, right: Expr | int) -> Expr:
     """A product of indices, without multiplying by one."""
     one, other = index(left, right)

@@ -18,7 +18,7 @@ from graft.backends.host.kernels.attention_scores import Visibility
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.product import MANY
 from graft.backends.host.kernels.running import Running
-from graft.backends.host.kernels.tile import Tile, most_pixels, runs
+from graft.backends.host.kernels.tile import Tile, runs
 from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of, masked_store
 from graft.backends.host.kernels.views import not_in_rows, numbers, unclear, unflattened
 from graft.backends.host.point import modulo, over, plus, times
@@ -49,6 +49,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.register_tile import most_pixels
 from graft.target.target import Target
 
 
@@ -225,7 +226,7 @@ class _Part:
 
     def score(self) -> Stmt:
         """Scores of all keys, and the greatest one of each query."""
-        most = most_pixels(self.writer.target, self.vectors)
+        most = most_pixels(self.writer.target.vector_registers, self.vectors)
         return Block(
             tuple(
                 run.loop(Var(f"keys{self.tag}k{run.size}"), partial(self.scored, run.size))
@@ -305,7 +306,7 @@ class _Part:
         writer, schedule = self.writer, self.writer.schedule
         width = schedule.value_lanes * schedule.value_vectors
         whole, left = divmod(writer.values, width)
-        most = most_pixels(writer.target, schedule.value_vectors)
+        most = most_pixels(writer.target.vector_registers, schedule.value_vectors)
 
         def rows(size: int, query: Expr) -> Stmt:
             inner: list[Stmt] = []

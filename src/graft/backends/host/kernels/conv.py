@@ -10,23 +10,28 @@ Bytes are multiplied four channels at a time, see `integer_weights.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import product
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
     INTEGER,
     Channels,
     Phase,
     channels_of,
+    flat_phases,
+    flattened,
     halo,
     ordinary_weights,
     pack_weights,
     phases,
     takes,
 )
+from graft.backends.host.kernels.conv_schedule import ConvExtents, ConvSchedule, choose_schedule
 from graft.backends.host.kernels.image import (
     ImageWriter,
     no_image,
@@ -42,8 +47,10 @@ from graft.backends.host.kernels.integer_weights import (
     unsigned,
     zero_point_of,
 )
-from graft.backends.host.kernels.tile import Run, Tile, most_pixels, runs
-from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
+from graft.backends.host.kernels.tile import Run, Tile, runs
+from graft.backends.host.point import BlockedPoint, minus, modulo, over, plus, times
+from graft.backends.host.storage import Storage
+from graft.backends.host.typical import typical
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.loop.ir import (
@@ -71,20 +78,6 @@ from graft.target.target import Target
 ENOUGH_JOBS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class ConvSchedule:
-    """What a search may vary: lanes of a vector and pixels of a tile."""
-
-    lanes: int
-    pixels: int
-
-
-def default_schedule(target: Target, slab: int) -> ConvSchedule:
-    """The schedule without a search: tiles that fill the registers."""
-    lanes = vector_lanes(target, DType.FLOAT32, slab)
-    return ConvSchedule(lanes, most_pixels(target, slab // lanes))
-
-
 def conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """A convolution, transposed or not, with whatever follows it."""
     anchor = group.anchor
@@ -107,7 +100,7 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
         return Refusal(reason)
     if any(have < need for have, need in zip(data.halo, halo(anchor, shape[2:]), strict=True)):
         return Refusal("the halo of the data is narrower than the padding")
-    parameters = Parameters(group, stores)
+    parameters = Parameters(group, flattened(group, stores, anchor, shape) or stores)
     return parameters.kernel(_Writer(parameters, anchor, literal.array, target).body())
 
 
@@ -130,38 +123,66 @@ class _Writer(ImageWriter):
         self.together = QUAD if self.dtype is DType.INT32 else 1  # channels of an element
         read = parameters.value if self.together == 1 else parameters.quads
         self.data, self.source = read(anchor.args[0], "data")
-        plain = ordinary_weights(anchor, weight)
-        block = parameters.stores[parameters.group.output].block
-        channels = channels_of(plain.shape, anchor.attrs.groups, self.data.block, block)
-        assert channels is not None
-        schedule = default_schedule(target, channels.slab)
-        super().__init__(parameters, schedule.lanes)
-        self.channels: Channels = channels
-        self.pixels = schedule.pixels
         self.anchor = anchor
-        packed = pack_weights(plain, channels)
+        result = parameters.stores[parameters.group.output]
+        kernel = weight.shape[2:]
+        if result.shape == parameters.group.output.shape:
+            self.down, self.columns = phases(anchor, kernel, 0), phases(anchor, kernel, 1)
+        else:
+            self.down, self.columns = flat_phases(result)
+        plain = ordinary_weights(anchor, weight)
+        channels = channels_of(plain.shape, anchor.attrs.groups, self.data.block, result.block)
+        assert channels is not None
+        self.schedule = self.scheduled(target, channels, result)
+        self.channels = replace(channels, slab=self.schedule.slab)
+        super().__init__(parameters, self.schedule.lanes)
+        packed = pack_weights(plain, self.channels)
         self.begin: Buffer | None = None
         if self.together > 1:
             packed = in_quads(packed, axis=4)
             first = starts(parameters.group, anchor, plain, self.data.dtype)
             if first is not None:
-                rows = first.reshape(-1, channels.slab)
+                rows = first.reshape(-1, self.channels.slab)
                 self.begin = parameters.packed(rows, "begin")
         self.weights = parameters.packed(packed, "weights")
-        kernel = weight.shape[2:]
-        self.down, self.columns = phases(anchor, kernel, 0), phases(anchor, kernel, 1)
-        self.line, self.segment = Var("line"), Var("segment")
+        # a job's channels: a slab of whole blocks, or a block of several slabs
+        self.share = max(self.channels.slab, self.result.block)
+        self.number, self.line, self.segment = Var("share"), Var("line"), Var("segment")
+
+    def scheduled(self, target: Target, channels: Channels, result: Storage) -> ConvSchedule:
+        """The tile and the order of loops; typical extents stand for unknown ones."""
+        lanes = vector_lanes(target, DType.FLOAT32, min(channels.slab, result.block))
+        down, across = self.down[0], self.columns[0]
+        rows, columns = (typical(one.count, (self.anchor.output,)) for one in (down, across))
+        # groups that share a slab, or one that ends within it, keep to their own blocks
+        whole = channels.slab == result.block and channels.outputs % channels.slab == 0
+        extents = ConvExtents(
+            channels.count // self.together,
+            (max(1, down.taps), max(1, across.taps)),
+            rows,
+            columns,
+            (channels.outputs if whole else channels.slab) // lanes,
+            channels.slab // lanes,
+            len(self.down) == 1 and isinstance(down.count, int),
+        )
+        return choose_schedule(target, lanes, extents)
 
     def body(self) -> Stmt:
-        """All results; a job is a row of each phase of one block, or a segment of it."""
-        lines = tuple(self.one_row(phase) for phase in self.down)
-        parts = (
-            (self.batch, self.batches),
-            (self.block, self.result.channels // self.result.block),
-            (self.line, self.parameters.extent(self.down[0].count)),
-            (self.segment, self.segments),
-        )
-        return shared(parts, Block(lines))
+        """All results; a job is some rows of each phase of one slab, or a segment of them."""
+        lines = tuple(self.rows_of(phase) for phase in self.down)
+        batch = (self.batch, self.batches)
+        share = (self.number, self.result.channels // self.share)
+        rows = reduce(plus, (run.count for run in self.row_runs(self.down[0])))
+        line, segment = (self.line, rows), (self.segment, self.segments)
+        order = (line, segment, share) if self.schedule.rows_first else (share, line, segment)
+        return shared((batch, *order), Block(lines))
+
+    def row_runs(self, down: Phase) -> list[Run]:
+        """The rows of a phase in tiles."""
+        count = self.parameters.extent(down.count)
+        if self.schedule.rows == 1:
+            return [Run(1, Const(0), count)]
+        return runs(count, self.schedule.rows)
 
     @property
     def segments(self) -> int:
@@ -169,30 +190,55 @@ class _Writer(ImageWriter):
         batch, lines, columns = self.result.shape[0], self.down[0].count, self.columns[0].count
         if not isinstance(lines, int) or not isinstance(columns, int):
             return 1
-        blocks = self.result.channels // self.result.block
-        jobs = (batch if isinstance(batch, int) else 1) * blocks * lines
-        return max(1, min(-(-ENOUGH_JOBS // jobs), columns // self.pixels))
+        shares = self.result.channels // self.share
+        jobs = (batch if isinstance(batch, int) else 1) * shares * -(-lines // self.schedule.rows)
+        return max(1, min(-(-ENOUGH_JOBS // jobs), columns // self.schedule.columns))
 
-    def one_row(self, down: Phase) -> Stmt:
-        """One row of the result."""
-        row = plus(times(self.line, down.step), down.first)
-        vectors = self.channels.slab // self.lanes
-        found: list[Stmt] = []
-        for part, across in product(range(self.result.block // self.channels.slab), self.columns):
-            for run in runs(self.parameters.extent(across.count), self.pixels):
-                tile = Tile(run.size, vectors, self.lanes, self.fresh(""), self.dtype)
-                found.append(_Tiles(self, down, across, part, tile).loop(run))
-        border = self.border(row, f"_{down.first}")
-        if self.segments == 1:
-            found += border
-        elif border:
-            found.append(
-                If(Compare(CompareKind.EQUAL, self.segment, Const(0)), Block(tuple(border)))
-            )
-        body = Block(tuple(found))
+    def rows_of(self, down: Phase) -> Stmt:
+        """The rows of a job."""
+        first, *others = self.row_runs(down)
+        body = self.some_rows(down, times(self.line, first.size), first.size)
+        if others:  # as many rows as are left
+            (last,) = others
+            row = plus(times(minus(self.line, first.count), last.size), last.first)
+            inside = Compare(CompareKind.LESS, self.line, first.count)
+            body = If(inside, body, self.some_rows(down, row, last.size))
         if down.count == self.down[0].count:
             return body
         return If(Compare(CompareKind.LESS, self.line, self.parameters.extent(down.count)), body)
+
+    def some_rows(self, down: Phase, line: Expr, count: int) -> Stmt:
+        """Neighbouring rows of a phase, from number `line` on."""
+        found: list[Stmt] = []
+        vectors = self.schedule.vectors
+        for part, across in product(range(self.share // self.channels.slab), self.columns):
+            for run in runs(self.parameters.extent(across.count), self.schedule.columns):
+                tile = Tile(count * run.size, vectors, self.lanes, self.fresh(""), self.dtype)
+                found.append(_Tiles(self, down, across, part, line, count, tile).loop(run))
+        border = [
+            one
+            for number in range(count)
+            for one in self.borders(plus(times(plus(line, number), down.step), down.first))
+        ]
+        if self.segments == 1:
+            found += border
+        elif border:
+            first = Compare(CompareKind.EQUAL, self.segment, Const(0))
+            found.append(If(first, Block(tuple(border))))
+        return Block(tuple(found))
+
+    def borders(self, row: Expr) -> list[Stmt]:
+        """What fills the halo beside a row of the share's blocks."""
+        buffer = self.parameters.value(self.group.output, "result")[1]
+        image = Bordered(self.result, buffer, self.height, self.width)
+        blocks = self.share // self.result.block
+        return [
+            statement
+            for number in range(blocks)
+            for statement in image.filled(
+                self.batch, plus(times(self.number, blocks), number), row, self.fresh("")
+            )
+        ]
 
     def start(self, slab: Expr) -> Expr:
         """The first input channel of a slab, as a multiple of a unit."""
@@ -211,12 +257,14 @@ class _Writer(ImageWriter):
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """Writes the tiles of one pair of phases for one slab of a block."""
+    """Writes the tiles of one pair of phases along `rows` rows, from number `line` on."""
 
     writer: _Writer
     down: Phase
     across: Phase
-    part: int
+    part: int  # of the share: which of its slabs
+    line: Expr
+    rows: int
     tile: Tile
 
     def loop(self, run: Run) -> Stmt:
@@ -234,20 +282,23 @@ class _Tiles:
         if segments == 1:
             return For(number, Const(0), count, body)
         first, last = (over(times(at, count), segments) for at in (segment, plus(segment, 1)))
-        return For(number, first, Binary(BinaryKind.SUBTRACT, last, first), body)
+        return For(number, first, minus(last, first), body)
 
     @property
     def slab(self) -> Expr:
         """The number of the slab."""
         writer = self.writer
-        per_block = writer.result.block // writer.channels.slab
-        return plus(times(writer.block, per_block), self.part)
+        return plus(times(writer.number, writer.share // writer.channels.slab), self.part)
 
     def begin(self, vector: int) -> Expr:
         """What the sums of a vector start from."""
         assert self.writer.begin is not None
         lanes = Ramp(Const(vector * self.tile.lanes), 1, self.tile.lanes)
         return Load(self.writer.begin, (self.slab, lanes))
+
+    def pixel(self, number: int) -> tuple[int, int]:
+        """Row and column within the tile."""
+        return divmod(number, self.tile.pixels // self.rows)
 
     def reduction(self, pixel: Expr) -> Stmt:
         """The sums over kernel positions and input channels."""
@@ -256,15 +307,17 @@ class _Tiles:
         unit, ky, kx, channel = (Var(name) for name in names)
         block, lane = Var(f"ib{tile.tag}"), Var(f"first{tile.tag}")
         top, left, _, _ = writer.data.halo
-        row = plus(times(writer.line, down.stride), plus(times(ky, down.spacing), top + down.start))
+        first_row = plus(times(self.line, down.stride), times(ky, down.spacing))
+        first_row = plus(first_row, top + down.start)
         first = plus(times(pixel, across.stride), times(kx, across.spacing))
         first = plus(first, left + across.start)
         channels, slab = writer.channels, self.slab
         together = channels.unit // writer.together
 
         def element(number: int) -> Expr:
-            column = plus(first, number * across.stride)
-            found = Load(writer.source, (writer.batch, block, row, column, plus(lane, channel)))
+            row, column = self.pixel(number)
+            at = plus(first_row, row * down.stride), plus(first, column * across.stride)
+            found = Load(writer.source, (writer.batch, block, *at, plus(lane, channel)))
             return unsigned(found, writer.data.dtype)
 
         def weights(vector: int) -> Expr:
@@ -286,13 +339,17 @@ class _Tiles:
     def finish(self, pixel: Expr) -> Stmt:
         """The epilogue on each accumulator, and its result to memory."""
         writer, tile = self.writer, self.tile
-        row = plus(times(writer.line, self.down.step), self.down.first)
+        size = writer.result.block
+        blocks = times(writer.number, writer.share // size)
 
         def store(number: int, vector: int) -> Stmt:
-            first = self.part * writer.channels.slab + vector * tile.lanes
-            column = plus(times(plus(pixel, number), self.across.step), self.across.first)
-            size = writer.result.block
-            point = BlockedPoint(writer.batch, writer.block, row, column, first, tile.lanes, size)
+            row, column = self.pixel(number)
+            at = (
+                plus(times(plus(self.line, row), self.down.step), self.down.first),
+                plus(times(plus(pixel, column), self.across.step), self.across.first),
+            )
+            block, first = divmod(self.part * writer.channels.slab + vector * tile.lanes, size)
+            point = BlockedPoint(writer.batch, plus(blocks, block), *at, first, tile.lanes, size)
             return writer.store(point, {writer.anchor.output: tile.value(number, vector)})
 
         return tile.each(store)

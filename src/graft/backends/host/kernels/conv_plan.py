@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Stores
 from graft.backends.host.kernels import winograd_matrices
-from graft.backends.host.storage import Halo, shape_of
-from graft.base.dims import Dim, Unknown, ceildiv
+from graft.backends.host.storage import Halo, Storage, shape_of
+from graft.base.dims import Dim, Unknown, ceildiv, product
 from graft.base.dtypes import Array
-from graft.ir.graph import Node
+from graft.ir.graph import Node, Value
 
 TRANSPOSED = "nn.conv2d_transpose"
 WINOGRAD = "nn.conv2d_winograd"
@@ -79,6 +81,39 @@ def phases(conv: Node, kernel: Sequence[int], axis: int) -> tuple[Phase, ...]:
         spacing, step = -(dilation // common), stride // common
         found.append(Phase(first, stride, number, 1, start, spacing, len(elements), element, step))
     return tuple(found)
+
+
+def flattened(
+    group: Group, stores: Stores, conv: Node, weight: Sequence[int]
+) -> dict[Value, Storage] | None:
+    """Storages under which a convolution without neighbours sees images as one long row each.
+
+    None where it has neighbours, or where an image has a halo, or an operand runs along rows or
+    columns alone. Short rows then make no short tiles."""
+    attrs, shape = conv.attrs, shape_of(conv.output)
+    plain = {*attrs.strides, *weight[2:]} == {1} and not any(attrs.padding)
+    pixels = product(shape[2:])
+    if conv.op.name == TRANSPOSED or not plain or isinstance(pixels, Unknown):
+        return None
+    along_channels = {n.args[1] for n in group.nodes if n is conv or n.op.name == "nn.bias_add"}
+    found = dict(stores)
+    for value in (*group.reads(), group.output):
+        if value in along_channels:
+            continue
+        literal, outer = group.constants.get(value), group.outer(value)
+        extents = literal.array.shape if literal is not None else stores[outer].shape
+        if all(extent == 1 for extent in extents[-2:]):
+            continue
+        if literal is not None or extents[2:] != shape[2:] or any(stores[outer].halo):
+            return None
+        found[outer] = replace(stores[outer], shape=(*extents[:2], 1, pixels))
+    return found
+
+
+def flat_phases(result: Storage) -> tuple[tuple[Phase, ...], tuple[Phase, ...]]:
+    """The phases of a convolution of such rows."""
+    down, across = (Phase(0, 1, count, 1, 0, 1, 1) for count in result.shape[2:])
+    return (down,), (across,)
 
 
 def read_halo(conv: Node, weight: Sequence[int]) -> Halo:

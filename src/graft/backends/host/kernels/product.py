@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from graft.backends.host.kernels.tile import Run, Tile, most_pixels, runs
+from graft.backends.host.kernels.tile import Run, Tile, runs
 from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.kernels.views import unflattened
 from graft.backends.host.point import over, plus, times
@@ -33,6 +33,7 @@ from graft.loop.ir import (
     Stmt,
     Var,
 )
+from graft.target.register_tile import most_pixels
 from graft.target.target import Target
 
 # Fewer rows than this are bound by memory: wide panels then stream better than tall tiles.
@@ -77,7 +78,7 @@ def default_schedule(target: Target, dtype: DType, rows: Dim, columns: Dim) -> P
     else:
         widest = WIDEST_PANEL if target.vector_registers >= MANY_REGISTERS else 2
         vectors = min(range(widest, 0, -1), key=lambda v: -(-columns // (v * lanes)) * v)
-    return ProductSchedule(min(rows, most_pixels(target, vectors)), vectors, lanes)
+    return ProductSchedule(min(rows, most_pixels(target.vector_registers, vectors)), vectors, lanes)
 
 
 @dataclass(frozen=True, slots=True)

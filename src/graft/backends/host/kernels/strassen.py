@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from graft.backends.host.kernels.product import ProductSchedule, Spot
-from graft.backends.host.kernels.tile import Tile, balanced, most_pixels
+from graft.backends.host.kernels.tile import Tile, balanced
 from graft.backends.host.kernels.vectors import Span, along
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import index
@@ -47,6 +47,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.runtime.memory import aligned_empty
+from graft.target.register_tile import most_pixels
 from graft.target.target import Target
 
 PRODUCTS = 7
@@ -64,7 +65,7 @@ VECTORS = 2  # of a tile: few, so that there are many blocks for the threads to 
 
 def default_schedule(target: Target, dtype: DType, rows: int) -> ProductSchedule:
     """Tall tiles that fill the registers."""
-    most = most_pixels(target, VECTORS)
+    most = most_pixels(target.vector_registers, VECTORS)
     return ProductSchedule(min(-(-rows // 2), most), VECTORS, target.lanes(dtype))
 
 

@@ -36,7 +36,6 @@ from graft.loop.ir import (
     Store,
     Var,
 )
-from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +99,6 @@ class Tile:
         return body
 
 
-def most_pixels(target: Target, vectors: int) -> int:
-    """How many pixels fit into the registers beside the weights and an element."""
-    return max(1, (target.vector_registers - vectors - 2) // vectors)
-
-
 def balanced(total: int, most: int) -> tuple[tuple[int, int], ...]:
     """`total` in as few tiles of at most `most` as it takes, all but equal: (size, count) pairs."""
     count = -(-total // most)
@@ -142,7 +136,7 @@ def runs(total: Expr, most: int) -> list[Run]:
     That one is moved back until it is whole, and does some of its neighbour's work again. Where
     there is not room for a single tile, two that overlap cover everything."""
     if not isinstance(total, Const):
-        return _unknown_runs(total, 1 << most.bit_length() - 1)
+        return _unknown_runs(total, most)
     found: list[Run] = []
     start = 0
     for size, count in balanced(int(total.value), most):
@@ -164,14 +158,15 @@ def _unknown_runs(total: Expr, wide: int) -> list[Run]:
     fits = Compare(CompareKind.GREATER_EQUAL, total, Const(wide))
     rest = modulo(total, wide)
     nothing = Const(0)
-    whole = Select(fits, over(plus(total, wide // 2 - (wide > 1)), wide), nothing)
+    whole = Select(fits, over(plus(total, wide - wide // 2 - 1), wide), nothing)
     found = [Run(wide, nothing, whole, plus(total, -wide))]
     size = wide
     while size > 1:
-        size //= 2
+        wider, size = size, size // 2
         left = Select(_between(rest, size // 2, size), Const(1), nothing)
-        two = Select(Compare(CompareKind.GREATER, total, Const(size)), Const(2), Const(1))
-        few = Select(_between(total, size - 1, 2 * size - 1), two, nothing)
+        few = Select(
+            _between(total, size - 1, wider - 1), over(plus(total, size - 1), size), nothing
+        )
         limit = plus(total, -size)
         first = Select(fits, limit, nothing)
         found.append(Run(size, first, Select(fits, left, few), limit))

@@ -23,7 +23,7 @@ from graft.backends.host.kernels.image import (
     unfit_epilogue,
     vector_lanes,
 )
-from graft.backends.host.kernels.tile import Tile, most_pixels, runs
+from graft.backends.host.kernels.tile import Tile, runs
 from graft.backends.host.kernels.winograd_matrices import halo, transforms
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
 from graft.backends.host.kernels.winograd_weights import bytes_read, weights_for
@@ -52,6 +52,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.register_tile import most_pixels
 from graft.target.target import Target
 
 # Floats between transformed tiles in memory: a power of two apart, they would all want the same
@@ -134,7 +135,7 @@ class _Writer(ImageWriter):
         tiles = int(self.tiles.value) if isinstance(self.tiles, Const) else None
         size = points * self.channels * DType.FLOAT32.numpy.itemsize
         self.schedule = default_schedule(target, self.lanes, tiles, size, self.blocks)
-        self.most = most_pixels(target, block // self.lanes)
+        self.most = most_pixels(target.vector_registers, block // self.lanes)
         extents = Const(points), Const(self.schedule.chunk)
         self.data_lanes = vector_lanes(target, DType.FLOAT32, self.data.block)
         inputs = (*extents, Const(self.channels + PITCH))

@@ -1,0 +1,104 @@
+"""The schedule of a direct convolution, derived from the machine.
+
+A layer's extents enter, and a target; the register tile and the order of the loops leave. Every
+tile that fits the registers is priced by `target.register_tile`, with the remainders that the
+image's rows and columns leave, and the cheapest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from graft.backends.host.kernels.tile import balanced
+from graft.target.machine import Machine
+from graft.target.register_tile import incoming_cycles, most_pixels, tile_cycles
+from graft.target.target import Target
+
+_FLOAT = 4  # bytes
+_MOST_VECTORS = 8
+# Each size of a tile is code of its own, which takes time to compile and room in caches.
+_VARIANT = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ConvSchedule:
+    """What a search may vary.
+
+    A tile is `rows` x `columns` pixels times `vectors` vectors of `lanes` channels. Jobs go through
+    the rows of one slab of channels after the other, or, `rows_first`, through all slabs of a row.
+    """
+
+    lanes: int
+    vectors: int
+    rows: int
+    columns: int
+    rows_first: bool = False
+
+    @property
+    def slab(self) -> int:
+        """The channels of a tile."""
+        return self.lanes * self.vectors
+
+
+@dataclass(frozen=True, slots=True)
+class ConvExtents:
+    """A convolution by the extents that matter: typical ones where they are not known."""
+
+    depth: int  # input channels (or fours of them) that a result is summed over
+    taps: tuple[int, int]
+    rows: int  # of one phase
+    columns: int
+    vectors: int  # of all result channels that read the same inputs
+    per_block: int  # vectors of a block
+    is_static: bool = True
+
+
+def choose_schedule(target: Target, lanes: int, extents: ConvExtents) -> ConvSchedule:
+    """The cheapest schedule by the machine's numbers."""
+    machine, steps = target.machine, extents.depth * extents.taps[0] * extents.taps[1]
+    vector_bytes = lanes * _FLOAT
+    weights = vector_bytes * extents.vectors * steps
+    rows_first = weights <= machine.caches[min(1, len(machine.caches) - 1)].size / 2
+    best = min(
+        _tiles(target, extents),
+        key=lambda tile: _cycles(machine, extents, tile, steps, vector_bytes),
+    )
+    return ConvSchedule(lanes, *best, rows_first)
+
+
+def _tiles(target: Target, extents: ConvExtents) -> Iterator[tuple[int, int, int]]:
+    """Vectors, rows and columns of all tiles worth a thought."""
+    for vectors in range(1, min(_MOST_VECTORS, extents.vectors) + 1):
+        if extents.vectors % vectors or (
+            vectors % extents.per_block and extents.per_block % vectors
+        ):
+            continue
+        most = most_pixels(target.vector_registers, vectors)
+        for rows in range(1, min(most, extents.rows if extents.is_static else 1) + 1):
+            columns = min(extents.columns, most // rows)
+            if rows == 1 or columns == extents.columns:
+                yield vectors, rows, columns
+
+
+def _cycles(
+    machine: Machine,
+    extents: ConvExtents,
+    tile: tuple[int, int, int],
+    steps: int,
+    vector_bytes: int,
+) -> float:
+    """Cycles of all result channels of an image."""
+    vectors, rows, columns = tile
+    panel = vectors * vector_bytes * steps
+    total, variants = 0.0, 0
+    for height, lines in balanced(extents.rows, rows):
+        for width, count in balanced(extents.columns, columns):
+            pixels = height * width
+            # neighbouring kernel columns read the same data, which the first cache has by then
+            data = pixels * _FLOAT / extents.taps[1]
+            incoming = incoming_cycles(machine, vectors * vector_bytes, panel)
+            incoming += data / machine.caches[min(1, len(machine.caches) - 1)].bytes_per_cycle
+            total += lines * count * tile_cycles(machine, pixels, vectors, steps, incoming)
+            variants += 1
+    return total * (extents.vectors // vectors) * (1 + _VARIANT * (variants - 1))
