@@ -1,29 +1,33 @@
 """What a 3x3 convolution costs, summed directly or by Winograd's algorithm with tiles of some size.
 
-Extents enter, an estimate in multiply-additions of one vector lane leaves. Only the order of the
-estimates matters: they choose the algorithm of each layer.
+Extents enter, an estimate in cycles of one core leaves, derived from the machine's numbers. The
+estimates choose the algorithm of each layer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graft.backends.host.kernels.winograd import chunk_of
-from graft.backends.host.kernels.winograd_matrices import tiles_along, transforms
+from graft.backends.host.kernels.conv_schedule import ConvExtents, conv_cycles
+from graft.backends.host.kernels.winograd import (
+    WinogradExtents,
+    chunk_of,
+    default_schedule,
+    product_cycles,
+)
+from graft.backends.host.kernels.winograd_matrices import Transforms, tiles_along, transforms
 from graft.backends.host.kernels.winograd_vectors import operations
-from graft.backends.host.kernels.winograd_weights import bytes_read, last_cache
+from graft.backends.host.kernels.winograd_weights import bytes_read
+from graft.base.dtypes import DType
+from graft.target.machine import Machine
 from graft.target.target import Target
 
 _FLOAT = 4  # bytes
-_KERNEL = 9  # elements
+_TAPS = 3
 
-# Calibrated on layers of 64 to 512 channels and images of 7 to 224 pixels a side, with one and two
-# threads. A byte of weights costs this many multiply-additions when it comes from memory, as it
-# does the first time in each inference, and that share of them when the last cache still has it.
-_BYTE_FROM_MEMORY = 2.0
-_SHARE_FROM_CACHE = 0.25
-# Loads, stores and additions of the transforms, each beside a multiply-addition.
-_TRANSFORM = 1.2
+# Transformed weights that a further chunk reads come from the last cache. Asking ahead for them
+# hides this share of the time that takes.
+_HIDDEN = 0.5
 # Loads, multiply-additions and the store that finish a vector of half-transformed weights.
 _PANEL = 4.0
 
@@ -40,7 +44,7 @@ class Layer:
 
 
 def cost(layer: Layer, tile: int, target: Target) -> float:
-    """The cost of a layer with tiles of that side; 0 is direct summation.
+    """The cycles of a layer with tiles of that side; 0 is direct summation.
 
     Three things add up. Products: per pair of channels 9 for each pixel, or (tile + 2)² for each
     tile; where the image is no multiple of the tile, whole tiles count. Transforms: per channel and
@@ -49,20 +53,49 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
     the last cache if they fit into it. Small images with many channels (512 at 7x7) have too
     little work for the 36 numbers of F(4x4), and use the 16 of F(2x2) or the 9 of direct summation.
     """
-    pairs = layer.inputs * layer.outputs
+    machine = target.machine
+    block = 16 if layer.outputs % 16 == 0 else 8
+    lanes = min(target.lanes(DType.FLOAT32), block)
     if tile == 0:
-        pixels = layer.batch * layer.rows * layer.columns
-        return pairs * _KERNEL * (pixels + _FLOAT * _BYTE_FROM_MEMORY)
+        extents = ConvExtents(
+            layer.inputs,
+            (_TAPS, _TAPS),
+            layer.rows,
+            layer.columns,
+            layer.outputs // lanes,
+            block // lanes,
+        )
+        size = _TAPS * _TAPS * layer.inputs * layer.outputs * _FLOAT
+        summed = layer.batch * conv_cycles(target, lanes, extents)
+        return summed + size / machine.memory_bytes_per_cycle
     matrices = transforms(tile)
-    points = matrices.points
     across, down = tiles_along(layer.columns, tile), tiles_along(layer.rows, tile)
     tiles = layer.batch * across * down
-    forward = operations(matrices.data) + 2 * points
-    back = operations(matrices.result) + points + tile * tile
-    transformed = tiles * (forward * layer.inputs + back * layer.outputs)
-    size, half = bytes_read(points, pairs, matrices.side, target)
-    chunks = -(-tiles // chunk_of(target, tiles, points * layer.inputs * _FLOAT))
-    share = _SHARE_FROM_CACHE if size <= last_cache(target) else 1.0
-    read = size * (1 + (chunks - 1) * share) * _BYTE_FROM_MEMORY
-    panels = _PANEL * chunks * points * pairs if half else 0.0
-    return tiles * points * pairs + _TRANSFORM * transformed + read + panels
+    winograd = WinogradExtents(matrices.points, tiles, layer.inputs, layer.outputs, block)
+    schedule = default_schedule(target, lanes, winograd)
+    chunks = -(-tiles // chunk_of(target, winograd, schedule.slab))
+    forward, back = transform_cycles(machine, matrices)
+    transformed = tiles * (forward * layer.inputs + back * layer.outputs) / lanes
+    products = product_cycles(target, lanes, schedule.vectors, winograd)
+    return products + transformed + _weights(layer, matrices, chunks, lanes, target)
+
+
+def transform_cycles(machine: Machine, matrices: Transforms) -> tuple[float, float]:
+    """Cycles in which one vector of a tile is transformed, and transformed back."""
+    points, results = matrices.points, matrices.out * matrices.out
+    load, store = 1 / machine.vector_loads, 1 / machine.vector_stores
+    forward = operations(matrices.data) / machine.vector_fmas + points * (load + store)
+    back = operations(matrices.result) / machine.vector_fmas + points * load + results * store
+    return forward, back
+
+
+def _weights(layer: Layer, matrices: Transforms, chunks: int, lanes: int, target: Target) -> float:
+    """Cycles in which the transformed weights are read, and made where they are kept by halves."""
+    machine, pairs = target.machine, layer.inputs * layer.outputs
+    size, half = bytes_read(matrices.points, pairs, matrices.side, target)
+    last, memory = machine.caches[-1], machine.memory_bytes_per_cycle
+    again = last.bytes_per_cycle / _HIDDEN if size <= last.size else memory
+    panels = (
+        _PANEL * chunks * matrices.points * pairs / lanes / machine.vector_fmas if half else 0.0
+    )
+    return size / memory + (chunks - 1) * size / again + panels

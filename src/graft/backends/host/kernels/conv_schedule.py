@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graft.backends.host.kernels.tile import balanced
-from graft.target.machine import Machine
 from graft.target.register_tile import incoming_cycles, most_pixels, tile_cycles
 from graft.target.target import Target
 
@@ -53,18 +52,23 @@ class ConvExtents:
     per_block: int  # vectors of a block
     is_static: bool = True
 
+    @property
+    def steps(self) -> int:
+        """Multiply-adds of each sum."""
+        return self.depth * self.taps[0] * self.taps[1]
+
 
 def choose_schedule(target: Target, lanes: int, extents: ConvExtents) -> ConvSchedule:
     """The cheapest schedule by the machine's numbers."""
-    machine, steps = target.machine, extents.depth * extents.taps[0] * extents.taps[1]
-    vector_bytes = lanes * _FLOAT
-    weights = vector_bytes * extents.vectors * steps
-    rows_first = weights <= machine.caches[min(1, len(machine.caches) - 1)].size / 2
-    best = min(
-        _tiles(target, extents),
-        key=lambda tile: _cycles(machine, extents, tile, steps, vector_bytes),
-    )
+    weights = lanes * _FLOAT * extents.vectors * extents.steps
+    rows_first = weights <= target.cache_bytes[1] / 2
+    best = min(_tiles(target, extents), key=lambda tile: _cycles(target, lanes, extents, tile))
     return ConvSchedule(lanes, *best, rows_first)
+
+
+def conv_cycles(target: Target, lanes: int, extents: ConvExtents) -> float:
+    """Cycles that the cheapest schedule takes for an image."""
+    return min(_cycles(target, lanes, extents, tile) for tile in _tiles(target, extents))
 
 
 def _tiles(target: Target, extents: ConvExtents) -> Iterator[tuple[int, int, int]]:
@@ -81,24 +85,19 @@ def _tiles(target: Target, extents: ConvExtents) -> Iterator[tuple[int, int, int
                 yield vectors, rows, columns
 
 
-def _cycles(
-    machine: Machine,
-    extents: ConvExtents,
-    tile: tuple[int, int, int],
-    steps: int,
-    vector_bytes: int,
-) -> float:
+def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, int, int]) -> float:
     """Cycles of all result channels of an image."""
     vectors, rows, columns = tile
-    panel = vectors * vector_bytes * steps
+    machine, steps = target.machine, extents.steps
+    weights = vectors * lanes * _FLOAT
     total, variants = 0.0, 0
     for height, lines in balanced(extents.rows, rows):
         for width, count in balanced(extents.columns, columns):
             pixels = height * width
             # neighbouring kernel columns read the same data, which the first cache has by then
             data = pixels * _FLOAT / extents.taps[1]
-            incoming = incoming_cycles(machine, vectors * vector_bytes, panel)
-            incoming += data / machine.caches[min(1, len(machine.caches) - 1)].bytes_per_cycle
+            incoming = incoming_cycles(machine, weights, weights * steps)
+            incoming += data / machine.caches[1].bytes_per_cycle
             total += lines * count * tile_cycles(machine, pixels, vectors, steps, incoming)
             variants += 1
     return total * (extents.vectors // vectors) * (1 + _VARIANT * (variants - 1))

@@ -3,7 +3,7 @@
 Tiles of pixels become a few dozen numbers ("points") per channel, and so do the weights per pair of
 channels; a matrix product over the channels at each point replaces the convolution, and a transform
 back gives the pixels. F(4x4, 3x3) needs a quarter of the multiplications, F(2x2, 3x3) four ninths.
-A job is a chunk of tiles and a share of the result's channel blocks: it transforms its tiles into
+A job is a chunk of tiles and a share of the result's channels: it transforms its tiles into
 scratch memory, multiplies, and transforms back through the epilogue. The price is rounding, see
 `docs/decisions/0009-winograd-nodes.md`.
 """
@@ -23,7 +23,7 @@ from graft.backends.host.kernels.image import (
     unfit_epilogue,
     vector_lanes,
 )
-from graft.backends.host.kernels.tile import Tile, runs
+from graft.backends.host.kernels.tile import Tile, balanced, runs
 from graft.backends.host.kernels.winograd_matrices import halo, transforms
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
 from graft.backends.host.kernels.winograd_weights import bytes_read, weights_for
@@ -52,7 +52,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
-from graft.target.register_tile import most_pixels
+from graft.target.register_tile import incoming_cycles, most_pixels, tile_cycles
 from graft.target.target import Target
 
 # Floats between transformed tiles in memory: a power of two apart, they would all want the same
@@ -62,35 +62,71 @@ PITCH = 16
 # Fewer tiles than this would read the transformed weights for too little work.
 LEAST_CHUNK = 24
 MANY_TILES = 1 << 10
+_FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WinogradSchedule:
-    """What a search may vary: lanes, tiles of a chunk, and into how many shares blocks go."""
+    """What a search may vary: lanes, vectors of a register tile, which are one slab of result
+    channels, tiles of a chunk, and into how many shares the slabs go."""
 
     lanes: int
+    vectors: int
     chunk: int
     shares: int
 
+    @property
+    def slab(self) -> int:
+        return self.lanes * self.vectors
 
-def chunk_of(target: Target, tiles: int, tile_bytes: int) -> int:
-    """Tiles of a chunk: transformed, they take half of the second cache."""
-    cache = target.cache_bytes[1] if len(target.cache_bytes) > 1 else 1 << 19
-    most = max(LEAST_CHUNK, cache // 2 // tile_bytes)
+
+@dataclass(frozen=True, slots=True)
+class WinogradExtents:
+    """A layer by the extents that matter. `tiles` is None where nobody knows how many there are."""
+
+    points: int
+    tiles: int | None
+    inputs: int
+    outputs: int
+    block: int  # result channels that lie together
+
+
+def default_schedule(target: Target, lanes: int, extents: WinogradExtents) -> WinogradSchedule:
+    """The schedule without a search: the cheapest slab, and enough shares to occupy the threads.
+
+    Where nobody knows how many tiles there are, chunks are for many and shares for few."""
+    per_block, vectors = extents.block // lanes, extents.outputs // lanes
+    widths = [v for v in range(per_block, 2 * per_block + 7, per_block) if vectors % v == 0]
+    best = min(widths, key=lambda v: product_cycles(target, lanes, v, extents))
+    chunk = chunk_of(target, extents, best * lanes)
+    chunks = 1 if extents.tiles is None else -(-extents.tiles // chunk)
+    slabs = vectors // best
+    shares = next((s for s in (8, 4, 2) if slabs % s == 0 and chunks < s), 1)
+    return WinogradSchedule(lanes, best, chunk, shares)
+
+
+def chunk_of(target: Target, extents: WinogradExtents, slab: int) -> int:
+    """Tiles of a chunk, which take most of the second cache together with their products."""
+    tiles = MANY_TILES if extents.tiles is None else extents.tiles
+    size = extents.points * (extents.inputs + slab) * _FLOAT
+    most = max(LEAST_CHUNK, int(0.6 * target.cache_bytes[1]) // size)
     wanted = 1 if tiles < LEAST_CHUNK else max(2, -(-tiles // most))
     return -(-tiles // wanted)
 
 
-def default_schedule(
-    target: Target, lanes: int, tiles: int | None, tile_bytes: int, blocks: int
-) -> WinogradSchedule:
-    """The schedule without a search: enough shares to occupy the threads.
-
-    Where nobody knows how many tiles there are, chunks are for many and shares for few."""
-    chunk = chunk_of(target, MANY_TILES if tiles is None else tiles, tile_bytes)
-    chunks = 1 if tiles is None else -(-tiles // chunk)
-    shares = next((s for s in (8, 4, 2) if blocks % s == 0 and chunks < s), 1)
-    return WinogradSchedule(lanes, chunk, shares)
+def product_cycles(target: Target, lanes: int, vectors: int, extents: WinogradExtents) -> float:
+    """Cycles of the products of all tiles and channels, with so many vectors in a register tile."""
+    machine, inputs = target.machine, extents.inputs
+    tiles = MANY_TILES if extents.tiles is None else extents.tiles
+    chunk = chunk_of(target, extents, vectors * lanes)
+    panel = vectors * lanes * _FLOAT
+    working_set = extents.points * chunk * (inputs + vectors * lanes) * _FLOAT
+    weights = incoming_cycles(machine, panel, panel * inputs)
+    total = 0.0
+    for size, count in balanced(chunk, most_pixels(target.vector_registers, vectors)):
+        data = incoming_cycles(machine, size * _FLOAT, working_set)
+        total += count * tile_cycles(machine, size, vectors, inputs, weights + data)
+    return total * extents.points * -(-tiles // chunk) * (extents.outputs // (vectors * lanes))
 
 
 def winograd(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
@@ -123,8 +159,6 @@ class _Writer(ImageWriter):
         self.channels = weight.shape[1]
         pairs = weight.shape[0] * weight.shape[1]
         _, half = bytes_read(self.matrices.points, pairs, self.matrices.side, target)
-        self.weights = weights_for(self.matrices, weight, parameters, self.block, self.lanes, half)
-        self.blocks = self.result.channels // block
         out, points = self.matrices.out, self.matrices.points
         self.tiles_across = over(plus(self.width, out - 1), out)
         self.tiles_down = over(plus(self.height, out - 1), out)
@@ -133,16 +167,22 @@ class _Writer(ImageWriter):
         self.all_at_once = isinstance(times(self.batches, self.per_image), Const)
         self.tiles = times(self.batches, self.per_image) if self.all_at_once else self.per_image
         tiles = int(self.tiles.value) if isinstance(self.tiles, Const) else None
-        size = points * self.channels * DType.FLOAT32.numpy.itemsize
-        self.schedule = default_schedule(target, self.lanes, tiles, size, self.blocks)
-        self.most = most_pixels(target.vector_registers, block // self.lanes)
+        layer = WinogradExtents(points, tiles, self.channels, len(weight), block)
+        self.schedule = default_schedule(target, self.lanes, layer)
+        self.slab, self.slabs = Var("slab"), len(weight) // self.schedule.slab
+        self.weights = weights_for(
+            self.matrices, weight, parameters, self.slab, self.schedule.slab, self.lanes, half
+        )
+        self.most = most_pixels(target.vector_registers, self.schedule.vectors)
         extents = Const(points), Const(self.schedule.chunk)
         self.data_lanes = vector_lanes(target, DType.FLOAT32, self.data.block)
         inputs = (*extents, Const(self.channels + PITCH))
         self.inputs = Buffer("inputs", DType.FLOAT32, inputs, Scope.HEAP)
-        self.sums = Buffer("products", DType.FLOAT32, (*extents, Const(block)), Scope.HEAP)
+        self.sums = Buffer(
+            "products", DType.FLOAT32, (*extents, Const(self.schedule.slab)), Scope.HEAP
+        )
         self.held = Buffer("held", DType.INT64, (Const(1),), Scope.HEAP)
-        self.first, self.image = Var("first"), Var("image")
+        self.first, self.image, self.part = Var("first"), Var("image"), Var("part")
 
     def body(self) -> Stmt:
         size, shares = self.schedule.chunk, self.schedule.shares
@@ -153,12 +193,18 @@ class _Writer(ImageWriter):
         here = (Const(0),)
         forward = Block((self.forward(count), Store(self.held, here, chunk)))
         is_new = Compare(CompareKind.NOT_EQUAL, Load(self.held, here), chunk)
+        blocks = self.schedule.slab // self.result.block
         per_block = Let(
             self.block,
-            plus(times(modulo(job, shares), self.blocks // shares), local),
-            Block((self.products(count), self.back(count), self.zeros())),
+            plus(times(self.slab, blocks), self.part),
+            Block((self.back(count), self.zeros())),
         )
-        each = For(local, Const(0), Const(self.blocks // shares), per_block)
+        per_slab = Let(
+            self.slab,
+            plus(times(modulo(job, shares), self.slabs // shares), local),
+            Block((self.products(count), For(self.part, Const(0), Const(blocks), per_block))),
+        )
+        each = For(local, Const(0), Const(self.slabs // shares), per_slab)
         left = Binary(BinaryKind.SUBTRACT, self.tiles, self.first)
         fewer = Binary(BinaryKind.MINIMUM, Const(size), left)
         work: Stmt = Let(count, fewer, Block((If(is_new, forward), each)))
@@ -221,15 +267,15 @@ class _Writer(ImageWriter):
         return names.around(Block(stores))
 
     def products(self, count: Expr) -> Stmt:
-        """For one block of the result, the matrix products over the channels."""
+        """For one slab of the result, the matrix products over the channels."""
         # a chunk that is not full costs little, unless it may be all there is
         tiles = Const(self.schedule.chunk) if isinstance(self.tiles, Const) else count
 
         def at(point: Expr) -> Stmt:
             parts: list[Stmt] = []
             for number, run in enumerate(runs(tiles, self.most)):
-                tile = Tile(run.size, self.result.block // self.lanes, self.lanes, f"_{number}")
-                parts.append(run.loop(Var(f"part{tile.tag}"), partial(self.product, tile, point)))
+                tile = Tile(run.size, self.schedule.vectors, self.lanes, f"_{number}")
+                parts.append(run.loop(Var(f"run{tile.tag}"), partial(self.product, tile, point)))
             return Block(tuple(parts))
 
         return self.weights.each_point(at)
@@ -266,7 +312,7 @@ class _Writer(ImageWriter):
         """One vector of channels of one tile's pixels."""
         lanes, out, side = self.lanes, self.matrices.out, self.matrices.side
         names = Names(f"out{first}_", lanes)
-        ramp = Ramp(Const(first), 1, lanes)
+        ramp = Ramp(plus(times(self.part, self.result.block), first), 1, lanes)
         grid: Grid = [
             [names.name(Load(self.sums, (Const(i * side + j), tile, ramp))) for j in range(side)]
             for i in range(side)

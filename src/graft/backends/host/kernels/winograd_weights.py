@@ -44,9 +44,6 @@ _FLOAT = DType.FLOAT32
 # processor fetches on its own ends at each page.
 PREFETCHED = 32
 
-# Where nothing is known of a machine's caches.
-_LAST_CACHE = 8 << 20
-
 
 class Weights(Protocol):
     """What a kernel needs of the weights of a block of result channels."""
@@ -70,10 +67,15 @@ class Weights(Protocol):
 
 
 def weights_for(
-    matrices: Transforms, weight: Array, parameters: Parameters, block: Var, lanes: int, half: bool
+    matrices: Transforms,
+    weight: Array,
+    parameters: Parameters,
+    block: Var,
+    size: int,
+    lanes: int,
+    half: bool,
 ) -> Weights:
-    """The weights as parameters of a kernel, half transformed or wholly."""
-    size = parameters.stores[parameters.group.output].block
+    """The weights as parameters of a kernel, half transformed or wholly, for blocks of a size."""
     if not half:
         packed = parameters.packed(pack_weights(matrices, weight, size), "weights")
         return _Whole(matrices, packed, block)
@@ -85,7 +87,7 @@ def weights_for(
 
 def last_cache(target: Target) -> int:
     """The bytes that a machine's last cache holds."""
-    return target.cache_bytes[-1] if target.cache_bytes else _LAST_CACHE
+    return target.cache_bytes[-1]
 
 
 def bytes_read(points: int, pairs: int, side: int, target: Target) -> tuple[int, bool]:
