@@ -32,17 +32,27 @@ class Machine:
     vector_bits: int
     vector_fmas: float  # multiply-adds of a vector per cycle
     fma_latency: int  # cycles until a sum can be added to again
-    vector_loads: float  # per cycle from the first cache; broadcasts of one element count alike
+    vector_loads: float  # per cycle from the first cache
     vector_stores: float  # per cycle
     gigahertz: float  # sustained under vector load
     caches: tuple[CacheLevel, ...]  # from the nearest on
     memory_bytes_per_cycle: float  # one core alone
+    halves: int = 1  # in how many passes a unit does a vector: 2 where units are half as wide
 
     @classmethod
     def from_json(cls, described: dict[str, Any]) -> Machine:
         """The machine that `dataclasses.asdict` has made plain values of."""
         caches = tuple(CacheLevel(**cache) for cache in described["caches"])
         return cls(**(described | {"caches": caches}))
+
+    def fmas(self, bits: int) -> float:
+        """Multiply-adds per cycle of vectors that may be narrower: no faster than one pass each."""
+        return self.vector_fmas * min(self.halves, self.vector_bits / bits)
+
+    @property
+    def broadcasts(self) -> float:
+        """Loads of one element into all lanes per cycle: an element needs one pass only."""
+        return self.vector_loads * self.halves
 
     @property
     def accumulators(self) -> int:
@@ -74,7 +84,8 @@ def _amd(
         CacheLevel(l2 * KIB, 32),
         CacheLevel(32 * MIB, 16, shared_by=8),
     )
-    return Machine(name, bits, fmas, latency, loads, loads / 2, 3.3, caches, 8)
+    halves = 2 if name == "znver4" else 1
+    return Machine(name, bits, fmas, latency, loads, loads / 2, 3.3, caches, 8, halves)
 
 
 def _arm(

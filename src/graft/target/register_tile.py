@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from graft.target.machine import Machine
 
-# Loads that fit beside the arithmetic still take some of its time: they share issue slots with it,
-# and the first cache's ports with what comes from the second. Fitted to an Ice Lake core, on which
-# tiles of 6 x 4, 14 x 2 and 7 x 2 reached 98 %, 86 % and 72 % of the peak. Weights come one after
-# the other, so that prefetching hides most of their traffic.
-_LOAD_CONTENTION = 0.3
+# Loads that fit beside the arithmetic still take some of its time, the more of the load units'
+# time they take: they share issue slots, and the first cache's ports with what comes from the
+# second. Fitted to an Ice Lake core, on which tiles of 6 x 4, 14 x 2 and 7 x 2 reached 98 %, 86 %
+# and 72 % of the peak. Weights come one after the other, and prefetching hides their traffic.
+_LOAD_CONTENTION = 0.6
 _TRAFFIC_CONTENTION = 0.05
 
 # What a tile costs beside its steps: filling the pipeline again, and leaving a loop.
@@ -29,9 +29,9 @@ def most_pixels(registers: int, vectors: int) -> int:
 def step_cycles(machine: Machine, pixels: int, vectors: int, incoming: float = 0.0) -> float:
     """Cycles of one step; `incoming` are those that its bytes need to reach the first cache."""
     arithmetic = pixels * vectors / machine.vector_fmas
-    loads = (pixels + vectors) / machine.vector_loads
+    loads = pixels / machine.broadcasts + vectors / machine.vector_loads
     bound = max(arithmetic, machine.fma_latency, loads, incoming)
-    return bound + _LOAD_CONTENTION * loads + _TRAFFIC_CONTENTION * incoming
+    return bound + _LOAD_CONTENTION * loads * loads / bound + _TRAFFIC_CONTENTION * incoming
 
 
 def tile_cycles(

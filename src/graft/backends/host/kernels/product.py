@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from graft.backends.host.kernels.tile import Run, Tile, runs
+from graft.backends.host.kernels.tile import Run, Tile, balanced, runs
 from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.kernels.views import unflattened
 from graft.backends.host.point import over, plus, times
@@ -33,7 +33,7 @@ from graft.loop.ir import (
     Stmt,
     Var,
 )
-from graft.target.register_tile import most_pixels
+from graft.target.register_tile import incoming_cycles, most_pixels, tile_cycles
 from graft.target.target import Target
 
 # Fewer rows than this are bound by memory: wide panels then stream better than tall tiles.
@@ -79,6 +79,19 @@ def default_schedule(target: Target, dtype: DType, rows: Dim, columns: Dim) -> P
         widest = WIDEST_PANEL if target.vector_registers >= MANY_REGISTERS else 2
         vectors = min(range(widest, 0, -1), key=lambda v: -(-columns // (v * lanes)) * v)
     return ProductSchedule(min(rows, most_pixels(target.vector_registers, vectors)), vectors, lanes)
+
+
+def product_cycles(target: Target, dtype: DType, rows: int, columns: int, depth: int) -> float:
+    """Cycles of a product with packed weights on one core."""
+    schedule, machine = default_schedule(target, dtype, rows, columns), target.machine
+    size = dtype.numpy.itemsize
+    step = schedule.width * size
+    weights = incoming_cycles(machine, step, step * depth)
+    total = 0.0
+    for pixels, count in balanced(rows, schedule.rows):
+        data = incoming_cycles(machine, pixels * size, rows * depth * size)
+        total += count * tile_cycles(machine, pixels, schedule.vectors, depth, weights + data)
+    return total * -(-columns // schedule.width)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from graft.backends.host.kernels.product import ProductSchedule, Spot
+from graft.backends.host.kernels.product import ProductSchedule, Spot, product_cycles
 from graft.backends.host.kernels.tile import Tile, balanced
 from graft.backends.host.kernels.vectors import Span, along
 from graft.backends.host.point import plus, times
@@ -47,19 +47,20 @@ from graft.loop.ir import (
     Var,
 )
 from graft.runtime.memory import aligned_empty
-from graft.target.register_tile import most_pixels
+from graft.target.register_tile import incoming_cycles, most_pixels, tile_cycles
 from graft.target.target import Target
 
 PRODUCTS = 7
 QUARTERS, KEPT = 4, 3
-# Below these the sums, and weights that are read for few rows, cost what is saved.
-LEAST_ROWS, LEAST_DEPTH, LEAST_COLUMNS = 96, 256, 256
+LEAST_DEPTH = 256  # of a chunk
+# The share of the plain product's time that has to be saved: rounding errors grow for it.
+LEAST_GAIN = 0.05
 # Above this the sums of rows take too much scratch memory.
 MOST_ROWS = 2048
 # The part of the second-level cache that a block of weights and its sums may take.
 CACHE_SHARE = 0.4
-USUAL_CACHE = 512 * 1024
 LINE_BYTES = 64  # of a cache
+_FLOAT = 4  # bytes
 VECTORS = 2  # of a tile: few, so that there are many blocks for the threads to share
 
 
@@ -72,14 +73,36 @@ def default_schedule(target: Target, dtype: DType, rows: int) -> ProductSchedule
 def chunk_depth(target: Target, dtype: DType, rows: int, columns: int, depth: int) -> int:
     """How much of the depth is done at a time; 0 where the plain product is better."""
     width = default_schedule(target, dtype, rows).width
-    small = rows < LEAST_ROWS or columns < LEAST_COLUMNS or depth < LEAST_DEPTH
-    if small or rows > MOST_ROWS or columns % (2 * width) or dtype is not DType.FLOAT32:
+    unfit = rows < 2 or rows > MOST_ROWS or columns % (2 * width) or dtype is not DType.FLOAT32
+    if unfit or depth < LEAST_DEPTH:
         return 0
-    cache = target.cache_bytes[1] if len(target.cache_bytes) > 1 else USUAL_CACHE
-    most = int(cache * CACHE_SHARE / (PRODUCTS * width * dtype.numpy.itemsize)) * 2
+    most = int(target.cache_bytes[1] * CACHE_SHARE / (PRODUCTS * width * _FLOAT)) * 2
     fitting = (size for size in range(2, min(depth, most) + 1, 2) if depth % size == 0)
     found = max(fitting, default=0)
-    return found if found >= min(depth, LEAST_DEPTH) else 0
+    if found < min(depth, LEAST_DEPTH):
+        return 0
+    plain = product_cycles(target, dtype, rows, columns, depth)
+    fast = strassen_cycles(target, rows, columns, depth, found)
+    return found if fast <= (1 - LEAST_GAIN) * plain else 0
+
+
+def strassen_cycles(target: Target, rows: int, columns: int, depth: int, chunk: int) -> float:
+    """Cycles of a product on one core, the sums of rows twice: each thread makes them."""
+    schedule, machine = default_schedule(target, DType.FLOAT32, rows), target.machine
+    lanes, vectors = schedule.lanes, schedule.vectors
+    half_rows, steps, blocks = -(-rows // 2), chunk // 2, columns // 2 // schedule.width
+    load, store, add = 1 / machine.vector_loads, 1 / machine.vector_stores, 1 / machine.vector_fmas
+    panel = schedule.width * _FLOAT
+    weights = incoming_cycles(machine, panel, (QUARTERS + SUMS) * panel * steps)
+    total = 0.0
+    for size, count in balanced(half_rows, schedule.rows):
+        data = incoming_cycles(machine, size * _FLOAT, PRODUCTS * half_rows * steps * _FLOAT)
+        tile = tile_cycles(machine, size, vectors, steps, weights + data)
+        finish = QUARTERS * size * vectors * (load + store)
+        total += count * blocks * (PRODUCTS * (tile + size * vectors * load) + finish)
+    of_weights = blocks * vectors * steps * SUMS * (load + store + add)
+    of_rows = half_rows * steps / lanes * (PRODUCTS * store + QUARTERS * (load + add))
+    return (total + of_weights + 2 * of_rows) * (depth // chunk)
 
 
 def pack_quarters(weight: Array, width: int, chunk: int) -> Array:
