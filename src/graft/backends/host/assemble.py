@@ -19,7 +19,7 @@ from graft.backends.host.joined import Joins, cuts, located
 from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.relayout import copied, relayout
 from graft.backends.host.layout import choose_layout
-from graft.backends.host.storage import Storage, row_major, shape_of
+from graft.backends.host.storage import Storage, covers, row_major, shape_of
 from graft.backends.host.templates import kernel_for
 from graft.base.dims import Dim
 from graft.base.dtypes import Array
@@ -235,7 +235,12 @@ class _Assembler:
                 continue
             outer = group.outer(value)
             blocks = wanted.get(outer, (0,))
-            there = {storage.block: storage for storage in self.homes[outer]}
+            needs_halo = group.anchor is not None and value is group.anchor.args[0]
+            there = {
+                one.block: one
+                for one in self.homes[outer]
+                if not needs_halo or covers(one.halo, self.layout.stored(outer, one.block).halo)
+            }
             at_hand = (there[block] for block in blocks if block in there)
             found[outer] = next(at_hand, None) or self.layout.stored(outer, blocks[0])
         return found

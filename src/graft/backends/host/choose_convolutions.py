@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from graft.backends.host.convolution_cost import Layer, cost
 from graft.backends.host.kernels.conv_plan import unfit_extents
 from graft.backends.host.options import Accuracy
@@ -17,18 +15,14 @@ from graft.backends.host.typical import typical_shape
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
 from graft.ir.attrs import as_keywords
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node
 from graft.ops.winograd import TILES
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 from graft.target.target import Target
 
-# Channels come in blocks of this many at least.
-_BLOCK = 8
 _LEAST_CHANNELS = 16
-# A share of outputs that may be computed for nothing.
-_MOST_WASTE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +47,10 @@ def choose_convolutions(graph: Graph, options: ConvolutionOptions) -> Graph:
         tile = min((0, *TILES), key=lambda tile: cost(layer, tile, options.target))
         if tile == 0:
             return Refusal("direct summation is cheaper")
-        return _by_tiles(site, tile, layer.outputs)
+        attrs = as_keywords(site.node.attrs)
+        return site.emit("nn.conv2d_winograd", *site.node.args, tile=tile, **attrs)
 
     return apply_rules(graph, rules)
-
-
-def _by_tiles(site: Site, tile: int, outputs: int) -> Value:
-    """Winograd's algorithm with so many outputs, of which only those of the layer are meant."""
-    data, weight = site.node.args
-    array = site.array(weight)
-    assert array is not None
-    more = outputs - len(array)
-    if more:
-        weight = site.constant(np.pad(array, ((0, more), (0, 0), (0, 0), (0, 0))))
-    attrs = as_keywords(site.node.attrs)
-    found = site.emit("nn.conv2d_winograd", data, weight, tile=tile, **attrs)
-    if not more:
-        return found
-    return site.emit("strided_slice", found, begin=(0,), end=(len(array),), axes=(1,))
 
 
 def _layer(site: Site) -> Layer | Refusal:
@@ -84,14 +64,13 @@ def _layer(site: Site) -> Layer | Refusal:
     outputs, inputs = weight.shape[:2]
     if (conv.args[0].tensor.shape or ())[1:2] != (inputs,):
         return Refusal("that there are as many channels as the weights want is not known before")
-    more = -outputs % _BLOCK  # which nobody reads: they make whole blocks
-    if inputs % _BLOCK or min(outputs, inputs) < _LEAST_CHANNELS or more > outputs * _MOST_WASTE:
-        return Refusal("there are too few channels, or no whole blocks of them")
+    if min(outputs, inputs) < _LEAST_CHANNELS:
+        return Refusal("there are too few channels")
     reason = unfit_extents(conv, weight.shape[2:])
     if reason is not None:
         return Refusal(reason)
     batch, _, rows, columns = typical_shape(conv.output)
-    return Layer(batch, inputs, outputs + more, rows, columns)
+    return Layer(batch, inputs, outputs, rows, columns)
 
 
 def _is_plain(conv: Node) -> bool:

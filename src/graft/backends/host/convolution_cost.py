@@ -18,6 +18,7 @@ from graft.backends.host.kernels.winograd import (
 from graft.backends.host.kernels.winograd_matrices import Transforms, tiles_along, transforms
 from graft.backends.host.kernels.winograd_vectors import operations
 from graft.backends.host.kernels.winograd_weights import bytes_read
+from graft.backends.host.storage import BLOCKS
 from graft.base.dtypes import DType
 from graft.target.machine import Machine
 from graft.target.target import Target
@@ -54,15 +55,16 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
     little work for the 36 numbers of F(4x4), and use the 16 of F(2x2) or the 9 of direct summation.
     """
     machine = target.machine
-    block = 16 if layer.outputs % 16 == 0 else 8
+    block = _block_for(layer.outputs, target)
     lanes = min(target.lanes(DType.FLOAT32), block)
+    outputs = -(-layer.outputs // block) * block
     if tile == 0:
         extents = ConvExtents(
             layer.inputs,
             (_TAPS, _TAPS),
             layer.rows,
             layer.columns,
-            layer.outputs // lanes,
+            outputs // lanes,
             block // lanes,
         )
         size = _TAPS * _TAPS * layer.inputs * layer.outputs * _FLOAT
@@ -71,13 +73,23 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
     matrices = transforms(tile)
     across, down = tiles_along(layer.columns, tile), tiles_along(layer.rows, tile)
     tiles = layer.batch * across * down
-    winograd = WinogradExtents(matrices.points, tiles, layer.inputs, layer.outputs, block)
+    winograd = WinogradExtents(matrices.points, tiles, layer.inputs, outputs, block)
     schedule = default_schedule(target, lanes, winograd)
     chunks = -(-tiles // chunk_of(target, winograd, schedule.slab))
     forward, back = transform_cycles(machine, matrices)
-    transformed = tiles * (forward * layer.inputs + back * layer.outputs) / lanes
+    transformed = tiles * (forward * layer.inputs + back * outputs) / lanes
     products = product_cycles(target, lanes, schedule.vectors, winograd)
     return products + transformed + _weights(layer, matrices, chunks, lanes, target)
+
+
+def _block_for(outputs: int, target: Target) -> int:
+    """The blocks in which so many channels are computed soonest, lanes of a last one included."""
+
+    def cycles(block: int) -> float:
+        lanes = min(target.lanes(DType.FLOAT32), block)
+        return -(-outputs // block) * block / lanes / target.machine.fmas(32 * lanes)
+
+    return min(BLOCKS, key=cycles)
 
 
 def transform_cycles(machine: Machine, matrices: Transforms) -> tuple[float, float]:

@@ -43,7 +43,7 @@ def located(whole: Storage, axis: int, first: int, count: int) -> tuple[Storage,
     if any(extent != 1 for extent in shape[:axis]) or not count or 0 in shape:
         return None
     if whole.block and axis == 1:
-        if first % whole.block or count % whole.block:
+        if first % whole.block or (count % whole.block and first + count < whole.channels):
             return None
         inner = math.prod(whole.static_extents[2:])
         offset = first // whole.block * inner

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
 from graft.backends.host.storage import Storage
@@ -45,6 +47,7 @@ class Parameters:
     buffers: list[Buffer] = field(default_factory=list)
     arguments: list[Value | Array] = field(default_factory=list)
     _known: dict[Value, tuple[Storage, Buffer]] = field(default_factory=dict)
+    _padded: dict[tuple[Value, int], tuple[Storage, Buffer]] = field(default_factory=dict)
 
     def extent(self, dim: Dim) -> Expr:
         """An extent of a tensor; what is symbolic of it is a scalar of the kernel."""
@@ -69,6 +72,20 @@ class Parameters:
         """A constant that was packed for this kernel."""
         storage = Storage(dtype_of(array.dtype), array.shape)
         return self._append(storage, name, storage.pack(array))
+
+    def whole_blocks(self, value: Value, axis: int, block: int) -> tuple[Storage, Buffer]:
+        """A row-major constant with zeros up to a whole block of channels along an axis."""
+        array = self.group.constants[value].array
+        lacking = -array.shape[axis] % block
+        if not lacking:
+            return self.value(value)
+        if (value, block) not in self._padded:
+            widths = [(0, lacking if number == axis else 0) for number in range(array.ndim)]
+            whole = np.pad(array, widths)
+            storage = Storage(dtype_of(whole.dtype), whole.shape)
+            buffer = self._append(storage, f"a{len(self.buffers)}", storage.pack(whole))
+            self._padded[value, block] = (storage, buffer)
+        return self._padded[value, block]
 
     def quads(self, value: Value, name: str) -> tuple[Storage, Buffer]:
         """A tensor of bytes as one of four of them at a time, along the last axis of its memory."""

@@ -29,7 +29,7 @@ from graft.backends.host.kernels.image import not_pointwise
 from graft.backends.host.kernels.image_mean import over_pixels
 from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
-from graft.backends.host.storage import NO_HALO, Halo, Storage, shape_of, static_shape
+from graft.backends.host.storage import BLOCKS, NO_HALO, Halo, Storage, shape_of, static_shape
 from graft.backends.host.typical import typical_bytes, typical_macs
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
@@ -39,16 +39,15 @@ from graft.ir.op import Kind
 from graft.passes.plan_memory import is_view
 from graft.target.target import Target
 
-# Channels of a block, best first. An image whose channels none divides can be one single block.
-BLOCKS = (16, 8)
+# An image of fewer channels, as networks are given, can be one single block.
+FEW_CHANNELS = 8
 
 _POOLS = ("nn.max_pool2d", "nn.avg_pool2d")
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _IMAGES = BYTE_TYPES | {DType.FLOAT32}
 
 # What one thread does in a nanosecond, roughly: only the order of sums of these matters.
-FLOPS = 100.0  # of a convolution on blocks as wide as a vector
-FLOPS_OF_BYTES = 300.0
+EFFICIENCY = 0.9  # of convolutions, as a share of the machine's peak
 FLOPS_IN_ROWS = 8.0  # of one on row-major images, which has no kernel of its own
 BYTES = 16.0  # that a kernel reads or writes one after the other
 BYTES_COPIED = 8.0  # from blocks to rows or back
@@ -126,15 +125,18 @@ def _channels(image: Value) -> int:
 
 
 def blocks_for(value: Value) -> tuple[int, ...]:
-    """The block sizes that kernels may make an image in, best first."""
-    return tuple(block for block in BLOCKS if _channels(value) % block == 0)
+    """The block sizes that kernels may make an image in, best first.
+
+    The last block of an image of floats need not be full."""
+    whole = tuple(block for block in BLOCKS if _channels(value) % block == 0)
+    return whole if value.dtype in BYTE_TYPES else BLOCKS
 
 
 def _sizes(nodes: Sequence[Node]) -> tuple[int, ...]:
     """The block sizes worth a thought: where the best fits every image, nobody needs another."""
     images = [value for node in nodes for value in node.outputs if is_image(value)]
-    fitting = [blocks for blocks in map(blocks_for, images) if blocks]
-    return BLOCKS[:1] if all(blocks[0] == BLOCKS[0] for blocks in fitting) else BLOCKS
+    exact = all(_channels(value) % BLOCKS[0] == 0 for value in images if blocks_for(value))
+    return BLOCKS[:1] if exact else BLOCKS
 
 
 def _is_made(value: Value, graph: Graph) -> bool:
@@ -173,9 +175,7 @@ def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS and anchor is not None:
         data = _data_blocks(group, anchor, block, known)
-        lanes = known.target.lanes(DType.FLOAT32)
-        rate = FLOPS_OF_BYTES if name == INTEGER else FLOPS
-        cost = STEP + _flops(group) / (rate * min(block, lanes) / lanes)
+        cost = STEP + _conv_cost(group, block, known.target, name == INTEGER)
         for size in data:
             takes = {anchor.args[0]: (size, *data)}
             yield Way(block, cost, tuple(_wants(group, block, takes)))
@@ -199,7 +199,8 @@ def _data_blocks(group: Group, conv: Node, block: int, known: _Known) -> tuple[i
     if literal is None or not is_image(group.outer(data)):
         return ()
     weight = literal.array.shape
-    possible = blocks_for(data) or (_channels(data),)
+    few = (_channels(data),) if _channels(data) < FEW_CHANNELS or not blocks_for(data) else ()
+    possible = few + blocks_for(data)
     if conv.op.name == INTEGER:
         border = known.halos.get(group.outer(data), _Border())
         zero_point = zero_point_of(group, conv)
@@ -249,7 +250,7 @@ def _wants(group: Group, block: int, takes: Mapping[Value, tuple[int, ...]]) -> 
             yield _want(outer, (0,))
         else:
             # the sole pixel of a channel is where it is in either storage
-            single = shape_of(outer)[2:] == (1, 1)
+            single = shape_of(outer)[2:] == (1, 1) and channels % block == 0
             yield _want(outer, (block, 0) if single else (block,))
 
 
@@ -290,6 +291,15 @@ def _cost_in_rows(group: Group) -> float:
     return STEP + _bytes(group) / rate
 
 
+def _conv_cost(group: Group, block: int, target: Target, is_integer: bool) -> float:
+    """Nanoseconds of a convolution that makes such blocks, those of the last block's lanes too."""
+    machine, lanes = target.machine, min(block, target.lanes(DType.FLOAT32))
+    channels = _channels(group.node.output)
+    padded = -(-channels // block) * block / channels
+    rate = machine.fmas(32 * lanes) * lanes * machine.gigahertz * 2 * EFFICIENCY
+    return _flops(group) * padded / (rate * (QUAD if is_integer else 1))
+
+
 def _flops(group: Group) -> float:
     return 2.0 * typical_macs(group.node)
 
@@ -319,6 +329,13 @@ def _halos(groups: Sequence[Group]) -> dict[Value, _Border]:
             border = _Border(fill=fill)
         if fill == border.fill:
             found[value] = _Border(_wider(border.halo, needed), fill)
+    for group in reversed(groups):
+        if cuts(group.node) is not None:  # ranges of an image lie within its halo
+            whole = group.node.args[0]
+            for border in [found[value] for value in group.node.outputs if value in found]:
+                mine = found.get(whole, _Border(fill=border.fill))
+                if mine.fill == border.fill:
+                    found[whole] = _Border(_wider(mine.halo, border.halo), border.fill)
     return found
 
 

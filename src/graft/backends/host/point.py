@@ -12,8 +12,18 @@ from dataclasses import dataclass
 from graft.backends.host.storage import Storage, index
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
-from graft.loop.build import Term
-from graft.loop.ir import Binary, BinaryKind, Broadcast, Buffer, Const, Expr, Load, Ramp
+from graft.loop.build import Term, constant
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Broadcast,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Select,
+)
 from graft.ops.scalar import SCALARS
 
 
@@ -60,6 +70,12 @@ def modulo(left: Expr, right: Expr | int) -> Expr:
     return Const(0) if divisor == Const(1) else Binary(BinaryKind.FLOOR_MODULO, left, divisor)
 
 
+def where(condition: Expr, value: Expr) -> Expr:
+    """The value, which memory is read for, in the lanes that are there, and zero in others."""
+    nothing = constant(0, value.dtype)
+    return Select(condition, value, Const(nothing.value, value.dtype, value.lanes))
+
+
 @dataclass(frozen=True, slots=True)
 class BlockedPoint:
     """A vector of channels of one pixel: channels `block` * size + first, and the next lanes."""
@@ -92,13 +108,15 @@ class PlainPoint:
 
     indices: tuple[Expr, ...]
     lanes: int = 1
+    condition: Expr | None = None  # which lanes are there; None: all of them
 
     def load(self, storage: Storage, buffer: Buffer, axis: int | None = None) -> Expr:
         """The operand's elements here; with an axis, of an operand that only runs along it."""
         if storage.block:
             raise InternalError("a blocked operand at a row-major point")
         at = self.indices if axis is None else (self.indices[axis],)
-        return _row_major(storage, buffer, at, self.lanes)
+        found = _row_major(storage, buffer, at, self.lanes)
+        return found if self.condition is None else where(self.condition, found)
 
 
 Point = BlockedPoint | PlainPoint

@@ -1,7 +1,9 @@
 """How a tensor lies in memory.
 
 Row-major, or, for images, in blocks of channels: [batch, channels / block, height, width, block],
-so that a vector of channels is contiguous. An image may have a halo of zeros around it, or of what
+so that a vector of channels is contiguous. Where the channels do not fill the last block, its other
+lanes hold no particular numbers: kernels compute in them, and none lets them reach a channel. An
+image may have a halo of zeros around it, or of what
 stands for zero in a quantised image, which spares the convolutions that read it all tests for the
 border. Extents may be symbolic, but for the channels of a blocked image.
 """
@@ -24,6 +26,7 @@ from graft.runtime.memory import ALIGNMENT, address_of, aligned_empty
 
 Halo = tuple[int, int, int, int]  # top, left, bottom, right
 NO_HALO: Halo = (0, 0, 0, 0)
+BLOCKS = (16, 8)  # channels of a block, best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,13 @@ class Storage:
             return self.shape
         batch, _, height, width = self.shape
         top, left, bottom, right = self.halo
-        blocks = self.channels // self.block
-        return batch, blocks, _wider(height, top + bottom), _wider(width, left + right), self.block
+        pixels = _wider(height, top + bottom), _wider(width, left + right)
+        return batch, self.blocks, *pixels, self.block
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of an image, of which the last may not be full."""
+        return -(-self.channels // self.block)
 
     @property
     def channels(self) -> int:
@@ -103,7 +111,9 @@ class Storage:
         batch, channels, height, width = self.sizes
         top, left, _, _ = self.halo
         packed[...] = np.array(self.fill, self.dtype.numpy)
-        split = array.reshape(batch, channels // self.block, self.block, height, width)
+        lacking = self.blocks * self.block - channels
+        whole = np.pad(array.reshape(self.sizes), ((0, 0), (0, lacking), (0, 0), (0, 0)))
+        split = whole.reshape(batch, self.blocks, self.block, height, width)
         inner = packed[:, :, top : top + height, left : left + width]
         inner[...] = np.moveaxis(split, 2, -1)
         return packed
@@ -136,6 +146,11 @@ def shape_of(value: Value) -> tuple[Dim, ...]:
 def row_major(value: Value) -> Storage:
     """The storage of a tensor that nothing special is known of."""
     return Storage(value.dtype, shape_of(value))
+
+
+def covers(halo: Halo, other: Halo) -> bool:
+    """Whether a halo is as wide as another on all sides."""
+    return all(have >= need for have, need in zip(halo, other, strict=True))
 
 
 def index(*items: Expr | int) -> tuple[Expr, ...]:

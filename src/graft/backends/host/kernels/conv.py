@@ -49,7 +49,7 @@ from graft.backends.host.kernels.integer_weights import (
 )
 from graft.backends.host.kernels.tile import Run, Tile, runs
 from graft.backends.host.point import BlockedPoint, minus, modulo, over, plus, times
-from graft.backends.host.storage import Storage
+from graft.backends.host.storage import Storage, covers
 from graft.backends.host.typical import typical
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
@@ -98,7 +98,7 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
         reason = reason or _unfit_integers(group, stores, anchor)
     if reason is not None:
         return Refusal(reason)
-    if any(have < need for have, need in zip(data.halo, halo(anchor, shape[2:]), strict=True)):
+    if not covers(data.halo, halo(anchor, shape[2:])):
         return Refusal("the halo of the data is narrower than the padding")
     parameters = Parameters(group, flattened(group, stores, anchor, shape) or stores)
     return parameters.kernel(_Writer(parameters, anchor, literal.array, target).body())
@@ -155,13 +155,14 @@ class _Writer(ImageWriter):
         down, across = self.down[0], self.columns[0]
         rows, columns = (typical(one.count, (self.anchor.output,)) for one in (down, across))
         # groups that share a slab, or one that ends within it, keep to their own blocks
-        whole = channels.slab == result.block and channels.outputs % channels.slab == 0
+        own = channels.outputs if channels.groups > 1 else result.blocks * result.block
+        whole = channels.slab == result.block and own % channels.slab == 0
         extents = ConvExtents(
             channels.count // self.together,
             (max(1, down.taps), max(1, across.taps)),
             rows,
             columns,
-            (channels.outputs if whole else channels.slab) // lanes,
+            (own if whole else channels.slab) // lanes,
             channels.slab // lanes,
             len(self.down) == 1 and isinstance(down.count, int),
         )
@@ -171,7 +172,7 @@ class _Writer(ImageWriter):
         """All results; a job is some rows of each phase of one slab, or a segment of them."""
         lines = tuple(self.rows_of(phase) for phase in self.down)
         batch = (self.batch, self.batches)
-        share = (self.number, self.result.channels // self.share)
+        share = (self.number, self.shares)
         rows = reduce(plus, (run.count for run in self.row_runs(self.down[0])))
         line, segment = (self.line, rows), (self.segment, self.segments)
         order = (line, segment, share) if self.schedule.rows_first else (share, line, segment)
@@ -185,13 +186,18 @@ class _Writer(ImageWriter):
         return runs(count, self.schedule.rows)
 
     @property
+    def shares(self) -> int:
+        """The shares that the result's channels are cut into."""
+        return self.result.blocks * self.result.block // self.share
+
+    @property
     def segments(self) -> int:
         """Into how many parts rows are cut: more than one where there are few, but long ones."""
         batch, lines, columns = self.result.shape[0], self.down[0].count, self.columns[0].count
         if not isinstance(lines, int) or not isinstance(columns, int):
             return 1
-        shares = self.result.channels // self.share
-        jobs = (batch if isinstance(batch, int) else 1) * shares * -(-lines // self.schedule.rows)
+        jobs = (batch if isinstance(batch, int) else 1) * -(-lines // self.schedule.rows)
+        jobs *= self.shares
         return max(1, min(-(-ENOUGH_JOBS // jobs), columns // self.schedule.columns))
 
     def rows_of(self, down: Phase) -> Stmt:

@@ -197,7 +197,7 @@ def channels_of(
     """
     inputs, outputs = weight[1], weight[0] // groups
     if groups == 1:
-        return Channels(inputs, outputs, 1, block_out, inputs, block_in)
+        return Channels(inputs, outputs, 1, block_out, inputs, math.gcd(inputs, block_in))
     slabs = [block_out, NARROWEST_SLAB] if block_out % NARROWEST_SLAB == 0 else [block_out]
     found = [_slabs(inputs, outputs, groups, slab, block_in) for slab in slabs]
     best = min(found, key=lambda channels: (channels.count, -channels.slab))
@@ -207,7 +207,9 @@ def channels_of(
 def _slabs(inputs: int, outputs: int, groups: int, slab: int, block_in: int) -> Channels:
     whole = slab % outputs == 0
     firsts = range(0, outputs * groups, slab)
-    touched = max((first + slab - 1) // outputs - first // outputs + 1 for first in firsts)
+    lasts = (min(first + slab, outputs * groups) - 1 for first in firsts)
+    pairs = zip(firsts, lasts, strict=True)
+    touched = max(last // outputs - first // outputs + 1 for first, last in pairs)
     count = touched * inputs
     unit = math.gcd(count if whole else inputs, block_in)
     return Channels(inputs, outputs, groups, slab, count, unit)
@@ -224,9 +226,11 @@ def ordinary_weights(conv: Node, weight: Array) -> Array:
 
 
 def pack_weights(weight: Array, channels: Channels) -> Array:
-    """[outputs, inputs of a group, rows, columns] as [slab, unit, rows, columns, in, out]."""
+    """[outputs, inputs of a group, rows, columns] as [slab, unit, rows, columns, in, out].
+
+    Channels that the last slab lacks have zeros for weights."""
     outputs, _, rows, columns = weight.shape
-    slabs = outputs // channels.slab
+    slabs = -(-outputs // channels.slab)
     spread = np.zeros((slabs, channels.slab, channels.count, rows, columns), weight.dtype)
     for output in range(outputs):
         slab, place = divmod(output, channels.slab)

@@ -25,7 +25,7 @@ from graft.backends.host.kernels.image import (
 from graft.backends.host.kernels.integer_weights import starts, zero_point_of
 from graft.backends.host.kernels.tile import Tile
 from graft.backends.host.point import plus, times
-from graft.backends.host.storage import Storage
+from graft.backends.host.storage import Storage, covers
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.loop.build import Term, cast
@@ -100,7 +100,7 @@ def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str |
     reason = unfit_extents(anchor, kernel)
     if reason is not None:
         return reason
-    if any(have < need for have, need in zip(data.halo, halo(anchor, kernel), strict=True)):
+    if not covers(data.halo, halo(anchor, kernel)):
         return "the halo of the data is narrower than the padding"
     return None
 
@@ -198,5 +198,6 @@ def _accumulate(tile: Tile, pixel: int, element: Expr, weight: Expr) -> Stmt:
 def pack_weights(weight: Array, block: int) -> Array:
     """[channels, 1, rows, columns] as [channels / block, rows, columns, block]."""
     channels, _, rows, columns = weight.shape
-    split = weight.reshape(channels // block, block, rows, columns)
+    whole = np.pad(weight, ((0, -channels % block), (0, 0), (0, 0), (0, 0)))
+    split = whole.reshape(-1, block, rows, columns)
     return np.ascontiguousarray(split.transpose(0, 2, 3, 1))

@@ -15,15 +15,18 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.tile import runs
+from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.point import (
     BlockedPoint,
     Point,
     Reader,
     computed,
+    minus,
     modulo,
     over,
     plus,
     times,
+    where,
 )
 from graft.backends.host.storage import Storage, shape_of
 from graft.base.dims import Dim
@@ -166,9 +169,20 @@ def reader(parameters: Parameters, point: Point) -> Reader:
     """Reads operands at a point; a blocked one with a single row, say, is broadcast along it."""
 
     def read(value: Value, axis: int | None) -> Expr:
+        if not isinstance(point, BlockedPoint):
+            return point.load(*parameters.value(value), axis)
+        channels = _channel_axis(parameters, value, axis)
+        if channels is not None and value in parameters.group.constants:
+            return point.load(*parameters.whole_blocks(value, channels, point.size), axis)
         storage, buffer = parameters.value(value)
-        if not storage.block or not isinstance(point, BlockedPoint):
-            return point.load(storage, buffer, axis)
+        if not storage.block:
+            found = point.load(storage, buffer, axis)
+            count = None if channels is None else storage.shape[channels]
+            if not isinstance(count, int) or count % point.size == 0:
+                return found
+            left = minus(Const(count), plus(times(point.block, point.size), point.first))
+            condition = mask_of(left, point.lanes)
+            return found if condition is None else where(condition, found)
         at = (point.batch, point.row, point.column)
         extents = (storage.shape[0], *storage.shape[2:])
         parts = [Const(0) if n == 1 else item for n, item in zip(extents, at, strict=True)]
@@ -176,6 +190,17 @@ def reader(parameters: Parameters, point: Point) -> Reader:
         return here.load(storage, buffer, axis)
 
     return read
+
+
+def _channel_axis(parameters: Parameters, value: Value, axis: int | None) -> int | None:
+    """The axis along which a row-major operand has channels, if it has any of its own."""
+    literal = parameters.group.constants.get(value)
+    storage = None if literal else parameters.stores[parameters.group.outer(value)]
+    if storage is not None and storage.block:
+        return None
+    shape = literal.array.shape if literal else storage.shape if storage else ()
+    own = 0 if axis is not None else len(shape) - 3
+    return own if own >= 0 and shape[own] != 1 else None
 
 
 @dataclass
@@ -284,7 +309,7 @@ class ImageWriter:
         """The statements of a row for each row of each block, and the border."""
         parts = (
             (self.batch, self.batches),
-            (self.block, self.result.channels // self.result.block),
+            (self.block, self.result.blocks),
             (self.row, self.height),
         )
         return shared(parts, Block((*line, *self.border(self.row))))

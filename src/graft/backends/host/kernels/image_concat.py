@@ -127,8 +127,7 @@ class _Writer(ImageWriter):
         lanes = vector_lanes(self.machine, self.result.dtype, math.gcd(*cuts))
         pixels = max(1, self.schedule.vectors * lanes // (run.high - run.low))
         body = Block(tuple(self.across(pixels, partial(self.tile, run, lanes))))
-        blocks = self.result.channels // self.result.block
-        if (run.begin, run.end) == (0, blocks):
+        if (run.begin, run.end) == (0, self.result.blocks):
             return body
         after = Compare(CompareKind.GREATER_EQUAL, self.block, Const(run.begin))
         before = Compare(CompareKind.LESS, self.block, Const(run.end))

@@ -24,7 +24,16 @@ from graft.backends.host.kernels.image import (
     vector_lanes,
 )
 from graft.backends.host.kernels.tile import Tile, parts
-from graft.backends.host.point import BlockedPoint, PlainPoint, over, plus, times
+from graft.backends.host.kernels.vectors import mask_of, masked_store
+from graft.backends.host.point import (
+    BlockedPoint,
+    PlainPoint,
+    minus,
+    modulo,
+    over,
+    plus,
+    times,
+)
 from graft.backends.host.storage import Storage, shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
@@ -120,8 +129,8 @@ class _Writer:
         self.anchor = anchor
         self.size = block
         extents = map(parameters.extent, shape_of(anchor.args[0]))
-        self.batches, channels, self.height, self.width = extents
-        self.blocks = over(channels, block)
+        self.batches, self.channels, self.height, self.width = extents
+        self.blocks = over(plus(self.channels, block - 1), block)
         self.result: Storage = parameters.stores[parameters.group.output]
         self.evaluator = Evaluator(parameters)
         self.batch, self.block, self.row = Var("batch"), Var("block"), Var("row")
@@ -170,15 +179,18 @@ class _Writer:
         pixels = times(self.height, self.width)
         divisor = Broadcast(Cast(self.result.dtype, pixels), lanes)
         mean = Binary(BinaryKind.DIVIDE, total, divisor)
-        channel = Ramp(plus(times(self.block, self.size), first), 1, lanes)
+        channel = plus(times(self.block, self.size), first)
+        left = minus(self.channels, channel)
+        is_whole = modulo(self.channels, self.size) == Const(0)
+        condition = None if is_whole else mask_of(left, lanes)
         rest = (Const(0),) * (len(self.result.shape) - 2)
-        at: tuple[Expr, ...] = (self.batch, channel, *rest)
+        at: tuple[Expr, ...] = (self.batch, Ramp(channel, 1, lanes), *rest)
         buffer = self.parameters.value(group.output, "result")[1]
         return self.evaluator.at(
-            PlainPoint(at, lanes),
+            PlainPoint(at, lanes, condition),
             group.nodes[-1].output,
             {self.anchor.output: mean},
-            lambda value: Store(buffer, at, value),
+            lambda value: masked_store(buffer, at, value, condition),
         )
 
 

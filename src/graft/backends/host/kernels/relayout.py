@@ -18,7 +18,7 @@ from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.channels import Channels
 from graft.backends.host.kernels.image import shared
 from graft.backends.host.kernels.tile import runs
-from graft.backends.host.point import modulo, over, plus, times
+from graft.backends.host.point import minus, modulo, over, plus, times
 from graft.backends.host.storage import Storage
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
@@ -144,7 +144,7 @@ class _Image:
         if self.target.block:
             image = Bordered(self.target, self.buffers[1], self.height, self.width)
             line += image.filled(_BATCH, _BLOCK, _ROW)
-        blocks = self.target.channels // self.size
+        blocks = -(-self.target.channels // self.size)
         parts = ((_BATCH, self.batches), (_BLOCK, blocks), (_ROW, self.height))
         return shared(parts, Block(tuple(line)))
 
@@ -152,7 +152,8 @@ class _Image:
         """Whether neighbouring channels are neighbours in memory on both sides."""
         single = self.source.shape[2:] == (1, 1)
         storages = self.source, self.target
-        return all(one.block > 1 or (single and not one.block) for one in storages)
+        near = all(one.block > 1 or (single and not one.block) for one in storages)
+        return near and self.target.channels % self.size == 0
 
     def vectors(self) -> list[Stmt]:
         """A row in vectors of channels."""
@@ -185,7 +186,11 @@ class _Image:
             return [Store(self.buffers[1], _element(self.target, self.size, channel, column), read)]
 
         row = Block(tuple(self.across(PIXELS, copied)))
-        return [For(channel, Const(0), Const(self.size), row)]
+        count: Expr = Const(self.size)
+        if self.target.channels % self.size:
+            left = minus(Const(self.target.channels), times(_BLOCK, self.size))
+            count = Binary(BinaryKind.MINIMUM, count, left)
+        return [For(channel, Const(0), count, row)]
 
     def across(self, most: int, copied: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
         """What it takes to copy a row, some pixels side by side."""

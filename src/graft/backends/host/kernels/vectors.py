@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from graft.backends.host.point import modulo, over, plus, times
+from graft.backends.host.point import modulo, over, plus, times, where
 from graft.backends.host.storage import index
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
-from graft.loop.build import constant
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -77,9 +76,7 @@ def masked_store(
     """A store of the lanes that are there, whose value reads memory for those alone."""
     if condition is None:
         return Store(buffer, indices, value)
-    nothing = constant(0, value.dtype)
-    spread = Const(nothing.value, value.dtype, value.lanes)
-    return Store(buffer, indices, Select(condition, value, spread), condition)
+    return Store(buffer, indices, where(condition, value), condition)
 
 
 def along(

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.border import Bordered
@@ -28,6 +30,7 @@ from graft.backends.host.kernels.winograd_matrices import halo, transforms
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
 from graft.backends.host.kernels.winograd_weights import bytes_read, weights_for
 from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
+from graft.backends.host.storage import covers
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.loop.ir import (
@@ -138,7 +141,7 @@ def winograd(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     data, result = stores[group.outer(anchor.args[0])], stores[group.output]
     if literal is None or not data.block or not result.block:
         return Refusal("the weights are not constant, or the images not blocked")
-    if any(have < need for have, need in zip(data.halo, halo(anchor), strict=True)):
+    if not covers(data.halo, halo(anchor)):
         return Refusal("the halo is too narrow for whole tiles")
     reason = unfit_epilogue(group, stores, anchor)
     if reason is not None:
@@ -167,6 +170,8 @@ class _Writer(ImageWriter):
         self.all_at_once = isinstance(times(self.batches, self.per_image), Const)
         self.tiles = times(self.batches, self.per_image) if self.all_at_once else self.per_image
         tiles = int(self.tiles.value) if isinstance(self.tiles, Const) else None
+        lacking = self.result.blocks * block - len(weight)
+        weight = np.pad(weight, ((0, lacking), (0, 0), (0, 0), (0, 0)))
         layer = WinogradExtents(points, tiles, self.channels, len(weight), block)
         self.schedule = default_schedule(target, self.lanes, layer)
         self.slab, self.slabs = Var("slab"), len(weight) // self.schedule.slab
@@ -176,7 +181,7 @@ class _Writer(ImageWriter):
         self.most = most_pixels(target.vector_registers, self.schedule.vectors)
         extents = Const(points), Const(self.schedule.chunk)
         self.data_lanes = vector_lanes(target, DType.FLOAT32, self.data.block)
-        inputs = (*extents, Const(self.channels + PITCH))
+        inputs = (*extents, Const(self.data.blocks * self.data.block + PITCH))
         self.inputs = Buffer("inputs", DType.FLOAT32, inputs, Scope.HEAP)
         self.sums = Buffer(
             "products", DType.FLOAT32, (*extents, Const(self.schedule.slab)), Scope.HEAP
@@ -241,7 +246,7 @@ class _Writer(ImageWriter):
             vectors = range(0, size, self.data_lanes)
             at = (batch, block, row, column)
             body = Block(tuple(self.transformed_tile(tile, at, first) for first in vectors))
-            return For(block, Const(0), Const(self.channels // size), body)
+            return For(block, Const(0), Const(self.data.blocks), body)
 
         return For(tile, Const(0), count, self.located(tile, "_in", transform))
 
