@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from graft.ir.graph import Graph
 from graft.ir.verify import verify
+from graft.passes.crop_kernels import crop_kernels
 from graft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.passes.eliminate_noops import eliminate_noops
@@ -48,6 +49,7 @@ PASSES: tuple[Pass, ...] = (
     stack_appended,
     settle_ranks,
     fold_affine,
+    crop_kernels,
     sink_transposes,
     recognize,
     *CLEAN,

@@ -69,6 +69,10 @@ def _case(
         ((1, 16, 9, 9), (16, 16, 2, 2), {"strides": (3, 2)}),
         ((1, 8, 1, 70), (8, 8, 1, 5), {"padding": (0, 2, 0, 2)}),
         ((1, 8, 2, 701), (16, 8, 2, 3), {"padding": (0, 2, 1, 1)}),  # rows in segments
+        # kernel rows and columns outside of the image are left out
+        ((1, 16, 9, 11), (32, 16, 3, 3), {"dilation": (6, 6), "padding": (6, 6, 6, 6)}),
+        ((2, 8, 5, 17), (16, 8, 3, 3), {"dilation": (4, 3), "padding": (9, 3, 1, 6)}),
+        ((1, 8, 7, 6), (16, 8, 2, 3), {"dilation": (5, 2), "strides": (2, 2), "padding": (5,) * 4}),
     ],
 )
 def test_odd_shapes(

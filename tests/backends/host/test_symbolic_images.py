@@ -88,7 +88,9 @@ def network(*shape: Dim) -> Graph:
     high = build("nn.max_pool2d", same, **attrs)
     mean = build("nn.avg_pool2d", same, **attrs, count_include_pad=False)
     both = build("concatenate", high, mean, axis=1)
-    last = build("nn.conv2d", build("tanh", both), weight(16, 64, 1, 1), dilation=(1, 1))
+    wide = {"padding": (5, 4, 5, 4), "dilation": (5, 4)}
+    far = build("nn.conv2d", both, weight(20, 64, 3, 3), **wide)
+    last = build("nn.conv2d", build("tanh", far), weight(16, 20, 1, 1))
     return build.build(build("mean", last, axes=(2, 3)), last)
 
 

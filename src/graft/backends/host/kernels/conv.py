@@ -29,6 +29,7 @@ from graft.backends.host.kernels.conv_plan import (
     ordinary_weights,
     pack_weights,
     phases,
+    skips_rows,
     takes,
 )
 from graft.backends.host.kernels.conv_schedule import ConvExtents, ConvSchedule, choose_schedule
@@ -133,6 +134,7 @@ class _Writer(ImageWriter):
         plain = ordinary_weights(anchor, weight)
         channels = channels_of(plain.shape, anchor.attrs.groups, self.data.block, result.block)
         assert channels is not None
+        self.skips_rows = skips_rows(anchor, kernel)
         self.schedule = self.scheduled(target, channels, result)
         self.channels = replace(channels, slab=self.schedule.slab)
         super().__init__(parameters, self.schedule.lanes)
@@ -164,7 +166,7 @@ class _Writer(ImageWriter):
             columns,
             (own if whole else channels.slab) // lanes,
             channels.slab // lanes,
-            len(self.down) == 1 and isinstance(down.count, int),
+            len(self.down) == 1 and isinstance(down.count, int) and not self.skips_rows,
         )
         return choose_schedule(target, lanes, extents)
 
@@ -333,14 +335,39 @@ class _Tiles:
             return Load(writer.weights, (slab, unit, line, place, channel, lanes))
 
         body: Stmt = tile.step(element, weights)
-        loops = ((ky, down.taps), (kx, across.taps), (channel, together))
-        for var, extent in reversed(loops):
-            body = For(var, Const(0), Const(extent), body)
+        body = For(channel, Const(0), Const(together), body)
+        if writer.skips_rows:
+            body = If(self.meets_image(first), body)
+        body = For(kx, Const(0), Const(across.taps), body)
+        low, count = self.kernel_rows()
+        body = For(ky, low, count, body)
         per_block = writer.data.block // channels.unit
         position = plus(writer.start(slab), unit)
         body = Let(lane, times(modulo(position, per_block), together), body)
         body = Let(block, over(position, per_block), body)
         return For(unit, Const(0), Const(channels.count // channels.unit), body)
+
+    def kernel_rows(self) -> tuple[Expr, Expr]:
+        """The first row of the kernel that meets the image, and how many do."""
+        down = self.down
+        if not self.writer.skips_rows:
+            return Const(0), Const(down.taps)
+        height = self.writer.parameters.extent(self.writer.data.shape[2])
+        row = plus(times(self.line, down.stride), down.start)
+        above = over(minus(Const(down.spacing - 1), row), down.spacing)
+        low = Binary(BinaryKind.MAXIMUM, Const(0), above)
+        below = over(minus(plus(height, down.spacing - 1), row), down.spacing)
+        high = Binary(BinaryKind.MINIMUM, Const(down.taps), below)
+        return low, Binary(BinaryKind.MAXIMUM, Const(0), minus(high, low))
+
+    def meets_image(self, first: Expr) -> Expr:
+        """Whether a kernel column meets the image anywhere in the tile; `first` counts the halo."""
+        data = self.writer.data
+        left, width = data.halo[1], self.writer.parameters.extent(data.shape[3])
+        reach = (self.tile.pixels // self.rows - 1) * self.across.stride
+        after = Compare(CompareKind.GREATER_EQUAL, plus(first, reach - left), Const(0))
+        before = Compare(CompareKind.LESS, plus(first, -left), width)
+        return Binary(BinaryKind.AND, after, before)
 
     def finish(self, pixel: Expr) -> Stmt:
         """The epilogue on each accumulator, and its result to memory."""

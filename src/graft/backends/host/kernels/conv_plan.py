@@ -30,6 +30,8 @@ CONVOLUTIONS = ("nn.conv2d", WINOGRAD, TRANSPOSED, INTEGER)
 # Zeros between narrow groups may multiply the work by this much, not more.
 MOST_WASTE = 4
 NARROWEST_SLAB = 8
+# Steps between a kernel's rows that are wide for an image of unknown height.
+WIDE_DILATION = 4
 # Phases of a transposed convolution are code of their own each.
 MOST_PHASES = 16
 
@@ -116,6 +118,22 @@ def flat_phases(result: Storage) -> tuple[tuple[Phase, ...], tuple[Phase, ...]]:
     return (down,), (across,)
 
 
+def skips_rows(conv: Node, kernel: Sequence[int]) -> bool:
+    """Whether kernel rows outside of the image are left out instead of reading a halo's zeros.
+
+    That pays where there would be many of them, as with wide dilation on small images. Sums of
+    bytes count on what stands for zero in a halo, and so do depthwise kernels."""
+    dilation: int = conv.attrs.dilation[0]
+    extent = shape_of(conv.args[0])[2]
+    if conv.op.name != "nn.conv2d" or conv.attrs.groups > 1 or dilation == 1:
+        return False
+    (down,) = phases(conv, kernel, 0)
+    if not isinstance(extent, int) or not isinstance(down.count, int):
+        return dilation >= WIDE_DILATION
+    low, high = down.reads(down.count)
+    return 4 * (max(0, -low) + max(0, high + 1 - extent)) > extent
+
+
 def read_halo(conv: Node, weight: Sequence[int]) -> Halo:
     """The halo that the kernel of a convolution needs around the image it reads."""
     return winograd_matrices.halo(conv) if conv.op.name == WINOGRAD else halo(conv, weight[2:])
@@ -136,7 +154,7 @@ def halo(conv: Node, kernel: Sequence[int]) -> Halo:
         before.append(max((-low for low, _ in reads), default=0))
         behind.append(max((high + 1 - extent for _, high in reads), default=0))
     top, left, bottom, right = (max(0, width) for width in (*before, *behind))
-    return top, left, bottom, right
+    return (0, left, 0, right) if skips_rows(conv, kernel) else (top, left, bottom, right)
 
 
 def _halo_of_any(conv: Node, kernel: Sequence[int], axis: int) -> tuple[int, int]:
