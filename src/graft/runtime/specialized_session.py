@@ -11,12 +11,14 @@ from typing import Any
 
 from graft.base.dtypes import Array
 from graft.runtime.artifact import Artifact
+from graft.runtime.dispatch import Binding, Dispatcher
 from graft.runtime.engine import Engine
 from graft.runtime.flow_checks import Data
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.flow_session import FlowSession
+from graft.runtime.native_call import NativeCall
 from graft.runtime.session import (
     Argument,
     Profile,
@@ -26,7 +28,7 @@ from graft.runtime.session import (
     refuse_names,
 )
 from graft.runtime.spaces import Runner
-from graft.runtime.specialized import AnyProgram, SpecializedProgram
+from graft.runtime.specialized import AnyProgram, SpecializedProgram, output_names
 
 PlainSession = Session | FlowSession
 
@@ -57,6 +59,7 @@ class SpecializedSession:
         self._variants = {
             key: session(one, program.name(key)) for key, one in program.variants.items()
         }
+        self.dispatcher = self._dispatcher()
 
     def get_inputs(self) -> list[Argument]:
         """The inputs in order."""
@@ -77,6 +80,10 @@ class SpecializedSession:
         outputs: Mapping[str, Array] | None = None,
     ) -> Sequence[Data]:
         """Run on named inputs, as any session does."""
+        if not outputs and names is None and self.dispatcher is not None:
+            results = self.dispatcher(feeds)
+            if results is not None:
+                return results
         fed = self._fed(feeds)
         return self.chosen(list(fed.values())).run(names, fed, outputs)
 
@@ -84,6 +91,28 @@ class SpecializedSession:
         """Run once and measure every step."""
         fed = self._fed(feeds)
         return self.chosen(list(fed.values())).profile(fed)
+
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array] | None = None) -> Binding:
+        """As any session does."""
+        fed = self._fed(feeds)
+        return self.chosen(list(fed.values())).bind(feeds, outputs)
+
+    def _dispatcher(self) -> Dispatcher | None:
+        """The short way, for sizes whose program has one."""
+        sessions = [self.general, *self._variants.values()]
+        own = [one.dispatcher.inputs for one in sessions if one.dispatcher is not None]
+        if not own:
+            return None
+        inputs = [
+            (name, dtype, max(alignment for *_, alignment in alike))
+            for alike in zip(*own, strict=True)
+            for name, dtype, _ in alike[:1]
+        ]
+        return Dispatcher(inputs, output_names(self.program.general), self._native_call)
+
+    def _native_call(self, inputs: Sequence[Array]) -> NativeCall | None:
+        dispatcher = self.chosen(inputs).dispatcher
+        return None if dispatcher is None else dispatcher.find(inputs)
 
     def chosen(self, inputs: Sequence[Any]) -> PlainSession:
         """The session that runs these inputs, given in order."""
