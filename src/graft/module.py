@@ -27,10 +27,10 @@ from graft.byoc.trust import Demotion
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
-from graft.runtime.dispatch import Binding, Dispatcher, bound
+from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.flow_session import deliver_home
 from graft.runtime.regions import Incident, Region
-from graft.runtime.session import as_array, check_homes, extent_name, refuse_names
+from graft.runtime.session import as_array, check_homes, chosen, extent_name, refuse_names
 from graft.runtime.specialized_session import AnySession
 
 REFERENCE = ReferenceBackend.name
@@ -234,10 +234,10 @@ class Module:
         Inputs are arrays, or whatever speaks the buffer protocol or DLPack. `outputs` may hold
         arrays to write results into; other results are fresh arrays.
         """
-        wanted = None if output_names is None else self._wanted(output_names)
+        wanted = None if output_names is None else chosen(output_names, self.signature.output_names)
         results: list[Data] | None = None
         if not outputs and self._dispatcher is not None:
-            results = self._dispatcher(feeds)
+            results = self._dispatcher.run(feeds)
         if results is None:
             inputs = self._ordered(feeds)
             results = self._delivered(inputs, outputs) if outputs else self.program(inputs)
@@ -254,7 +254,7 @@ class Module:
         self._ordered(feeds)
         if outputs:
             self._check_homes(outputs)
-        return bound(self.run, self._dispatcher, feeds, outputs)
+        return bind(self.run, self._dispatcher, feeds, outputs)
 
     def variant(self, feeds: Mapping[str, Any]) -> str:
         """Which of the variants that `shapes=` asked for runs these feeds, as "batch=8"; empty
@@ -274,7 +274,7 @@ class Module:
         return deliver_home(self.signature.output_names, results, homes)
 
     def _check_homes(self, homes: Mapping[str, Array]) -> None:
-        self._wanted(list(homes))
+        chosen(homes, self.signature.output_names)
         check_homes(homes)
         for name, value in zip(self.signature.output_names, self.signature.outputs, strict=True):
             if name in homes:
@@ -285,13 +285,6 @@ class Module:
         session = self.program.session
         return None if session is None else session.dispatcher
 
-    def _wanted(self, names: Sequence[str]) -> list[int]:
-        known = self.signature.output_names
-        for name in names:
-            if name not in known:
-                raise UserError(f"there is no output '{name}'", hint=f"outputs: {_listed(known)}")
-        return [known.index(name) for name in names]
-
     def _ordered(self, feeds: Mapping[str, Any]) -> list[Data]:
         slots = self._slots
         if feeds.keys() != slots.keys():
@@ -301,10 +294,6 @@ class Module:
     @cached_property
     def _slots(self) -> dict[str, _Slot]:
         return {value.name: _Slot(value) for value in self.signature.inputs}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "none"
 
 
 class _Slot:

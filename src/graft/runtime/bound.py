@@ -77,13 +77,13 @@ class Bound:
         return max([alignment for one, alignment in pairs if one == number], default=1)
 
     def native_call(
-        self, values: Sequence[int | Array], symbols: Symbols, order: Sequence[int]
+        self, count: int, values: Sequence[int | Array], symbols: Symbols, order: Sequence[int]
     ) -> NativeCall:
         """The program at some sizes, as `NativeCall` has it; `values` are its sources by number."""
         pairs = zip(self._inputs, self._alignments, strict=True)
         sources = [_source(values[number], alignment) for number, alignment in pairs]
         sized = self.sized(symbols)
-        return sized.executor.native_call(sources, sized.results, order)
+        return sized.executor.native_call(count, sources, sized.results, order)
 
     def sized(self, symbols: Symbols) -> Sized:
         """The program at some sizes."""

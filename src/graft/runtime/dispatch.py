@@ -20,10 +20,13 @@ from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
 from graft.runtime.memory import address_of, is_usable
 from graft.runtime.native_call import NativeCall
+from graft.runtime.straight_line import define
 
 # Sizes that stay ready.
 REMEMBERED = 8
 
+# What a model that is bound to arrays is: calling it runs the model and gives the results.
+Binding = Callable[[], list[Any]]
 Shapes = tuple[tuple[int, ...], ...]
 # The name of an input, its dtype, and how its address has to be aligned.
 Expected = tuple[str, np.dtype[Any], int]
@@ -42,52 +45,67 @@ class Dispatcher:
         prepare: Callable[[Sequence[Array]], NativeCall | None],
     ) -> None:
         self.inputs, self._outputs, self._prepare = tuple(inputs), outputs, prepare
-        self._count = len(inputs)
-        self._calls: dict[Shapes, NativeCall] = {}
+        self._known: dict[Shapes, NativeCall] = {}
+        self._calls: dict[Shapes, Callable[..., list[Array]]] = {}  # what `run` looks at
         self._lock = threading.Lock()
+        self.run = self._written_out()
 
-    def __call__(self, feeds: Mapping[str, Any]) -> list[Array] | None:
-        """All results, or None where the ordinary way has to be taken."""
-        if len(feeds) != self._count:
-            return None
-        arrays, shapes, addresses = [], [], []
-        for name, dtype, alignment in self.inputs:
-            array = feeds.get(name)
+    def _written_out(self) -> Callable[[Mapping[str, Any]], list[Array] | None]:
+        """`run(feeds)`: all results, or None where the ordinary way has to be taken."""
+        names: dict[str, object] = {
+            "ndarray": np.ndarray,
+            "address_of": address_of,
+            "find": self._find_quietly,
+            "calls": self._calls,
+        }
+        lines = [f"if len(feeds) != {len(self.inputs)}:", "    return None"]
+        for number, (name, dtype, alignment) in enumerate(self.inputs):
+            names[f"name{number}"], names[f"dtype{number}"] = name, dtype
             # By NumPy's words a "carray" is contiguous, aligned as its dtype asks, and writable.
-            if type(array) is not np.ndarray or array.dtype is not dtype or not array.flags.carray:
-                return None
-            address = address_of(array)
-            if address % alignment:
-                return None
-            arrays.append(array)  # held here, whatever becomes of the feeds meanwhile
-            shapes.append(array.shape)
-            addresses.append(address)
-        call = self._calls.get(tuple(shapes))
-        if call is None:
-            try:
-                call = self.find(arrays)
-            except GraftError:
-                return None
-            if call is None:
-                return None
-        return call(addresses)
+            lines += [
+                f"x{number} = feeds.get(name{number})",
+                f"if type(x{number}) is not ndarray or x{number}.dtype is not dtype{number}"
+                f" or not x{number}.flags.carray:",
+                "    return None",
+                f"address{number} = address_of(x{number})",
+                f"if address{number} % {alignment}:",
+                "    return None",
+            ]
+        every = range(len(self.inputs))
+        shapes = "".join(f"x{number}.shape, " for number in every)
+        addresses = ", ".join(f"address{number}" for number in every)
+        lines += [
+            f"run = calls.get(({shapes}))",
+            "if run is None:",
+            f"    run = find([{', '.join(f'x{number}' for number in every)}])",
+            "    if run is None:",
+            "        return None",
+            f"return run({addresses})",
+        ]
+        return define(["feeds"], lines, names)
+
+    def _find_quietly(self, inputs: Sequence[Array]) -> Callable[..., list[Array]] | None:
+        try:
+            call = self.find(inputs)
+        except GraftError:
+            return None  # the ordinary way tells
+        return None if call is None else call.run
 
     def find(self, inputs: Sequence[Array]) -> NativeCall | None:
         """The native call for inputs of these sizes; dtypes and layouts have been checked."""
         shapes = tuple([array.shape for array in inputs])
         with self._lock:
-            call = self._calls.get(shapes)
+            call = self._known.get(shapes)
             if call is None:
                 call = self._prepare(inputs)
                 if call is not None:
-                    self._calls[shapes] = call
-                    if len(self._calls) > REMEMBERED:
-                        del self._calls[next(iter(self._calls))]
+                    self._known[shapes], self._calls[shapes] = call, call.run
+                    if len(self._known) > REMEMBERED:
+                        oldest = next(iter(self._known))
+                        del self._known[oldest], self._calls[oldest]
         return call
 
-    def bind(
-        self, feeds: Mapping[str, Any], homes: Mapping[str, Array]
-    ) -> Callable[[], list[Array]] | None:
+    def bind(self, feeds: Mapping[str, Any], homes: Mapping[str, Array]) -> Binding | None:
         """What runs on these very arrays, which have been checked as far as one can without their
         sizes; None where that needs the ordinary way."""
         inputs = [feeds[name] for name, *_ in self.inputs]
@@ -122,26 +140,13 @@ def check_home(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], home: Ar
         raise UserError(f"the output '{name}' is {dtype}, and its array is {home.dtype}")
 
 
-class Binding:
-    """A model bound to arrays: each call runs it on what they hold by then, and gives the results.
-
-    Calls from several threads take turns."""
-
-    def __init__(self, run: Callable[[], list[Any]]) -> None:
-        self._run, self._lock = run, threading.Lock()
-
-    def __call__(self) -> list[Any]:
-        with self._lock:
-            return self._run()
-
-
-def bound(
+def bind(
     run: Callable[..., list[Any]],
     dispatcher: Dispatcher | None,
     feeds: Mapping[str, Any],
     homes: Mapping[str, Array] | None,
 ) -> Binding:
-    """A binding to feeds and homes, which have been checked as far as one can without their sizes;
-    `run` is the ordinary way of names, feeds and homes."""
+    """What runs a model on these very arrays, which have been checked as far as one can without
+    their sizes; `run` is the ordinary way, with names, feeds and homes."""
     call = None if dispatcher is None else dispatcher.bind(feeds, homes or {})
-    return Binding(call or partial(run, None, dict(feeds), homes and dict(homes)))
+    return call or partial(run, None, dict(feeds), homes and dict(homes))

@@ -102,10 +102,14 @@ class Executor:
             check_guards(self._prepared.guards, array)
 
     def native_call(
-        self, sources: Sequence[int | Array], specs: Sequence[ResultSpec], order: Sequence[int]
+        self,
+        count: int,
+        sources: Sequence[int | Array],
+        specs: Sequence[ResultSpec],
+        order: Sequence[int],
     ) -> NativeCall:
         """The program, which has only kernels, as one native call."""
-        return NativeCall(self._prepared, self._engine, sources, specs, order)
+        return NativeCall(self._prepared, self._engine, count, sources, specs, order)
 
     def run_turns(
         self,

@@ -161,7 +161,7 @@ class FlowExecutor:
         for position, number in enumerate(flow.inputs):
             values[number] = position
         order = [step.outputs.index(number) for number in flow.outputs]
-        return self.sole_stretch.native_call(values, symbols, order)
+        return self.sole_stretch.native_call(len(inputs), values, symbols, order)
 
     def accept(self, inputs: Sequence[Data], around: Symbols) -> tuple[list[Data], Symbols]:
         """All values before the first step, and what is known of symbols."""

@@ -14,7 +14,7 @@ import numpy as np
 from graft.base.dims import Dim
 from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import UserError
-from graft.runtime.dispatch import Binding, bound, check_home
+from graft.runtime.dispatch import Binding, bind, check_home
 from graft.runtime.engine import Engine
 from graft.runtime.flow import Kind
 from graft.runtime.flow_checks import Data
@@ -76,7 +76,7 @@ class FlowSession:
         wanted = None if names is None else chosen(names, self.program.output_names)
         results: list[Data] | None = None
         if not outputs and self.dispatcher is not None:
-            results = self.dispatcher(feeds)
+            results = self.dispatcher.run(feeds)
         if results is None:
             self._check_homes(outputs or {})
             results = self.executor(self._fed(feeds))
@@ -88,14 +88,14 @@ class FlowSession:
         results than those in `outputs` are fresh arrays in every call."""
         self._check_homes(outputs or {})
         self._fed(feeds)
-        return bound(self.run, self.dispatcher, feeds, outputs)
+        return bind(self.run, self.dispatcher, feeds, outputs)
 
     def profile(self, feeds: Mapping[str, Any]) -> FlowProfile:
         """Run once and measure every step."""
         return self.executor.profile(self._fed(feeds))
 
     def _check_homes(self, homes: Mapping[str, Array]) -> None:
-        chosen(list(homes), self.program.output_names)
+        chosen(homes, self.program.output_names)
         check_homes(homes)
 
     def _fed(self, feeds: Mapping[str, Any]) -> list[Data]:

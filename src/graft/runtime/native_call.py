@@ -7,7 +7,9 @@ and what allocates the results. Small models spend most of their time on the way
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from graft.runtime.lending import KEPT_BYTES, ResultSpec
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.prepared import Prepared, Stretch
 from graft.runtime.spaces import Device
+from graft.runtime.straight_line import define
 
 _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
 _NO_DEVICES: Mapping[str, Device] = {}
@@ -27,20 +30,21 @@ _NO_DEVICES: Mapping[str, Device] = {}
 class NativeCall:
     """A program at one size. Safe to call from several threads: each run has tables of its own.
 
-    `sources` says per input of the program where it comes from: its position among the inputs of a
-    call, or an array that is the same in every run. `specs` are those of the program's results, and
-    `order` says which of them, all different, a call returns."""
+    A call has `count` inputs. `sources` says per input of the program where it comes from: its
+    position among these, or an array that is the same in every run. `specs` are those of the
+    program's results, and `order` says which of them, all different, a call returns."""
 
     def __init__(
         self,
         prepared: Prepared,
         engine: Engine,
+        count: int,
         sources: Sequence[int | Array],
         specs: Sequence[ResultSpec],
         order: Sequence[int],
     ) -> None:
-        self._prepared, self._engine = prepared, engine
-        self._order, self._is_ordered = order, [*order] == [*range(len(specs))]
+        self._prepared, self._engine, self._count = prepared, engine, count
+        self._order = order
         self.results = [specs[number] for number in order]
         # Words of the tables with the input of a call that they lead to, or the array of every run.
         self._inputs: list[tuple[int, int]] = []
@@ -53,32 +57,39 @@ class NativeCall:
         allocators = [engine.results.allocator(*spec) for spec in specs]
         # Without the last one where that is what guards have found.
         self._outputs = [*zip(prepared.tables.outputs, allocators, strict=False)]
-        self._free: list[_Frame] = []
+        self.run = self._written_out()
 
-    def __call__(self, addresses: Sequence[int]) -> list[Array]:
-        """Run on inputs at these addresses. The caller has checked them and holds the arrays."""
-        try:
-            frame = self._free.pop()
-        except IndexError:
-            frame = _Frame(self._prepared, self._engine, self._fixed)
-        words, results = frame.words, []
-        for word, number in self._inputs:
-            words[word] = addresses[number]
-        for own, allocate in self._outputs:
-            array = allocate()
-            address = address_of(array)
-            for word in own:
-                words[word] = address
-            results.append(array)
-        frame.run()
-        self._free.append(frame)  # unless it failed: the next run makes another one
-        return results if self._is_ordered else [results[number] for number in self._order]
+    def _written_out(self) -> Callable[..., list[Array]]:
+        """`run(*addresses)`: run on inputs there, which the caller has checked and holds."""
+        names: dict[str, object] = {"free": [], "new": self._frame, "address_of": address_of}
+        lines = [
+            "try:",
+            "    frame = free.pop()",
+            "except IndexError:",
+            "    frame = new()",
+            "words, call, _ = frame",
+        ]
+        lines += [f"words[{word}] = address{number}" for word, number in self._inputs]
+        for number, (words, allocate) in enumerate(self._outputs):
+            names[f"allocate{number}"] = allocate
+            lines += [f"result{number} = allocate{number}()"]
+            if words:
+                targets = " = ".join(f"words[{word}]" for word in words)
+                lines += [f"{targets} = address_of(result{number})"]
+        results = ", ".join(f"result{number}" for number in self._order)
+        # A run that fails does not give its frame back; the next one makes another.
+        lines += ["call()", "free.append(frame)", f"return [{results}]"]
+        return define([f"address{number}" for number in range(self._count)], lines, names)
+
+    def _frame(self) -> tuple[memoryview, Callable[[], object], _Frame]:
+        frame = _Frame(self._prepared, self._engine, self._fixed)
+        return frame.words, frame.call, frame
 
     def bind(
         self, inputs: Sequence[Array], homes: Sequence[Array | None]
     ) -> Callable[[], list[Array]]:
-        """What runs on these arrays, one call at a time, with its results in `homes`, or, for None,
-        in arrays of its own. The caller has checked them all."""
+        """What runs on these arrays, with its results in `homes`, or, for None, in arrays of its
+        own. The caller has checked them all. Calls from several threads take turns."""
         frame = _Frame(self._prepared, self._engine, self._fixed)
         for word, number in self._inputs:
             frame.words[word] = address_of(inputs[number])
@@ -89,11 +100,13 @@ class NativeCall:
             results.append(allocate() if home is None else home)
             for word in own:
                 frame.words[word] = address_of(results[-1])
-        returned, held = [results[number] for number in self._order], (*inputs, *results)
+        ordered, lock = [results[number] for number in self._order], threading.Lock()
+        call, arrays = frame.call, (*inputs, *results)
 
-        def run(_held: object = held) -> list[Array]:
-            frame.run()
-            return returned.copy()
+        def run(_held: object = (frame, arrays)) -> list[Array]:
+            with lock:
+                call()
+            return ordered.copy()
 
         return run
 
@@ -104,7 +117,8 @@ class _Frame:
     def __init__(
         self, prepared: Prepared, engine: Engine, fixed: Sequence[tuple[int, Array]]
     ) -> None:
-        self._guards, self._memory, self._team = prepared.guards, engine.memory, engine.team
+        self._guards, self._team = prepared.guards, engine.team
+        self._engine = engine  # which holds the constants that tables lead to
         self._context = context = Context(prepared, _NO_DEVICES)
         self.words = context.words
         for word, array in fixed:
@@ -121,21 +135,31 @@ class _Frame:
             self._nothing_found = np.full(prepared.guarded, INSIDE, _WORD).tobytes()
         stretches = [item for item in prepared.plan if isinstance(item, Stretch)]
         self._jobs = [context.job(stretch) for stretch in stretches]
-        self._is_shared = any(stretch.shared for stretch in stretches)
+        # Most small programs are one job for the caller alone, in memory of the frame's own.
+        is_alone = len(stretches) == 1 and not stretches[0].shared and not self._borrows
+        self._run_alone = self._team.alone(self._jobs[0]) if is_alone else None
+
+    @property
+    def call(self) -> Callable[[], object]:
+        """The shortest way to run once, for those who hold the frame."""
+        return self.run if self._run_alone is None or self._found is not None else self._run_alone
 
     def run(self) -> None:
         """Run once; refuses results that come from indices outside of what they point into."""
-        if self._borrows:
-            memory = self._memory.borrow(self._context.nbytes)
-            self._context.lie_in(memory)
-        if self._is_shared:
-            with self._team.turn():
-                for job in self._jobs:
-                    self._team.run(job)
+        if self._run_alone is not None:
+            self._run_alone()
         else:
+            self._run_all()
+        if self._found is not None and self._found.tobytes() != self._nothing_found:
+            check_guards(self._guards, self._found)
+
+    def _run_all(self) -> None:
+        if self._borrows:
+            memory = self._engine.memory.borrow(self._context.nbytes)
+            self._context.lie_in(memory)
+        shared = any(job.threads > 1 for job in self._jobs)
+        with self._team.turn() if shared else nullcontext():
             for job in self._jobs:
                 self._team.run(job)
         if self._borrows:
-            self._memory.give_back(memory)
-        if self._found is not None and self._found.tobytes() != self._nothing_found:
-            check_guards(self._guards, self._found)
+            self._engine.memory.give_back(memory)

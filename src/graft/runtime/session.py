@@ -7,7 +7,7 @@ copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from graft.base.dims import AnyDim, bare_symbol
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.runtime.cores import available_cores
-from graft.runtime.dispatch import Binding, Dispatcher, bound
+from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.engine import Engine
 from graft.runtime.executor import Executor
 from graft.runtime.lending import Recycled
@@ -107,7 +107,7 @@ class Session:
         """
         wanted = None if names is None else chosen(names, self._output_names)
         if not outputs and self.dispatcher is not None:
-            found = self.dispatcher(feeds)
+            found = self.dispatcher.run(feeds)
             if found is not None:
                 return found if wanted is None else [found[position] for position in wanted]
         arrays = self._fed(feeds)
@@ -129,7 +129,7 @@ class Session:
         arrays = self._fed(feeds)
         if outputs:
             self._given(outputs, arrays)
-        return bound(self.run, self.dispatcher, feeds, outputs)
+        return bind(self.run, self.dispatcher, feeds, outputs)
 
     def profile(self, feeds: Mapping[str, Any]) -> Profile:
         """Run once and measure every step."""
@@ -147,13 +147,13 @@ class Session:
         if [array.shape for array in inputs] != self._shapes:
             return None
         specs = [(one.shape, one.dtype.numpy, one.alignment) for one in self.program.results]
-        return self._executor.native_call(range(len(inputs)), specs, range(len(specs)))
+        return self._executor.native_call(len(inputs), range(len(inputs)), specs, range(len(specs)))
 
     def _given(
         self, outputs: Mapping[str, Array], inputs: Sequence[Array]
     ) -> tuple[list[Array], list[Array]]:
         """Where kernels write, and where the results are to go: mostly the same arrays."""
-        chosen(list(outputs), self._output_names)
+        chosen(outputs, self._output_names)
         check_homes(outputs)
         results = [
             slot.check_home(outputs[slot.spec.name]) if slot.spec.name in outputs else slot.fresh()
@@ -179,12 +179,13 @@ def count_threads(wish: int | None, threads: int | None) -> int:
     return count
 
 
-def chosen(names: Sequence[str] | None, known: Sequence[str]) -> list[int]:
+def chosen(names: Iterable[str], known: Sequence[str]) -> list[int]:
     """The positions of named outputs; refuses names that are none's."""
-    for name in names or ():
-        if name not in known:
-            raise UserError(f"there is no output '{name}'", hint=f"outputs: {_listed(known)}")
-    return [known.index(name) for name in names or ()]
+    try:
+        return [known.index(name) for name in names]
+    except ValueError:
+        unknown = next(name for name in names if name not in known)
+    raise UserError(f"there is no output '{unknown}'", hint=f"outputs: {_listed(known)}")
 
 
 def refuse_names(feeds: Mapping[str, Any], known: Sequence[str]) -> None:

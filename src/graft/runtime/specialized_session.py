@@ -81,7 +81,7 @@ class SpecializedSession:
     ) -> Sequence[Data]:
         """Run on named inputs, as any session does."""
         if not outputs and names is None and self.dispatcher is not None:
-            results = self.dispatcher(feeds)
+            results = self.dispatcher.run(feeds)
             if results is not None:
                 return results
         fed = self._fed(feeds)

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -47,6 +48,7 @@ class Job(ctypes.Structure):
 
     team: int
     threads: int
+    memory: Array  # of the team, where the job is prepared once and run often
 
     def __init__(self, steps: int, count: int, threads: int, times: int = 0) -> None:
         super().__init__(0, steps, count, threads, times)
@@ -86,6 +88,11 @@ class Team:
             self._start()
         job.team = self._address
         self._run(job)
+
+    def alone(self, job: Job) -> Callable[[], object]:
+        """What runs a job for one thread by the caller, as often as it is called."""
+        job.team, job.memory = self._address, self._memory
+        return partial(self._run, job)
 
     def _start(self) -> None:
         """Also after the process began to exit and sent the workers home."""
