@@ -19,8 +19,8 @@ from graft.runtime.executor import Executor
 from graft.runtime.flow import Stretch
 from graft.runtime.flow_checks import Data, Symbols
 from graft.runtime.flow_profile import Path, Recorder
-from graft.runtime.lending import ResultSpec
-from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
+from graft.runtime.lending import Recycled, ResultSpec
+from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, is_usable
 from graft.runtime.native_call import NativeCall
 from graft.runtime.prepared import PreparedSizes, prepared
 from graft.runtime.program import Program, Spec
@@ -58,12 +58,11 @@ class Bound:
         sized = self.sized(run.symbols)
         pairs = zip(self._inputs, self._alignments, strict=True)
         operands = [ready(values[number], alignment) for number, alignment in pairs]
-        outputs = [allocate() for allocate in sized.allocators]
         if run.recorder is None:
-            sized.executor.run(operands, outputs)
-        else:
-            times = sized.executor.profile(operands, outputs)
-            run.recorder.add(run.path, sized.program, times)
+            return sized.run(operands)
+        outputs = sized.allocate()
+        times = sized.executor.profile(operands, outputs)
+        run.recorder.add(run.path, sized.program, times)
         return outputs
 
     @property
@@ -116,8 +115,7 @@ class Bound:
         bind: Callable[[], Program],
     ) -> Sized:
         results = [(shape, *how) for shape, how in zip(shapes, self._results, strict=False)]
-        allocators = [self._engine.results.allocator(*spec) for spec in results]
-        return Sized(results, allocators, executor, known, bind)
+        return Sized(results, self._engine.results, executor, known, bind)
 
     @cached_property
     def _sizes(self) -> PreparedSizes:
@@ -125,16 +123,37 @@ class Bound:
         return PreparedSizes(self._program, self._engine)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Sized:
-    """A program at some sizes: its results, and what runs it. `known` tells all about inputs and
-    outputs."""
+    """A program at some sizes: its results, memory for them, and what runs it. `known` tells all
+    about inputs and outputs."""
 
     results: list[ResultSpec]
-    allocators: list[Callable[[], Array]]
+    memory: Recycled
     executor: Executor
     known: Program | Measured
     bind: Callable[[], Program]
+    has_run: bool = False
+
+    def allocate(self) -> list[Array]:
+        """Arrays for the results."""
+        return [self.memory.empty(shape, dtype) for shape, dtype, _ in self.results]
+
+    def run(self, operands: Sequence[Array]) -> list[Array]:
+        """Run once. Sizes that come again get a native call of their own; for one that does not,
+        that would take longer than it saves."""
+        if self.has_run and self.executor.is_native:
+            results: list[Array] = self._call.run(*map(address_of, operands))
+            return results
+        self.has_run = True
+        outputs = self.allocate()
+        self.executor.run(operands, outputs)
+        return outputs
+
+    @cached_property
+    def _call(self) -> NativeCall:
+        sources, order = range(len(self.known.inputs)), range(len(self.results))
+        return self.executor.native_call(len(sources), sources, self.results, order)
 
     @cached_property
     def program(self) -> Program:

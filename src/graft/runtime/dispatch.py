@@ -22,8 +22,8 @@ from graft.runtime.memory import address_of, is_usable
 from graft.runtime.native_call import NativeCall
 from graft.runtime.straight_line import define
 
-# Sizes that stay ready.
-REMEMBERED = 8
+# Sizes that stay ready, and such that have been seen once.
+REMEMBERED, SEEN = 8, 64
 
 # What a model that is bound to arrays is: calling it runs the model and gives the results.
 Binding = Callable[[], list[Any]]
@@ -47,6 +47,7 @@ class Dispatcher:
         self.inputs, self._outputs, self._prepare = tuple(inputs), outputs, prepare
         self._known: dict[Shapes, NativeCall] = {}
         self._calls: dict[Shapes, Callable[..., list[Array]]] = {}  # what `run` looks at
+        self._seen: dict[Shapes, None] = {}
         self._lock = threading.Lock()
         self.run = self._written_out()
 
@@ -55,7 +56,7 @@ class Dispatcher:
         names: dict[str, object] = {
             "ndarray": np.ndarray,
             "address_of": address_of,
-            "find": self._find_quietly,
+            "find": self._find_again,
             "calls": self._calls,
         }
         lines = [f"if len(feeds) != {len(self.inputs)}:", "    return None"]
@@ -84,7 +85,15 @@ class Dispatcher:
         ]
         return define(["feeds"], lines, names)
 
-    def _find_quietly(self, inputs: Sequence[Array]) -> Callable[..., list[Array]] | None:
+    def _find_again(self, inputs: Sequence[Array]) -> Callable[..., list[Array]] | None:
+        """What runs inputs whose sizes have been seen before: for others, preparing it would take
+        longer than it saves."""
+        shapes = tuple([array.shape for array in inputs])
+        with self._lock:
+            if shapes not in self._seen:
+                self._seen[shapes] = None
+                _forget(self._seen, SEEN)
+                return None
         try:
             call = self.find(inputs)
         except GraftError:
@@ -100,9 +109,8 @@ class Dispatcher:
                 call = self._prepare(inputs)
                 if call is not None:
                     self._known[shapes], self._calls[shapes] = call, call.run
-                    if len(self._known) > REMEMBERED:
-                        oldest = next(iter(self._known))
-                        del self._known[oldest], self._calls[oldest]
+                    _forget(self._known, REMEMBERED)
+                    _forget(self._calls, REMEMBERED)
         return call
 
     def bind(self, feeds: Mapping[str, Any], homes: Mapping[str, Array]) -> Binding | None:
@@ -127,6 +135,12 @@ class Dispatcher:
                 if not (apart and is_usable(home, alignment)):
                     return None
         return call.bind(inputs, own)
+
+
+def _forget(entries: dict[Shapes, Any], most: int) -> None:
+    """Keep so many at most: the oldest goes."""
+    if len(entries) > most:
+        del entries[next(iter(entries))]
 
 
 def check_home(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], home: Array) -> None:

@@ -79,6 +79,11 @@ class Executor:
         return self._team.threads
 
     @property
+    def is_native(self) -> bool:
+        """Whether the program has only kernels."""
+        return not self._prepared.steps
+
+    @property
     def turns_at_once(self) -> int:
         """How often the program can be run in one native call of some seconds; 0: never."""
         return self._prepared.turns_at_once

@@ -79,6 +79,7 @@ class Supplied:
 
 
 _Action = Callable[[list[Data], Run], Sequence[Data]]
+_OUTERMOST = Run({})  # around flows that no other one is around
 
 
 class FlowExecutor:
@@ -194,12 +195,16 @@ class FlowExecutor:
     def __call__(self, inputs: Sequence[Data], around: Run | None = None) -> list[Data]:
         """Run on the inputs in order; `around` is the run of a flow around this one."""
         flow = self._flow
-        outer = around or Run({})
+        outer = around or _OUTERMOST
         values, symbols = self.accept(inputs, outer.symbols)
         run = Run(symbols, outer.recorder, outer.path)
+        is_measured = outer.recorder is not None
         for number, step in enumerate(flow.steps):
             try:
-                results = self._results(number, step, values, run)
+                if is_measured:
+                    results = self._measured(number, step, values, run)
+                else:
+                    results = self._actions[number](values, run)
                 sure = type(step) is Stretch  # which makes what the symbols say, and nothing else
                 for position, data in zip(step.outputs, results, strict=True):
                     check = self._checks[position]
@@ -210,13 +215,13 @@ class FlowExecutor:
                 values[position] = None
         return [values[number] for number in flow.outputs]
 
-    def _results(self, number: int, step: FlowStep, values: list[Data], run: Run) -> Sequence[Data]:
-        action = self._actions[number]
-        if run.recorder is None:
-            return action(values, run)
+    def _measured(
+        self, number: int, step: FlowStep, values: list[Data], run: Run
+    ) -> Sequence[Data]:
+        assert run.recorder is not None
         path = (*run.path, number)
         with run.recorder.measure(path, step):
-            return action(values, replace(run, path=path))
+            return self._actions[number](values, replace(run, path=path))
 
     def profile(self, inputs: Sequence[Data]) -> FlowProfile:
         """Run once and measure every step."""

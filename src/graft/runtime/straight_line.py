@@ -7,7 +7,9 @@ them. So what every run goes through is written out for the inputs and outputs o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from textwrap import indent
+from types import CodeType
 from typing import Any
 
 
@@ -17,6 +19,12 @@ def define(
     """A function of these lines. Whatever belongs to a model comes by `names`, never as text."""
     scope: dict[str, Any] = dict(names)
     source = f"def run({', '.join(parameters)}):\n{indent(chr(10).join(lines), '    ')}\n"
-    exec(compile(source, "<graft run>", "exec"), scope)
+    exec(_compiled(source), scope)
     function: Callable[..., Any] = scope["run"]
     return function
+
+
+@lru_cache(maxsize=256)
+def _compiled(source: str) -> CodeType:
+    """The same program at another size has the same lines."""
+    return compile(source, "<graft run>", "exec")
