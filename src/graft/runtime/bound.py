@@ -21,7 +21,7 @@ from graft.runtime.flow_checks import Data, Symbols
 from graft.runtime.flow_profile import Path, Recorder
 from graft.runtime.lending import Recycled, ResultSpec
 from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, is_usable
-from graft.runtime.native_call import NativeCall
+from graft.runtime.native_call import RUNS_BEFORE, NativeCall
 from graft.runtime.prepared import PreparedSizes, prepared
 from graft.runtime.program import Program, Spec
 from graft.runtime.shaped import Measured, ShapedProgram
@@ -77,7 +77,7 @@ class Bound:
 
     def native_call(
         self, count: int, values: Sequence[int | Array], symbols: Symbols, order: Sequence[int]
-    ) -> NativeCall:
+    ) -> NativeCall | None:
         """The program at some sizes, as `NativeCall` has it; `values` are its sources by number."""
         pairs = zip(self._inputs, self._alignments, strict=True)
         sources = [_source(values[number], alignment) for number, alignment in pairs]
@@ -133,25 +133,24 @@ class Sized:
     executor: Executor
     known: Program | Measured
     bind: Callable[[], Program]
-    has_run: bool = False
+    runs: int = 0
 
     def allocate(self) -> list[Array]:
         """Arrays for the results."""
         return [self.memory.empty(shape, dtype) for shape, dtype, _ in self.results]
 
     def run(self, operands: Sequence[Array]) -> list[Array]:
-        """Run once. Sizes that come again get a native call of their own; for one that does not,
-        that would take longer than it saves."""
-        if self.has_run and self.executor.is_native:
-            results: list[Array] = self._call.run(*map(address_of, operands))
-            return results
-        self.has_run = True
+        """Run once; sizes that come often get a native call of their own."""
+        call = self._call if self.runs >= RUNS_BEFORE else None
+        if call is not None:
+            return call.run(*map(address_of, operands))
+        self.runs += 1
         outputs = self.allocate()
         self.executor.run(operands, outputs)
         return outputs
 
     @cached_property
-    def _call(self) -> NativeCall:
+    def _call(self) -> NativeCall | None:
         sources, order = range(len(self.known.inputs)), range(len(self.results))
         return self.executor.native_call(len(sources), sources, self.results, order)
 

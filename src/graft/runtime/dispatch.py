@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,11 @@ import numpy as np
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
 from graft.runtime.memory import address_of, is_usable
-from graft.runtime.native_call import NativeCall
+from graft.runtime.native_call import RUNS_BEFORE, NativeCall
 from graft.runtime.straight_line import define
 
-# Sizes that stay ready, and such that have been seen once.
-REMEMBERED, SEEN = 8, 64
+# Sizes that stay ready, and the last ones of which it is counted how often they came.
+REMEMBERED = 8
 
 # What a model that is bound to arrays is: calling it runs the model and gives the results.
 Binding = Callable[[], list[Any]]
@@ -35,19 +34,21 @@ Expected = tuple[str, np.dtype[Any], int]
 class Dispatcher:
     """Finds the native call for feeds. Safe to use from several threads.
 
-    `prepare` makes it for inputs of sizes that have not been seen: None where there is none, an
-    error where these sizes do not fit together."""
+    `prepare` makes it for inputs of sizes that are new: None where there is none, an error where
+    these sizes do not fit together. Where sizes change, that waits until they have come a few
+    times."""
 
     def __init__(
         self,
         inputs: Sequence[Expected],
         outputs: Sequence[str],
         prepare: Callable[[Sequence[Array]], NativeCall | None],
+        sizes_change: bool = True,
     ) -> None:
         self.inputs, self._outputs, self._prepare = tuple(inputs), outputs, prepare
-        self._known: dict[Shapes, NativeCall] = {}
-        self._calls: dict[Shapes, Callable[..., list[Array]]] = {}  # what `run` looks at
-        self._seen: dict[Shapes, None] = {}
+        self._calls: dict[Shapes, NativeCall] = {}
+        self._runs: dict[Shapes, int] = {}  # so far, by the ordinary way
+        self._runs_before = RUNS_BEFORE if sizes_change else 0
         self._lock = threading.Lock()
         self.run = self._written_out()
 
@@ -56,7 +57,7 @@ class Dispatcher:
         names: dict[str, object] = {
             "ndarray": np.ndarray,
             "address_of": address_of,
-            "find": self._find_again,
+            "find": self._find_at_last,
             "calls": self._calls,
         }
         lines = [f"if len(feeds) != {len(self.inputs)}:", "    return None"]
@@ -76,40 +77,38 @@ class Dispatcher:
         shapes = "".join(f"x{number}.shape, " for number in every)
         addresses = ", ".join(f"address{number}" for number in every)
         lines += [
-            f"run = calls.get(({shapes}))",
-            "if run is None:",
-            f"    run = find([{', '.join(f'x{number}' for number in every)}])",
-            "    if run is None:",
+            f"call = calls.get(({shapes}))",
+            "if call is None:",
+            f"    call = find([{', '.join(f'x{number}' for number in every)}])",
+            "    if call is None:",
             "        return None",
-            f"return run({addresses})",
+            f"return call.run({addresses})",
         ]
         return define(["feeds"], lines, names)
 
-    def _find_again(self, inputs: Sequence[Array]) -> Callable[..., list[Array]] | None:
-        """What runs inputs whose sizes have been seen before: for others, preparing it would take
-        longer than it saves."""
+    def _find_at_last(self, inputs: Sequence[Array]) -> NativeCall | None:
+        """The native call for inputs whose sizes have come often enough."""
         shapes = tuple([array.shape for array in inputs])
         with self._lock:
-            if shapes not in self._seen:
-                self._seen[shapes] = None
-                _forget(self._seen, SEEN)
+            runs = self._runs.pop(shapes, 0)
+            if runs < self._runs_before:
+                self._runs[shapes] = runs + 1
+                _forget(self._runs, REMEMBERED)
                 return None
         try:
-            call = self.find(inputs)
+            return self.find(inputs)
         except GraftError:
             return None  # the ordinary way tells
-        return None if call is None else call.run
 
     def find(self, inputs: Sequence[Array]) -> NativeCall | None:
         """The native call for inputs of these sizes; dtypes and layouts have been checked."""
         shapes = tuple([array.shape for array in inputs])
         with self._lock:
-            call = self._known.get(shapes)
+            call = self._calls.get(shapes)
             if call is None:
                 call = self._prepare(inputs)
                 if call is not None:
-                    self._known[shapes], self._calls[shapes] = call, call.run
-                    _forget(self._known, REMEMBERED)
+                    self._calls[shapes] = call
                     _forget(self._calls, REMEMBERED)
         return call
 
@@ -163,4 +162,12 @@ def bind(
     """What runs a model on these very arrays, which have been checked as far as one can without
     their sizes; `run` is the ordinary way, with names, feeds and homes."""
     call = None if dispatcher is None else dispatcher.bind(feeds, homes or {})
-    return call or partial(run, None, dict(feeds), homes and dict(homes))
+    if call is not None:
+        return call
+    own, lock = (dict(feeds), dict(homes or {})), threading.Lock()
+
+    def run_again() -> list[Any]:
+        with lock:
+            return run(None, *own)
+
+    return run_again

@@ -79,11 +79,6 @@ class Executor:
         return self._team.threads
 
     @property
-    def is_native(self) -> bool:
-        """Whether the program has only kernels."""
-        return not self._prepared.steps
-
-    @property
     def turns_at_once(self) -> int:
         """How often the program can be run in one native call of some seconds; 0: never."""
         return self._prepared.turns_at_once
@@ -112,8 +107,10 @@ class Executor:
         sources: Sequence[int | Array],
         specs: Sequence[ResultSpec],
         order: Sequence[int],
-    ) -> NativeCall:
-        """The program, which has only kernels, as one native call."""
+    ) -> NativeCall | None:
+        """The program as one native call; None where it has steps besides kernels."""
+        if self._prepared.steps:
+            return None
         return NativeCall(self._prepared, self._engine, count, sources, specs, order)
 
     def run_turns(

@@ -155,7 +155,7 @@ class FlowExecutor:
         ]
         return Dispatcher(expected, output_names, self._native_call)
 
-    def _native_call(self, inputs: Sequence[Array]) -> NativeCall:
+    def _native_call(self, inputs: Sequence[Array]) -> NativeCall | None:
         """A run on inputs of these sizes."""
         flow, (step,) = self._flow, self._flow.steps
         values, symbols = self.accept(inputs, {})

@@ -23,6 +23,10 @@ from graft.runtime.prepared import Prepared, Stretch
 from graft.runtime.spaces import Device
 from graft.runtime.straight_line import define
 
+# Preparing a call takes as long as it saves in some runs: so many are to come before one of a
+# program at some size, since the next may well be at another.
+RUNS_BEFORE = 4
+
 _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
 _NO_DEVICES: Mapping[str, Device] = {}
 

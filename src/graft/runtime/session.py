@@ -80,7 +80,9 @@ class Session:
         self.dispatcher: Dispatcher | None = None
         if program.is_native:
             expected = [(one.name, one.dtype.numpy, one.alignment) for one in program.inputs]
-            self.dispatcher = Dispatcher(expected, self._output_names, self._native_call)
+            self.dispatcher = Dispatcher(
+                expected, self._output_names, self._native_call, sizes_change=False
+            )
 
     @property
     def threads(self) -> int:
