@@ -227,16 +227,22 @@ def test_variants_and_the_general_program() -> None:
         assert np.array_equal(z, y[feeds["i"]])
 
 
-def test_a_module_goes_when_nobody_holds_it() -> None:
-    module = graft.compile(onnx.parser.parse_model(SYMBOLIC))
-    for _ in range(RUNS_BEFORE + 2):
-        module.run(None, symbolic(2))
-    gone = weakref.ref(module)
-    engine = weakref.ref(module.program.session.executor)  # type: ignore[union-attr]
-    del module
+@pytest.mark.parametrize("shapes", [None, {"n": [2], "k": [2]}])
+def test_a_model_goes_with_the_last_reference(shapes: dict[str, list[int]] | None) -> None:
+    """At once: its threads and its memory need not wait for the garbage collector."""
+    module = graft.compile(onnx.parser.parse_model(SYMBOLIC), shapes=shapes)
+    for n in (2, 3) * (RUNS_BEFORE + 2):
+        module.run(None, symbolic(n))
+    session = module.program.session
+    assert session is not None
+    gone = weakref.ref(session)
     gc.collect()
-    assert gone() is None
-    assert engine() is None
+    gc.disable()
+    try:
+        del module, session
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_functions_are_written_out() -> None:

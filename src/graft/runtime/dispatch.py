@@ -31,63 +31,36 @@ Shapes = tuple[tuple[int, ...], ...]
 Expected = tuple[str, np.dtype[Any], int]
 
 
-class Dispatcher:
-    """Finds the native call for feeds. Safe to use from several threads.
+class Calls:
+    """The native calls of a model, by the shapes of its inputs.
 
-    `prepare` makes it for inputs of sizes that are new: None where there is none, an error where
+    `prepare` makes one for inputs of sizes that are new: None where there is none, an error where
     these sizes do not fit together. Where sizes change, that waits until they have come a few
     times."""
 
     def __init__(
-        self,
-        inputs: Sequence[Expected],
-        outputs: Sequence[str],
-        prepare: Callable[[Sequence[Array]], NativeCall | None],
-        sizes_change: bool = True,
+        self, prepare: Callable[[Sequence[Array]], NativeCall | None], sizes_change: bool
     ) -> None:
-        self.inputs, self._outputs, self._prepare = tuple(inputs), outputs, prepare
-        self._calls: dict[Shapes, NativeCall] = {}
+        self.ready: dict[Shapes, NativeCall] = {}
+        self._prepare = prepare
         self._runs: dict[Shapes, int] = {}  # so far, by the ordinary way
         self._runs_before = RUNS_BEFORE if sizes_change else 0
         self._lock = threading.Lock()
-        self.run = self._written_out()
 
-    def _written_out(self) -> Callable[[Mapping[str, Any]], list[Array] | None]:
-        """`run(feeds)`: all results, or None where the ordinary way has to be taken."""
-        names: dict[str, object] = {
-            "ndarray": np.ndarray,
-            "address_of": address_of,
-            "find": self._find_at_last,
-            "calls": self._calls,
-        }
-        lines = [f"if len(feeds) != {len(self.inputs)}:", "    return None"]
-        for number, (name, dtype, alignment) in enumerate(self.inputs):
-            names[f"name{number}"], names[f"dtype{number}"] = name, dtype
-            # By NumPy's words a "carray" is contiguous, aligned as its dtype asks, and writable.
-            lines += [
-                f"x{number} = feeds.get(name{number})",
-                f"if type(x{number}) is not ndarray or x{number}.dtype is not dtype{number}"
-                f" or not x{number}.flags.carray:",
-                "    return None",
-                f"address{number} = address_of(x{number})",
-                f"if address{number} % {alignment}:",
-                "    return None",
-            ]
-        every = range(len(self.inputs))
-        shapes = "".join(f"x{number}.shape, " for number in every)
-        addresses = ", ".join(f"address{number}" for number in every)
-        lines += [
-            f"call = calls.get(({shapes}))",
-            "if call is None:",
-            f"    call = find([{', '.join(f'x{number}' for number in every)}])",
-            "    if call is None:",
-            "        return None",
-            f"return call.run({addresses})",
-        ]
-        return define(["feeds"], lines, names)
+    def find(self, inputs: Sequence[Array]) -> NativeCall | None:
+        """The call for inputs of these sizes; dtypes and layouts have been checked."""
+        shapes = tuple([array.shape for array in inputs])
+        with self._lock:
+            call = self.ready.get(shapes)
+            if call is None:
+                call = self._prepare(inputs)
+                if call is not None:
+                    self.ready[shapes] = call
+                    _forget(self.ready, REMEMBERED)
+        return call
 
-    def _find_at_last(self, inputs: Sequence[Array]) -> NativeCall | None:
-        """The native call for inputs whose sizes have come often enough."""
+    def find_at_last(self, inputs: Sequence[Array]) -> NativeCall | None:
+        """The same for sizes that have come often enough, and without errors."""
         shapes = tuple([array.shape for array in inputs])
         with self._lock:
             runs = self._runs.pop(shapes, 0)
@@ -100,17 +73,25 @@ class Dispatcher:
         except GraftError:
             return None  # the ordinary way tells
 
-    def find(self, inputs: Sequence[Array]) -> NativeCall | None:
-        """The native call for inputs of these sizes; dtypes and layouts have been checked."""
-        shapes = tuple([array.shape for array in inputs])
-        with self._lock:
-            call = self._calls.get(shapes)
-            if call is None:
-                call = self._prepare(inputs)
-                if call is not None:
-                    self._calls[shapes] = call
-                    _forget(self._calls, REMEMBERED)
-        return call
+
+class Dispatcher:
+    """Finds the native call for feeds and calls it. Safe to use from several threads.
+
+    `run(feeds)` gives all results, or None where the ordinary way has to be taken. `prepare` and
+    `sizes_change` are as for `Calls`. Nothing of it refers back to whoever holds it, so that a
+    model's threads and memory go with the last reference to it."""
+
+    def __init__(
+        self,
+        inputs: Sequence[Expected],
+        outputs: Sequence[str],
+        prepare: Callable[[Sequence[Array]], NativeCall | None],
+        sizes_change: bool = True,
+    ) -> None:
+        self.inputs, self._outputs = inputs, outputs
+        self._calls = Calls(prepare, sizes_change)
+        self.find = self._calls.find
+        self.run: Callable[[Mapping[str, Any]], list[Array] | None] = _run(inputs, self._calls)
 
     def bind(self, feeds: Mapping[str, Any], homes: Mapping[str, Array]) -> Binding | None:
         """What runs on these very arrays, which have been checked as far as one can without their
@@ -134,6 +115,40 @@ class Dispatcher:
                 if not (apart and is_usable(home, alignment)):
                     return None
         return call.bind(inputs, own)
+
+
+def _run(inputs: Sequence[Expected], calls: Calls) -> Callable[..., Any]:
+    """`Dispatcher.run`, written out for these inputs."""
+    names: dict[str, object] = {
+        "ndarray": np.ndarray,
+        "address_of": address_of,
+        "ready": calls.ready,
+        "find": calls.find_at_last,
+    }
+    lines = [f"if len(feeds) != {len(inputs)}:", "    return None"]
+    for number, (name, dtype, alignment) in enumerate(inputs):
+        names[f"name{number}"], names[f"dtype{number}"] = name, dtype
+        # By NumPy's words a "carray" is contiguous, aligned as its dtype asks, and writable.
+        lines += [
+            f"x{number} = feeds.get(name{number})",
+            f"if type(x{number}) is not ndarray or x{number}.dtype is not dtype{number}"
+            f" or not x{number}.flags.carray:",
+            "    return None",
+            f"address{number} = address_of(x{number})",
+            f"if address{number} % {alignment}:",
+            "    return None",
+        ]
+    every = range(len(inputs))
+    shapes = "".join(f"x{number}.shape, " for number in every)
+    lines += [
+        f"call = ready.get(({shapes}))",
+        "if call is None:",
+        f"    call = find([{', '.join(f'x{number}' for number in every)}])",
+        "    if call is None:",
+        "        return None",
+        f"return call.run({', '.join(f'address{number}' for number in every)})",
+    ]
+    return define(["feeds"], lines, names)
 
 
 def _forget(entries: dict[Shapes, Any], most: int) -> None:

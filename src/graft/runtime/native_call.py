@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +67,8 @@ class NativeCall:
 
     def _written_out(self) -> Callable[..., list[Array]]:
         """`run(*addresses)`: run on inputs there, which the caller has checked and holds."""
-        names: dict[str, object] = {"free": [], "new": self._frame, "address_of": address_of}
+        new = partial(_new_frame, self._prepared, self._engine, self._fixed)
+        names: dict[str, object] = {"free": [], "new": new, "address_of": address_of}
         lines = [
             "try:",
             "    frame = free.pop()",
@@ -84,10 +87,6 @@ class NativeCall:
         # A run that fails does not give its frame back; the next one makes another.
         lines += ["call()", "free.append(frame)", f"return [{results}]"]
         return define([f"address{number}" for number in range(self._count)], lines, names)
-
-    def _frame(self) -> tuple[memoryview, Callable[[], object], _Frame]:
-        frame = _Frame(self._prepared, self._engine, self._fixed)
-        return frame.words, frame.call, frame
 
     def bind(
         self, inputs: Sequence[Array], homes: Sequence[Array | None]
@@ -113,6 +112,11 @@ class NativeCall:
             return ordered.copy()
 
         return run
+
+
+def _new_frame(*arguments: Any) -> tuple[memoryview, Callable[[], object], _Frame]:
+    frame = _Frame(*arguments)
+    return frame.words, frame.call, frame
 
 
 class _Frame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,12 +77,14 @@ class Session:
         self._output_names = [spec.name for spec in program.results]
         self._inputs = [_Slot(spec, engine.results) for spec in program.inputs]
         self._outputs = [_Slot(spec, engine.results) for spec in program.results]
-        self._shapes = [spec.shape for spec in program.inputs]
         self.dispatcher: Dispatcher | None = None
         if program.is_native:
             expected = [(one.name, one.dtype.numpy, one.alignment) for one in program.inputs]
             self.dispatcher = Dispatcher(
-                expected, self._output_names, self._native_call, sizes_change=False
+                expected,
+                self._output_names,
+                partial(_native_call, program, self._executor),
+                sizes_change=False,
             )
 
     @property
@@ -145,12 +148,6 @@ class Session:
             refuse_names(feeds, [spec.name for spec in self.program.inputs])
         return [slot.accept(feeds[slot.spec.name]) for slot in self._inputs]
 
-    def _native_call(self, inputs: Sequence[Array]) -> NativeCall | None:
-        if [array.shape for array in inputs] != self._shapes:
-            return None
-        specs = [(one.shape, one.dtype.numpy, one.alignment) for one in self.program.results]
-        return self._executor.native_call(len(inputs), range(len(inputs)), specs, range(len(specs)))
-
     def _given(
         self, outputs: Mapping[str, Array], inputs: Sequence[Array]
     ) -> tuple[list[Array], list[Array]]:
@@ -168,6 +165,15 @@ class Session:
             for slot, result in zip(self._outputs, results, strict=True)
         ]
         return homes, results
+
+
+def _native_call(
+    program: Program, executor: Executor, inputs: Sequence[Array]
+) -> NativeCall | None:
+    if [array.shape for array in inputs] != [spec.shape for spec in program.inputs]:
+        return None
+    specs = [(one.shape, one.dtype.numpy, one.alignment) for one in program.results]
+    return executor.native_call(len(inputs), range(len(inputs)), specs, range(len(specs)))
 
 
 def count_threads(wish: int | None, threads: int | None) -> int:

@@ -6,7 +6,8 @@ All programs share one engine: their kernels are linked once, and one team of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from graft.base.dtypes import Array
@@ -28,7 +29,7 @@ from graft.runtime.session import (
     refuse_names,
 )
 from graft.runtime.spaces import Runner
-from graft.runtime.specialized import AnyProgram, SpecializedProgram, output_names
+from graft.runtime.specialized import AnyProgram, Key, SpecializedProgram, output_names
 
 PlainSession = Session | FlowSession
 
@@ -59,6 +60,7 @@ class SpecializedSession:
         self._variants = {
             key: session(one, program.name(key)) for key, one in program.variants.items()
         }
+        self._choose = partial(_choose, program, self.general, self._variants)
         self.dispatcher = self._dispatcher()
 
     def get_inputs(self) -> list[Argument]:
@@ -108,15 +110,12 @@ class SpecializedSession:
             for alike in zip(*own, strict=True)
             for name, dtype, _ in alike[:1]
         ]
-        return Dispatcher(inputs, output_names(self.program.general), self._native_call)
-
-    def _native_call(self, inputs: Sequence[Array]) -> NativeCall | None:
-        dispatcher = self.chosen(inputs).dispatcher
-        return None if dispatcher is None else dispatcher.find(inputs)
+        prepare = partial(_native_call, self._choose)
+        return Dispatcher(inputs, output_names(self.program.general), prepare)
 
     def chosen(self, inputs: Sequence[Any]) -> PlainSession:
         """The session that runs these inputs, given in order."""
-        return self._variants.get(self.program.key(inputs), self.general)
+        return self._choose(inputs)
 
     def _fed(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The feeds in the order of the inputs, with shapes to look at."""
@@ -129,6 +128,22 @@ class SpecializedSession:
 
 
 AnySession = PlainSession | SpecializedSession
+
+
+def _choose(
+    program: SpecializedProgram,
+    general: PlainSession,
+    variants: Mapping[Key, PlainSession],
+    inputs: Sequence[Any],
+) -> PlainSession:
+    return variants.get(program.key(inputs), general)
+
+
+def _native_call(
+    choose: Callable[[Sequence[Any]], PlainSession], inputs: Sequence[Array]
+) -> NativeCall | None:
+    dispatcher = choose(inputs).dispatcher
+    return None if dispatcher is None else dispatcher.find(inputs)
 
 
 def _session(

@@ -20,7 +20,8 @@ def define(
     scope: dict[str, Any] = dict(names)
     source = f"def run({', '.join(parameters)}):\n{indent(chr(10).join(lines), '    ')}\n"
     exec(_compiled(source), scope)
-    function: Callable[..., Any] = scope["run"]
+    # Not to stay there: what a function holds should go as soon as the function does.
+    function: Callable[..., Any] = scope.pop("run")
     return function
 
 
