@@ -264,8 +264,8 @@ def main() -> None:
 
     where = (
         f"Geometric mean: {geometric_mean(ratios):.1f} ×. Made on"
-        f" {datetime.date.today().isoformat()} on {machine}; one thread, Graft"
-        f" {graft.__version__}, ONNX Runtime {onnxruntime.__version__}; by"
+        f" {datetime.date.today().isoformat()} on {machine}, load average {machine.load:.1f} at the"
+        f" start; one thread, Graft {graft.__version__}, ONNX Runtime {onnxruntime.__version__}; by"
         f" `python benchmarks/small_models.py --rounds {options.rounds} --write`."
     )
     lines = [*table(header, rows), "", *paragraph(where)]
