@@ -30,6 +30,7 @@ bench: $(BENCH_STAMP) ## time Graft beside its peers, and write what comes out i
 	$(BENCH)/bin/python tools/footprint.py --write
 	$(BENCH)/bin/python tools/bench_profile.py --write
 	$(BENCH)/bin/python tools/scaling.py --write
+	$(BENCH)/bin/python benchmarks/small_models.py --write
 
 loc: $(STAMP) ## count the lines of code of each backend
 	@$(BIN)/python tools/loc.py

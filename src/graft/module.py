@@ -27,9 +27,11 @@ from graft.byoc.trust import Demotion
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.flow_session import deliver_home
 from graft.runtime.regions import Incident, Region
-from graft.runtime.session import as_array, check_homes, extent_name, refuse_names
+from graft.runtime.session import as_array, check_homes, chosen, extent_name, refuse_names
+from graft.runtime.specialized_session import AnySession
 
 REFERENCE = ReferenceBackend.name
 
@@ -50,6 +52,11 @@ class Program(Protocol):
     @property
     def reference_nodes(self) -> dict[str, str]:
         """Values that the reference evaluator computes, each with the reason."""
+        ...
+
+    @property
+    def session(self) -> AnySession | None:
+        """What runs it natively; nothing does where the evaluator runs it all."""
         ...
 
 
@@ -227,10 +234,27 @@ class Module:
         Inputs are arrays, or whatever speaks the buffer protocol or DLPack. `outputs` may hold
         arrays to write results into; other results are fresh arrays.
         """
-        wanted = self._wanted(output_names)
-        inputs = self._ordered(feeds)
-        results = self._delivered(inputs, outputs) if outputs else self.program(inputs)
-        return [results[position] for position in wanted]
+        wanted = None if output_names is None else chosen(output_names, self.signature.output_names)
+        results: list[Data] | None = None
+        if not outputs and self._dispatcher is not None:
+            results = self._dispatcher.run(feeds)
+        if results is None:
+            inputs = self._ordered(feeds)
+            results = self._delivered(inputs, outputs) if outputs else self.program(inputs)
+        return results if wanted is None else [results[position] for position in wanted]
+
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array] | None = None) -> Binding:
+        """Bind the model to these very arrays, for loops that use the same ones again and again.
+
+        Each call of what is returned runs the model on what the inputs hold by then and gives all
+        results: in `outputs`, or in arrays of its own, the same ones every time. (Where sizes
+        depend on data, or not all of the model is native, the latter are fresh arrays.) Wrong
+        arrays are refused here, not by the calls. Calls from several threads take turns.
+        """
+        self._ordered(feeds)
+        if outputs:
+            self._check_homes(outputs)
+        return bind(self.run, self._dispatcher, feeds, outputs)
 
     def variant(self, feeds: Mapping[str, Any]) -> str:
         """Which of the variants that `shapes=` asked for runs these feeds, as "batch=8"; empty
@@ -245,23 +269,21 @@ class Module:
 
     def _delivered(self, inputs: Sequence[Data], homes: Mapping[str, Array]) -> list[Data]:
         """The results, those that have a home written into it."""
-        self._wanted(list(homes))
+        self._check_homes(homes)
+        results = self.program(inputs, homes)
+        return deliver_home(self.signature.output_names, results, homes)
+
+    def _check_homes(self, homes: Mapping[str, Array]) -> None:
+        chosen(homes, self.signature.output_names)
         check_homes(homes)
-        names = self.signature.output_names
-        for name, value in zip(names, self.signature.outputs, strict=True):
+        for name, value in zip(self.signature.output_names, self.signature.outputs, strict=True):
             if name in homes:
                 _check_type("output", name, value.type, homes[name])
-        results = self.program(inputs, homes)
-        return deliver_home(names, results, homes)
 
-    def _wanted(self, names: Sequence[str] | None) -> list[int]:
-        known = list(self.signature.output_names)
-        if names is None:
-            return list(range(len(known)))
-        for name in names:
-            if name not in known:
-                raise UserError(f"there is no output '{name}'", hint=f"outputs: {_listed(known)}")
-        return [known.index(name) for name in names]
+    @cached_property
+    def _dispatcher(self) -> Dispatcher | None:
+        session = self.program.session
+        return None if session is None else session.dispatcher
 
     def _ordered(self, feeds: Mapping[str, Any]) -> list[Data]:
         slots = self._slots
@@ -272,10 +294,6 @@ class Module:
     @cached_property
     def _slots(self) -> dict[str, _Slot]:
         return {value.name: _Slot(value) for value in self.signature.inputs}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "none"
 
 
 class _Slot:

@@ -9,10 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from graft.backends.host.backend import HostExecutable
-from graft.backends.host.flow_program import FlowExecutable
-from graft.backends.host.grafted import GraftedProgram
-from graft.backends.host.specialized import SpecializedExecutable
 from graft.cli.index_bounds import index_bounds
 from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.report import seconds_text
@@ -37,10 +33,7 @@ def compiled(
     check_targets(asked["target"])  # before anything takes time
     graph = import_source(read_model(path))
     module = compiled_as_asked(graph, title, asked, save_plan, threads=threads, accuracy=accuracy)
-    program = module.program
-    native = program.built if isinstance(program, GraftedProgram) else program
-    kinds = HostExecutable | FlowExecutable | SpecializedExecutable
-    session: AnySession | None = native.session if isinstance(native, kinds) else None
+    session = module.program.session
     seconds = time.perf_counter() - start
     placement = module.placement
     threads = None if session is None else session.threads

@@ -9,6 +9,10 @@ from __future__ import annotations
 RUN, WORK, STOP, BARRIER = "graft_run", "graft_work", "graft_stop", "graft_barrier"
 ADVANCE = "graft_advance"
 
+# What `RUN` is given, a job of five 64-bit words: the team's memory, step records, how many there
+# are, threads, and where times go. One argument, since Python converts arguments at every call.
+JOB_WORDS = ("team", "steps", "count", "threads", "times")
+
 # A step record is five 64-bit words: function, buffers, scalars, the distance in bytes between
 # the buffer tables of neighbouring threads, flags.
 RECORD_WORDS = 5

@@ -10,9 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-import numpy as np
 
 from graft.base import capacity
 from graft.base.dtypes import Array
@@ -22,7 +19,9 @@ from graft.runtime.executor import Executor
 from graft.runtime.flow import Stretch
 from graft.runtime.flow_checks import Data, Symbols
 from graft.runtime.flow_profile import Path, Recorder
-from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
+from graft.runtime.lending import Recycled, ResultSpec
+from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, is_usable
+from graft.runtime.native_call import RUNS_BEFORE, NativeCall
 from graft.runtime.prepared import PreparedSizes, prepared
 from graft.runtime.program import Program, Spec
 from graft.runtime.shaped import Measured, ShapedProgram
@@ -42,10 +41,6 @@ class Run:
     path: Path = ()  # of the step that runs
 
 
-# Shape, element type and alignment of memory for a result.
-Home = tuple[tuple[int, ...], np.dtype[Any], int]
-
-
 class Bound:
     """A program, bound to whatever sizes come."""
 
@@ -54,7 +49,7 @@ class Bound:
         self._inputs, self._program = step.inputs, step.program
         self._names = step.program.symbols if isinstance(step.program, ShapedProgram) else ()
         specs: Sequence[Spec] = step.program.results
-        self._results = [(one.dtype.numpy, max(one.alignment, ALIGNMENT)) for one in specs]
+        self._results = [(one.dtype.numpy, one.alignment) for one in specs]
         self._alignments = [spec.alignment for spec in step.program.inputs]
         self._known: OrderedDict[tuple[int, ...], Sized] = OrderedDict()
         self._contexts: list[Context] = []  # which serve all sizes
@@ -63,13 +58,31 @@ class Bound:
         sized = self.sized(run.symbols)
         pairs = zip(self._inputs, self._alignments, strict=True)
         operands = [ready(values[number], alignment) for number, alignment in pairs]
-        outputs = [self._engine.results.empty(*home) for home in sized.homes]
         if run.recorder is None:
-            sized.executor.run(operands, outputs)
-        else:
-            times = sized.executor.profile(operands, outputs)
-            run.recorder.add(run.path, sized.program, times)
+            return sized.run(operands)
+        outputs = sized.allocate()
+        times = sized.executor.profile(operands, outputs)
+        run.recorder.add(run.path, sized.program, times)
         return outputs
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the program has only kernels."""
+        return isinstance(self._program, ShapedProgram) or self._program.is_native
+
+    def alignment(self, number: int) -> int:
+        """How the program needs a value aligned that it reads."""
+        pairs = zip(self._inputs, self._alignments, strict=True)
+        return max([alignment for one, alignment in pairs if one == number], default=1)
+
+    def native_call(
+        self, count: int, values: Sequence[int | Array], symbols: Symbols, order: Sequence[int]
+    ) -> NativeCall | None:
+        """The program at some sizes, as `NativeCall` has it; `values` are its sources by number."""
+        pairs = zip(self._inputs, self._alignments, strict=True)
+        sources = [_source(values[number], alignment) for number, alignment in pairs]
+        sized = self.sized(symbols)
+        return sized.executor.native_call(count, sources, sized.results, order)
 
     def sized(self, symbols: Symbols) -> Sized:
         """The program at some sizes."""
@@ -87,16 +100,22 @@ class Bound:
             shapes = [spec.shape for spec in program.outputs]
             _refuse_absurd_sizes(program, shapes)
             executor = Executor(prepared(program, self._engine), self._engine, self._functions)
-            return Sized(self._homes(shapes), executor, program, lambda: program)
+            return self._sized(shapes, executor, program, lambda: program)
         measured = program.measured(symbols)
         _refuse_absurd_sizes(measured, measured.shapes)
         executor = Executor(self._sizes.at(measured), self._engine, {}, self._contexts)
         numbers = {name: symbols[name] for name in self._names}
-        homes = self._homes(measured.shapes)
-        return Sized(homes, executor, measured, lambda: program.bind(numbers))
+        return self._sized(measured.shapes, executor, measured, lambda: program.bind(numbers))
 
-    def _homes(self, shapes: Sequence[tuple[int, ...]]) -> list[Home]:
-        return [(shape, *how) for shape, how in zip(shapes, self._results, strict=False)]
+    def _sized(
+        self,
+        shapes: Sequence[tuple[int, ...]],
+        executor: Executor,
+        known: Program | Measured,
+        bind: Callable[[], Program],
+    ) -> Sized:
+        results = [(shape, *how) for shape, how in zip(shapes, self._results, strict=False)]
+        return Sized(results, self._engine.results, executor, known, bind)
 
     @cached_property
     def _sizes(self) -> PreparedSizes:
@@ -104,15 +123,36 @@ class Bound:
         return PreparedSizes(self._program, self._engine)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Sized:
-    """A program at some sizes: where results go, and what runs it. `known` tells all about inputs
-    and outputs."""
+    """A program at some sizes: its results, memory for them, and what runs it. `known` tells all
+    about inputs and outputs."""
 
-    homes: list[Home]
+    results: list[ResultSpec]
+    memory: Recycled
     executor: Executor
     known: Program | Measured
     bind: Callable[[], Program]
+    runs: int = 0
+
+    def allocate(self) -> list[Array]:
+        """Arrays for the results."""
+        return [self.memory.empty(shape, dtype) for shape, dtype, _ in self.results]
+
+    def run(self, operands: Sequence[Array]) -> list[Array]:
+        """Run once; sizes that come often get a native call of their own."""
+        call = self._call if self.runs >= RUNS_BEFORE else None
+        if call is not None:
+            return call.run(*map(address_of, operands))
+        self.runs += 1
+        outputs = self.allocate()
+        self.executor.run(operands, outputs)
+        return outputs
+
+    @cached_property
+    def _call(self) -> NativeCall | None:
+        sources, order = range(len(self.known.inputs)), range(len(self.results))
+        return self.executor.native_call(len(sources), sources, self.results, order)
 
     @cached_property
     def program(self) -> Program:
@@ -123,6 +163,10 @@ class Sized:
 def ready(data: Array, alignment: int) -> Array:
     """The array where it lies, or a copy that kernels can read."""
     return data if is_usable(data, alignment) else aligned_copy(data, ALIGNMENT)
+
+
+def _source(value: int | Array, alignment: int) -> int | Array:
+    return value if isinstance(value, int) else ready(value, alignment)
 
 
 def _refuse_absurd_sizes(known: Program | Measured, shapes: Sequence[tuple[int, ...]]) -> None:

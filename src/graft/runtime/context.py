@@ -16,7 +16,7 @@ import numpy as np
 from graft.base.dtypes import Array
 from graft.runtime.agreement import RECORD_WORDS, SERIAL, TURNS
 from graft.runtime.memory import address_of, aligned_empty, aligned_size
-from graft.runtime.prepared import Prepared
+from graft.runtime.prepared import Prepared, Stretch
 from graft.runtime.program import (
     Arena,
     Constant,
@@ -30,6 +30,7 @@ from graft.runtime.program import (
 )
 from graft.runtime.regions import LostDeviceError
 from graft.runtime.spaces import Device
+from graft.runtime.team import Job
 
 _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
 
@@ -58,7 +59,7 @@ class Context:
         self._records[:, 1] = self._records[:, 1] * _WORD.itemsize + address_of(self._words)
         self._records[:, 2] = self._records[:, 2] * _WORD.itemsize + address_of(self._scalars)
         self._start = address_of(self._records)
-        self._gaps = self._words.data  # single words are written faster through it
+        self.words = self._words.data  # single words are written faster through it
         self._inputs, self._outputs = tables.inputs, tables.outputs
         self._remotes = [self._allocated(remote) for remote in prepared.remotes]
         self.calls: dict[int, Call] = {}
@@ -87,7 +88,7 @@ class Context:
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Let the kernels work on these arrays."""
-        words = self._gaps
+        words = self.words
         for gaps, arrays in ((self._inputs, inputs), (self._outputs, outputs)):
             for positions, array in zip(gaps, arrays, strict=True):
                 address = address_of(array)
@@ -106,9 +107,12 @@ class Context:
             for operands, position, _ in call.users:
                 operands[position] = None
 
-    def records_at(self, index: int) -> int:
-        """Where the step record of that index is."""
-        return self._start + index * RECORD_WORDS * _WORD.itemsize
+    def job(self, stretch: Stretch, times: int = 0, more: int = 0) -> Job:
+        """A stretch as a job, for all threads or for one, with so `more` records behind it."""
+        assert self._prepared is not None
+        records = self._start + stretch.record * RECORD_WORDS * _WORD.itemsize
+        threads = self._prepared.threads if stretch.shared else 1
+        return Job(records, stretch.count + more, threads, times)
 
     def end_with(self, function: int, loop: Array) -> None:
         """Let a function that decides whether there is another turn follow the last step."""

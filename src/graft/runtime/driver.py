@@ -288,7 +288,16 @@ done:
 }
 
 ; The caller's part: hands the job to the workers, then does its share as thread 0.
-define void @graft_run(ptr %team, ptr %steps, i64 %count, i64 %threads, ptr %times) nounwind {
+define void @graft_run(ptr %own) nounwind {
+  %team = load ptr, ptr %own, align 8
+  %own.steps.at = getelementptr i8, ptr %own, i64 8
+  %steps = load ptr, ptr %own.steps.at, align 8
+  %own.count.at = getelementptr i8, ptr %own, i64 16
+  %count = load i64, ptr %own.count.at, align 8
+  %own.threads.at = getelementptr i8, ptr %own, i64 24
+  %threads = load i64, ptr %own.threads.at, align 8
+  %own.times.at = getelementptr i8, ptr %own, i64 32
+  %times = load ptr, ptr %own.times.at, align 8
   %alone = icmp sle i64 %threads, 1
   %nothing = icmp sle i64 %count, 0
   %unaided = or i1 %alone, %nothing

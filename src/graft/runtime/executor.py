@@ -21,7 +21,9 @@ from graft.runtime.agreement import ADVANCE
 from graft.runtime.context import Call, Context
 from graft.runtime.engine import Engine
 from graft.runtime.guards import check_guards
+from graft.runtime.lending import ResultSpec
 from graft.runtime.memory import address_of, aligned_empty
+from graft.runtime.native_call import NativeCall
 from graft.runtime.prepared import Prepared, Stretch
 from graft.runtime.program import KernelCall, PythonStep, Remote, Transfer
 from graft.runtime.regions import LostDeviceError, Region, Spent, deliver
@@ -99,6 +101,18 @@ class Executor:
         for array in found:
             check_guards(self._prepared.guards, array)
 
+    def native_call(
+        self,
+        count: int,
+        sources: Sequence[int | Array],
+        specs: Sequence[ResultSpec],
+        order: Sequence[int],
+    ) -> NativeCall | None:
+        """The program as one native call; None where it has steps besides kernels."""
+        if self._prepared.steps:
+            return None
+        return NativeCall(self._prepared, self._engine, count, sources, specs, order)
+
     def run_turns(
         self,
         inputs: Sequence[Array],
@@ -117,7 +131,7 @@ class Executor:
                 context.bind(inputs, outputs)
                 loop = lead_on(context)
                 context.end_with(self._engine.library.address(ADVANCE), loop)
-                self._team.run(context.records_at(0), stretch.count + 1, stretch.shared)
+                self._team.run(context.job(stretch, more=1))
             finally:
                 self._give_back(context, memory)
         return int(loop[1])
@@ -179,12 +193,11 @@ class Executor:
             region.open = True
 
     def _run_stretch(self, stretch: Stretch, context: Context, times: Times | None) -> None:
-        records = context.records_at(stretch.record)
         if times is None:
-            self._team.run(records, stretch.count, stretch.shared)
+            self._team.run(context.job(stretch))
             return
         stamps = np.zeros((self.threads, 2 * stretch.count + 1), _WORD)
-        self._team.run(records, stretch.count, stretch.shared, address_of(stamps))
+        self._team.run(context.job(stretch, address_of(stamps)))
         begun, ended = stamps[:, 0::2], stamps[:, 1::2]
         steps = slice(stretch.step, stretch.step + stretch.count)
         times.begins[steps] = begun[0, :-1] * 1e-9

@@ -19,6 +19,7 @@ from graft.base.dims import evaluate_dim, substitute
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, GraftError, UserError
 from graft.runtime.bound import Bound, Run
+from graft.runtime.dispatch import Dispatcher
 from graft.runtime.engine import Engine
 from graft.runtime.flow import (
     Choice,
@@ -41,6 +42,7 @@ from graft.runtime.flow_profile import FlowProfile, Recorder
 from graft.runtime.lists import hand_on
 from graft.runtime.loop_bodies import can_turn, layout_of
 from graft.runtime.memory import aligned_empty
+from graft.runtime.native_call import NativeCall
 from graft.runtime.native_turns import NativeTurns
 from graft.runtime.regions import deliver
 from graft.runtime.spaces import Runner
@@ -77,6 +79,7 @@ class Supplied:
 
 
 _Action = Callable[[list[Data], Run], Sequence[Data]]
+_OUTERMOST = Run({})  # around flows that no other one is around
 
 
 class FlowExecutor:
@@ -134,6 +137,33 @@ class FlowExecutor:
         assert isinstance(stretch, Bound)
         return stretch
 
+    def dispatcher(self, output_names: Sequence[str]) -> Dispatcher | None:
+        """The short way, where a run is one native program on tensors that makes all outputs."""
+        flow = self._flow
+        if [type(step) for step in flow.steps] != [Stretch] or not self.sole_stretch.is_native:
+            return None
+        (step,), outputs = flow.steps, {*flow.outputs}
+        kinds = [flow.kinds[number] for number in flow.inputs]
+        if not outputs <= {*step.outputs} or len(outputs) != len(flow.outputs):
+            return None
+        if any(kind.dtype is None or kind.dtype.numpy.hasobject for kind in kinds):
+            return None
+        expected = [
+            (kind.name, kind.dtype.numpy, self.sole_stretch.alignment(number))
+            for number, kind in zip(flow.inputs, kinds, strict=True)
+            if kind.dtype is not None
+        ]
+        return Dispatcher(expected, output_names, self._native_call)
+
+    def _native_call(self, inputs: Sequence[Array]) -> NativeCall | None:
+        """A run on inputs of these sizes."""
+        flow, (step,) = self._flow, self._flow.steps
+        values, symbols = self.accept(inputs, {})
+        for position, number in enumerate(flow.inputs):
+            values[number] = position
+        order = [step.outputs.index(number) for number in flow.outputs]
+        return self.sole_stretch.native_call(len(inputs), values, symbols, order)
+
     def accept(self, inputs: Sequence[Data], around: Symbols) -> tuple[list[Data], Symbols]:
         """All values before the first step, and what is known of symbols."""
         flow = self._flow
@@ -165,12 +195,16 @@ class FlowExecutor:
     def __call__(self, inputs: Sequence[Data], around: Run | None = None) -> list[Data]:
         """Run on the inputs in order; `around` is the run of a flow around this one."""
         flow = self._flow
-        outer = around or Run({})
+        outer = around or _OUTERMOST
         values, symbols = self.accept(inputs, outer.symbols)
         run = Run(symbols, outer.recorder, outer.path)
+        is_measured = outer.recorder is not None
         for number, step in enumerate(flow.steps):
             try:
-                results = self._results(number, step, values, run)
+                if is_measured:
+                    results = self._measured(number, step, values, run)
+                else:
+                    results = self._actions[number](values, run)
                 sure = type(step) is Stretch  # which makes what the symbols say, and nothing else
                 for position, data in zip(step.outputs, results, strict=True):
                     check = self._checks[position]
@@ -181,13 +215,13 @@ class FlowExecutor:
                 values[position] = None
         return [values[number] for number in flow.outputs]
 
-    def _results(self, number: int, step: FlowStep, values: list[Data], run: Run) -> Sequence[Data]:
-        action = self._actions[number]
-        if run.recorder is None:
-            return action(values, run)
+    def _measured(
+        self, number: int, step: FlowStep, values: list[Data], run: Run
+    ) -> Sequence[Data]:
+        assert run.recorder is not None
         path = (*run.path, number)
         with run.recorder.measure(path, step):
-            return action(values, replace(run, path=path))
+            return self._actions[number](values, replace(run, path=path))
 
     def profile(self, inputs: Sequence[Data]) -> FlowProfile:
         """Run once and measure every step."""

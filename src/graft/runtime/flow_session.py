@@ -14,6 +14,7 @@ import numpy as np
 from graft.base.dims import Dim
 from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import UserError
+from graft.runtime.dispatch import Binding, bind, check_home
 from graft.runtime.engine import Engine
 from graft.runtime.flow import Kind
 from graft.runtime.flow_checks import Data
@@ -51,6 +52,7 @@ class FlowSession:
         if engine is None and programs:
             engine = Engine(programs, self.threads)
         self.executor = FlowExecutor(program.flow, engine, supplied or Supplied({}))
+        self.dispatcher = self.executor.dispatcher(program.output_names)
 
     def get_inputs(self) -> list[Argument]:
         """The inputs in order."""
@@ -71,17 +73,30 @@ class FlowSession:
 
         `outputs` may hold arrays to write results into; other results are fresh arrays.
         """
-        wanted = chosen(names, self.program.output_names)
-        homes = outputs or {}
-        chosen(list(homes), self.program.output_names)
-        check_homes(homes)
-        results = self.executor(self._fed(feeds))
-        results = deliver_home(self.program.output_names, results, homes)
-        return results if names is None else [results[position] for position in wanted]
+        wanted = None if names is None else chosen(names, self.program.output_names)
+        results: list[Data] | None = None
+        if not outputs and self.dispatcher is not None:
+            results = self.dispatcher.run(feeds)
+        if results is None:
+            self._check_homes(outputs or {})
+            results = self.executor(self._fed(feeds))
+            results = deliver_home(self.program.output_names, results, outputs or {})
+        return results if wanted is None else [results[position] for position in wanted]
+
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array] | None = None) -> Binding:
+        """As `Session.bind`. Where sizes depend on data, or not all of the model is native, other
+        results than those in `outputs` are fresh arrays in every call."""
+        self._check_homes(outputs or {})
+        self._fed(feeds)
+        return bind(self.run, self.dispatcher, feeds, outputs)
 
     def profile(self, feeds: Mapping[str, Any]) -> FlowProfile:
         """Run once and measure every step."""
         return self.executor.profile(self._fed(feeds))
+
+    def _check_homes(self, homes: Mapping[str, Array]) -> None:
+        chosen(homes, self.program.output_names)
+        check_homes(homes)
 
     def _fed(self, feeds: Mapping[str, Any]) -> list[Data]:
         inputs = self.program.inputs
@@ -115,13 +130,7 @@ def _apart(result: Data, homes: Iterable[Array]) -> Data:
 
 def _store(name: str, result: Data, home: Array) -> None:
     array = np.asarray(result)
-    if array.shape != home.shape:
-        shapes = [f"[{', '.join(map(str, one.shape))}]" for one in (array, home)]
-        raise UserError(
-            f"the output '{name}' came out as {shapes[0]}, and its array is {shapes[1]}"
-        )
-    if array.dtype != home.dtype:
-        raise UserError(f"the output '{name}' is {array.dtype}, and its array is {home.dtype}")
+    check_home(name, array.shape, array.dtype, home)
     home[...] = array
 
 

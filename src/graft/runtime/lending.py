@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,15 @@ _BYTE = np.dtype(np.uint8)
 
 # Results below a size that C libraries keep anyway, and what all results that are remembered may
 # take together.
-_LEAST_BYTES, _MOST_BYTES = 1 << 16, 1 << 27
+KEPT_BYTES, _MOST_BYTES = 1 << 16, 1 << 27
+# Results that are too small for it to matter how their memory is aligned beyond what C libraries
+# promise, which is the fastest way to get some.
+_SMALL_BYTES, _C_ALIGNMENT = 1 << 10, 16
 # How many are looked at before there is another one.
 _LOOKS = 8
+
+# Shape and dtype of a result, and how kernels need its memory aligned.
+ResultSpec = tuple[tuple[int, ...], np.dtype[Any], int]
 
 
 class Lent:
@@ -58,10 +66,18 @@ class Recycled:
     ) -> Array:
         """As `aligned_empty`."""
         wanted = math.prod(shape) * dtype.itemsize + alignment
-        if not _LEAST_BYTES <= wanted <= _MOST_BYTES or not _REFERENCES_TELL:
+        if not KEPT_BYTES <= wanted <= _MOST_BYTES or not _REFERENCES_TELL:
             return aligned_empty(shape, dtype, alignment)
         memory = self._memory(_rounded(wanted))
         return np.ndarray(shape, dtype, memory, -address_of(memory) % alignment)
+
+    def allocator(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int = 1
+    ) -> Callable[[], Array]:
+        """What makes arrays for one result, run after run; `alignment` is what kernels need."""
+        if math.prod(shape) * dtype.itemsize <= _SMALL_BYTES and alignment <= _C_ALIGNMENT:
+            return partial(np.empty, shape, dtype)
+        return partial(self.empty, shape, dtype, max(alignment, ALIGNMENT))
 
     def _memory(self, size: int) -> Array:
         known = self._known.setdefault(size, deque())

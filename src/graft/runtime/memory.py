@@ -27,11 +27,12 @@ def _told_address(array: Array) -> int:
 
 # By NumPy's binary interface the address of the elements follows what every object begins with.
 _HEAD = object.__basicsize__
+_pointer_at = ctypes.c_void_p.from_address
 
 
 def _read_address(array: Array) -> int:
     """The same from where NumPy keeps it, six times as fast: small models do little else."""
-    return ctypes.c_void_p.from_address(id(array) + _HEAD).value or 0
+    return _pointer_at(id(array) + _HEAD).value or 0
 
 
 def _may_read_addresses() -> bool:

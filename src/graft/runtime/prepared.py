@@ -120,7 +120,7 @@ def prepared(program: Program, engine: Engine) -> Prepared:
         lambda: program.guards,
         len(program.guards),
         len(steps),
-        steps if any(not isinstance(step, KernelCall) for step in steps) else (),
+        () if program.is_native else steps,
         program.remotes,
         program.constants,
     )

@@ -187,6 +187,11 @@ class Program:
     guards: tuple[Guard, ...] = ()  # where there are any, the last output is what they found
 
     @property
+    def is_native(self) -> bool:
+        """Whether all steps are kernels."""
+        return all(isinstance(step, KernelCall) for step in self.steps)
+
+    @property
     def results(self) -> tuple[TensorSpec, ...]:
         """The outputs without what guards found."""
         return self.outputs[:-1] if self.guards else self.outputs

@@ -7,8 +7,9 @@ copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from graft.base.dims import AnyDim, bare_symbol
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.runtime.cores import available_cores
+from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.engine import Engine
 from graft.runtime.executor import Executor
 from graft.runtime.lending import Recycled
 from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
+from graft.runtime.native_call import NativeCall
 from graft.runtime.prepared import prepared
 from graft.runtime.program import Program, Step, TensorSpec
 from graft.runtime.regions import Spent
@@ -74,6 +77,15 @@ class Session:
         self._output_names = [spec.name for spec in program.results]
         self._inputs = [_Slot(spec, engine.results) for spec in program.inputs]
         self._outputs = [_Slot(spec, engine.results) for spec in program.results]
+        self.dispatcher: Dispatcher | None = None
+        if program.is_native:
+            expected = [(one.name, one.dtype.numpy, one.alignment) for one in program.inputs]
+            self.dispatcher = Dispatcher(
+                expected,
+                self._output_names,
+                partial(_native_call, program, self._executor),
+                sizes_change=False,
+            )
 
     @property
     def threads(self) -> int:
@@ -98,7 +110,11 @@ class Session:
 
         `outputs` may hold arrays to write results into; other results are fresh arrays.
         """
-        wanted = chosen(names, self._output_names)
+        wanted = None if names is None else chosen(names, self._output_names)
+        if not outputs and self.dispatcher is not None:
+            found = self.dispatcher.run(feeds)
+            if found is not None:
+                return found if wanted is None else [found[position] for position in wanted]
         arrays = self._fed(feeds)
         if outputs:
             homes, results = self._given(outputs, arrays)
@@ -107,7 +123,18 @@ class Session:
         self._executor.run(arrays, homes)
         if homes is not results:
             _copy_home(homes, results)
-        return results if names is None else [results[position] for position in wanted]
+        return results if wanted is None else [results[position] for position in wanted]
+
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array] | None = None) -> Binding:
+        """What runs on these very arrays, for loops that use the same ones again and again.
+
+        Each call of it reads what the feeds hold by then, writes into `outputs`, or into arrays of
+        its own, the same ones every time, and gives all results. Wrong arrays are refused here.
+        """
+        arrays = self._fed(feeds)
+        if outputs:
+            self._given(outputs, arrays)
+        return bind(self.run, self.dispatcher, feeds, outputs)
 
     def profile(self, feeds: Mapping[str, Any]) -> Profile:
         """Run once and measure every step."""
@@ -125,7 +152,7 @@ class Session:
         self, outputs: Mapping[str, Array], inputs: Sequence[Array]
     ) -> tuple[list[Array], list[Array]]:
         """Where kernels write, and where the results are to go: mostly the same arrays."""
-        chosen(list(outputs), self._output_names)
+        chosen(outputs, self._output_names)
         check_homes(outputs)
         results = [
             slot.check_home(outputs[slot.spec.name]) if slot.spec.name in outputs else slot.fresh()
@@ -140,6 +167,15 @@ class Session:
         return homes, results
 
 
+def _native_call(
+    program: Program, executor: Executor, inputs: Sequence[Array]
+) -> NativeCall | None:
+    if [array.shape for array in inputs] != [spec.shape for spec in program.inputs]:
+        return None
+    specs = [(one.shape, one.dtype.numpy, one.alignment) for one in program.results]
+    return executor.native_call(len(inputs), range(len(inputs)), specs, range(len(specs)))
+
+
 def count_threads(wish: int | None, threads: int | None) -> int:
     """How many threads run a program: as many as asked for, or as it wishes.
 
@@ -151,12 +187,13 @@ def count_threads(wish: int | None, threads: int | None) -> int:
     return count
 
 
-def chosen(names: Sequence[str] | None, known: Sequence[str]) -> list[int]:
+def chosen(names: Iterable[str], known: Sequence[str]) -> list[int]:
     """The positions of named outputs; refuses names that are none's."""
-    for name in names or ():
-        if name not in known:
-            raise UserError(f"there is no output '{name}'", hint=f"outputs: {_listed(known)}")
-    return [known.index(name) for name in names or ()]
+    try:
+        return [known.index(name) for name in names]
+    except ValueError:
+        unknown = next(name for name in names if name not in known)
+    raise UserError(f"there is no output '{unknown}'", hint=f"outputs: {_listed(known)}")
 
 
 def refuse_names(feeds: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -174,12 +211,8 @@ class _Slot:
     """How arrays for one input or output are taken, checked and made."""
 
     def __init__(self, spec: TensorSpec, results: Recycled) -> None:
-        self.spec, self._results = spec, results
-        self._dtype = spec.dtype.numpy
-        self._alignment = max(spec.alignment, ALIGNMENT)
-
-    def fresh(self) -> Array:
-        return self._results.empty(self.spec.shape, self._dtype, self._alignment)
+        self.spec, self._dtype = spec, spec.dtype.numpy
+        self.fresh = results.allocator(spec.shape, self._dtype, spec.alignment)
 
     def usable(self, array: Array) -> bool:
         """Whether kernels can work on the array where it lies."""
@@ -190,7 +223,11 @@ class _Slot:
         array = data if type(data) is np.ndarray else as_array(self.spec.name, data)
         if array.dtype != self._dtype or array.shape != self.spec.shape:
             self._refuse("input", array)
-        return array if self.usable(array) else aligned_copy(array, self._alignment)
+        return (
+            array
+            if self.usable(array)
+            else aligned_copy(array, max(self.spec.alignment, ALIGNMENT))
+        )
 
     def check_home(self, array: Array) -> Array:
         """The array that a user wants the output in."""

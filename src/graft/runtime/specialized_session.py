@@ -6,17 +6,20 @@ All programs share one engine: their kernels are linked once, and one team of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from graft.base.dtypes import Array
 from graft.runtime.artifact import Artifact
+from graft.runtime.dispatch import Binding, Dispatcher
 from graft.runtime.engine import Engine
 from graft.runtime.flow_checks import Data
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.flow_session import FlowSession
+from graft.runtime.native_call import NativeCall
 from graft.runtime.session import (
     Argument,
     Profile,
@@ -26,7 +29,7 @@ from graft.runtime.session import (
     refuse_names,
 )
 from graft.runtime.spaces import Runner
-from graft.runtime.specialized import AnyProgram, SpecializedProgram
+from graft.runtime.specialized import AnyProgram, Key, SpecializedProgram, output_names
 
 PlainSession = Session | FlowSession
 
@@ -57,6 +60,8 @@ class SpecializedSession:
         self._variants = {
             key: session(one, program.name(key)) for key, one in program.variants.items()
         }
+        self._choose = partial(_choose, program, self.general, self._variants)
+        self.dispatcher = self._dispatcher()
 
     def get_inputs(self) -> list[Argument]:
         """The inputs in order."""
@@ -77,6 +82,10 @@ class SpecializedSession:
         outputs: Mapping[str, Array] | None = None,
     ) -> Sequence[Data]:
         """Run on named inputs, as any session does."""
+        if not outputs and names is None and self.dispatcher is not None:
+            results = self.dispatcher.run(feeds)
+            if results is not None:
+                return results
         fed = self._fed(feeds)
         return self.chosen(list(fed.values())).run(names, fed, outputs)
 
@@ -85,9 +94,28 @@ class SpecializedSession:
         fed = self._fed(feeds)
         return self.chosen(list(fed.values())).profile(fed)
 
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array] | None = None) -> Binding:
+        """As any session does."""
+        fed = self._fed(feeds)
+        return self.chosen(list(fed.values())).bind(feeds, outputs)
+
+    def _dispatcher(self) -> Dispatcher | None:
+        """The short way, for sizes whose program has one."""
+        sessions = [self.general, *self._variants.values()]
+        own = [one.dispatcher.inputs for one in sessions if one.dispatcher is not None]
+        if not own:
+            return None
+        inputs = [
+            (name, dtype, max(alignment for *_, alignment in alike))
+            for alike in zip(*own, strict=True)
+            for name, dtype, _ in alike[:1]
+        ]
+        prepare = partial(_native_call, self._choose)
+        return Dispatcher(inputs, output_names(self.program.general), prepare)
+
     def chosen(self, inputs: Sequence[Any]) -> PlainSession:
         """The session that runs these inputs, given in order."""
-        return self._variants.get(self.program.key(inputs), self.general)
+        return self._choose(inputs)
 
     def _fed(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The feeds in the order of the inputs, with shapes to look at."""
@@ -100,6 +128,22 @@ class SpecializedSession:
 
 
 AnySession = PlainSession | SpecializedSession
+
+
+def _choose(
+    program: SpecializedProgram,
+    general: PlainSession,
+    variants: Mapping[Key, PlainSession],
+    inputs: Sequence[Any],
+) -> PlainSession:
+    return variants.get(program.key(inputs), general)
+
+
+def _native_call(
+    choose: Callable[[Sequence[Any]], PlainSession], inputs: Sequence[Array]
+) -> NativeCall | None:
+    dispatcher = choose(inputs).dispatcher
+    return None if dispatcher is None else dispatcher.find(inputs)
 
 
 def _session(

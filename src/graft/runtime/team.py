@@ -13,12 +13,22 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.runtime.agreement import GIVE_AWAY, PATIENCES, RUN, STOP, TEAM_BYTES, WORK
+from graft.runtime.agreement import (
+    GIVE_AWAY,
+    JOB_WORDS,
+    PATIENCES,
+    RUN,
+    STOP,
+    TEAM_BYTES,
+    WORK,
+)
 from graft.runtime.cores import available_processors
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.native import Library, system_address
@@ -29,9 +39,22 @@ from graft.runtime.native import Library, system_address
 # more threads than cores: hence few looks, and offers for longer than sleeping would take.
 _LOOKS, _LOOKS_WHEN_CROWDED, _OFFERS = 100, 20, 1_000
 
-_RUN = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-)
+
+class Job(ctypes.Structure):
+    """Step records at an address, for so many threads; `times` is where the driver writes what it
+    measures, 0 for nowhere. The team writes its own address when it runs the job."""
+
+    _fields_: ClassVar = [(word, ctypes.c_int64) for word in JOB_WORDS]
+
+    team: int
+    threads: int
+    memory: Array  # of the team, where the job is prepared once and run often
+
+    def __init__(self, steps: int, count: int, threads: int, times: int = 0) -> None:
+        super().__init__(0, steps, count, threads, times)
+
+
+_RUN = ctypes.CFUNCTYPE(None, ctypes.POINTER(Job))
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Native = Callable[..., object]
@@ -59,13 +82,17 @@ class Team:
         """To be held while running jobs; one thread alone disturbs nobody and need not wait."""
         return self._lock if self.threads > 1 else nullcontext()
 
-    def run(self, steps: int, count: int, shared: bool = True, times: int = 0) -> None:
-        """Run step records at an address, together or by the caller alone; `times` is where the
-        driver writes what it measures."""
-        threads = self.threads if shared else 1
-        if threads > 1 and not (self._finalizer and self._finalizer.alive):
+    def run(self, job: Job) -> None:
+        """Run a job, together or, where it is for one thread, by the caller alone."""
+        if job.threads > 1 and not (self._finalizer and self._finalizer.alive):
             self._start()
-        self._run(self._address, steps, count, threads, times)
+        job.team = self._address
+        self._run(job)
+
+    def alone(self, job: Job) -> Callable[[], object]:
+        """What runs a job for one thread by the caller, as often as it is called."""
+        job.team, job.memory = self._address, self._memory
+        return partial(self._run, job)
 
     def _start(self) -> None:
         """Also after the process began to exit and sent the workers home."""

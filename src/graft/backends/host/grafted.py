@@ -10,8 +10,10 @@ from graft.backends.host.flow_program import FlowExecutable
 from graft.base.dtypes import Array
 from graft.byoc.trust import CompiledRegion
 from graft.ir.evaluate import Data
+from graft.runtime.flow_session import FlowSession
 from graft.runtime.grafted import StoredRegion, region_blobs
 from graft.runtime.regions import Policy
+from graft.runtime.session import Session
 
 
 class GraftedProgram:
@@ -30,6 +32,11 @@ class GraftedProgram:
     def reference_nodes(self) -> dict[str, str]:
         """Values that the reference evaluator computes, each with the reason."""
         return self.built.reference_nodes
+
+    @property
+    def session(self) -> Session | FlowSession:
+        """The host's program, linked into this process."""
+        return self.built.session
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None

@@ -43,6 +43,11 @@ class ReferenceProgram:
         """All nodes, with the reason why they are here."""
         return {node.output.name: self._reason for node in self._graph.walk() if node.outputs}
 
+    @property
+    def session(self) -> None:
+        """Nothing of it is native."""
+        return None
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Refused: a file holds native code."""
         raise UnsupportedError(
