@@ -53,7 +53,8 @@ ALL = project_files()
 PYTHON = [
     path
     for path in ALL
-    if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in ("src", "tests", "tools")
+    if path.suffix == ".py"
+    and path.relative_to(ROOT).parts[0] in ("src", "tests", "tools", "benchmarks")
 ]
 SOURCES = [path for path in PYTHON if path.is_relative_to(PACKAGE)]
 
