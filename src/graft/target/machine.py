@@ -234,7 +234,7 @@ _ALIKE = {
     "arrowlake": "alderlake",
     "znver1": "znver2",
     "westmere": "nehalem",
-    "neoverse-n2": "neoverse-v2",
+    "neoverse-n2": "neoverse-n1",
     "neoverse-512tvb": "neoverse-v1",
     "cortex-a77": "cortex-a76",
     "cortex-a78": "cortex-a76",
