@@ -34,6 +34,7 @@ from bench_pages import (
 from graft import __version__
 from graft.backends.host.backend import HostBackend
 from graft.backends.host.options import HostOptions
+from graft.base.cache_folder import default_folder
 from graft.base.dtypes import Array
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.discover import backend_named, find_backends
@@ -45,7 +46,6 @@ from graft.cli.report import seconds_text
 from graft.compiler import Grafting, compile, partition_graph
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
-from graft.llvm.cache import default_folder
 from graft.module import Module
 from graft.passes.pipeline import optimize
 from graft.runtime.regions import Policy

@@ -16,6 +16,7 @@ from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.options import Accuracy, HostOptions
 from graft.backends.host.specialized import Part, SpecializedExecutable
 from graft.backends.reference.backend import ReferenceBackend
+from graft.base.cache_folder import default_folder
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, UnsupportedError, UserError
 from graft.byoc.annotate import Pins
@@ -32,7 +33,6 @@ from graft.byoc.trust import CompiledRegion, Demotion
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType
-from graft.llvm.cache import default_folder
 from graft.module import REFERENCE, Module, Placement, Program, Signature
 from graft.passes.bind_sizes import bind_sizes
 from graft.passes.duplicate_dequantize import duplicate_dequantize

@@ -10,6 +10,7 @@ import pytest
 
 import graft
 from graft.backends.host.backend import HostBackend
+from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
 from graft.byoc import Backend, Cost, is_op, register_op_attr, register_pattern_table, wildcard
 from graft.byoc.annotate import unregister
@@ -89,8 +90,9 @@ def block(name: str, *more: str) -> set[str]:
 
 def test_the_papers_snippets_partition_resnet18(accel: MyAccel, models_dir: Path) -> None:
     graph = optimize(import_model(models_dir / "resnet18.onnx"))
-    # Declared prices and a roofline, nothing measured: the same plan on every machine.
-    found = partition(graph, [accel], Pricing(HostBackend(), {}), PartitionOptions())
+    # Declared prices and a named machine's roofline, nothing measured: the same plan everywhere.
+    host = HostBackend(HostOptions(1, "x86-64-v3"))
+    found = partition(graph, [accel], Pricing(host, {}), PartitionOptions())
     # Sums, and the activations behind them, fit no pattern and are the host's. So are the small
     # convolutions of residuals where bringing their results home would take longer.
     assert [set(region.nodes) for region in found.plan.regions] == [

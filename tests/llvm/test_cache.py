@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tests.llvm.kernels import elementwise
 
+from graft.base.cache_folder import default_folder
 from graft.base.dtypes import DType
-from graft.llvm.cache import KernelCache, default_cache, default_folder, kernel_key
+from graft.llvm.cache import KernelCache, default_cache, kernel_key
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Function, Store, Var
 from graft.target.target import host_target, named_target
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
 from graft.base.dtypes import DType
 from graft.llvm.compile import assembly, llvm_text
 from graft.loop.ir import Buffer, Const, Function, Load, Ramp, Store
-from graft.target.machine import MACHINES
-from graft.target.target import TargetError, host_target, known_targets, named_target
+from graft.target.machine import MACHINES, Machine, closest_machine
+from graft.target.target import LEVELS, TargetError, host_target, known_targets, named_target
 
 
 def test_host_is_this_machine() -> None:
@@ -29,6 +30,9 @@ def test_host_is_this_machine() -> None:
         ("x86-64-v3", 256, (6, 16)),
         ("x86-64-v4", 512, (14, 32)),
         ("aarch64", 128, (8, 12)),
+        ("znver3", 256, (6, 16)),
+        ("icelake-server", 512, (14, 32)),
+        ("neoverse-v1", 128, (8, 12)),
     ],
 )
 def test_named_targets(name: str, bits: int, tile: tuple[int, int]) -> None:
@@ -39,11 +43,40 @@ def test_named_targets(name: str, bits: int, tile: tuple[int, int]) -> None:
     assert target.register_tile(DType.FLOAT32) == tile
 
 
-def test_every_named_target_is_tested() -> None:
-    assert list(known_targets()) == [
-        "host", "plain", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64",
-    ]  # fmt: skip
+def test_known_targets_are_this_machine_levels_and_microarchitectures() -> None:
+    levels = ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64"]
+    assert list(known_targets()) == ["host", "plain", *levels, *MACHINES]
     assert all(known_targets().values())
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_microarchitectures_are_targets(name: str) -> None:
+    target, machine = named_target(name), MACHINES[name]
+    assert target.machine is machine
+    assert target.cpu == name
+    assert target.vector_bits == machine.vector_bits
+    assert set(target.features) == {*LEVELS[machine.level].features, *machine.extensions}
+    sizes = [cache.size for cache in machine.caches]
+    rates = [cache.bytes_per_cycle for cache in machine.caches]
+    assert sizes == sorted(sizes)
+    assert [*rates, machine.memory_bytes_per_cycle] == sorted(
+        [*rates, machine.memory_bytes_per_cycle], reverse=True
+    ) or name == "apple-m1"  # whose memory is as fast as its last cache
+    assert rates[0] <= machine.vector_loads * machine.vector_bits / 8
+    assert machine == Machine.from_json(json.loads(json.dumps(dataclasses.asdict(machine))))
+
+
+def test_levels_name_a_machine_of_their_width() -> None:
+    for level in LEVELS.values():
+        assert MACHINES[level.typical].vector_bits == level.vector_bits
+
+
+def test_processors_outside_of_the_table_have_a_stand_in() -> None:
+    assert closest_machine("znver3", "x86_64", 256).name == "znver3"
+    assert closest_machine("emeraldrapids", "x86_64", 512).name == "sapphirerapids"
+    assert closest_machine("sapphirerapids", "x86_64", 256).name == "haswell"  # AVX-512 is off
+    assert closest_machine("abacus", "x86_64", 512).name == "icelake-server"
+    assert closest_machine("abacus", "aarch64", 128).name == "neoverse-n1"
 
 
 def test_features() -> None:
@@ -80,7 +113,7 @@ def test_llvm_gets_features_and_tuning_apart() -> None:
 
 def test_keys_tell_targets_apart() -> None:
     keys = {named_target(name).key for name in known_targets() if name not in ("host", "plain")}
-    assert len(keys) == 5
+    assert len(keys) == len(known_targets()) - 2
     other = dataclasses.replace(named_target("x86-64"), cpu="znver3")
     assert other.key != named_target("x86-64").key
     known = dataclasses.replace(named_target("x86-64"), machine=MACHINES["haswell"])

@@ -22,12 +22,10 @@ from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Node
 from graft.ir.op import Kind
 from graft.runtime.regions import RegionWarning
+from graft.target.target import host_target
 
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION, Kind.OPAQUE)
 
-# A processor core's worth, for a backend that tells nothing about itself.
-_PEAK_FLOPS = 5e10
-_PEAK_BYTES = 1e10
 _PER_NODE = 1e-6  # nothing is for nothing
 
 Report = Callable[[str], None]
@@ -135,13 +133,15 @@ def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
 
 
 def roofline(backend: Backend, region: Graph) -> Cost:
-    """The time that arithmetic or traffic takes at the device's peak, whichever is longer."""
-    limits = backend.limits
+    """The time that arithmetic or traffic takes at the device's peak, whichever is longer.
+
+    A backend that tells nothing about itself is taken for a core of this machine."""
+    limits, core = backend.limits, host_target().machine
     works = [node_work(node) for node in region.nodes if node.op.name != "constant"]
     flops = sum(2 * work.macs + work.flops for work in works)
     moved = sum(work.bytes for work in works)
-    arithmetic = flops / (limits.peak_flops or _PEAK_FLOPS)
-    traffic = moved / (limits.peak_bytes_per_second or _PEAK_BYTES)
+    arithmetic = flops / (limits.peak_flops or core.peak_flops)
+    traffic = moved / (limits.peak_bytes_per_second or core.memory_bytes_per_second)
     return Cost(max(arithmetic, traffic) + _PER_NODE * len(works), Source.ROOFLINE)
 
 

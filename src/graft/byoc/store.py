@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from graft.base.cache_folder import keep_text
 from graft.byoc.contract import Backend, Cost, Source
 
 PRICES = "prices"  # the folder, beside the kernels
@@ -62,14 +61,7 @@ class PriceStore:
     def put(self, key: str, cost: Cost) -> None:
         """Keep a price; a disk that is full or read-only only costs time."""
         entry: Mapping[str, float] = {"seconds": cost.seconds, "spread": cost.spread}
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._folder)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(entry, file)
-            os.replace(name, self._folder / f"{key}.json")
-        except OSError:
-            return
+        keep_text(self._folder / f"{key}.json", json.dumps(entry))
 
 
 def count_prices(folder: Path) -> int:

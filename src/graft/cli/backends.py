@@ -1,4 +1,7 @@
-"""`graft backends`: nothing in; the backends there are, and what keeps some from working, out."""
+"""`graft backends`: nothing in; the backends there are, and what keeps some from working, out.
+
+With `--machine`, the machine that the host's code is for instead.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,46 @@ from typing import Any
 
 from graft.byoc.contract import Backend
 from graft.byoc.discover import Found, find_backends
+from graft.cli.machine import describe
 from graft.cli.report import print_json, print_lines, section, table
+from graft.target.target import HOST, known_targets
 
 DESCRIPTION = """\
 List the backends that `--target` can name: those of installed packages, which announce
 them in the entry-point group graft.backends. Says what this machine lacks to run one,
-and which packages bring one that does not load."""
+and which packages bring one that does not load.
+
+With --machine, print the numbers that kernels for this machine, or for a named one, are
+chosen by, each with its source: the table of microarchitectures, the system, or what was
+measured when Graft first compiled here ($GRAFT_CALIBRATE=0: nothing is measured)."""
 EXAMPLES = """\
   graft backends
   graft backends --json
+  graft backends --machine                  this machine
+  graft backends --machine icelake-server   one of those that `graft compile --help` lists
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--machine",
+        metavar="NAME",
+        nargs="?",
+        const=HOST,
+        choices=known_targets(),
+        help="print this machine in numbers, or the one of that name",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def execute(options: argparse.Namespace) -> int:
+    if options.machine is not None:
+        description = describe(options.machine)
+        if options.json:
+            print_json(description.to_json())
+        else:
+            print_lines(description.lines())
+        return 0
     found = find_backends()
     if options.json:
         print_json(_json(found))

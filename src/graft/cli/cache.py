@@ -5,23 +5,26 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from graft.base.cache_folder import default_folder
 from graft.byoc.store import PRICES, clear_prices, count_prices
 from graft.cli.report import counted, print_json, print_lines, size_text, table
-from graft.llvm.cache import Usage, default_cache, default_folder
+from graft.llvm.cache import Usage, default_cache
+from graft.target.calibrate import clear_calibrations
 
 DESCRIPTION = """\
 Show the cache of compiled kernels: compiling a model again takes from it what it
-knows. Beside them are the prices that placement has measured. $GRAFT_CACHE_DIR moves
-both; the least recently used kernels go when the cache is full."""
+knows. Beside them are the prices that placement has measured, and what calibration has
+found out about this machine (`graft backends --machine`). $GRAFT_CACHE_DIR moves them
+all; the least recently used kernels go when the cache is full."""
 EXAMPLES = """\
   graft cache             where it is and how full
-  graft cache --clear     remove all kernels and prices
+  graft cache --clear     remove all kernels and prices; calibrate anew
   graft cache --json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clear", action="store_true", help="remove all kernels and prices")
+    parser.add_argument("--clear", action="store_true", help="remove all of it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -31,6 +34,7 @@ def execute(options: argparse.Namespace) -> int:
     removed = cache.clear() if options.clear else None
     if options.clear:
         clear_prices(prices)
+        clear_calibrations(default_folder())
     usage, priced = cache.usage(), count_prices(prices)
     if options.json:
         gone = None if removed is None else {"kernels": removed.entries, "bytes": removed.bytes}

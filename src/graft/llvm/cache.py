@@ -23,6 +23,7 @@ from typing import Any, cast
 
 import llvmlite
 
+from graft.base.cache_folder import default_folder
 from graft.loop.ir import Buffer, Const, Function, Var
 from graft.target.target import Target
 
@@ -95,15 +96,6 @@ def _code_of_this_room() -> str:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
-
-
-def default_folder() -> Path:
-    """$GRAFT_CACHE_DIR, or `graft` in the user's cache folder."""
-    chosen = os.environ.get("GRAFT_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "graft"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,14 @@
 
 A microarchitecture's name enters; a `Machine` leaves: how many vector multiply-adds, loads and
 stores a core does in a cycle, how long a multiply-add takes, and how fast each level of its memory
-is. The table holds what vendors' optimisation guides and public measurements say; on the machine
-at hand, calibration replaces what it can measure.
+is. On the machine at hand, calibration (`calibrate.py`) replaces what it can measure.
+
+Where the table's numbers come from: multiply-adds, loads, stores and their latency from uops.info
+and Agner Fog's instruction tables (x86) and from Arm's software optimisation guides (Neoverse,
+Cortex); cache sizes and sharing from the vendors' manuals, for the server part most in use where
+parts differ. Bytes per cycle are what one core sustains in public streaming-read measurements
+(about three quarters of what the vendor names as the peak of a cache), and gigahertz is what all
+cores sustain under vector load; both vary by part and are the least certain.
 """
 
 from __future__ import annotations
@@ -37,22 +43,26 @@ class Machine:
     gigahertz: float  # sustained under vector load
     caches: tuple[CacheLevel, ...]  # from the nearest on
     memory_bytes_per_cycle: float  # one core alone
-    halves: int = 1  # in how many passes a unit does a vector: 2 where units are half as wide
+    summary: str  # what people call it
+    level: str  # of the instruction set, as `target.LEVELS` has it
+    extensions: tuple[str, ...] = ()  # features beyond that level, by LLVM's names
+    passes: int = 1  # of a unit for one vector: 2 where units are half as wide
 
     @classmethod
     def from_json(cls, described: dict[str, Any]) -> Machine:
         """The machine that `dataclasses.asdict` has made plain values of."""
         caches = tuple(CacheLevel(**cache) for cache in described["caches"])
-        return cls(**(described | {"caches": caches}))
+        extensions = tuple(described["extensions"])
+        return cls(**(described | {"caches": caches, "extensions": extensions}))
 
     def fmas(self, bits: int) -> float:
         """Multiply-adds per cycle of vectors that may be narrower: no faster than one pass each."""
-        return self.vector_fmas * min(self.halves, self.vector_bits / bits)
+        return self.vector_fmas * min(self.passes, self.vector_bits / bits)
 
     @property
     def broadcasts(self) -> float:
         """Loads of one element into all lanes per cycle: an element needs one pass only."""
-        return self.vector_loads * self.halves
+        return self.vector_loads * self.passes
 
     @property
     def accumulators(self) -> int:
@@ -64,74 +74,197 @@ class Machine:
         """float32 operations per second of one core."""
         return 2 * self.vector_fmas * (self.vector_bits / 32) * self.gigahertz * 1e9
 
+    @property
+    def memory_bytes_per_second(self) -> float:
+        """What one core alone reads from memory."""
+        return self.memory_bytes_per_cycle * self.gigahertz * 1e9
 
-def _intel(name: str, l1: int, l2: int, l3: int, gigahertz: float) -> Machine:
-    """A Xeon with two 512-bit multiply-add units; `l3` is a core's slice in KiB."""
+
+_AVX2, _AVX512, _NEON = "x86-64-v3", "x86-64-v4", "aarch64"
+
+
+def _xeon(
+    name: str, summary: str, l1: int, l2: int, l3: int, gigahertz: float, *extensions: str
+) -> Machine:
+    """A Xeon with two 512-bit multiply-add units; caches in KiB, `l3` a core's slice of many.
+
+    The second cache's port is 64 bytes wide, but transfers and loads take turns: convolutions on
+    Ice Lake got about 30 bytes a cycle. Ice Lake and later store two vectors a cycle only where
+    they are of 256 bits.
+    """
     caches = (
         CacheLevel(l1 * KIB, 128),
-        CacheLevel(l2 * KIB, 40),
+        CacheLevel(l2 * KIB, 32),
         CacheLevel(16 * l3 * KIB, 10, shared_by=16),
     )
-    return Machine(name, 512, 2, 4, 2, 1, gigahertz, caches, 4)
+    return Machine(
+        name, 512, 2, 4, 2, 1, gigahertz, caches, 5, summary, _AVX512, extensions
+    )  # fmt: skip
 
 
-def _amd(
-    name: str, bits: int, fmas: float, latency: int, loads: float, l1: int, l2: int
+def _zen(
+    number: int, bits: int, fmas: float, latency: int, loads: float, l1: int, l2: int, ghz: float
 ) -> Machine:
-    """A Zen core; eight share 32 MiB of last cache."""
+    """A Zen core; caches in KiB.
+
+    Zen 4 does each 512-bit instruction in two halves of 256: one multiply-add, one load and half a
+    store a cycle. Zen 5 is taken as its servers are, with units of the full width.
+    """
+    cluster = CacheLevel(16 * MIB, 16, 4) if number == 2 else CacheLevel(32 * MIB, 20, 8)
     caches = (
         CacheLevel(l1 * KIB, loads * bits / 8),
-        CacheLevel(l2 * KIB, 32),
-        CacheLevel(32 * MIB, 16, shared_by=8),
+        CacheLevel(l2 * KIB, 48 if number >= 5 else 28),
+        cluster,
     )
-    halves = 2 if name == "znver4" else 1
-    return Machine(name, bits, fmas, latency, loads, loads / 2, 3.3, caches, 8, halves)
+    level, extensions = (_AVX512, ("avx512vnni",)) if bits == 512 else (_AVX2, ())
+    return Machine(
+        f"znver{number}",
+        *(bits, fmas, latency, loads, loads / 2, ghz, caches, 8),
+        f"AMD Zen {number}",
+        level,
+        extensions,
+        passes=2 if number == 4 else 1,
+    )
 
 
 def _arm(
-    name: str, fmas: float, loads: float, l1: int, l2: int, l3: int, gigahertz: float
+    name: str,
+    summary: str,
+    rates: tuple[float, int, float, float],  # multiply-adds, their latency, loads, stores
+    caches: tuple[CacheLevel, ...],
+    gigahertz: float,
+    memory: float,
 ) -> Machine:
-    """An Arm core with 128-bit NEON units; caches in KiB."""
-    caches = (
-        CacheLevel(l1 * KIB, loads * 16),
-        CacheLevel(l2 * KIB, 16 * min(loads, 2)),
-        CacheLevel(l3 * KIB, 10, shared_by=8),
-    )
-    return Machine(name, 128, fmas, 4, loads, max(1, loads / 2), gigahertz, caches, 6)
+    """An Arm core with 128-bit NEON units.
+
+    Arm's own larger cores forward a sum to the next multiply-add that adds to it, so that sums
+    take two cycles where the instruction takes four.
+    """
+    return Machine(name, 128, *rates, gigahertz, caches, memory, summary, _NEON, ("lse",))
+
+
+def _caches(*levels: tuple[int, float, int]) -> tuple[CacheLevel, ...]:
+    """Levels as KiB, bytes per cycle and cores."""
+    return tuple(CacheLevel(size * KIB, rate, cores) for size, rate, cores in levels)
 
 
 _TABLE = (
-    _amd("znver2", 256, 2, 5, 2, 32, 512),
-    _amd("znver3", 256, 2, 4, 2, 32, 512),
-    _amd("znver4", 512, 1, 4, 1, 32, 1024),
-    _amd("znver5", 512, 2, 4, 2, 48, 1024),
-    _intel("skylake-avx512", 32, 1024, 1408, 2.6),
-    _intel("cascadelake", 32, 1024, 1408, 2.8),
-    _intel("icelake-server", 48, 1280, 1536, 2.6),
-    _intel("sapphirerapids", 48, 2048, 1920, 2.8),
-    Machine(
-        "haswell",
-        *(256, 2, 5, 2, 1, 2.8),
-        (CacheLevel(32 * KIB, 64), CacheLevel(256 * KIB, 28), CacheLevel(20 * MIB, 12, 8)),
-        5,
-    ),
-    Machine(
-        "alderlake",
-        *(256, 2, 4, 3, 2, 4.0),
-        (CacheLevel(48 * KIB, 96), CacheLevel(1280 * KIB, 40), CacheLevel(30 * MIB, 12, 8)),
-        6,
-    ),
     Machine(
         "nehalem",
-        *(128, 1, 8, 1, 1, 2.6),
-        (CacheLevel(32 * KIB, 16), CacheLevel(256 * KIB, 12), CacheLevel(8 * MIB, 6, 4)),
-        3,
+        *(128, 1, 3, 1, 1, 2.6, _caches((32, 16, 1), (256, 12, 1), (8192, 6, 4)), 3),
+        "Intel Nehalem, without multiply-add instructions",
+        "x86-64-v2",
     ),
-    _arm("neoverse-n1", 2, 2, 64, 1024, 32 * 1024, 2.5),
-    _arm("neoverse-v1", 4, 3, 64, 1024, 32 * 1024, 2.6),
-    _arm("neoverse-v2", 4, 3, 64, 2048, 64 * 1024, 2.8),
-    _arm("cortex-a55", 1, 0.5, 32, 128, 1024, 1.8),
-    _arm("cortex-a76", 2, 2, 64, 512, 4096, 2.4),
-    _arm("apple-m1", 4, 3, 128, 3072, 8192, 3.2),
+    Machine(
+        "haswell",
+        *(256, 2, 5, 2, 1, 2.8, _caches((32, 64, 1), (256, 28, 1), (20480, 12, 8)), 5),
+        "Intel Haswell and Broadwell",
+        _AVX2,
+    ),
+    Machine(
+        "skylake",
+        *(256, 2, 4, 2, 1, 3.6, _caches((32, 64, 1), (256, 32, 1), (8192, 14, 4)), 6),
+        "Intel Skylake without AVX-512",
+        _AVX2,
+    ),
+    _xeon("skylake-avx512", "Intel Skylake-X", 32, 1024, 1408, 2.4),
+    _xeon("cascadelake", "Intel Cascade Lake", 32, 1024, 1408, 2.6, "avx512vnni"),
+    _xeon("icelake-server", "Intel Ice Lake SP", 48, 1280, 1536, 2.6, "avx512vnni"),
+    _xeon("sapphirerapids", "Intel Sapphire Rapids", 48, 2048, 1920, 2.8, "avx512vnni", "avxvnni"),
+    Machine(
+        "alderlake",
+        *(256, 2, 4, 3, 2, 4.2, _caches((48, 96, 1), (1280, 48, 1), (30720, 14, 8)), 8),
+        "Intel Alder Lake, its performance cores",
+        _AVX2,
+        ("avxvnni",),
+    ),
+    _zen(2, 256, 2, 5, 2, 32, 512, 3.0),
+    _zen(3, 256, 2, 4, 2, 32, 512, 3.4),
+    _zen(4, 512, 1, 4, 1, 32, 1024, 3.6),
+    _zen(5, 512, 2, 4, 2, 48, 1024, 3.7),
+    _arm(
+        "neoverse-n1",
+        "Arm Neoverse N1 (Graviton 2, Ampere Altra)",
+        (2, 2, 2, 1),
+        _caches((64, 32, 1), (1024, 20, 1), (32768, 8, 64)),
+        2.5,
+        5,
+    ),
+    _arm(
+        "neoverse-v1",
+        "Arm Neoverse V1 (Graviton 3)",
+        (4, 2, 3, 2),
+        _caches((64, 48, 1), (1024, 32, 1), (32768, 10, 64)),
+        2.6,
+        8,
+    ),
+    _arm(
+        "neoverse-v2",
+        "Arm Neoverse V2 (Graviton 4, Grace)",
+        (4, 2, 3, 2),
+        _caches((64, 48, 1), (2048, 40, 1), (36864, 12, 96)),
+        2.8,
+        8,
+    ),
+    # Two pipes of 64 bits: a vector multiply-add a cycle, a vector load in two.
+    _arm(
+        "cortex-a55",
+        "Arm Cortex-A55",
+        (1, 4, 0.5, 1),
+        _caches((32, 8, 1), (128, 6, 1), (1024, 4, 4)),
+        1.8,
+        2,
+    ),
+    _arm(
+        "cortex-a76",
+        "Arm Cortex-A76",
+        (2, 2, 2, 1),
+        _caches((64, 32, 1), (512, 20, 1), (4096, 8, 4)),
+        2.4,
+        5,
+    ),
+    _arm(
+        "apple-m1",
+        "Apple M1 Pro, its performance cores",
+        (4, 4, 3, 2),
+        _caches((128, 48, 1), (12288, 24, 4), (24576, 16, 8)),
+        3.2,
+        18,
+    ),
 )
 MACHINES = {machine.name: machine for machine in _TABLE}
+
+# Processors that differ from one in the table in nothing that it tells, by LLVM's names.
+_ALIKE = {
+    "broadwell": "haswell",
+    "cooperlake": "cascadelake",
+    "emeraldrapids": "sapphirerapids",
+    "graniterapids": "sapphirerapids",
+    "raptorlake": "alderlake",
+    "meteorlake": "alderlake",
+    "arrowlake": "alderlake",
+    "znver1": "znver2",
+    "westmere": "nehalem",
+    "neoverse-n2": "neoverse-n1",
+    "neoverse-512tvb": "neoverse-v1",
+    "cortex-a77": "cortex-a76",
+    "cortex-a78": "cortex-a76",
+    "cortex-a53": "cortex-a55",
+    "apple-m2": "apple-m1",
+    "apple-m3": "apple-m1",
+}
+# What stands for processors that the table lacks, by architecture and vector width.
+_TYPICAL = {
+    ("x86_64", 512): "icelake-server",
+    ("x86_64", 256): "haswell",
+    ("x86_64", 128): "nehalem",
+    ("aarch64", 128): "neoverse-n1",
+}
+
+
+def closest_machine(cpu: str, architecture: str, vector_bits: int) -> Machine:
+    """The numbers of a processor by LLVM's name for it, or of a typical one of its width."""
+    machine = MACHINES.get(_ALIKE.get(cpu, cpu))
+    if machine is None or machine.vector_bits != vector_bits:
+        machine = MACHINES[_TYPICAL[architecture, vector_bits]]
+    return machine

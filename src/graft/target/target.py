@@ -1,8 +1,9 @@
 """The machine that code is made for.
 
-In goes a name such as `x86-64-v3`, or nothing for this machine; out comes a `Target`: what LLVM
-needs to know (triple, processor, features) and what schedules need to know (vector width,
-registers, caches). Nothing else in Graft asks which machine it runs on.
+In goes the name of an instruction set level (`x86-64-v3`) or of a microarchitecture
+(`icelake-server`), or nothing for this machine; out comes a `Target`: what LLVM needs to know
+(triple, processor, features) and what schedules need to know (vector width, registers, the
+`Machine`). Nothing else in Graft asks which machine it runs on.
 
 Code relies on the features of its target and on nothing else: the processor's name only says how
 to order instructions. So a file that was compiled on one machine runs on every other one that has
@@ -14,16 +15,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import llvmlite.binding as llvm
 
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
-from graft.target.machine import MACHINES, Machine
+from graft.target.calibrate import KnownMachine, calibrated, with_system_caches
+from graft.target.machine import MACHINES, Machine, closest_machine
 
 HOST = "host"
-CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 class TargetError(UserError):
@@ -123,8 +123,8 @@ _WORTH_HAVING = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """A machine that has a name of its own."""
+class Level:
+    """A level of an instruction set: what code may rely on, and a machine that stands for it."""
 
     summary: str
     architecture: str
@@ -132,17 +132,17 @@ class _Named:
     features: tuple[str, ...]
     vector_bits: int
     vector_registers: int
-    machine: str  # stands for all that the name may mean
+    typical: str  # whose numbers stand for all that the level may mean
 
 
-_NAMED = {
-    "x86-64": _Named("any 64-bit x86", "x86_64", "x86-64", _V1, 128, 16, "nehalem"),
-    "x86-64-v2": _Named("SSE4.2: since about 2009", "x86_64", "x86-64-v2", _V2, 128, 16, "nehalem"),
-    "x86-64-v3": _Named("AVX2: since about 2013", "x86_64", "x86-64-v3", _V3, 256, 16, "haswell"),
-    "x86-64-v4": _Named(
+LEVELS = {
+    "x86-64": Level("any 64-bit x86", "x86_64", "x86-64", _V1, 128, 16, "nehalem"),
+    "x86-64-v2": Level("SSE4.2: since about 2009", "x86_64", "x86-64-v2", _V2, 128, 16, "nehalem"),
+    "x86-64-v3": Level("AVX2: since about 2013", "x86_64", "x86-64-v3", _V3, 256, 16, "haswell"),
+    "x86-64-v4": Level(
         "AVX-512: most servers", "x86_64", "x86-64-v4", _V4, 512, 32, "icelake-server"
     ),
-    "aarch64": _Named("NEON: any 64-bit Arm", "aarch64", "generic", _NEON, 128, 32, "neoverse-n1"),
+    "aarch64": Level("NEON: any 64-bit Arm", "aarch64", "generic", _NEON, 128, 32, "neoverse-n1"),
 }
 _PLAIN = {"x86_64": "x86-64", "aarch64": "aarch64"}
 
@@ -150,7 +150,8 @@ _PLAIN = {"x86_64": "x86-64", "aarch64": "aarch64"}
 def known_targets() -> dict[str, str]:
     """The names that `named_target` knows, each with a few words about it."""
     own = {HOST: "this machine", "plain": "any machine of this one's architecture"}
-    return own | {name: machine.summary for name, machine in _NAMED.items()}
+    levels = {name: level.summary for name, level in LEVELS.items()}
+    return own | levels | {name: machine.summary for name, machine in MACHINES.items()}
 
 
 def named_target(name: str) -> Target:
@@ -158,25 +159,47 @@ def named_target(name: str) -> Target:
     if name == HOST:
         return host_target()
     if name == "plain":
-        return named_target(_PLAIN[host_target().architecture])
-    if name not in _NAMED:
-        known = ", ".join(known_targets())
-        raise TargetError(f"there is no machine '{name}'", hint=f"known machines: {known}")
-    machine = _NAMED[name]
+        return named_target(_PLAIN[_detect().architecture])
+    if name in LEVELS:
+        return _of_level(name, LEVELS[name], MACHINES[LEVELS[name].typical])
+    if name in MACHINES:
+        machine = MACHINES[name]
+        level = LEVELS[machine.level]
+        features = level.features + machine.extensions
+        return _of_level(name, replace(level, cpu=name, features=features), machine)
+    known = ", ".join(known_targets())
+    raise TargetError(f"there is no machine '{name}'", hint=f"known machines: {known}")
+
+
+def _of_level(name: str, level: Level, machine: Machine) -> Target:
     return Target(
         name,
-        f"{machine.architecture}-{_LINUX}",
-        machine.cpu,
-        tuple(sorted(machine.features)),
-        machine.vector_bits,
-        machine.vector_registers,
-        MACHINES[machine.machine],
+        f"{level.architecture}-{_LINUX}",
+        level.cpu,
+        tuple(sorted(level.features)),
+        level.vector_bits,
+        level.vector_registers,
+        machine,
     )
 
 
 @cache
 def host_target() -> Target:
-    """This machine, its features detected."""
+    """This machine: features detected, numbers calibrated at the first call on it."""
+    return replace(_detect(), machine=host_machine().machine)
+
+
+@cache
+def host_machine() -> KnownMachine:
+    """This machine in numbers, and where each of them comes from."""
+    target = _detect()
+    described = with_system_caches(KnownMachine(target.machine))
+    return calibrated(described, target.cpu, target.features, target.vector_registers)
+
+
+@cache
+def _detect() -> Target:
+    """This machine's features, with the table's numbers."""
     triple = llvm.get_process_triple()
     architecture = triple.split("-")[0]
     if architecture not in _WORTH_HAVING:
@@ -185,23 +208,8 @@ def host_target() -> Target:
     features = {name for name in _WORTH_HAVING[architecture] if detected.get(name)}
     bits, registers = _vectors(architecture, features)
     cpu = llvm.get_host_cpu_name()
-    machine = _with_cache_sizes(_machine_of(cpu, architecture, bits), _cache_sizes())
+    machine = closest_machine(cpu, architecture, bits)
     return Target(HOST, triple, cpu, tuple(sorted(features)), bits, registers, machine)
-
-
-def _machine_of(cpu: str, architecture: str, bits: int) -> Machine:
-    """The numbers of a microarchitecture, or of a typical one where the table lacks it."""
-    typical = {512: "icelake-server", 256: "haswell", 128: "nehalem"}
-    name = typical[bits] if architecture == "x86_64" else "neoverse-n1"
-    machine = MACHINES.get(cpu, MACHINES[name])
-    return machine if machine.vector_bits == bits else MACHINES[name]
-
-
-def _with_cache_sizes(machine: Machine, sizes: tuple[int, ...]) -> Machine:
-    """The machine with the sizes that the system tells of its caches."""
-    pairs = zip(machine.caches, sizes, strict=False)
-    caches = tuple(replace(cache, size=size) for cache, size in pairs)
-    return replace(machine, caches=caches + machine.caches[len(caches) :])
 
 
 def _vectors(architecture: str, features: set[str]) -> tuple[int, int]:
@@ -211,19 +219,3 @@ def _vectors(architecture: str, features: set[str]) -> tuple[int, int]:
     if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features:
         return 512, 32
     return (256 if "avx2" in features else 128), 16
-
-
-def _cache_sizes() -> tuple[int, ...]:
-    """Sizes of this processor's data caches, where the system tells."""
-    sizes = {}
-    for folder in sorted(CACHE_FOLDER.glob("index*")):
-        try:
-            kind = (folder / "type").read_text().strip()
-            level = int((folder / "level").read_text())
-            text = (folder / "size").read_text().strip()
-        except (OSError, ValueError):
-            continue
-        if kind != "Instruction":
-            scale = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
-            sizes[level] = int(text.rstrip("KM")) * scale
-    return tuple(size for _, size in sorted(sizes.items()))

@@ -25,11 +25,12 @@ from graft.runtime.cores import available_processors
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.memory import give_back
-from graft.runtime.program import Program, Target
+from graft.runtime.program import Program
+from graft.runtime.program import Target as CompiledFor
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
 from graft.runtime.spaces import from_home
-from graft.target.target import named_target
+from graft.target.target import Target, named_target
 
 
 class HostBackend(Backend):
@@ -37,11 +38,27 @@ class HostBackend(Backend):
 
     name = HOME
     version = HOST_VERSION
-    limits = Limits(peak_flops=1e11, peak_bytes_per_second=1e10)
 
     def __init__(self, options: HostOptions | None = None) -> None:
         self._options = options or HostOptions()
-        self._target = named_target(self._options.machine)
+
+    @cached_property
+    def _target(self) -> Target:
+        """What code is for. Found out when it is needed: this machine is calibrated then."""
+        return named_target(self._options.machine)
+
+    @cached_property
+    def limits(self) -> Limits:  # type: ignore[override]  # an attribute, once somebody asks
+        """The roofline of the machine: what all threads compute, and read from memory."""
+        machine, threads = self._target.machine, self._threads
+        return Limits(
+            peak_flops=machine.peak_flops * threads,
+            peak_bytes_per_second=machine.memory_bytes_per_second * threads,
+        )
+
+    @property
+    def _threads(self) -> int:
+        return self._options.threads or available_processors()
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -52,14 +69,14 @@ class HostBackend(Backend):
         """How many threads run what it builds; None: one per core."""
         return self._options.threads
 
-    def require_here(self, target: Target) -> None:
+    def require_here(self, target: CompiledFor) -> None:
         """Refuse to run code of another machine in this process."""
         self._options.require_here(target)
 
     @property
     def machine_key(self) -> str:
         """What prices depend on besides backend and region: processor and threads."""
-        return f"{self._target.key} {self._options.threads or available_processors()}"
+        return f"{self._target.key} {self._threads}"
 
     def compile(self, region: Graph) -> bytes:
         """A region as the bytes of an artifact."""

@@ -46,13 +46,13 @@ _POOLS = ("nn.max_pool2d", "nn.avg_pool2d")
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _IMAGES = BYTE_TYPES | {DType.FLOAT32}
 
-# What one thread does in a nanosecond, roughly: only the order of sums of these matters.
+# What one thread does in a cycle, roughly: only the order of sums of these matters.
 EFFICIENCY = 0.9  # of convolutions, as a share of the machine's peak
-FLOPS_IN_ROWS = 8.0  # of one on row-major images, which has no kernel of its own
-BYTES = 16.0  # that a kernel reads or writes one after the other
-BYTES_COPIED = 8.0  # from blocks to rows or back
-BYTES_POOLED_IN_ROWS = 2.0
-STEP = 1000.0  # nanoseconds that the threads need to get to work together
+FLOPS_IN_ROWS = 2.0  # of one on row-major images, which has no kernel of its own
+BYTES = 4.0  # that a kernel reads or writes one after the other
+BYTES_COPIED = 2.0  # from blocks to rows or back
+BYTES_POOLED_IN_ROWS = 0.5
+STEP = 3000.0  # cycles that the threads need to get to work together
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,11 +292,11 @@ def _cost_in_rows(group: Group) -> float:
 
 
 def _conv_cost(group: Group, block: int, target: Target, is_integer: bool) -> float:
-    """Nanoseconds of a convolution that makes such blocks, those of the last block's lanes too."""
+    """Cycles of a convolution that makes such blocks, those of the last block's lanes too."""
     machine, lanes = target.machine, min(block, target.lanes(DType.FLOAT32))
     channels = _channels(group.node.output)
     padded = -(-channels // block) * block / channels
-    rate = machine.fmas(32 * lanes) * lanes * machine.gigahertz * 2 * EFFICIENCY
+    rate = machine.fmas(32 * lanes) * lanes * 2 * EFFICIENCY
     return _flops(group) * padded / (rate * (QUAD if is_integer else 1))
 
 

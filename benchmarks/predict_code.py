@@ -1,0 +1,261 @@
+"""What a core takes for a kernel's code: assembly and how often its blocks run in, cycles out.
+
+Loops are found in the comments of LLVM's assembly, which name the basic blocks and the loops that
+they are in. llvm-mca says how many cycles an iteration takes on a model of the core; where LLVM's
+model of a core is missing or wrong, one that is close takes its place, and the machine's own rates
+of multiply-adds, loads and stores are kept to in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from graft.target.machine import Machine
+from graft.target.target import Target
+
+_ITERATIONS = 60
+
+# Whose scheduling model stands for a machine, and how many instructions it dispatches in a cycle.
+# LLVM (19) gives Ice Lake and Sapphire Rapids one 512-bit multiply-add a cycle, lets sums of theirs
+# and Alder Lake's wait for operands from memory, has none of Zen 5, Cortex-A76 and Apple's cores.
+_MODELS = {
+    "icelake-server": ("skylake-avx512", 5),
+    "sapphirerapids": ("skylake-avx512", 6),
+    "alderlake": ("skylake", 6),
+    "znver5": ("skylake-avx512", 8),
+    "cortex-a76": ("neoverse-n1", 4),
+    "apple-m1": ("neoverse-v2", 8),
+}
+_NEWEST, _OLDEST = 25, 14
+
+_LABEL = re.compile(r"^(\.LBB\d+_\d+|# %bb\.\d+|// %bb\.\d+):(?:\s*(?:#|//) %\"?([^\"\s]+)\"?)?")
+_HEADER = re.compile(r"=>\s*This (Inner )?Loop Header: Depth=(\d+)")
+_INSIDE = re.compile(r"in Loop: Header=(BB\d+_\d+) Depth=(\d+)")
+_MEMORY_X86 = re.compile(r"\(%\w+|\(,%\w+|%rip\)")
+_SPILL = re.compile(r"\(%rsp\).*%[xyz]mm|%[xyz]mm.*\(%rsp\)|\b[qv]\d+.*\[sp")
+_VECTOR_X86 = re.compile(r"%[xyz]mm\d+")
+
+
+@dataclass
+class AsmBlock:
+    """A basic block of assembly."""
+
+    label: str
+    name: str  # of LLVM's block
+    header: str = ""  # of the innermost loop around it
+    innermost: bool = False  # whether no loop is inside of that one
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Instructions of a kind in a piece of code; multiply-adds in units of whole vectors."""
+
+    fmas: float = 0
+    arithmetic: float = 0  # other vector arithmetic
+    loads: float = 0
+    stores: float = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.fmas + other.fmas,
+            self.arithmetic + other.arithmetic,
+            self.loads + other.loads,
+            self.stores + other.stores,
+        )
+
+    def times(self, factor: float) -> Counts:
+        return Counts(*(factor * x for x in (self.fmas, self.arithmetic, self.loads, self.stores)))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Code that runs so often as a whole: an iteration of an innermost loop, or a single block."""
+
+    blocks: tuple[str, ...]  # LLVM's
+    lines: tuple[str, ...]
+    runs: float
+    is_loop: bool
+
+
+@dataclass(frozen=True)
+class PieceTime:
+    """What the core takes for all runs of a piece when its data are in the first cache."""
+
+    blocks: tuple[str, ...]
+    cycles: float
+    limit: str  # what the cycles go to
+    counts: Counts
+    spills: int  # accesses of vectors on the stack, per run
+
+
+def code_times(assembly: str, runs: Mapping[str, int], target: Target) -> list[PieceTime]:
+    """The pieces of a kernel that ran, with the core's time for each."""
+    pieces = [piece for piece in _pieces(_blocks(assembly), runs) if piece.runs and piece.lines]
+    summaries = _summaries([piece.lines for piece in pieces], target)
+    return [
+        _time(piece, *summary, target) for piece, summary in zip(pieces, summaries, strict=True)
+    ]
+
+
+def _time(piece: Piece, taken: float, throughput: float, target: Target) -> PieceTime:
+    """Cycles by llvm-mca, and no fewer than the machine's rates ask for."""
+    counts = _counts(piece.lines, target)
+    limit, cycles = _least_cycles(counts, target.machine)
+    # A block outside of the innermost loops overlaps with what is around it: no chain of
+    # dependent instructions from one of its runs to the next holds it up.
+    expected = taken if piece.is_loop else throughput
+    if expected > cycles * 1.05:
+        limit, cycles = ("latency" if expected > throughput * 1.15 else "ports"), expected
+    spills = sum(_SPILL.search(line) is not None for line in piece.lines)
+    return PieceTime(piece.blocks, cycles * piece.runs, limit, counts.times(piece.runs), spills)
+
+
+def _least_cycles(counts: Counts, machine: Machine) -> tuple[str, float]:
+    """The cycles that the machine's rates ask for, and which of them."""
+    limits = {
+        "multiply-adds": counts.fmas / machine.vector_fmas,
+        "loads": counts.loads / machine.vector_loads,
+        "stores": counts.stores / machine.vector_stores,
+    }
+    worst = max(limits, key=lambda name: limits[name])
+    return worst, limits[worst]
+
+
+def _blocks(assembly: str) -> list[AsmBlock]:
+    blocks: list[AsmBlock] = []
+    inner: dict[str, bool] = {}
+    for line in assembly.splitlines():
+        if label := _LABEL.match(line):
+            blocks.append(AsmBlock(label[1].lstrip(".L"), label[2] or ""))
+        if not blocks:
+            continue
+        if header := _HEADER.search(line):
+            blocks[-1].header = blocks[-1].label
+            inner[blocks[-1].label] = header[1] is not None
+        elif inside := _INSIDE.search(line):
+            blocks[-1].header = inside[1]
+        code = re.split(r"\s(?:#|//)", line)[0].strip()
+        if code and not code.endswith(":") and not code.startswith((".", "#", "//")):
+            blocks[-1].lines.append(code)
+    for block in blocks:
+        block.innermost = inner.get(block.header, False)
+    return blocks
+
+
+def _pieces(blocks: Sequence[AsmBlock], runs: Mapping[str, int]) -> Iterator[Piece]:
+    """Iterations of innermost loops, and all other blocks each on its own."""
+    loops: dict[str, list[AsmBlock]] = {}
+    last = 0
+    for block in blocks:
+        if block.innermost:
+            loops.setdefault(block.header, []).append(block)
+            continue
+        last = runs.get(block.name, last)  # one without a name is a part of the one before
+        yield Piece((block.name,), tuple(block.lines), last, False)
+    for parts in loops.values():
+        times = [runs.get(block.name, 0) for block in parts]
+        most = max(times)
+        often = [block for block, count in zip(parts, times, strict=True) if 2 * count > most]
+        names = tuple(block.name for block in often)
+        yield Piece(names, tuple(line for block in often for line in block.lines), most, True)
+        for block, count in zip(parts, times, strict=True):
+            if 2 * count <= most:
+                yield Piece((block.name,), tuple(block.lines), count, False)
+
+
+def _counts(lines: Sequence[str], target: Target) -> Counts:
+    return sum((_count(line, target) for line in lines), Counts())
+
+
+def _count(line: str, target: Target) -> Counts:
+    operation, _, operands = line.partition("\t")
+    return (_count_x86 if target.is_x86 else _count_arm)(operation.strip(), operands, target)
+
+
+def _count_x86(operation: str, operands: str, target: Target) -> Counts:
+    if operation.startswith(("lea", "prefetch", "nop", "call", "push", "pop")):
+        return Counts()
+    vectors = _VECTOR_X86.findall(operands)
+    widths = {"x": 128, "y": 256, "z": 512}
+    width = max((widths[name[1]] for name in vectors), default=0)
+    # Narrower vectors take a unit as whole ones do, unless a wide one is made of two halves.
+    share = max(0.5, width / target.vector_bits) if target.machine.name == "znver4" else 1.0
+    memory = _MEMORY_X86.search(operands) is not None
+    writes = memory and operands.rstrip().endswith(")") and "mov" in operation
+    scale = share if width else 0.5
+    counts = Counts(loads=scale if memory and not writes else 0, stores=scale if writes else 0)
+    if not width or "mov" in operation or "broadcast" in operation:
+        return counts
+    if re.match(r"v?f(n?m)(add|sub)", operation) or operation.startswith(("vfm", "vfnm", "vpdp")):
+        return counts + Counts(fmas=share)
+    if operation.startswith(("vmulp", "mulp")):
+        return counts + Counts(fmas=share)
+    return counts + Counts(arithmetic=share)
+
+
+def _count_arm(operation: str, operands: str, target: Target) -> Counts:
+    if operation.startswith(("ldp", "ldr", "ldur", "ld1", "ld2", "ld3", "ld4")):
+        names = re.findall(r"\b[qv]\d+", operands.split("[")[0])
+        return Counts(loads=len(names) or 0.5)
+    if operation.startswith(("stp", "str", "stur", "st1", "st2")):
+        return Counts(stores=len(re.findall(r"\b[qv]\d+", operands.split("[")[0])) or 0.5)
+    if operation in ("fmla", "fmls", "sdot", "udot"):
+        return Counts(fmas=1)
+    if operation == "fmul" and "v" in operands:
+        return Counts(fmas=1)
+    return Counts(arithmetic=1) if re.match(r"v\d+\.", operands) else Counts()
+
+
+def _summaries(pieces: Sequence[Sequence[str]], target: Target) -> list[tuple[float, float]]:
+    """Cycles of each piece when it runs again and again, and those that its ports need."""
+    if not pieces:
+        return []
+    text = "\n".join(
+        "\n".join([f"# LLVM-MCA-BEGIN {n}", *_plain(lines), "# LLVM-MCA-END"])
+        for n, lines in enumerate(pieces)
+    )
+    if not target.is_x86:
+        text = text.replace("# LLVM-MCA", "// LLVM-MCA")
+    cpu, dispatch = _MODELS.get(target.machine.name, (target.machine.name, 0))
+    command = [
+        *(find_mca(), f"-mtriple={target.triple}", f"-mcpu={cpu}", f"-dispatch={dispatch}"),
+        *("-json", f"-iterations={_ITERATIONS}", "-skip-unsupported-instructions=any"),
+        "-instruction-info=false",
+    ]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"llvm-mca fails: {done.stderr.strip()[:400]}")
+    regions = json.loads(done.stdout)["CodeRegions"]
+    by_name = {region["Name"]: region["SummaryView"] for region in regions}
+    empty = {"TotalCycles": 0, "BlockRThroughput": 0}
+    views = [by_name.get(str(n), empty) for n in range(len(pieces))]
+    return [(v["TotalCycles"] / _ITERATIONS, v["BlockRThroughput"]) for v in views]
+
+
+def _plain(lines: Sequence[str]) -> Iterator[str]:
+    """Code without what llvm-mca cannot follow: calls and jumps to labels it does not see."""
+    for line in lines:
+        if not line.startswith(("call", "ret", "bl\t", "data16", "{", "lock")):
+            yield (
+                re.sub(r"(\.LBB|\.LCPI|\.LJTI)\d+_\d+", "0", line)
+                if "(%rip)" not in line
+                else (re.sub(r"\.L\w+", "64", line))
+            )
+
+
+@cache
+def find_mca() -> str:
+    """The newest llvm-mca there is."""
+    names = [f"llvm-mca-{version}" for version in range(_NEWEST, _OLDEST - 1, -1)]
+    for name in (*names, "llvm-mca"):
+        if path := shutil.which(name):
+            return path
+    sys.exit("predict.py needs llvm-mca: apt install llvm-19 (or the newest there is)")

@@ -1,0 +1,119 @@
+"""A machine in numbers: the name of a target in; its core, caches and memory, with the source of
+each number, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+from graft.cli.report import WIDTH, counted, section, table
+from graft.runtime.cores import available_cores
+from graft.target.calibrate import MEASURED, SYSTEM, KnownMachine
+from graft.target.target import HOST, Target, host_machine, named_target
+
+# What is reckoned from other numbers is as sure as the least sure of them.
+_TRUST = (SYSTEM, MEASURED)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A target, and what is known of its machine."""
+
+    target: Target
+    known: KnownMachine
+    cores: int | None  # that this process may use; None for another machine
+
+    def lines(self) -> Iterator[str]:
+        """The machine as text."""
+        target, machine = self.target, self.known.machine
+        where = "this machine" if target.name == HOST else target.name
+        yield f"{where}: {machine.summary} ({machine.name})"
+        vectors = f"{target.vector_bits} bits, {target.vector_registers} registers"
+        yield from table([("tuned for", target.cpu), ("vectors", vectors)])
+        yield from section("Features that code relies on", wrap(" ".join(target.features), WIDTH))
+        yield from section("Core", table(self._core(), ("", "", "source"), right=(1,)))
+        header = ("level", "size", "source", "B/cycle", "GB/s", "source", "shared by", "source")
+        yield from section("Memory", table(self._memory(), header, right=(1, 3, 4)))
+
+    def _core(self) -> list[tuple[str, str, str]]:
+        machine, source = self.known.machine, self.known.source
+        rows = [
+            ("multiply-adds per cycle", f"{machine.vector_fmas:g}", source("vector_fmas")),
+            ("cycles until a sum is ready", f"{machine.fma_latency}", source("fma_latency")),
+            ("loads per cycle", f"{machine.vector_loads:g}", source("vector_loads")),
+            ("stores per cycle", f"{machine.vector_stores:g}", source("vector_stores")),
+            ("GHz under vector load", f"{machine.gigahertz:g}", source("gigahertz")),
+            ("peak GFLOP/s, float32", f"{machine.peak_flops / 1e9:.0f}", self._peak_source()),
+        ]
+        if self.cores is not None:
+            rows.append(("cores", str(self.cores), SYSTEM))
+        return rows
+
+    def _peak_source(self) -> str:
+        sources = {self.known.source(name) for name in ("vector_fmas", "gigahertz")}
+        return next((one for one in sources if one not in _TRUST), MEASURED)
+
+    def _memory(self) -> Iterator[tuple[str, ...]]:
+        machine, source = self.known.machine, self.known.source
+        for level, one in enumerate(machine.caches):
+            name = f"caches.{level}"
+            yield (
+                f"L{level + 1}",
+                _binary(one.size),
+                source(f"{name}.size"),
+                f"{one.bytes_per_cycle:g}",
+                f"{one.bytes_per_cycle * machine.gigahertz:.0f}",
+                source(f"{name}.bytes_per_cycle"),
+                counted(one.shared_by, "core"),
+                source(f"{name}.shared_by"),
+            )
+        rate = machine.memory_bytes_per_cycle
+        speed = f"{machine.memory_bytes_per_second / 1e9:.0f}"
+        yield ("memory", "", "", f"{rate:g}", speed, source("memory_bytes_per_cycle"), "", "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values: each number with its source."""
+        target, machine, source = self.target, self.known.machine, self.known.source
+
+        def told(value: float, name: str) -> dict[str, Any]:
+            return {"value": value, "source": source(name)}
+
+        names = ("vector_fmas", "fma_latency", "vector_loads", "vector_stores", "gigahertz")
+        caches = [
+            {
+                part: told(getattr(one, part), f"caches.{level}.{part}")
+                for part in ("size", "bytes_per_cycle", "shared_by")
+            }
+            for level, one in enumerate(machine.caches)
+        ]
+        memory = "memory_bytes_per_cycle"
+        return {
+            "name": target.name,
+            "microarchitecture": machine.name,
+            "summary": machine.summary,
+            "cpu": target.cpu,
+            "features": list(target.features),
+            "vector_bits": target.vector_bits,
+            "vector_registers": target.vector_registers,
+            **{name: told(getattr(machine, name), name) for name in names},
+            "peak_flops": {"value": machine.peak_flops, "source": self._peak_source()},
+            "caches": caches,
+            memory: told(machine.memory_bytes_per_cycle, memory),
+            "memory_bytes_per_second": told(machine.memory_bytes_per_second, memory),
+            "cores": self.cores,
+        }
+
+
+def describe(name: str) -> Description:
+    """The machine of that name; this one is calibrated if it has not been."""
+    target = named_target(name)
+    if name == HOST:
+        return Description(target, host_machine(), available_cores())
+    return Description(target, KnownMachine(target.machine), None)
+
+
+def _binary(size: int) -> str:
+    """A size in the units that caches come in."""
+    return f"{size >> 20} MiB" if size >= 10 << 20 else f"{size >> 10} KiB"

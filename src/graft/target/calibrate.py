@@ -1,0 +1,226 @@
+"""This machine's numbers: the table's in; those that the system tells and probes measure, out.
+
+Measuring happens once: the numbers are kept on disk, by processor. Schedules see them rounded to
+what a core can plausibly do (whole multiply-adds per cycle, bandwidths in steps of about a third),
+so that calibrating again gives the same kernels. Where a measurement is implausible, because the
+machine was busy, the table's number stays. $GRAFT_CALIBRATE=0 keeps to the table altogether.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from graft.base.cache_folder import default_folder, keep_text
+from graft.target.machine import MIB, CacheLevel, Machine
+from graft.target.probe import Probes
+
+MACHINES_FOLDER = "machines"  # beside the kernels
+SWITCH = "GRAFT_CALIBRATE"
+_SYSTEM_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_PROCESSORS = Path("/proc/cpuinfo")
+
+TABLE, MEASURED, SYSTEM = "table", "measured", "system"
+
+_RATES = (0.5, 1.0, 2.0, 3.0, 4.0)  # what cores do per cycle
+_NEAR = 0.18  # how far, relatively, from one of them a measurement may be
+_LATENCIES = (2, 8)
+_LARGEST = 256 * MIB  # of what is read to measure memory
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMachine:
+    """A machine, and for each number that is not from the table where it is from.
+
+    Numbers are named as fields are, those of caches with their position: `caches.1.size`.
+    """
+
+    machine: Machine
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def source(self, name: str) -> str:
+        return self.sources.get(name, TABLE)
+
+    def having(self, source: str, **numbers: Any) -> KnownMachine:
+        """The same with other numbers of the core."""
+        machine = replace(self.machine, **numbers)
+        return KnownMachine(machine, {**self.sources, **dict.fromkeys(numbers, source)})
+
+    def having_cache(self, level: int, source: str, **numbers: Any) -> KnownMachine:
+        """The same with other numbers of one cache."""
+        caches = list(self.machine.caches)
+        caches[level] = replace(caches[level], **numbers)
+        told = dict.fromkeys((f"caches.{level}.{name}" for name in numbers), source)
+        return KnownMachine(replace(self.machine, caches=tuple(caches)), {**self.sources, **told})
+
+
+def clear_calibrations(folder: Path) -> None:
+    """Forget what was measured, so that the next compilation measures anew."""
+    for entry in (folder / MACHINES_FOLDER).glob("*.json"):
+        entry.unlink(missing_ok=True)
+
+
+def with_system_caches(known: KnownMachine) -> KnownMachine:
+    """With the caches' sizes, and the cores that share them, as Linux tells them."""
+    for level, (size, shared_by) in enumerate(_system_caches()[: len(known.machine.caches)]):
+        known = known.having_cache(level, SYSTEM, size=size, shared_by=shared_by)
+    return known
+
+
+def calibrated(
+    known: KnownMachine, cpu: str, features: Sequence[str], registers: int
+) -> KnownMachine:
+    """With what probes measure on this machine, now or in an earlier process."""
+    if os.environ.get(SWITCH) == "0":
+        return known
+    path = default_folder() / MACHINES_FOLDER / f"{_key(known.machine, cpu, features)}.json"
+    numbers = _read(path)
+    if numbers is None:
+        numbers = measure(known.machine, features, registers)
+        keep_text(path, json.dumps(numbers, indent=1))
+    return with_measured(known, numbers)
+
+
+def measure(machine: Machine, features: Sequence[str], registers: int) -> dict[str, float]:
+    """Rates per cycle of this core by name, as measured; empty where nothing can be."""
+    has_fma = machine.level == "aarch64" or bool({"fma", "avx512f"} & set(features))
+    try:
+        probes = Probes(features, has_fma, machine.vector_bits, registers)
+        probes.fmas()  # some cores slow down for wide vectors, and take a while to do so
+        clock = probes.clock()
+        numbers = {
+            "clock": clock,
+            "vector_fmas": probes.fmas() / clock,
+            "fma_latency": clock / probes.fma_chain(),
+            "vector_loads": probes.loads() / clock,
+            "vector_stores": probes.stores() / clock,
+        }
+        for name, size in _read_sizes(machine.caches).items():
+            numbers[name] = probes.read_bandwidth(size) / clock
+        first = numbers["caches.0.bytes_per_cycle"] / probes.vector_bytes
+        numbers["vector_loads"] = max(numbers["vector_loads"], first)
+    except (RuntimeError, MemoryError, OSError):
+        return {}
+    return numbers
+
+
+def with_measured(known: KnownMachine, numbers: Mapping[str, float]) -> KnownMachine:
+    """With measured numbers, rounded, as far as they are plausible."""
+    for name in ("vector_fmas", "vector_loads", "vector_stores"):
+        nearest = min(_RATES, key=lambda rate: abs(rate - numbers.get(name, 0)))
+        if abs(numbers.get(name, 0) / nearest - 1) < _NEAR:
+            known = known.having(MEASURED, **{name: nearest})
+    latency = numbers.get("fma_latency", 0)
+    if _LATENCIES[0] <= round(latency) <= _LATENCIES[1] and abs(latency - round(latency)) < 0.25:
+        known = known.having(MEASURED, fma_latency=round(latency))
+    if known.source("vector_fmas") == MEASURED:
+        # What all units sustain together, which is what peaks are reckoned from.
+        rate = numbers["clock"] * numbers["vector_fmas"] / known.machine.vector_fmas
+        known = known.having(MEASURED, gigahertz=round(rate / 1e9, 1))
+    return _with_bandwidths(known, numbers)
+
+
+def _with_bandwidths(known: KnownMachine, numbers: Mapping[str, float]) -> KnownMachine:
+    """With the bandwidths; a level that seems faster than the one before it was not measured."""
+    machine, last = known.machine, math.inf
+    if known.source("vector_loads") == MEASURED:
+        last = machine.vector_loads * machine.vector_bits / 8
+        known = known.having_cache(0, MEASURED, bytes_per_cycle=last)
+    for level in range(1, len(machine.caches)):
+        rate = numbers.get(f"caches.{level}.bytes_per_cycle", 0)
+        if 1 <= rate <= last * 1.1:
+            known = known.having_cache(level, MEASURED, bytes_per_cycle=_coarse(rate))
+            last = rate
+    rate = numbers.get("memory_bytes_per_cycle", 0)
+    if 0.5 <= rate <= last * 1.1:
+        known = known.having(MEASURED, memory_bytes_per_cycle=_coarse(rate))
+    return known
+
+
+def _coarse(rate: float) -> float:
+    """The nearest of 1, 1.5, 2, 3, 4, 6, 8, 12, …"""
+    steps = [scale * 2.0**power for power in range(-1, 10) for scale in (1.0, 1.5)]
+    return min(steps, key=lambda step: abs(math.log(step / rate)))
+
+
+def _read_sizes(caches: Sequence[CacheLevel]) -> dict[str, int]:
+    """How much is read to measure each level: more than the one before holds, and half of it."""
+    sizes = {}
+    for level, one in enumerate(caches):
+        size = _power_below(one.size // 2)
+        if level == len(caches) - 1 and level:  # others may use most of it
+            size = min(size, _power_below(4 * caches[level - 1].size))
+        if not level or size >= 2 * caches[level - 1].size or level < len(caches) - 1:
+            sizes[f"caches.{level}.bytes_per_cycle"] = size
+    memory = _power_below(3 * caches[-1].size)
+    if memory <= _LARGEST:
+        sizes["memory_bytes_per_cycle"] = memory
+    return sizes
+
+
+def _power_below(size: int) -> int:
+    return 1 << (max(size, 1 << 12).bit_length() - 1)
+
+
+def _system_caches() -> list[tuple[int, int]]:
+    """Size and sharing cores of the data caches, from the nearest on, where the system tells."""
+    found = {}
+    for folder in sorted(_SYSTEM_CACHES.glob("index*")):
+        try:
+            kind = (folder / "type").read_text().strip()
+            level = int((folder / "level").read_text())
+            text = (folder / "size").read_text().strip()
+            scale = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
+            size = int(text.rstrip("KM")) * scale
+            processors = _count((folder / "shared_cpu_list").read_text())
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction":
+            found[level] = (size, processors)
+    levels = [one for _, one in sorted(found.items())]
+    # Threads of one core share its first cache.
+    return [(size, max(1, count // levels[0][1])) for size, count in levels]
+
+
+def _count(processors: str) -> int:
+    """How many a list such as `0-3,64-67` names."""
+    total = 0
+    for part in processors.strip().split(","):
+        first, _, last = part.partition("-")
+        total += int(last or first) - int(first) + 1
+    return total
+
+
+def _key(machine: Machine, cpu: str, features: Sequence[str]) -> str:
+    """A name for this machine and for how it is measured."""
+    caches = [(cache.size, cache.shared_by) for cache in machine.caches]
+    probes = Path(__file__).with_name("probe.py").read_text("utf-8")
+    parts = (cpu, *features, _model(), repr(caches), probes)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _model() -> str:
+    """The processor's name, which tells apart what LLVM takes for the same."""
+    try:
+        lines = _PROCESSORS.read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _read(path: Path) -> dict[str, float] | None:
+    """What an earlier process has measured; None where it has not, or the file is damaged."""
+    try:
+        entry = json.loads(path.read_text("utf-8"))
+        numbers = {str(name): float(value) for name, value in entry.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    usable = numbers and all(0 < value < math.inf for value in numbers.values())
+    return numbers if usable else None

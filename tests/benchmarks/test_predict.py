@@ -1,0 +1,162 @@
+"""Predictions: what is read out of assembly, what caches are simulated to do, and the report."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+
+import predict
+import predict_code
+from graft.ir.builder import Builder
+from graft.ir.graph import Graph
+from graft.ir.types import tensor
+from graft.target.machine import KIB, MACHINES, CacheLevel
+from graft.target.target import host_target, named_target
+from predict_code import Counts, PieceTime, code_times
+from predict_traffic import Traffic
+
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
+)
+needs_mca = pytest.mark.skipif(
+    not any(map(shutil.which, ("llvm-mca-19", "llvm-mca-20", "llvm-mca-21"))),
+    reason="there is no llvm-mca that reports in JSON",
+)
+
+ASSEMBLY = """\
+kernel:
+# %bb.0:                                # %entry
+\tmovq\t(%rdi), %rax
+.LBB0_1:                                # %outer
+                                        # =>This Loop Header: Depth=1
+                                        #     Child Loop BB0_2 Depth 2
+\tvxorps\t%xmm0, %xmm0, %xmm0
+.LBB0_2:                                # %inner
+                                        #   Parent Loop BB0_1 Depth=1
+                                        # =>  This Inner Loop Header: Depth=2
+\tvfmadd231ps\t(%rax){1to16}, %zmm2, %zmm0 # zmm0 = (zmm2 * mem) + zmm0
+\tvmovups\t%zmm5, 64(%rsp)
+\tincq\t%rax
+\tjne\t.LBB0_2
+# %bb.3:                                # %latch
+                                        #   in Loop: Header=BB0_1 Depth=1
+\tvmovups\t%zmm0, (%rbx)
+\tjne\t.LBB0_1
+"""
+RUNS = {"entry": 1, "outer": 10, "inner": 1000, "latch": 10}
+
+
+@needs_mca
+def test_loops_and_blocks_of_assembly() -> None:
+    times = {piece.blocks: piece for piece in code_times(ASSEMBLY, RUNS, named_target("znver4"))}
+    assert set(times) == {("entry",), ("outer",), ("inner",), ("latch",)}
+    inner = times["inner",]
+    assert inner.counts == Counts(fmas=1000, loads=1000, stores=1000)
+    assert inner.spills == 1
+    assert inner.limit == "latency"  # one sum, four cycles until it is ready
+    assert inner.cycles == pytest.approx(4000, rel=0.1)
+    assert times["latch",].counts.stores == 10
+    # Two units do no more of a single sum, and this one's stores need a cycle each.
+    other = code_times(ASSEMBLY, RUNS, named_target("icelake-server"))
+    assert sum(piece.cycles for piece in other) == pytest.approx(4000, rel=0.1)
+
+
+def test_instructions_by_kind() -> None:
+    arm, zen = named_target("neoverse-v1"), named_target("znver4")
+    count = predict_code._count
+    assert count("fmla\tv0.4s, v1.4s, v2.s[0]", arm) == Counts(fmas=1)
+    assert count("ldp\tq0, q1, [x0]", arm) == Counts(loads=2)
+    assert count("vfmadd231ps\t%ymm1, %ymm2, %ymm0", zen) == Counts(fmas=0.5)  # two a cycle
+    assert count("vmovaps\t(%rax), %zmm0", zen) == Counts(loads=1)
+    assert count("vmovaps\t%zmm0, (%rax)", zen) == Counts(stores=1)
+    assert count("leaq\t(%rax,%rbx), %rcx", zen) == Counts()
+
+
+def _sweep(size: int) -> str:
+    """A kernel that reads so many bytes, line by line, twice."""
+    return f"""
+define void @kernel(ptr %memory) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %at = urem i64 %i, {size // 64}
+  %offset = mul i64 %at, 64
+  %p = getelementptr i8, ptr %memory, i64 %offset
+  %v = load volatile i64, ptr %p
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, {2 * size // 64}
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(("size", "moved"), [(16 * KIB, 16 * KIB), (64 * KIB, 128 * KIB)])
+def test_simulated_caches(size: int, moved: int, run_object: Callable[[bytes, int], None]) -> None:
+    """What fits is fetched once; what does not, in the order of last use, every time."""
+    small = replace(
+        MACHINES["znver4"], caches=(CacheLevel(32 * KIB, 64), CacheLevel(512 * KIB, 32))
+    )
+    traffic = Traffic([_sweep(size)], small)
+    memory = np.zeros(size + 64, np.uint8)
+    run_object(traffic.objects[0], memory.ctypes.data + -memory.ctypes.data % 64)
+    assert traffic.block_runs(0) == {"entry": 1, "loop": 2 * size // 64, "done": 1}
+    first, second, *_ = traffic.bytes_below(0)["loop"]
+    assert first == moved
+    assert second == size
+
+
+@pytest.fixture
+def run_object() -> Callable[[bytes, int], None]:
+    """Link object code with a function `kernel` of an address, and call it."""
+
+    def run(code: bytes, address: int) -> None:
+        builder = llvm.JITLibraryBuilder()
+        builder.add_object_img(code).add_current_process().export_symbol("kernel")
+        library = builder.link(llvm.create_lljit_compiler(use_jit_link=True), "test")
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library["kernel"])(address)
+
+    return run
+
+
+def test_transfers_beside_code_and_after_it() -> None:
+    """A piece that waits for loads and for the second cache: together, or one after the other."""
+    piece = PieceTime(("loop",), 100.0, "loads", Counts(loads=200.0), 0)
+    moved = {"loop": [1600, 0, 0, 0]}
+    zen, xeon = MACHINES["znver5"], MACHINES["icelake-server"]
+    assert predict._cycles([piece], moved, zen) == {"loads": 100.0, "L3": 0.0}
+    apart = predict._cycles([piece], moved, xeon)
+    assert apart["loads"] == 100
+    assert apart["L2"] == 1600 / xeon.caches[1].bytes_per_cycle
+
+
+def _layer() -> Graph:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 32, 14, 14))
+    weights = g.constant(np.ones((64, 32, 1, 1), np.float32))
+    return g.build(g("nn.relu", g("nn.conv2d", x, weights)))
+
+
+@needs_mca
+@needs_compiler
+@pytest.mark.parametrize("name", ["host", "icelake-server", "neoverse-v1"])
+def test_report(name: str) -> None:
+    target = host_target() if name == "host" else named_target(name)
+    if target.is_x86 and not host_target().is_x86:
+        pytest.skip("vectors of x86 are for x86 alone")
+    predictions = predict.predict(_layer(), target, measure=name == "host")
+    layer = next(one for one in predictions if one.flops)
+    assert layer.flops >= 2 * 64 * 32 * 14 * 14
+    assert 0 < layer.of_bound <= 1.01
+    lines = list(predict.report("layer", target, predictions))
+    assert lines[0].startswith(f"layer on {target.machine.summary}, one core")
+    assert any(line.startswith("findings: ") for line in lines)
+    assert any("predicted/measured" in line for line in lines) == (name == "host")
