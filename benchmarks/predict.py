@@ -199,7 +199,7 @@ def _cycles(
 ) -> dict[str, float]:
     """Cycles by what each piece of the code waits for: the core, or one level of memory."""
     left = dict(moved)
-    combine = _apart if machine.summary.startswith("Intel") else _overlapped
+    combine = _overlapped if machine.fills_beside_loads else _apart
     cycles: dict[str, float] = {}
     for piece in pieces:
         traffic = [left.pop(name) for name in piece.blocks if name in left]
@@ -229,9 +229,7 @@ def _overlapped(
 
 
 def _apart(piece: PieceTime, transfers: Mapping[str, float], machine: Machine) -> dict[str, float]:
-    """The first cache either loads or is filled, and levels are filled one after the other: the
-    "execution-cache-memory" model of Intel's server cores (Stengel, Treibig, Hager, Wellein: ICS
-    2015)."""
+    """The first cache either loads or is filled, and levels are filled one after the other."""
     waits = {"loads": piece.counts.loads / machine.vector_loads, **transfers}
     if sum(waits.values()) <= piece.cycles:
         return {piece.limit: piece.cycles}

@@ -15,7 +15,7 @@ cores sustain under vector load; both vary by part and are the least certain.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -47,6 +47,7 @@ class Machine:
     level: str  # of the instruction set, as `target.LEVELS` has it
     extensions: tuple[str, ...] = ()  # features beyond that level, by LLVM's names
     passes: int = 1  # of a unit for one vector: 2 where units are half as wide
+    fills_beside_loads: bool = True  # whether the first cache is filled while it is read
 
     @classmethod
     def from_json(cls, described: dict[str, Any]) -> Machine:
@@ -55,9 +56,18 @@ class Machine:
         extensions = tuple(described["extensions"])
         return cls(**(described | {"caches": caches, "extensions": extensions}))
 
-    def fmas(self, bits: int) -> float:
-        """Multiply-adds per cycle of vectors that may be narrower: no faster than one pass each."""
-        return self.vector_fmas * min(self.passes, self.vector_bits / bits)
+    def with_vectors(self, bits: int) -> Machine:
+        """The core as code sees it that uses vectors of so many bits, or fewer: units that need
+        several passes for whole vectors need fewer for those."""
+        faster = min(self.passes, max(1, self.vector_bits // bits))
+        return replace(
+            self,
+            vector_bits=bits,
+            vector_fmas=self.vector_fmas * faster,
+            vector_loads=self.vector_loads * faster,
+            vector_stores=self.vector_stores * faster,
+            passes=self.passes // faster,
+        )
 
     @property
     def broadcasts(self) -> float:
@@ -88,18 +98,21 @@ def _xeon(
 ) -> Machine:
     """A Xeon with two 512-bit multiply-add units; caches in KiB, `l3` a core's slice of many.
 
-    The second cache's port is 64 bytes wide, but transfers and loads take turns: convolutions on
-    Ice Lake got about 30 bytes a cycle. Ice Lake and later store two vectors a cycle only where
-    they are of 256 bits.
+    The first cache is read or filled, but not both in a cycle, and transfers between its levels
+    follow one another (the execution-cache-memory model: Stengel, Treibig, Hager, Wellein: ICS
+    2015). With 64 bytes a cycle from the second cache and 10 from the last, that gives the
+    speeds of five register tiles on an Ice Lake core to within a tenth. Ice Lake and later store
+    two vectors a cycle only where they are of 256 bits.
     """
     caches = (
         CacheLevel(l1 * KIB, 128),
-        CacheLevel(l2 * KIB, 32),
+        CacheLevel(l2 * KIB, 64),
         CacheLevel(16 * l3 * KIB, 10, shared_by=16),
     )
     return Machine(
-        name, 512, 2, 4, 2, 1, gigahertz, caches, 5, summary, _AVX512, extensions
-    )  # fmt: skip
+        *(name, 512, 2, 4, 2, 1, gigahertz, caches, 5, summary, _AVX512, extensions),
+        fills_beside_loads=False,
+    )
 
 
 def _zen(

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from graft.target.machine import Machine
 
-# Loads that fit beside the arithmetic still take some of its time, the more of the load units'
-# time they take: they share issue slots, and the first cache's ports with what comes from the
-# second. Fitted to an Ice Lake core, on which tiles of 6 x 4, 14 x 2 and 7 x 2 reached 98 %, 86 %
-# and 72 % of the peak. Weights come one after the other, and prefetching hides their traffic.
-_LOAD_CONTENTION = 0.6
-_TRAFFIC_CONTENTION = 0.05
+# How a first cache that is read or filled, but not both, behaves: loads that have to wait are tried
+# again, and lines of data, each from another place, come slower than weights, which come one after
+# the other. Fitted to an Ice Lake core (256 to 1024 channels, 14 x 14): tiles of 7x1, 14x1, 7x2,
+# 14x2 and 6x4 ran at 80, 91, 139, 157 and 170 GFLOP/s; this gives 78, 87, 127, 155 and 172.
+_RETRIED_LOADS = 1.35
+_SCATTERED_LINES = 0.3
+
+# Of tiles that the arithmetic bounds, one with fewer loads leaves more room for what else happens.
+_SLACK = 0.05
 
 # What a tile costs beside its steps: filling the pipeline again, and leaving a loop.
 _TILE_CYCLES = 24.0
@@ -30,8 +33,11 @@ def step_cycles(machine: Machine, pixels: int, vectors: int, incoming: float = 0
     """Cycles of one step; `incoming` are those that its bytes need to reach the first cache."""
     arithmetic = pixels * vectors / machine.vector_fmas
     loads = pixels / machine.broadcasts + vectors / machine.vector_loads
-    bound = max(arithmetic, machine.fma_latency, loads, incoming)
-    return bound + _LOAD_CONTENTION * loads * loads / bound + _TRAFFIC_CONTENTION * incoming
+    if machine.fills_beside_loads:
+        memory = max(loads, incoming)
+    else:
+        memory = _RETRIED_LOADS * loads + incoming
+    return max(arithmetic, machine.fma_latency, memory) + _SLACK * (loads + incoming)
 
 
 def tile_cycles(
@@ -42,13 +48,23 @@ def tile_cycles(
     return steps * step_cycles(machine, pixels, vectors, incoming) + stores + _TILE_CYCLES
 
 
-def incoming_cycles(machine: Machine, bytes_per_step: float, working_set: float) -> float:
-    """Cycles in which a step's bytes come from the nearest cache that holds the working set."""
-    levels = [(cache.size, cache.bytes_per_cycle) for cache in machine.caches]
-    if working_set <= levels[0][0] / 2:
+def weight_cycles(machine: Machine, bytes_per_step: float, panel: float) -> float:
+    """Cycles in which a step's weights reach the first cache: from the nearest level that holds the
+    panel, all the weights that are read again for the next tile."""
+    if panel <= machine.caches[0].size / 2:
         return 0.0
-    for size, rate in levels[1:]:
-        # the rest of a cache is for what streams past
-        if working_set <= 0.75 * size:
-            return bytes_per_step / rate
-    return bytes_per_step / machine.memory_bytes_per_cycle
+    rates = [cache.bytes_per_cycle for cache in machine.caches[1:]]
+    rates.append(machine.memory_bytes_per_cycle)
+    # the rest of a cache is for what streams past
+    holds = (n for n, one in enumerate(machine.caches[1:]) if panel <= 0.75 * one.size)
+    level = next(holds, len(machine.caches) - 1)
+    cycles = [bytes_per_step / rate for rate in rates[: level + 1]]
+    return max(cycles) if machine.fills_beside_loads else sum(cycles)
+
+
+def data_cycles(machine: Machine, bytes_per_step: float) -> float:
+    """Cycles in which a step's elements reach the first cache, a line of each pixel at a time.
+
+    Prefetching hides what it takes to bring them to the second cache."""
+    rate = machine.caches[1].bytes_per_cycle
+    return bytes_per_step / (rate if machine.fills_beside_loads else rate * _SCATTERED_LINES)

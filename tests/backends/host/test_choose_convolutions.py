@@ -117,12 +117,12 @@ def test_strict_accuracy_keeps_direct_summation() -> None:
 
 
 def test_choice_prints_and_parses_and_means_the_same() -> None:
-    graph = _layer(16, 24, 9)
+    graph = _layer(64, 24, 7)
     chosen = choose_convolutions(graph, ConvolutionOptions(SERVER))
     text = to_text(chosen)
     assert "nn.conv2d_winograd" in text.text
     assert "tile=" in text.text
-    x = np.random.default_rng(0).standard_normal((1, 16, 9, 9), dtype=np.float32)
+    x = np.random.default_rng(0).standard_normal((1, 64, 7, 7), dtype=np.float32)
     again = from_text(text.text, text.constants)
     np.testing.assert_array_equal(evaluate(again, [x]), evaluate(graph, [x]))
 

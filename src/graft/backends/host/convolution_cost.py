@@ -76,7 +76,7 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
     winograd = WinogradExtents(matrices.points, tiles, layer.inputs, outputs, block)
     schedule = default_schedule(target, lanes, winograd)
     chunks = -(-tiles // chunk_of(target, winograd, schedule.slab))
-    forward, back = transform_cycles(machine, matrices)
+    forward, back = transform_cycles(machine.with_vectors(32 * lanes), matrices)
     transformed = tiles * (forward * layer.inputs + back * outputs) / lanes
     products = product_cycles(target, lanes, schedule.vectors, winograd)
     return products + transformed + _weights(layer, matrices, chunks, lanes, target)
@@ -87,7 +87,8 @@ def _block_for(outputs: int, target: Target) -> int:
 
     def cycles(block: int) -> float:
         lanes = min(target.lanes(DType.FLOAT32), block)
-        return -(-outputs // block) * block / lanes / target.machine.fmas(32 * lanes)
+        fmas = target.machine.with_vectors(32 * lanes).vector_fmas
+        return -(-outputs // block) * block / lanes / fmas
 
     return min(BLOCKS, key=cycles)
 

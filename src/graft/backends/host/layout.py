@@ -296,7 +296,7 @@ def _conv_cost(group: Group, block: int, target: Target, is_integer: bool) -> fl
     machine, lanes = target.machine, min(block, target.lanes(DType.FLOAT32))
     channels = _channels(group.node.output)
     padded = -(-channels // block) * block / channels
-    rate = machine.fmas(32 * lanes) * lanes * 2 * EFFICIENCY
+    rate = machine.with_vectors(32 * lanes).vector_fmas * lanes * 2 * EFFICIENCY
     return _flops(group) * padded / (rate * (QUAD if is_integer else 1))
 
 

@@ -138,7 +138,7 @@ class _Writer(ImageWriter):
         self.schedule = self.scheduled(target, channels, result)
         self.channels = replace(channels, slab=self.schedule.slab)
         super().__init__(parameters, self.schedule.lanes)
-        packed = pack_weights(plain, self.channels)
+        packed = pack_weights(plain, self.channels, result.block)
         self.begin: Buffer | None = None
         if self.together > 1:
             packed = in_quads(packed, axis=4)
@@ -167,6 +167,7 @@ class _Writer(ImageWriter):
             (own if whole else channels.slab) // lanes,
             channels.slab // lanes,
             len(self.down) == 1 and isinstance(down.count, int) and not self.skips_rows,
+            channels.groups == 1 and self.together == 1,
         )
         return choose_schedule(target, lanes, extents)
 
@@ -189,8 +190,17 @@ class _Writer(ImageWriter):
 
     @property
     def shares(self) -> int:
-        """The shares that the result's channels are cut into."""
-        return self.result.blocks * self.result.block // self.share
+        """The shares that the result's channels are cut into; the last one is whole, too."""
+        return -(-self.result.blocks * self.result.block // self.share)
+
+    @property
+    def first_block(self) -> Expr:
+        """The first block of a share."""
+        blocks = self.share // self.result.block
+        first = times(self.number, blocks)
+        if self.result.blocks % blocks == 0:
+            return first
+        return Binary(BinaryKind.MINIMUM, first, Const(self.result.blocks - blocks))
 
     @property
     def segments(self) -> int:
@@ -244,7 +254,7 @@ class _Writer(ImageWriter):
             statement
             for number in range(blocks)
             for statement in image.filled(
-                self.batch, plus(times(self.number, blocks), number), row, self.fresh("")
+                self.batch, plus(self.first_block, number), row, self.fresh("")
             )
         ]
 
@@ -372,8 +382,7 @@ class _Tiles:
     def finish(self, pixel: Expr) -> Stmt:
         """The epilogue on each accumulator, and its result to memory."""
         writer, tile = self.writer, self.tile
-        size = writer.result.block
-        blocks = times(writer.number, writer.share // size)
+        size, blocks = writer.result.block, writer.first_block
 
         def store(number: int, vector: int) -> Stmt:
             row, column = self.pixel(number)

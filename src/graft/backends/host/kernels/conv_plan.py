@@ -243,19 +243,23 @@ def ordinary_weights(conv: Node, weight: Array) -> Array:
     return split.swapaxes(1, 2).reshape(groups * outputs, inputs // groups, rows, columns)
 
 
-def pack_weights(weight: Array, channels: Channels) -> Array:
+def pack_weights(weight: Array, channels: Channels, block: int) -> Array:
     """[outputs, inputs of a group, rows, columns] as [slab, unit, rows, columns, in, out].
 
-    Channels that the last slab lacks have zeros for weights."""
+    Channels that the last block lacks have zeros for weights. Slabs that do not make up the blocks
+    overlap: the last one ends where they do."""
     outputs, _, rows, columns = weight.shape
-    slabs = -(-outputs // channels.slab)
-    spread = np.zeros((slabs, channels.slab, channels.count, rows, columns), weight.dtype)
-    for output in range(outputs):
-        slab, place = divmod(output, channels.slab)
-        first = output // channels.outputs * channels.inputs - channels.start(slab)
-        spread[slab, place, first : first + channels.inputs] = weight[output]
+    size, whole = channels.slab, -(-outputs // block) * block
+    slabs = -(-whole // size)
+    spread = np.zeros((slabs, size, channels.count, rows, columns), weight.dtype)
+    for slab in range(slabs):
+        begin = min(slab * size, max(0, whole - size))
+        for place in range(min(size, outputs - begin)):
+            group = (begin + place) // channels.outputs
+            first = group * channels.inputs - channels.start(slab)
+            spread[slab, place, first : first + channels.inputs] = weight[begin + place]
     split = spread.reshape(
-        slabs, channels.slab, channels.count // channels.unit, channels.unit, rows, columns
+        slabs, size, channels.count // channels.unit, channels.unit, rows, columns
     )
     return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
 

@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graft.backends.host.kernels.tile import balanced
-from graft.target.register_tile import incoming_cycles, most_pixels, tile_cycles
+from graft.target.register_tile import (
+    data_cycles,
+    most_pixels,
+    tile_cycles,
+    weight_cycles,
+)
 from graft.target.target import Target
 
 _FLOAT = 4  # bytes
@@ -51,6 +56,7 @@ class ConvExtents:
     vectors: int  # of all result channels that read the same inputs
     per_block: int  # vectors of a block
     is_static: bool = True
+    may_overlap: bool = False  # whether the last slab may share channels with the one before
 
     @property
     def steps(self) -> int:
@@ -74,9 +80,9 @@ def conv_cycles(target: Target, lanes: int, extents: ConvExtents) -> float:
 def _tiles(target: Target, extents: ConvExtents) -> Iterator[tuple[int, int, int]]:
     """Vectors, rows and columns of all tiles worth a thought."""
     for vectors in range(1, min(_MOST_VECTORS, extents.vectors) + 1):
-        if extents.vectors % vectors or (
-            vectors % extents.per_block and extents.per_block % vectors
-        ):
+        if vectors % extents.per_block and extents.per_block % vectors:
+            continue
+        if extents.vectors % vectors and not extents.may_overlap:
             continue
         most = most_pixels(target.vector_registers, vectors)
         for rows in range(1, min(most, extents.rows if extents.is_static else 1) + 1):
@@ -88,7 +94,7 @@ def _tiles(target: Target, extents: ConvExtents) -> Iterator[tuple[int, int, int
 def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, int, int]) -> float:
     """Cycles of all result channels of an image."""
     vectors, rows, columns = tile
-    machine, steps = target.machine, extents.steps
+    machine, steps = target.machine.with_vectors(32 * lanes), extents.steps
     weights = vectors * lanes * _FLOAT
     total, variants = 0.0, 0
     for height, lines in balanced(extents.rows, rows):
@@ -96,8 +102,7 @@ def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, i
             pixels = height * width
             # neighbouring kernel columns read the same data, which the first cache has by then
             data = pixels * _FLOAT / extents.taps[1]
-            incoming = incoming_cycles(machine, weights, weights * steps)
-            incoming += data / machine.caches[1].bytes_per_cycle
+            incoming = weight_cycles(machine, weights, weights * steps) + data_cycles(machine, data)
             total += lines * count * tile_cycles(machine, pixels, vectors, steps, incoming)
             variants += 1
-    return total * (extents.vectors // vectors) * (1 + _VARIANT * (variants - 1))
+    return total * -(-extents.vectors // vectors) * (1 + _VARIANT * (variants - 1))

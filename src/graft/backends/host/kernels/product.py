@@ -33,7 +33,12 @@ from graft.loop.ir import (
     Stmt,
     Var,
 )
-from graft.target.register_tile import incoming_cycles, most_pixels, tile_cycles
+from graft.target.register_tile import (
+    data_cycles,
+    most_pixels,
+    tile_cycles,
+    weight_cycles,
+)
 from graft.target.target import Target
 
 # Fewer rows than this are bound by memory: wide panels then stream better than tall tiles.
@@ -86,10 +91,10 @@ def product_cycles(target: Target, dtype: DType, rows: int, columns: int, depth:
     schedule, machine = default_schedule(target, dtype, rows, columns), target.machine
     size = dtype.numpy.itemsize
     step = schedule.width * size
-    weights = incoming_cycles(machine, step, step * depth)
+    weights = weight_cycles(machine, step, step * depth)
     total = 0.0
     for pixels, count in balanced(rows, schedule.rows):
-        data = incoming_cycles(machine, pixels * size, rows * depth * size)
+        data = data_cycles(machine, pixels * size)
         total += count * tile_cycles(machine, pixels, schedule.vectors, depth, weights + data)
     return total * -(-columns // schedule.width)
 

@@ -47,7 +47,12 @@ from graft.loop.ir import (
     Var,
 )
 from graft.runtime.memory import aligned_empty
-from graft.target.register_tile import incoming_cycles, most_pixels, tile_cycles
+from graft.target.register_tile import (
+    data_cycles,
+    most_pixels,
+    tile_cycles,
+    weight_cycles,
+)
 from graft.target.target import Target
 
 PRODUCTS = 7
@@ -93,10 +98,10 @@ def strassen_cycles(target: Target, rows: int, columns: int, depth: int, chunk: 
     half_rows, steps, blocks = -(-rows // 2), chunk // 2, columns // 2 // schedule.width
     load, store, add = 1 / machine.vector_loads, 1 / machine.vector_stores, 1 / machine.vector_fmas
     panel = schedule.width * _FLOAT
-    weights = incoming_cycles(machine, panel, (QUARTERS + SUMS) * panel * steps)
+    weights = weight_cycles(machine, panel, (QUARTERS + SUMS) * panel * steps)
     total = 0.0
     for size, count in balanced(half_rows, schedule.rows):
-        data = incoming_cycles(machine, size * _FLOAT, PRODUCTS * half_rows * steps * _FLOAT)
+        data = data_cycles(machine, size * _FLOAT)
         tile = tile_cycles(machine, size, vectors, steps, weights + data)
         finish = QUARTERS * size * vectors * (load + store)
         total += count * blocks * (PRODUCTS * (tile + size * vectors * load) + finish)

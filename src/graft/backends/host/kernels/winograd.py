@@ -55,7 +55,12 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
-from graft.target.register_tile import incoming_cycles, most_pixels, tile_cycles
+from graft.target.register_tile import (
+    data_cycles,
+    most_pixels,
+    tile_cycles,
+    weight_cycles,
+)
 from graft.target.target import Target
 
 # Floats between transformed tiles in memory: a power of two apart, they would all want the same
@@ -119,15 +124,14 @@ def chunk_of(target: Target, extents: WinogradExtents, slab: int) -> int:
 
 def product_cycles(target: Target, lanes: int, vectors: int, extents: WinogradExtents) -> float:
     """Cycles of the products of all tiles and channels, with so many vectors in a register tile."""
-    machine, inputs = target.machine, extents.inputs
+    machine, inputs = target.machine.with_vectors(32 * lanes), extents.inputs
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
     chunk = chunk_of(target, extents, vectors * lanes)
     panel = vectors * lanes * _FLOAT
-    working_set = extents.points * chunk * (inputs + vectors * lanes) * _FLOAT
-    weights = incoming_cycles(machine, panel, panel * inputs)
+    weights = weight_cycles(machine, panel, panel * inputs)
     total = 0.0
     for size, count in balanced(chunk, most_pixels(target.vector_registers, vectors)):
-        data = incoming_cycles(machine, size * _FLOAT, working_set)
+        data = data_cycles(machine, size * _FLOAT)
         total += count * tile_cycles(machine, size, vectors, inputs, weights + data)
     return total * extents.points * -(-tiles // chunk) * (extents.outputs // (vectors * lanes))
 
