@@ -82,7 +82,7 @@ def decode_program(
 def encode_guard(guard: Guard) -> list[Any]:
     extents = [dim if isinstance(dim, int) else str(dim) for dim in (guard.extent, guard.count)]
     place = encode_place(guard.place or Place())
-    return [*extents, guard.axis, guard.wraps, *place, guard.message]
+    return [*extents, guard.axis, guard.wraps, *place, *([guard.message] if guard.message else ())]
 
 
 def decode_guard(data: Sequence[Any], dims: Callable[[Any], Dim]) -> Guard:
