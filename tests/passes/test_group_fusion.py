@@ -258,3 +258,13 @@ def test_a_long_chain_is_several_groups() -> None:
 
     after = run_pass(group_fusion, graph_of(build, X))
     assert [label.count("+") + 1 for label in groups(after)] == [8, 64, 64, 64]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(3, 1), (9, 11)])
+def test_a_concatenation_of_many_is_a_kernel_for_itself(count: int, expected: int) -> None:
+    def build(g: Builder, x: Value) -> Value:
+        parts = [g("multiply", x, g.constant(np.float32(n))) for n in range(count)]
+        return g("exp", g("concatenate", *parts, axis=1))
+
+    after = run_pass(group_fusion, graph_of(build, X))
+    assert len(groups(after)) == expected

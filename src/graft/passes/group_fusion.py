@@ -30,6 +30,9 @@ _MOST_COPIES = 256
 # How many nodes a group may have. What lowering takes grows with the square of it, and so many
 # operations per element hide the traffic of one more value between two kernels.
 _MOST_NODES = 64
+# A concatenation of more tensors is a kernel for itself, which copies one after the other: inside
+# another kernel every element would be a choice among all of them.
+_MOST_JOINED = 8
 
 
 @dataclass(eq=False)
@@ -132,9 +135,15 @@ def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
         return False
     if any(reader.op.kind is Kind.ANCHOR for reader in readers):
         return False
+    if any(map(_joins_many, (node, *readers))):
+        return False
     if node.op.kind in _HEAVY:
         return not group.heavy and all(_follows(node, other) for other in group.nodes)
     return node.op.kind in _POINTWISE or not group.heavy
+
+
+def _joins_many(node: Node) -> bool:
+    return node.op.name == "concatenate" and len(node.inputs) > _MOST_JOINED
 
 
 def _follows(heavy: Node, other: Node) -> bool:
