@@ -46,6 +46,26 @@ def test_features_that_may_differ_in_number_stay_compared() -> None:
     assert strength_reduction(graph) is graph
 
 
+@pytest.mark.parametrize("features", [0, 1, 12, 131])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
+def test_a_single_output_is_a_sum(features: int, dtype: str) -> None:
+    weight = (RANDOM.standard_normal((1, features)) * 9).astype(dtype)
+
+    def build(g: Builder, x: Value) -> Value:
+        return g("nn.dense", x, g.constant(weight))
+
+    graph = graph_of(build, tensor(dtype, symbol("n"), features))
+    after = strength_reduction(graph)
+    assert ("nn.dense" in operators(after)) == (dtype in ("float16", "int32"))
+    module = graft.compile(graph, strict=True)
+    for rows in (0, 1, 33):
+        x = (RANDOM.standard_normal((rows, features)) * 9).astype(dtype)
+        (expected,) = evaluate(graph, [x])
+        for (found,) in (evaluate(after, [x]), module.run(None, {"x0": x})):
+            assert found.shape == (rows, 1)
+            np.testing.assert_allclose(found, expected, rtol=1e-2 if dtype == "float16" else 1e-4)
+
+
 @pytest.mark.parametrize("exponent", [3, 4, -3, 0.5])
 def test_small_powers_are_products(exponent: float) -> None:
     def build(g: Builder, x: Value) -> Value:
