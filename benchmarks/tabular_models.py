@@ -47,9 +47,6 @@ class Data:
         self.codes = random.integers(0, 10, (ROWS, 4))
         names = np.array([f"category_{i}" for i in range(10)], object)
         self.strings = names[self.codes]
-        words = np.array([f"word{i}" for i in range(200)], object)
-        chosen = words[random.integers(0, len(words), (ROWS, 12))]
-        self.texts = np.array([" ".join(row) for row in chosen], object)
 
 
 def _convert(model: Any, sample: Any, options: Any = None) -> onnx.ModelProto:
@@ -250,21 +247,6 @@ def _column_transformer(data: Data) -> tuple[onnx.ModelProto, Feeds]:
     return proto, {"numbers": numbers, "categories": categories}
 
 
-def _text(kind: str) -> Callable[[Data], tuple[onnx.ModelProto, Feeds]]:
-    def make(data: Data) -> tuple[onnx.ModelProto, Feeds]:
-        from skl2onnx import to_onnx
-        from skl2onnx.common.data_types import StringTensorType
-        from sklearn.feature_extraction import text
-
-        # The default pattern looks behind itself, which ONNX Runtime's tokenizer cannot.
-        model = getattr(text, kind)(token_pattern="[a-z0-9]+").fit(data.texts)
-        types = [("X", StringTensorType([None, 1]))]
-        proto = to_onnx(model, initial_types=types, target_opset=OPSET)
-        return proto, {"X": data.texts.reshape(-1, 1)}
-
-    return make
-
-
 def _boosted(library: str, kind: str) -> Callable[[Data], tuple[onnx.ModelProto, Feeds]]:
     """A model of XGBoost's or LightGBM's."""
 
@@ -298,8 +280,6 @@ def _special() -> dict[str, Callable[[Data], tuple[onnx.ModelProto, Feeds]]]:
     return {
         "LogisticStringsZipMap": _string_labels,
         "ColumnTransformer": _column_transformer,
-        "CountVectorizer": _text("CountVectorizer"),
-        "TfidfVectorizer": _text("TfidfVectorizer"),
         "XGBClassifier": _boosted("xgboost", "Classifier"),
         "XGBRegressor": _boosted("xgboost", "Regressor"),
         "LGBMClassifier": _boosted("lightgbm", "Classifier"),
