@@ -246,3 +246,25 @@ def test_formulas_that_grow_with_every_operator_are_cut() -> None:
     assert sizes[1:] == [6] * 3  # each mentions its operand three times, and 3**6 is too often
     graph = run_pass(group_fusion, graph_of(_angles, X))
     assert groups(graph) == ["asinh", "asinh+asinh"]
+
+
+def test_a_long_chain_is_several_groups() -> None:
+    """Lowering a group takes the square of its size."""
+
+    def build(builder: Builder, x: Value) -> Value:
+        for _ in range(200):
+            x = builder("exp", x)
+        return x
+
+    after = run_pass(group_fusion, graph_of(build, X))
+    assert [label.count("+") + 1 for label in groups(after)] == [8, 64, 64, 64]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(3, 1), (9, 11)])
+def test_a_concatenation_of_many_is_a_kernel_for_itself(count: int, expected: int) -> None:
+    def build(g: Builder, x: Value) -> Value:
+        parts = [g("multiply", x, g.constant(np.float32(n))) for n in range(count)]
+        return g("exp", g("concatenate", *parts, axis=1))
+
+    after = run_pass(group_fusion, graph_of(build, X))
+    assert len(groups(after)) == expected

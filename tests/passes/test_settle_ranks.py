@@ -298,3 +298,35 @@ def test_what_fails_either_way_is_left_alone() -> None:
     for value in (True, False):
         with pytest.raises(EvaluationError):
             module.run(None, {"x": data(2, 1), "flag": np.array(value)})
+
+
+def test_a_branch_that_names_extents_of_what_it_captures() -> None:
+    """What reads the result moves into the branch, where its inputs bind the extent."""
+    column = helper.make_node("Unsqueeze", ["filled", "last"], ["column"])
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["where"]),
+        helper.make_node("Squeeze", ["where", "first"], ["chosen"]),
+        helper.make_node("ReduceMax", ["x"], ["highest"], keepdims=0),
+        helper.make_node("Greater", ["highest", "limit"], ["high"]),
+        helper.make_node(
+            "If",
+            ["high"],
+            ["result"],
+            then_branch=branch(
+                "then",
+                helper.make_node("Shape", ["chosen"], ["extent"]),
+                helper.make_node("Expand", ["limit", "extent"], ["filled"]),
+                column,
+                gives="column",
+            ),
+            else_branch=branch(
+                "else", helper.make_node("Gather", ["x", "chosen"], ["row"]), gives="row"
+            ),
+        ),
+        helper.make_node("Exp", ["result"], ["power"]),
+        helper.make_node("ReduceSum", ["power"], ["y"], keepdims=0),
+    ]
+    limit = numpy_helper.from_array(np.array(2, np.float32), "limit")
+    module, session = both(model(nodes, [info("x", "n")], [info("y")], limit))
+    for x in ([0, 1, 0, 1.5], [3, 0, 0, 1, 2], [0, 0]):
+        agree(module, session, x=np.array(x, np.float32))

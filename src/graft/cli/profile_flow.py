@@ -50,7 +50,7 @@ _DECISIONS: Mapping[type[FlowStep], str] = {
     Sweep: "scan",
     Reading: "size from data",
     Measuring: "sizes from data",
-    Handing: "list or optional",
+    Handing: "list, optional or lookup",
     Trimming: "cut to size",
 }
 

@@ -20,6 +20,7 @@ from graft.ir.graph import Node, Value
 from graft.ir.op import define
 from graft.ir.types import TensorType
 from graft.ops.index import largest_outside, require_integers
+from graft.ops.ml_features import unknown_of
 from graft.ops.reduce import reading_work
 from graft.ops.rules import require
 from graft.runtime.guards import Guard
@@ -69,6 +70,7 @@ class Pointing:
     extents: Dims
     count: Dim = 1
     wraps: bool = True
+    message: str = ""
 
     @property
     def attrs(self) -> OutOfRangeAttrs:
@@ -77,7 +79,7 @@ class Pointing:
     def guards(self, node: Node) -> Iterator[Guard]:
         """What is said of the node if an index lies outside."""
         for axis, extent in zip(self.axes, self.extents, strict=True):
-            yield Guard(axis, extent, self.count, self.wraps, node.place)
+            yield Guard(axis, extent, self.count, self.wraps, node.place, self.message)
 
 
 def pointing(node: Node) -> Pointing | None:
@@ -121,10 +123,21 @@ def _from_starts(node: Node) -> Pointing | None:
     return _into(node, node.args[2], [axis], count=count, wraps=False)
 
 
+def _among_keys(node: Node) -> Pointing | None:
+    """The result of a lookup without a default, where unknown elements get the place behind all."""
+    attrs = node.attrs
+    if attrs.default is not None or unknown_of(attrs) is None:
+        return None
+    count = attrs.keys.array.size
+    message = f"an element is not one of the {count} categories"
+    return Pointing(node.output, (0,), (count,), wraps=False, message=message)
+
+
 _RULES: dict[str, Callable[[Node], Pointing | None]] = {
     "take": _along_axis,
     "gather": _along_axis,
     "gather_nd": _by_tuples,
+    "ml.label_map": _among_keys,
     "scatter_elements": _along_axis,
     "scatter_nd": _by_tuples,
     "tensor_scatter": _from_starts,

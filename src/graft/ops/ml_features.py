@@ -67,6 +67,19 @@ def _label_map(attrs: LabelMapAttrs, data: Array) -> Array:
     return np.asarray(choices[at])  # -1 is the default, at the end
 
 
+def unknown_of(attrs: LabelMapAttrs) -> Array | None:
+    """What code that cannot raise errors makes of an element that is no key.
+
+    Without a default it is the number behind the last value, where the values are positions, so
+    that whoever looks at the result sees the mistake; elsewhere there is no such value.
+    """
+    values = attrs.values.array
+    if attrs.default is not None:
+        return attrs.default.array.reshape(())
+    positions = values.dtype.kind == "i" and np.array_equal(values, np.arange(values.size))
+    return np.array(values.size, values.dtype) if positions else None
+
+
 define(
     "ml.label_map",
     "data",

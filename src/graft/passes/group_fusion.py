@@ -27,12 +27,19 @@ _MOST_PLACES = 4
 # How often a node's formula may be written out for one element. Formulas mention their operands
 # several times, so in a chain of them this grows with a power of its length.
 _MOST_COPIES = 256
+# How many nodes a group may have. What lowering takes grows with the square of it, and so many
+# operations per element hide the traffic of one more value between two kernels.
+_MOST_NODES = 64
+# A concatenation of more tensors is a kernel for itself, which copies one after the other: inside
+# another kernel every element would be a choice among all of them.
+_MOST_JOINED = 8
 
 
 @dataclass(eq=False)
 class _Group:
     root: Node
     nodes: list[Node] = field(default_factory=list)  # last first
+    size: int = 0  # nodes that are no constants
     heavy: bool = False
     moves: bool = False  # has data movement in it, so no anchor can join
     # Per node, the places where an element of the result needs it: a path of movements each.
@@ -58,7 +65,7 @@ def group_fusion(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         group = group_of[node]
-        if _size(group) < 2 or not _binds_symbols(group):
+        if group.size < 2 or not _binds_symbols(group):
             nodes.append(node)
         elif node is group.root:
             nodes.append(_outlined(group))
@@ -86,6 +93,7 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             and all(group_of[reader] is group for reader in readers)
             and _fits(node, readers, group)
             and not (node in epilogues and (group.moves or group.heavy))
+            and (group.size < _MOST_NODES or node.op.name == "constant")
         )
         places = group.needed(node, readers) if joins and group is not None else frozenset({node})
         copies = _copies(group, readers) if joins and group is not None else 1
@@ -93,6 +101,7 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             group, places, copies = _Group(node), frozenset[object]({node}), 1
         group.places[node], group.copies[node] = places, copies
         group.nodes.append(node)
+        group.size += node.op.name != "constant"
         group.heavy |= node.op.kind in _HEAVY
         group.moves |= node.op.kind is Kind.INJECTIVE
         group_of[node] = group
@@ -126,9 +135,15 @@ def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
         return False
     if any(reader.op.kind is Kind.ANCHOR for reader in readers):
         return False
+    if any(map(_joins_many, (node, *readers))):
+        return False
     if node.op.kind in _HEAVY:
         return not group.heavy and all(_follows(node, other) for other in group.nodes)
     return node.op.kind in _POINTWISE or not group.heavy
+
+
+def _joins_many(node: Node) -> bool:
+    return node.op.name == "concatenate" and len(node.inputs) > _MOST_JOINED
 
 
 def _follows(heavy: Node, other: Node) -> bool:
@@ -141,10 +156,6 @@ def _follows(heavy: Node, other: Node) -> bool:
 def _shape(node: Node) -> object:
     type_ = node.output.type
     return type_.shape if isinstance(type_, TensorType) else None
-
-
-def _size(group: _Group) -> int:
-    return sum(node.op.name != "constant" for node in group.nodes)
 
 
 def _binds_symbols(group: _Group) -> bool:

@@ -17,7 +17,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.names import FreshNames, FreshSymbols
 from graft.ir.nested import change_nested
-from graft.ir.types import Type, map_dims, symbols_in
+from graft.ir.types import Type, bound_symbols, map_dims, symbols_in
 from graft.ops.bodies import Bindings, bind_symbols
 
 # What stands for a node's results on given operands, once it is added; None: the node itself.
@@ -36,10 +36,23 @@ def inline_branches(graph: Graph) -> Graph:
 
 def with_branch(graph: Graph, node: Node, branch: Graph) -> tuple[Graph, dict[Value, Value]] | None:
     """The graph with a branch in the place of its `if`, whatever the condition, and what stands for
-    its results; None where attributes would name extents that no input binds."""
-    splicer = Splicer(graph)
+    its results; None where attributes would name extents that nothing in the graph has. Whether
+    its inputs bind those that attributes name is left to the caller (`names_bound`)."""
+    splicer = Splicer(graph, graph.input_symbols | _made_symbols(graph))
     found = _with_branches(splicer, {node: branch})
     return None if node in found.nodes else (found, splicer.same)
+
+
+def names_bound(graph: Graph) -> bool:
+    """Whether the inputs bind all extents that attributes name."""
+    names = (symbols_in_attrs(node.attrs) for node in graph.nodes)
+    return frozenset[str]().union(*names) <= graph.input_symbols
+
+
+def _made_symbols(graph: Graph) -> frozenset[str]:
+    """The extents of values that nodes make."""
+    types = (value.type for node in graph.nodes for value in node.outputs)
+    return frozenset[str]().union(*map(bound_symbols, types))
 
 
 def _with_branches(splicer: Splicer, taken: Mapping[Node, Graph]) -> Graph:
@@ -60,8 +73,10 @@ def _taken(node: Node, constants: dict[Value, Literal]) -> Graph | None:
 class Splicer:
     """Rebuilds a graph with other nodes, those of branches among them, in the place of some."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, nameable: frozenset[str] | None = None) -> None:
         self.graph = graph
+        # Extents that attributes may name; by default those that the inputs bind.
+        self.nameable = graph.input_symbols if nameable is None else nameable
         self.same: dict[Value, Value] = {}
         self.nodes: list[Node] = []
         self.names = FreshNames()
@@ -111,8 +126,7 @@ class Splicer:
         """Whether attributes of the branch can name its extents in the graph around it."""
         names = {name for node in branch.nodes for name in symbols_in_attrs(node.attrs)}
         outside = [bindings.get(name, UNKNOWN) for name in names]
-        bound = self.graph.input_symbols
-        return not any(dim is UNKNOWN or symbols_of(dim) - bound for dim in outside)
+        return not any(dim is UNKNOWN or symbols_of(dim) - self.nameable for dim in outside)
 
     def localized(self, type_: Type, renamed: Bindings) -> Type:
         def change(dim: AnyDim) -> AnyDim:

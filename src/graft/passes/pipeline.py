@@ -17,6 +17,7 @@ from graft.passes.eliminate_common_subexpressions import eliminate_common_subexp
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.passes.eliminate_noops import eliminate_noops
 from graft.passes.eliminate_zero_size import eliminate_zero_size
+from graft.passes.encode_strings import encode_strings
 from graft.passes.fold_affine import fold_affine
 from graft.passes.fold_constants import fold_constants
 from graft.passes.inline_branches import inline_branches
@@ -48,6 +49,7 @@ PASSES: tuple[Pass, ...] = (
     select_branches,
     stack_appended,
     settle_ranks,
+    encode_strings,
     fold_affine,
     crop_kernels,
     sink_transposes,

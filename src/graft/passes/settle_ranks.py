@@ -21,7 +21,7 @@ from graft.ir.op import get_op
 from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.passes.fold_constants import fold_constants
-from graft.passes.inline_branches import inline_branches, with_branch
+from graft.passes.inline_branches import inline_branches, names_bound, with_branch
 
 # Every `if` that both ways are open for doubles what comes after it.
 _DEPTH = 4
@@ -104,9 +104,11 @@ class _Branching:
                 return self.demanded(taken[0], False, error)
         return None  # it fails either way, and says so when it runs
 
-    def demanded(self, taken: _Taken, wanted: bool, error: TypeRuleError) -> Graph:
+    def demanded(self, taken: _Taken, wanted: bool, error: TypeRuleError) -> Graph | None:
         """The graph with the branch that does not fail; its results want the condition."""
         whole, condition = taken.whole, self.node.args[0]
+        if not names_bound(whole):
+            return None
         names = FreshNames(value.name for node in whole.nodes for value in node.outputs)
         names.reserve(*(value.name for value in whole.inputs))
         message = f"the condition of an if is {not wanted}, and then {error.message}"

@@ -81,14 +81,15 @@ def decode_program(
 
 def encode_guard(guard: Guard) -> list[Any]:
     extents = [dim if isinstance(dim, int) else str(dim) for dim in (guard.extent, guard.count)]
-    return [*extents, guard.axis, guard.wraps, *encode_place(guard.place or Place())]
+    place = encode_place(guard.place or Place())
+    return [*extents, guard.axis, guard.wraps, *place, *([guard.message] if guard.message else ())]
 
 
 def decode_guard(data: Sequence[Any], dims: Callable[[Any], Dim]) -> Guard:
     """`dims` reads an extent."""
     extent, count, axis, wraps, *place = data
-    where = decode_place(place)
-    return Guard(decode_integer(axis), dims(extent), dims(count), bool(wraps), where)
+    where, message = decode_place(place[:3]), "".join(map(decode_text, place[3:]))
+    return Guard(decode_integer(axis), dims(extent), dims(count), bool(wraps), where, message)
 
 
 def decode_threads(data: Any) -> int | None:

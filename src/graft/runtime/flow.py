@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from graft.base.dims import Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place
+from graft.runtime.lookup import Table
 from graft.runtime.program import NOWHERE, Program
 from graft.runtime.shaped import ShapedProgram
 
@@ -59,7 +60,7 @@ class Measuring:
 @dataclass(frozen=True, slots=True)
 class Handing:
     """A list of tensors, or a tensor that may be missing, is made, changed or read, as `lists` has
-    it. A tensor is cut into parts of one size, or of several."""
+    it. A tensor is cut into parts of one size, or of several. Strings are looked up in a table."""
 
     operation: str
     inputs: tuple[int | None, ...]
@@ -68,6 +69,7 @@ class Handing:
     with_axis: bool = True  # whether the elements of the list have the axis
     chunk: Dim = 1
     sizes: tuple[Dim, ...] | None = None
+    table: Table | None = None
     place: Place = NOWHERE
 
 

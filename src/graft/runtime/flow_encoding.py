@@ -42,6 +42,7 @@ from graft.runtime.flow import (
     Trimming,
 )
 from graft.runtime.flow_program import FlowProgram
+from graft.runtime.lookup import Table
 from graft.runtime.memory import aligned_copy
 from graft.runtime.program import Program, ProgramError, Target
 from graft.runtime.shaped import ShapedProgram
@@ -158,6 +159,8 @@ def _encode_step(step: FlowStep, pool: Pool) -> dict[str, Any]:
                 value = encode_dim(value)
             case "sizes" if value is not None:
                 value = [encode_dim(dim) for dim in value]
+            case "table" if value is not None:
+                value = [str(value.dtype), value.values, value.keys, value.default]
         found[one.name] = list(value) if isinstance(value, tuple) else value
     return found
 
@@ -222,7 +225,8 @@ def _decode_step(data: Mapping[str, Any], shared: Shared) -> FlowStep:
 
 
 def _decode_field(name: str, data: Mapping[str, Any], shared: Shared) -> Any:
-    value = data[name]
+    # Files of older releases have no tables.
+    value: Any = data.get(name) if name == "table" else data[name]
     match name:
         case "program":
             return shared.programs[_natural(value)]
@@ -247,7 +251,17 @@ def _decode_field(name: str, data: Mapping[str, Any], shared: Shared) -> Any:
             return _parsed(value)
         case "sizes":
             return None if value is None else tuple(map(_parsed, value))
+        case "table":
+            return None if value is None else _decode_table(value)
     return decode_integers(value)
+
+
+def _decode_table(data: Sequence[Any]) -> Table:
+    dtype, values, keys, default = data
+    for item in (*values, *(keys or ()), *(() if default is None else (default,))):
+        if type(item) not in (str, int, float):
+            raise ValueError(f"{item!r} is neither a string nor a number")
+    return Table(DType(dtype), tuple(values), None if keys is None else tuple(keys), default)
 
 
 def _natural(data: Any) -> int:

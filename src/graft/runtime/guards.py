@@ -24,13 +24,14 @@ class Guard:
     """The axis that indices have to lie in, and the node that they belong to.
 
     `count` elements from an index on are meant. Where it `wraps`, a negative one counts from the
-    end."""
+    end. `message` says what the mistake is where it is another than a wrong index."""
 
     axis: int
     extent: Dim
     count: Dim = 1
     wraps: bool = True
     place: Place | None = None
+    message: str = ""
 
     def bound(self, known: Mapping[AnyDim, int]) -> Guard:
         """The same with numbers."""
@@ -38,6 +39,8 @@ class Guard:
 
     def refusal(self, index: int) -> EvaluationError:
         """What to raise for an index outside."""
+        if self.message:
+            return EvaluationError(self.message, self.place)
         axis = f"axis {self.axis} of extent {self.extent}"
         if self.count != 1:
             return EvaluationError(

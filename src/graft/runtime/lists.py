@@ -2,7 +2,8 @@
 
 Lists, tensors and positions enter; lists and tensors leave. Nothing is computed: elements are
 handed on as they are, parts of a tensor are views of it, and joining them is a copy, as of what
-loops stack. The evaluator and flows share this, as they share `turns`.
+loops stack. Strings are looked up in tables (`lookup`). The evaluator and flows share this, as they
+share `turns`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from graft.base.dims import evaluate_dim
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
 from graft.runtime.flow import Handing
+from graft.runtime.lookup import Table
 from graft.runtime.turns import sole_item
 
 Data = Any
@@ -112,10 +114,18 @@ def _split(step: Handing, operands: Sequence[Data], symbols: _Symbols) -> list[A
     return split(data, parts, step.axis, step.with_axis)
 
 
+def _table(step: Handing) -> Table:
+    if step.table is None:
+        raise EvaluationError(f"{step.operation} has no table")
+    return step.table
+
+
 _Operation = Callable[[Handing, Sequence[Data], _Symbols], Data]
 
 # By the name of the operator.
 OPERATIONS: Mapping[str, _Operation] = {
+    "ml.label_map": lambda step, given, _symbols: _table(step).look_up(given[0]),
+    "ml.zip_map": lambda step, given, _symbols: _table(step).zip_with(given[0]),
     "optional.construct": lambda _step, given, _symbols: given[0],
     "optional.get_element": lambda _step, given, _symbols: element_of(given[0]),
     "optional.has_element": lambda _step, given, _symbols: has_element(given[0]),
@@ -129,6 +139,7 @@ OPERATIONS: Mapping[str, _Operation] = {
     "sequence.insert": lambda _step, given, _symbols: insert(*given),
     "sequence.length": lambda _step, given, _symbols: length(given[0]),
     "sequence.split": _split,
+    "take": lambda step, given, _symbols: _table(step).look_up(given[0]),
 }
 
 

@@ -119,10 +119,25 @@ def _counted() -> list[Case]:
     ]
 
 
+def _looked_up() -> list[Case]:
+    near, far = Literal(np.array([4, -3, 1, 4, 0])), Literal(np.array([4, -3, 10**9, 1, 0]))
+    some = Literal(np.array([0.5, np.nan, -1.0, 2.0, 0.0], np.float32))
+    values = Literal(np.array([1, 2, 3, 4, 5], np.float32))
+    none, seven = Literal(np.zeros(0, np.int64)), Literal(np.array(7))
+    return [
+        case("ml.label_map", i64(3, 9), keys=near, values=far, default=seven),
+        case("ml.label_map", i64(3, 9), keys=far, values=near, default=seven),
+        case("ml.label_map", f32(3, 9), keys=some, values=near, default=seven),
+        case("ml.label_map", f32(3, 9), keys=values, values=near, default=seven),
+        case("ml.label_map", i64(0, 9), keys=none, values=none, default=seven),
+    ]
+
+
 SIGNALS: tuple[Case, ...] = (
     *_sampling(),
     *_spectra(),
     *_attention(),
     *_scattered(),
     *_counted(),
+    *_looked_up(),
 )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from graft.backends.host import measure
 from graft.backends.host.cut import Piece, cut
 from graft.base.dims import Unknown
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import Place
 from graft.byoc.region import borders, region_graph
 from graft.ir.evaluate import function_of, refuse_absurd_sizes
@@ -22,6 +22,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.ops import size_rules
 from graft.ops.index_ranges import IndexRanges
+from graft.ops.ml_features import LabelMapAttrs
 from graft.ops.size_rules import rule_text
 from graft.runtime.flow import (
     Choice,
@@ -42,9 +43,13 @@ from graft.runtime.flow import (
 from graft.runtime.flow_checks import Data
 from graft.runtime.flow_executor import Evaluator
 from graft.runtime.lists import OPERATIONS
+from graft.runtime.lookup import Table
 from graft.runtime.program import Program
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
+
+# Operations of flows that need a table, which not every node of that name has.
+_TABLES = ("ml.label_map", "ml.zip_map", "take")
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +173,7 @@ class _Builder:
                 return Trimming(rows, counts, self._numbered(node.outputs))
             case size_rules.SIZES:
                 return self._measuring(node)
-            case name if name in OPERATIONS:
+            case name if name in OPERATIONS and (name not in _TABLES or self._has_table(node)):
                 return self._handing(node)
         runner = self._compiler.runner(node)
         if runner is not None:
@@ -208,11 +213,24 @@ class _Builder:
         outputs = self._numbered(node.outputs)
         return Measuring(rule, self._operands(node), outputs, node.place or Place())
 
+    def _has_table(self, node: Node) -> bool:
+        """Whether a node looks strings up, or packs maps, by constants."""
+        match node.op.name:
+            case "ml.zip_map":
+                return True
+            case "ml.label_map":
+                keys, values = node.attrs.keys.array, node.attrs.values.array
+                return object in (keys.dtype, values.dtype) and keys.dtype.kind != "f"
+        labels = self._constants.get(node.args[0])
+        return labels is not None and labels.dtype == object and labels.ndim == 1
+
     def _handing(self, node: Node) -> Handing:
         attrs: Any = node.attrs
+        # What is taken from are strings, and become the table.
+        taken = node.op.name == "take"
         step = Handing(
             node.op.name,
-            self._operands(node),
+            self._numbered(node.args[1:]) if taken else self._operands(node),
             self._numbered(node.outputs),
             place=node.place or Place(),
         )
@@ -222,6 +240,12 @@ class _Builder:
                 return replace(step, axis=attrs.axis, with_axis=attrs.keepdims, **parts)
             case "sequence.concatenate":
                 return replace(step, axis=attrs.axis, with_axis=not attrs.new_axis)
+            case "ml.label_map":
+                return replace(step, table=_label_table(attrs))
+            case "ml.zip_map":
+                return replace(step, table=_table(attrs.labels.array))
+            case "take":
+                return replace(step, table=_table(self._constants[node.args[0]]))
         return step
 
     def _nested(self, graph: Graph, known: frozenset[str]) -> Flow:
@@ -285,6 +309,16 @@ def _kind(value: Value) -> Kind:
     shape = [dim for dim in type_.shape or () if not isinstance(dim, Unknown)]
     known = type_.shape is not None and len(shape) == len(type_.shape)
     return Kind(value.name, type_.dtype, tuple(shape) if known else None)
+
+
+def _table(values: Array, keys: Array | None = None, default: Any = None) -> Table:
+    known = None if keys is None else tuple(keys.tolist())
+    return Table(dtype_of(values.dtype), tuple(values.tolist()), known, default)
+
+
+def _label_table(attrs: LabelMapAttrs) -> Table:
+    default = None if attrs.default is None else attrs.default.array.item()
+    return _table(attrs.values.array, attrs.keys.array, default)
 
 
 def _evaluator(node: Node) -> Evaluator:

@@ -13,6 +13,7 @@ from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_c
 from graft.backends.host.choose_products import ProductOptions, choose_products
 from graft.backends.host.options import Accuracy
 from graft.backends.host.split_recurrent import split_recurrent
+from graft.backends.host.strength_reduction import strength_reduction
 from graft.backends.host.use_integers import use_integers
 from graft.backends.host.widen_convolutions import widen_convolutions
 from graft.ir.attrs import symbols_in_attrs
@@ -29,7 +30,15 @@ def host_passes(target: Target, accuracy: Accuracy) -> tuple[Pass, ...]:
     products = partial(choose_products, options=ProductOptions(target, accuracy))
     multiply = update_wrapper(products, choose_products)
     split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
-    return split, use_integers, widen_convolutions, choose, multiply, group_fusion
+    return (
+        split,
+        use_integers,
+        strength_reduction,
+        widen_convolutions,
+        choose,
+        multiply,
+        group_fusion,
+    )
 
 
 def prepare(

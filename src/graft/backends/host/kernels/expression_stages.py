@@ -78,14 +78,17 @@ def kept_stages(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> set[str
     kept = {result.name for result in results}
     kept |= {tensor.name for tensor in computed if isinstance(tensor.body, Reduce)}
     weights: dict[str, int] = {}
+    readers: dict[str, list[Tensor]] = {}  # one entry per read
     for tensor in computed:
-        reads = [load for reader in computed for load in _reads_of(reader, tensor)]
+        for load in loads(tensor):
+            readers.setdefault(load.buffer.name, []).append(tensor)
+    for tensor in computed:
         own = sum(1 for expr in body_expressions(tensor) for _ in walk_expr(expr))
         inner = (weights.get(load.buffer.name, 0) for load in loads(tensor))
         weights[tensor.name] = own + sum(inner)
         if tensor.name in kept:
             weights[tensor.name] = 1
-        elif _is_worth_keeping(tensor, computed, len(reads), weights[tensor.name]):
+        elif _is_worth_keeping(tensor, readers.get(tensor.name, []), weights[tensor.name]):
             kept.add(tensor.name)
             weights[tensor.name] = 1
     return kept
@@ -95,10 +98,11 @@ def _reads_of(reader: Tensor, tensor: Tensor) -> list[Load]:
     return [load for load in loads(reader) if load.buffer.name == tensor.name]
 
 
-def _is_worth_keeping(tensor: Tensor, computed: list[Tensor], reads: int, weight: int) -> bool:
-    if reads > 1 and reads * weight > MOST_INLINED:
+def _is_worth_keeping(tensor: Tensor, reads: list[Tensor], weight: int) -> bool:
+    """`reads` has the reader of each read."""
+    if len(reads) > 1 and len(reads) * weight > MOST_INLINED:
         return True
-    readers = [reader for reader in computed if _reads_of(reader, tensor)]
+    readers = list({reader.name: reader for reader in reads}.values())
     overlaps = any(domain(reader) > 2 * size(tensor.shape) for reader in readers)
     if _is_costly(tensor) and (len(readers) > 1 or overlaps):
         return True
