@@ -1,0 +1,72 @@
+"""One model's times: a file and peers in; each contender's median and Graft's ratios out."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graft.base.errors import GraftError
+from graft.cli import bench
+from graft.cli.bench_contenders import CONTENDERS
+from graft.cli.bench_report import Comparison
+from graft.cli.bench_rounds import GRAFT
+from graft.cli.report import seconds_text
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Seconds by contender, and how many times as fast as each peer Graft is, with its interval."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    speedups: dict[str, tuple[float, float | None, float | None]] = field(default_factory=dict)
+    prepare_seconds: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        times = [f"{name} {seconds_text(one)}" for name, one in self.seconds.items()]
+        ratios = [f"{one[0]:.2f} x {name}" for name, one in self.speedups.items()]
+        problems = [f"{name}: {problem}" for name, problem in self.problems.items()]
+        return "; ".join([*ratios, *times, *problems])
+
+
+def time_model(path: Path, peers: Sequence[str], threads: int, seconds: float) -> Result:
+    """Compare outputs, then time who agrees, in alternating blocks."""
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    options = parser.parse_args([str(path), "--seconds", str(seconds)])
+    contenders = [CONTENDERS[name] for name in (GRAFT, *peers)]
+    try:
+        comparison = bench.compared(path, contenders, options, threads)
+    except GraftError as error:
+        return Result(problems={GRAFT: " ".join(str(error).split())})
+    except Exception as error:  # noqa: BLE001 - one model's failure never stops the rest
+        return Result(problems={GRAFT: f"{type(error).__name__}: {error}"})
+    return _result(comparison)
+
+
+def _result(comparison: Comparison) -> Result:
+    result = Result()
+    for one in comparison.standings:
+        name = one.contender.name
+        columns = {
+            "seconds": one.timing and one.timing.summary.median,
+            "prepare_seconds": one.prepare_seconds,
+            "versions": one.version,
+            "problems": one.reason,
+        }
+        for column, value in columns.items():
+            if value:
+                getattr(result, column)[name] = value
+        ratio = one.timing and one.timing.ratio
+        if ratio:
+            low = 1 / ratio.high if ratio.high else None
+            high = 1 / ratio.low if ratio.low else None
+            result.speedups[name] = (1 / ratio.value, low, high)
+    return result
