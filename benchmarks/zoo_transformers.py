@@ -76,9 +76,9 @@ def build(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
 def _small_model(factory: Any, kind: str) -> Any:
     problem = ""
     for widths in (_WIDTHS, {}):
-        config = transformers.AutoConfig.for_model(kind)
-        _reduce(config, widths)
         try:
+            default = transformers.AutoConfig.for_model(kind)
+            config = transformers.AutoConfig.for_model(kind, **_reduced(default, widths))
             with torch.device("meta"):
                 parameters = sum(one.numel() for one in factory.from_config(config).parameters())
             if parameters <= MOST_PARAMETERS:
@@ -89,32 +89,34 @@ def _small_model(factory: Any, kind: str) -> Any:
     raise ValueError(f"no small configuration: {problem}")
 
 
-def _reduce(config: Any, widths: Mapping[int, str]) -> None:
-    """Make a configuration and those nested in it small, where it has such fields."""
-    limits = {_LAYERS: _DEPTH, VOCABULARY: "vocab_size", **widths}
-    for limit, fields in limits.items():
-        for field in fields.split():
+def _reduced(config: Any, widths: Mapping[int, str]) -> dict[str, Any]:
+    """The fields that make a configuration and those nested in it small.
+
+    What a configuration derives from them (the kind of each layer, say) is left to it."""
+    fields: dict[str, Any] = {}
+    limits = [(_LAYERS, _DEPTH), (VOCABULARY, "vocab_size"), *widths.items()]
+    for limit, names_of_fields in limits:
+        for field in names_of_fields.split():
             value = getattr(config, field, None)
             if isinstance(value, int) and value > limit:
-                setattr(config, field, limit)
+                fields[field] = limit
     for field in ("pad_token_id", "bos_token_id", "eos_token_id"):
         value = getattr(config, field, None)
         if isinstance(value, int) and value >= VOCABULARY:
-            setattr(config, field, 1)
-    layers = getattr(config, "layer_types", None)
-    if isinstance(layers, list):
-        config.layer_types = layers[:_LAYERS]
-    config.use_cache = False
-    for nested in vars(config).values():
+            fields[field] = 1
+    if hasattr(config, "use_cache"):
+        fields["use_cache"] = False
+    for name, nested in vars(config).items():
         if isinstance(nested, transformers.PreTrainedConfig):
-            _reduce(nested, widths)
+            fields[name] = type(nested)(**_reduced(nested, widths)).to_dict()
+    return fields
 
 
 def _inputs(model: Any, task: str) -> dict[str, torch.Tensor]:
     main = model.main_input_name
     config = model.config
-    if task in ("encoder", "decoder"):
-        return {main: torch.randint(2, 1000, (1, LENGTH))}
+    if main == "input_ids":
+        return {main: torch.randint(2, 256, (1, LENGTH))}
     if task != "speech":
         size = getattr(config, "image_size", None) or 224
         height, width = size if isinstance(size, list | tuple) else (size, size)
