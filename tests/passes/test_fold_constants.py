@@ -100,6 +100,24 @@ def test_growth(count: int, times: int, options: FoldOptions, folds: bool) -> No
     assert operators(after) == ([] if folds else ["tile"])
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "folds"),
+    [
+        ("cubic", FoldOptions(), True),
+        ("nearest_neighbor", FoldOptions(), False),  # merely moves elements
+        ("cubic", FoldOptions(costly_bytes=1 << 20), False),
+    ],
+)
+def test_growth_of_what_takes_long(method: str, options: FoldOptions, folds: bool) -> None:
+    def build(g: Builder, x: Value) -> Value:
+        table = g.constant(np.ones((1, 96, 7, 7), np.float32))
+        return g("resize", table, sizes=(64, 64), axes=(2, 3), method=method)
+
+    graph = graph_of(build, X)
+    after = verify(fold_constants(graph, options))
+    assert operators(after) == ([] if folds else ["resize"])
+
+
 def test_a_huge_broadcast_stays_a_computation() -> None:
     def build(g: Builder, x: Value) -> Value:
         zero = g.constant(np.float32(0))

@@ -2,8 +2,9 @@
 
 Every node is inferred anew: operands that have become constant turn into attributes, extents that
 have become known replace symbols, and shape arithmetic disappears. A result that would be much
-larger than what it is made of (a filled or broadcast tensor) stays a computation. So do dequantised
-constants: whoever multiplies with them may want the integers.
+larger than what it is made of (a filled or broadcast tensor) stays a computation, unless it takes
+more than moving elements or computing them one by one (a resized table of positions). Dequantised
+constants stay, too: whoever multiplies with them may want the integers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.names import FreshSymbols
 from graft.ir.nested import change_node, has_graphs
-from graft.ir.op import bytes_of, get_op
+from graft.ir.op import Kind, bytes_of, get_op
 from graft.ir.types import TensorType, Type, symbols_in
 
 
@@ -33,6 +34,9 @@ class FoldOptions:
 
     always_bytes: int = 1 << 20  # results up to this size are always folded
     growth: int = 2  # larger ones only where they are at most so many times their operands
+    costly_bytes: int = (
+        1 << 26
+    )  # or up to this size, where they take longer to compute than to read
     kept: frozenset[str] = frozenset({"qnn.dequantize"})  # operators that stay computations
 
 
@@ -147,9 +151,20 @@ class _Folder:
                 return False
             total = total + bytes_of(value.type)
         limit = max(self.options.always_bytes, self.options.growth * given)
+        if _is_costly(node):
+            limit = max(limit, self.options.costly_bytes)
         if isinstance(total, int):
             return total <= limit
         return given <= self.options.always_bytes  # the size depends on the constants' content
+
+
+def _is_costly(node: Node) -> bool:
+    """Whether results take longer to compute than to read."""
+    if node.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST, Kind.INJECTIVE):
+        return False
+    types = [None if value is None else value.type for value in node.inputs]
+    work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
+    return work.macs != 0 or work.flops != 0
 
 
 def _sharper(old: Type, inferred: Type) -> Type:
