@@ -53,9 +53,7 @@ def main() -> int:
         if fnmatch(one.name, options.models)
     ]
     if "export" in options.actions:
-        for model in models:
-            if not model.file(options.folder).exists() and not exports.has(model.name):
-                print(f"{model.name}: {exporter.export(model) or 'exported'}", flush=True)
+        _export(models, exporter)
     if "time" in options.actions:
         _time(models, times, options)
     if "report" in options.actions:
@@ -63,6 +61,17 @@ def main() -> int:
         if options.write:
             write_page(ROOT, exports, times, python, sys.argv[1:])
     return 0
+
+
+def _export(models: Sequence[Model], exporter: Exporter) -> None:
+    """Export what has neither a file nor a recorded result."""
+    for model in models:
+        if exporter.exports.has(model.name):
+            continue
+        if model.file(exporter.folder).exists():
+            exporter.exports.add(model.name, "")
+        else:
+            print(f"{model.name}: {exporter.export(model) or 'exported'}", flush=True)
 
 
 def _time(models: Sequence[Model], times: Records, options: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -32,6 +33,7 @@ EXPORT_BYTES = 16 << 30
 
 _SCRIPT = Path(__file__).with_name("zoo_export.py")
 _LONGEST_REASON = 200
+_ERROR = re.compile(r"(<class ')?[\w.]+(Error|Exception)('>)?: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,9 @@ def _run_limited(command: Sequence[str]) -> str:
     if child.returncode == 0:
         return ""
     lines = child.stderr.strip().splitlines() or [f"ended with code {child.returncode}"]
-    errors = [line for line in lines if "Error" in line.partition(":")[0]]
-    return (errors or lines)[-1].strip()[:_LONGEST_REASON]
+    # Where one error led to another, the first one that is named is the cause.
+    cause = next(filter(_ERROR.match, lines), lines[-1])
+    return cause.strip()[:_LONGEST_REASON]
 
 
 def environment_python(folder: Path) -> Path:
