@@ -21,7 +21,7 @@ from skl2onnx.common.data_types import FloatTensorType
 from sklearn.utils import all_estimators
 
 GROUP = "classic"
-COUNT = 50
+COUNT = 60
 SAMPLES, FEATURES = 200, 10
 _BOOSTERS = ("xgboost.XGBClassifier", "xgboost.XGBRegressor", "lightgbm.LGBMClassifier")
 _OPSET = {"": 18, "ai.onnx.ml": 3}

@@ -130,6 +130,28 @@ def test_splits_of_channels() -> None:
     assert labels.count("relayout") == 3  # the image in, two images out
 
 
+def test_a_part_has_the_halo_of_its_reader() -> None:
+    """The image has the halo that its part needs, though nobody pads the whole of it."""
+    n = Net()
+    x = n("nn.relu", n.conv(n.input(1, 16, 7, 7), 64))
+    parts = n.builder.call("split", x, axis=1, sizes=(16, 48))
+    y = n("concatenate", n.conv(parts[0], 16, 3), parts[1], axis=1)
+    graph = n.graph(n.conv(y, 16))
+    _check(graph)
+    assert all(isinstance(step, NativeStep) for step in assemble(graph, host_target()).steps)
+
+
+def test_views_within_a_group_without_a_kernel() -> None:
+    """A group that is computed node by node reshapes nothing in memory."""
+    n = Net()
+    x = n.input(1, 16, 4, 4)
+    joined = n("concatenate", n.conv(x, 24), n.conv(x, 24, 3), axis=1)
+    heads = n("transpose", n("reshape", joined, shape=(1, 2, 24, 16)), axes=(0, 1, 3, 2))
+    parts = n.builder.call("split", heads, axis=3, sections=3)
+    labels = _check(n.graph(*(n("nn.softmax", part, axis=3) for part in parts)))
+    assert "reshape" not in labels
+
+
 def test_slices() -> None:
     n = Net()
     x = n("nn.softmax", n.input(8, 16), axis=1)

@@ -189,13 +189,15 @@ class _Assembler:
             for value in node.outputs:
                 if value not in actual:
                     self.chosen[value] = row_major(value)
-            self.compute(
-                replace(
-                    node,
-                    inputs=tuple(v if v is None else actual.get(v, v) for v in node.inputs),
-                    outputs=tuple(actual.get(value, value) for value in node.outputs),
-                )
+            node = replace(
+                node,
+                inputs=tuple(v if v is None else actual.get(v, v) for v in node.inputs),
+                outputs=tuple(actual.get(value, value) for value in node.outputs),
             )
+            if is_view(node):
+                self.view(node)
+            else:
+                self.compute(node)
 
     def is_joined(self, node: Node) -> bool:
         """Whether a concatenation's operands have all been made where they belong."""
