@@ -5,7 +5,8 @@
 
 One process exports one model. Weights are random: an initialisation that leaves a constant (zeros
 in front of a residual sum, say) is perturbed, or branches would not contribute to the outputs that
-are compared later.
+are compared later. Batch normalisation gets the statistics of random data: with those it is made
+with it normalises nothing, and activations grow from layer to layer until no tolerance fits them.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def _export(source: Any, name: str, path: Path, dynamic: bool) -> None:
     module, inputs = source.build(name)
     module.eval()
     _perturb_constants(module)
+    _set_statistics(module, inputs)
     batch = {0: torch.export.Dim.DYNAMIC}
     shapes = dict.fromkeys(inputs, batch) if dynamic else None
     with torch.no_grad():
@@ -91,6 +93,28 @@ def _perturb_constants(module: Any) -> None:
         for parameter in module.parameters():
             if parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all()):
                 parameter.add_(_PERTURBATION * torch.randn_like(parameter))
+
+
+def _set_statistics(module: Any, inputs: Any) -> None:
+    """Give batch normalisation the mean and variance of what reaches it."""
+    import torch
+
+    norms = [
+        one for one in module.modules() if isinstance(one, torch.nn.modules.batchnorm._BatchNorm)
+    ]
+    if not norms:
+        return
+    for one in norms:
+        one.train()
+        one.momentum = 1.0
+    # Two samples, since one of them is a single number per channel behind global pooling.
+    pairs = {
+        name: torch.cat([data, torch.randn_like(data)]) if data.is_floating_point() else data
+        for name, data in inputs.items()
+    }
+    with torch.no_grad():
+        module(**pairs)
+    module.eval()
 
 
 if __name__ == "__main__":
