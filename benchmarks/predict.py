@@ -37,6 +37,7 @@ from graft.runtime import program as rt
 from graft.runtime.driver import driver_object
 from graft.runtime.session import Session
 from graft.target.machine import Machine
+from graft.target.register_tile import RETRIED_LOADS
 from graft.target.target import HOST, Target, host_target, known_targets, named_target
 from predict_code import PieceTime, code_times
 from predict_traffic import Traffic
@@ -222,7 +223,7 @@ def _overlapped(
     worst = max(waits, key=lambda name: waits[name])
     cycles = {worst: waits[worst]}
     far = max(_BEYOND & transfers.keys(), key=lambda name: transfers[name], default="")
-    if piece.limit == "loads" and far:
+    if piece.limit == "loads" and far and transfers[far]:
         exposed = min(transfers[far], piece.cycles) * _EXPOSED
         cycles[far] = cycles.get(far, 0.0) + exposed
     return cycles
@@ -230,7 +231,7 @@ def _overlapped(
 
 def _apart(piece: PieceTime, transfers: Mapping[str, float], machine: Machine) -> dict[str, float]:
     """The first cache either loads or is filled, and levels are filled one after the other."""
-    waits = {"loads": piece.counts.loads / machine.vector_loads, **transfers}
+    waits = {"loads": RETRIED_LOADS * piece.counts.loads / machine.vector_loads, **transfers}
     if sum(waits.values()) <= piece.cycles:
         return {piece.limit: piece.cycles}
     return waits

@@ -14,7 +14,7 @@ from graft.target.machine import Machine
 # again, and lines of data, each from another place, come slower than weights, which come one after
 # the other. Fitted to an Ice Lake core (256 to 1024 channels, 14 x 14): tiles of 7x1, 14x1, 7x2,
 # 14x2 and 6x4 ran at 80, 91, 139, 157 and 170 GFLOP/s; this gives 78, 87, 127, 155 and 172.
-_RETRIED_LOADS = 1.35
+RETRIED_LOADS = 1.35
 _SCATTERED_LINES = 0.3
 
 # Of tiles that the arithmetic bounds, one with fewer loads leaves more room for what else happens.
@@ -36,7 +36,7 @@ def step_cycles(machine: Machine, pixels: int, vectors: int, incoming: float = 0
     if machine.fills_beside_loads:
         memory = max(loads, incoming)
     else:
-        memory = _RETRIED_LOADS * loads + incoming
+        memory = RETRIED_LOADS * loads + incoming
     return max(arithmetic, machine.fma_latency, memory) + _SLACK * (loads + incoming)
 
 
