@@ -154,6 +154,14 @@ def test_layer_norm(name: str) -> None:
     assert node.attrs.epsilon == pytest.approx(1e-3)
 
 
+@pytest.mark.parametrize("axis", [1, -3])
+def test_layer_norm_over_the_channels_of_images(axis: int) -> None:
+    images = tensor("float32", 2, 5, 3, 4)
+    graph = graph_of(lambda g, x: layer_norm(g, x, axis=axis), images)
+    after = run_pass(recognize, graph, tolerance=TOLERANCE)
+    assert operators(after) == ["transpose", "nn.layer_norm", "transpose"]
+
+
 NO_NORMS: dict[str, Build] = {
     "first axis": lambda g, x: layer_norm(g, x, axis=0),
     "epsilon with more axes": lambda g, x: layer_norm(g, x, rank=4),

@@ -78,15 +78,20 @@ def layer_norm(site: Site, x: Value) -> Replacement:
     if not same_shape(x, site.root):
         return Refusal("epsilon has more axes than what is normalised")
     means = [node for node in site.match.nodes if node.op.name == "mean"]
-    if not all(_over_last_axis(node, rank) for node in means):
-        return Refusal("the mean is not over the last axis")
-    return site.emit("nn.layer_norm", x, axis=-1, epsilon=float(epsilon.reshape(-1)[0]))
+    number = float(epsilon.reshape(-1)[0])
+    if all(_is_over_axis(node, rank - 1, rank) for node in means):
+        return site.emit("nn.layer_norm", x, axis=-1, epsilon=number)
+    if rank != 4 or not all(_is_over_axis(node, 1, rank) for node in means):
+        return Refusal("the mean is neither over the last axis nor over the channels of images")
+    moved = site.emit("transpose", x, axes=(0, 2, 3, 1))
+    normal = site.emit("nn.layer_norm", moved, axis=-1, epsilon=number)
+    return site.emit("transpose", normal, axes=(0, 3, 1, 2))
 
 
-def _over_last_axis(node: Node, rank: int) -> bool:
+def _is_over_axis(node: Node, axis: int, rank: int) -> bool:
     axes = node.attrs.axes
     keepdims: bool = node.attrs.keepdims
-    return keepdims and len(node.args) == 1 and axes in ((-1,), (rank - 1,))
+    return keepdims and len(node.args) == 1 and axes in ((axis - rank,), (axis,))
 
 
 @RULES.rule(lambda x, gamma: op.nn.layer_norm(x) * gamma)
