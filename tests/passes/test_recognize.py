@@ -154,6 +154,14 @@ def test_layer_norm(name: str) -> None:
     assert node.attrs.epsilon == pytest.approx(1e-3)
 
 
+@pytest.mark.parametrize("axis", [1, -3])
+def test_layer_norm_over_the_channels_of_images(axis: int) -> None:
+    images = tensor("float32", 2, 5, 3, 4)
+    graph = graph_of(lambda g, x: layer_norm(g, x, axis=axis), images)
+    after = run_pass(recognize, graph, tolerance=TOLERANCE)
+    assert operators(after) == ["transpose", "nn.layer_norm", "transpose"]
+
+
 NO_NORMS: dict[str, Build] = {
     "first axis": lambda g, x: layer_norm(g, x, axis=0),
     "epsilon with more axes": lambda g, x: layer_norm(g, x, rank=4),
@@ -172,6 +180,39 @@ def test_scale_of_another_shape_stays_outside() -> None:
     graph = graph_of(lambda g, x: affine(g, layer_norm(g, x), 2, 1), X)
     after = run_pass(recognize, graph, tolerance=TOLERANCE)
     assert operators(after) == ["nn.layer_norm", "multiply", "add"]
+
+
+def group_norm(
+    g: Builder, x: Value, grouped: tuple[int, ...], back: tuple[int, ...] = (2, 6, 4, 5)
+) -> Value:
+    groups = np.arange(1, grouped[1] + 1, dtype=np.float32)
+    cut = g("reshape", x, shape=grouped)
+    normal = g("nn.instance_norm", cut, g.constant(groups), g.constant(-groups), epsilon=1e-3)
+    return g("reshape", normal, shape=back)
+
+
+IMAGES = tensor("float32", 2, 6, 4, 5)
+
+
+@pytest.mark.parametrize("grouped", [(2, 3, 40), (2, 1, 120), (2, 2, 5, 12)])
+def test_group_norm(grouped: tuple[int, ...]) -> None:
+    graph = graph_of(lambda g, x: group_norm(g, x, grouped), IMAGES)
+    after = run_pass(recognize, graph, tolerance=TOLERANCE)
+    assert operators(after) == ["nn.group_norm"]
+    assert node_of(after, "nn.group_norm").attrs.num_groups == grouped[1]
+
+
+NO_GROUPS: dict[str, Build] = {
+    "torn channels": lambda g, x: group_norm(g, x, (2, 4, 30)),
+    "torn instances": lambda g, x: group_norm(g, x, (4, 3, 20)),
+    "another shape": lambda g, x: group_norm(g, x, (2, 3, 40), (2, 6, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("name", NO_GROUPS)
+def test_no_group_norm(name: str) -> None:
+    after = run_pass(recognize, graph_of(NO_GROUPS[name], IMAGES), tolerance=TOLERANCE)
+    assert "nn.group_norm" not in operators(after)
 
 
 QUERY = tensor("float32", 2, 4, 5, 8)

@@ -13,7 +13,7 @@ from graft.llvm import emit_memory
 from graft.llvm.context import Context
 from graft.llvm.convert import cast, narrow, widen
 from graft.llvm.emit_call import call
-from graft.llvm.emit_integer import floor_divide, floor_modulo, shift
+from graft.llvm.emit_integer import divided_shortly, floor_divide, floor_modulo, shift
 from graft.llvm.narrow import fitted
 from graft.llvm.text import CONTRACT, Builder, Value, constant, constants
 from graft.llvm.types import NARROW_INTEGERS, WIDENED, register_type, small_float_bits
@@ -57,6 +57,8 @@ _BOOL = {
     BinaryKind.OR: "or",
     BinaryKind.XOR: "xor",
 }
+_SHORT = 1 << 31  # what fits into 32 bits with a sign is below
+
 _FLOAT_COMPARE = {
     CompareKind.EQUAL: "oeq",
     CompareKind.NOT_EQUAL: "une",
@@ -85,6 +87,8 @@ def expression(context: Context, expr: Expr) -> Value:
             return context.variable(expr.name)
         case Binary():
             left, right = expression(context, expr.left), expression(context, expr.right)
+            if _is_short_division(context, expr):
+                return divided_shortly(builder, expr.kind, left, right)
             return binary(builder, expr.kind, expr.dtype, left, right)
         case Compare():
             return _compare(context, expr)
@@ -106,6 +110,17 @@ def expression(context: Context, expr: Expr) -> Value:
             return builder.splat(expression(context, expr.value), expr.lanes)
         case Load():
             return emit_memory.load(context, expr.buffer, expr.indices, expression)
+
+
+def _is_short_division(context: Context, expr: Binary) -> bool:
+    """Whether a vector of indices is divided by a constant, and all of it fits into 31 bits."""
+    if expr.kind not in (BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO) or expr.lanes == 1:
+        return False
+    match expr.right:
+        case Const(value=int(divisor), dtype=DType.INT64) if 0 < divisor < _SHORT:
+            low, high = context.bounds(expr.left)
+            return low >= 0 and high < _SHORT
+    return False
 
 
 def _select(context: Context, expr: Select) -> Value:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from graft.llvm.text import Builder, Value, constant
 from graft.llvm.types import register_bits
+from graft.loop.ir import BinaryKind
 
 
 def known(value: Value) -> int | None:
@@ -47,6 +48,19 @@ def floor_modulo(builder: Builder, signed: bool, left: Value, right: Value) -> V
     nothing = constant(0, left.element, left.lanes)
     fixed = builder.binary("add", rest, builder.select(wrong, right, nothing))
     return _zero_if_zero(builder, fixed, right)
+
+
+def divided_shortly(builder: Builder, kind: BinaryKind, left: Value, right: Value) -> Value:
+    """The quotient or rest of numbers of 64 bits that fit into 31, all of them positive.
+
+    No processor multiplies vectors of 64 bits for the upper half of the product, which is how to
+    divide by a constant: LLVM would do it lane by lane."""
+    divide = floor_divide if kind is BinaryKind.FLOOR_DIVIDE else floor_modulo
+    short = builder.convert("trunc", left, "i32")
+    divisor = known(right)
+    assert divisor is not None
+    result = divide(builder, False, short, constant(divisor, "i32", left.lanes))
+    return builder.convert("zext", result, left.element)
 
 
 def _wrong_sign(builder: Builder, rest: Value, divisor: Value) -> Value:

@@ -20,6 +20,8 @@ from graft.loop.ir import (
     Allocate,
     AtomicAdd,
     Barrier,
+    Binary,
+    BinaryKind,
     Block,
     Buffer,
     Const,
@@ -44,6 +46,7 @@ def statement(context: Context, stmt: Stmt) -> None:
     while isinstance(stmt, (Let, Allocate)):  # which may be nested by the hundred
         if isinstance(stmt, Let):
             context.variables[stmt.var.name] = expression(context, stmt.value)
+            context.limit(stmt.var, stmt.value, stmt.value)
         else:
             _allocate(context, stmt.buffer)
         stmt = stmt.body
@@ -69,6 +72,8 @@ def statement(context: Context, stmt: Stmt) -> None:
 
 def _for(context: Context, loop: For) -> None:
     extent, start = loop.extent, loop.start
+    end = Binary(BinaryKind.ADD, start, extent)
+    context.limit(loop.var, start, Binary(BinaryKind.SUBTRACT, end, Const(1)))
     if loop.kind is LoopKind.UNROLLED and isinstance(extent, Const) and isinstance(start, Const):
         first = int(start.value)
         for value in range(first, first + int(extent.value)):

@@ -6,6 +6,7 @@ Part of the math kernels.
 from __future__ import annotations
 
 from graft.llvm.number import Number
+from graft.llvm.text import Value
 
 # exp(r) = 1 + r + r² q(r) for |r| <= log(2) / 2
 _EXP = {
@@ -42,24 +43,80 @@ _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}
 
 
 def exponential(x: Number, low: Number | None = None) -> Number:
-    """exp(x) = 2^n exp(r), or exp(x + low) for a low that is at most the rounding error of x.
+    """exp(x) = 2^n exp(r), or exp(x + low) for a low that is at most the rounding error of x."""
+    fraction, shifted = _reduced(x.within(*_EXP_RANGE[x.value.element]), low)
+    return _times_power(fraction, shifted)
 
-    The power of two is applied in halves, so that results may be subnormal or overflow.
-    """
+
+def decay(x: Number) -> Number:
+    """exp(-x) for x >= 0, which may be subnormal."""
+    smallest, _ = _EXP_RANGE[x.value.element]
+    opposite = x.like(-0.0) - x
+    bounded = x.like(smallest).where(opposite.test("olt", smallest), opposite)
+    return _times_power(*_reduced(bounded, None))
+
+
+def moderate_exponential(x: Number) -> Number:
+    """exp(x) for an x whose exponential is neither subnormal nor infinite; NaN stays NaN."""
+    element = x.value.element
+    fraction, shifted = _reduced(x, None)
+    scaled = _scale_instruction(fraction, shifted)
+    if scaled is not None:
+        return scaled
+    bits, bias = FRACTION_BITS[element], _EXPONENT_BIAS[element]
+    # what is above n in these bits is shifted out
+    power = (shifted.to("bitcast", INTEGER[element]) << bits) + (bias << bits)
+    return fraction * power.to("bitcast", element)
+
+
+def _reduced(x: Number, low: Number | None) -> tuple[Number, Number]:
+    """exp(r) for the remainder r of log(2), and a number whose lowest bits are the quotient n."""
     element = x.value.element
     first, second = LOG2[element]
-    bits, bias = FRACTION_BITS[element], _EXPONENT_BIAS[element]
-    x = x.within(*_EXP_RANGE[element])
     # Adding a large number leaves the nearest integer in the lowest bits.
-    large = x.like(1.5 * 2.0**bits)
+    large = _large(x)
     shifted = x.fma(1.4426950408889634074, large)
     n = shifted - large
-    count = shifted.to("bitcast", INTEGER[element]) - large.to("bitcast", INTEGER[element])
     r = n.fma(-second, n.fma(-first, x))
     if low is not None:
         r = r + low
-    result = (r * r).fma(r.polynomial(_EXP[element]), r) + 1.0
+    rest = r.polynomial(_EXP[element])
+    if x.builder.target.has_fma:
+        return r.fma(r.fma(rest, 1.0), 1.0), shifted
+    # rounded twice, that would be less accurate, and no cheaper
+    return (r * r).fma(rest, r) + 1.0, shifted
+
+
+def _large(x: Number) -> Number:
+    return x.like(1.5 * 2.0 ** FRACTION_BITS[x.value.element])
+
+
+def _times_power(fraction: Number, shifted: Number) -> Number:
+    """The fraction times 2^n, which may be subnormal or overflow: n is applied in halves."""
+    scaled = _scale_instruction(fraction, shifted)
+    if scaled is not None:
+        return scaled
+    element = fraction.value.element
+    bits, bias = FRACTION_BITS[element], _EXPONENT_BIAS[element]
+    integer = INTEGER[element]
+    count = shifted.to("bitcast", integer) - _large(shifted).to("bitcast", integer)
     half = count >> 1
     for part in (half, count - half):
-        result = result * ((part + bias) << bits).to("bitcast", element)
-    return result
+        fraction = fraction * ((part + bias) << bits).to("bitcast", element)
+    return fraction
+
+
+def _scale_instruction(fraction: Number, shifted: Number) -> Number | None:
+    """The same by the instruction that AVX-512 has for it; None where there is none."""
+    value, builder = fraction.value, fraction.builder
+    kind, size = ("ps", 32) if value.element == "float" else ("pd", 64)
+    width = value.lanes * size
+    is_whole = width == 512 and builder.target.has("avx512f")
+    if not is_whole and not (width in (128, 256) and builder.target.has("avx512vl")):
+        return None
+    n = (shifted - _large(shifted)).value
+    everywhere = Value("i16" if value.lanes == 16 else "i8", 1, "-1")
+    rounding = (Value("i32", 1, "4"),) if is_whole else ()  # that of the environment
+    name = f"llvm.x86.avx512.mask.scalef.{kind}.{width}"
+    arguments = (value, n, value, everywhere, *rounding)
+    return Number(builder, builder.call(name, value.element, value.lanes, *arguments))

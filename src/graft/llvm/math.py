@@ -17,7 +17,14 @@ from math import inf, nan, sqrt
 
 from graft.llvm.angles import cosine, sine
 from graft.llvm.arctangent import arctangent
-from graft.llvm.exponential import FRACTION_BITS, INTEGER, LOG2, exponential
+from graft.llvm.exponential import (
+    FRACTION_BITS,
+    INTEGER,
+    LOG2,
+    decay,
+    exponential,
+    moderate_exponential,
+)
 from graft.llvm.number import Number
 from graft.llvm.power import power
 from graft.llvm.text import Builder, Value, type_suffix
@@ -48,6 +55,7 @@ _LOG_DOUBLE = (
 )
 # tanh(x) = x + x³ q(x²) for |x| <= 0.625
 _TANH_LIMIT = 0.625
+_TANH_ONE = 40.0  # 1 - 2 / exp(x) is 1 from here on
 _TANH = {
     "float": (
         -0.33333281946283863664,
@@ -132,6 +140,23 @@ _ERF_DOUBLE = (
     1.5953873623583175885e-7,
     -5.7203925653100389605e-8,
 )
+# Φ(-x) = q(x)⁴ for 0 <= x <= the limit, where q is zero; see `tools/fit_gelu.py`
+_GELU_LIMIT = 6.4
+_GELU_ZERO = 40.0  # Φ(-x) is zero in float64 from here on
+GELU_FLOAT = (
+    0.8408964205081149,
+    -0.16773487701724998,
+    -0.05018393626784762,
+    0.004582033574204523,
+    0.003950318259646021,
+    -0.0002290523930395602,
+    -0.00016373961875891914,
+    -6.608378993675515e-06,
+    1.4527924517935881e-05,
+    -2.8912763263549268e-06,
+    2.446806664106189e-07,
+    -8.050535053792747e-09,
+)
 
 
 def logarithm(x: Number) -> Number:
@@ -165,13 +190,14 @@ def hyperbolic_tangent(x: Number) -> Number:
     size = x.apply("fabs")
     square = x * x
     near = (x * square).fma(square.polynomial(_TANH[x.value.element]), x)
-    far = x.like(1.0) - x.like(2.0) / (exponential(size + size) + 1.0)
+    twice = (size + size).within(0.0, _TANH_ONE)
+    far = x.like(1.0) - x.like(2.0) / (moderate_exponential(twice) + 1.0)
     return near.where(size.test("olt", _TANH_LIMIT), far).apply("copysign", x)
 
 
 def sigmoid(x: Number) -> Number:
     """1 / (1 + exp(-x)); for negative x exp(x) / (1 + exp(x)), which may be subnormal."""
-    e = exponential(x.like(-0.0) - x.apply("fabs"))
+    e = decay(x.apply("fabs"))
     return x.like(1.0).where(x.test("oge", 0.0), e) / (e + 1.0)
 
 
@@ -183,22 +209,43 @@ def error_function(x: Number) -> Number:
     near = x.fma(square.polynomial(_ERF_SMALL[element]), x)
     if element == "float":
         bounded = size.within(0.0, _ERF_FLOAT_ONE)
-        tail = exponential(bounded.polynomial(_ERF_FLOAT))
+        tail = moderate_exponential(bounded.polynomial(_ERF_FLOAT))
     else:
         bounded = size.within(0.0, _ERF_DOUBLE_ONE)
         scaled = ((bounded - 3.0) / (bounded + 3.0)).polynomial(_ERF_DOUBLE)
-        tail = exponential(bounded.like(-0.0) - bounded * bounded) * scaled
+        tail = moderate_exponential(bounded.like(-0.0) - bounded * bounded) * scaled
     far = (x.like(1.0) - tail).apply("copysign", x)
     return near.where(size.test("olt", _ERF_LIMIT[element]), far)
 
 
+def gelu(x: Number) -> Number:
+    """x Φ(x), which is max(x, 0) - |x| Φ(-|x|); at minus infinity its limit, zero.
+
+    The fourth root of Φ(-x) is smooth enough for a polynomial, which no exponential function has
+    to follow, and errors of its tail vanish in the power.
+    """
+    if x.value.element == "double":
+        half = x.like(-_GELU_ZERO).where(x.test("olt", -_GELU_ZERO), x) * 0.5
+        return half * (error_function(half * sqrt(2)) + 1.0)
+    size = x.apply("fabs").within(0.0, _GELU_LIMIT)
+    root = size.polynomial(GELU_FLOAT)
+    square = root * root
+    positive = x.like(0.0).where(x.test("olt", 0.0), x)
+    return (x.like(-0.0) - size).fma(square * square, positive)
+
+
 @dataclass(frozen=True, slots=True)
 class MathKernel:
-    """A formula, and the largest error it may have, in units of the last place."""
+    """A formula, and the largest error it may have, in units of the last place.
+
+    Those of the result; or of the argument, where the function is the argument's product with
+    something that all but vanishes.
+    """
 
     formula: Callable[..., Number]
     float_error: float
     double_error: float
+    in_units_of_argument: bool = False
 
 
 KERNELS = {
@@ -207,6 +254,7 @@ KERNELS = {
     "tanh": MathKernel(hyperbolic_tangent, 1.5, 1.5),
     "sigmoid": MathKernel(sigmoid, 2.5, 2.5),
     "erf": MathKernel(error_function, 1.5, 1.5),
+    "gelu": MathKernel(gelu, 3.0, 2.0, in_units_of_argument=True),
     "sin": MathKernel(sine, 0.51, 0.9),
     "cos": MathKernel(cosine, 0.51, 0.9),
     "atan": MathKernel(arctangent, 0.51, 4.5),

@@ -45,6 +45,13 @@ def _erf(value: Any) -> Any:
     return np.vectorize(math.erf, otypes=[array.dtype])(array)[()]
 
 
+def _gelu(value: Any) -> Any:
+    """x Φ(x), with its limit at minus infinity."""
+    array = np.asarray(value)
+    normal = np.vectorize(lambda x: math.erfc(-x * math.sqrt(0.5)) / 2, otypes=[array.dtype])(array)
+    return (np.where(np.isneginf(array), array.dtype.type(0), array) * normal)[()]
+
+
 def _bit_count(value: Any) -> Any:
     array = np.asarray(value)
     return np.bitwise_count(array.view(f"u{array.dtype.itemsize}")).astype(array.dtype)[()]
@@ -70,6 +77,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "sqrt": Intrinsic(1, np.sqrt),
     "rsqrt": Intrinsic(1, lambda x: x.dtype.type(1) / np.sqrt(x)),
     "erf": Intrinsic(1, _erf),
+    "gelu": Intrinsic(1, _gelu),
     "tanh": Intrinsic(1, np.tanh),
     "sigmoid": Intrinsic(1, lambda x: x.dtype.type(1) / (x.dtype.type(1) + np.exp(-x))),
     "sin": Intrinsic(1, np.sin),

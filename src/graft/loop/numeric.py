@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 
 from graft.loop.affine import polynomial
-from graft.loop.ir import Binary, BinaryKind, Const, Expr, Select, Var
+from graft.loop.ir import Binary, BinaryKind, Broadcast, Const, Expr, Ramp, Select, Var
 
 Bounds = tuple[float, float]  # integers, or infinite
 UNBOUNDED: Bounds = (-math.inf, math.inf)
@@ -55,6 +55,11 @@ class NumericBounds:
                 choose = min if kind is BinaryKind.MINIMUM else max
                 one, other = self.of(left), self.of(right)
                 return choose(one[0], other[0]), choose(one[1], other[1])
+            case Broadcast(value):
+                return self.of(value)
+            case Ramp(base, stride, lanes):
+                (low, high), last = self.of(base), stride * (lanes - 1)
+                return low + min(0, last), high + max(0, last)
             case Select(yes=yes, no=no):
                 one, other = self.of(yes), self.of(no)
                 return min(one[0], other[0]), max(one[1], other[1])

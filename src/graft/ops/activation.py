@@ -95,7 +95,9 @@ class GeluAttrs(Attrs):
 
 
 def _gelu_by_erf(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + get_op("erf").evaluate(None, x * math.sqrt(0.5))))
+    """At minus infinity it is the limit, zero."""
+    normal = 0.5 * (1 + get_op("erf").evaluate(None, x * math.sqrt(0.5)))
+    return np.asarray(np.where(np.isneginf(x), 0.0, x) * normal)
 
 
 def _gelu_by_tanh(x: Array) -> Array:

@@ -262,6 +262,44 @@ define(
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelNormAttrs(Attrs):
+    epsilon: float = 1e-5
+    centered: bool = True  # about the mean; else only divided by the root of the mean square
+
+
+def _channel_norm_type(
+    attrs: ChannelNormAttrs, data: TensorType, *parameters: TensorType | None
+) -> TensorType:
+    same_dtype(data, *parameters)
+    named = zip(("gamma", "beta"), parameters, strict=False)
+    return _with_channels(data, 1, **{name: one for name, one in named if one is not None})
+
+
+def _channel_norm(
+    attrs: ChannelNormAttrs, data: Array, gamma: Array | None, beta: Array | None
+) -> Array:
+    x = _wide(data)
+    if attrs.centered:
+        normal = _standardized(x, (1,), attrs.epsilon)
+    else:
+        normal = x / np.sqrt(_mean(np.square(x, dtype=np.float64), (1,)) + attrs.epsilon)
+    factors = (None if one is None else _along(one, 1, data.ndim) for one in (gamma, beta))
+    return _affine(normal, data, *factors)
+
+
+define(
+    "nn.channel_norm",
+    "data gamma? beta?",
+    only(_floating, "floating-point", _channel_norm_type),
+    _channel_norm,
+    attrs=ChannelNormAttrs,
+    kind=Kind.ANCHOR,
+    work=operations_per_element(8),
+    summary="the channels (axis 1) of each pixel standardised, times gamma, plus beta",
+)
+
+
+@dataclass(frozen=True, slots=True)
 class LrnAttrs(Attrs):
     size: int
     axis: int = 1

@@ -84,9 +84,9 @@ def _leaky_relu(attrs: Any, x: Term) -> Term:
 
 def _gelu(attrs: Any, x: Term) -> Term:
     if not attrs.approximate:
-        return x * 0.5 * (call("erf", x * math.sqrt(0.5)) + 1.0)
-    inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-    return x * 0.5 * (call("tanh", inner) + 1.0)
+        return call("gelu", x)
+    # (1 + tanh(y)) / 2 is the sigmoid of 2 y
+    return x * call("sigmoid", (x + x * x * x * 0.044715) * (2 * math.sqrt(2 / math.pi)))
 
 
 def _power(_attrs: Any, x: Term, y: Term) -> Term:

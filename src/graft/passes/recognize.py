@@ -1,9 +1,11 @@
 """Recognises what exporters write out in small operators: the whole is worth more to a backend.
 
-GELU, layer normalisation and attention, each written as its formula.
+GELU, layer and group normalisation and attention, each written as its formula.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from graft.ir.graph import Graph, Node, Value
 from graft.passes import simplify_movement
@@ -78,15 +80,20 @@ def layer_norm(site: Site, x: Value) -> Replacement:
     if not same_shape(x, site.root):
         return Refusal("epsilon has more axes than what is normalised")
     means = [node for node in site.match.nodes if node.op.name == "mean"]
-    if not all(_over_last_axis(node, rank) for node in means):
-        return Refusal("the mean is not over the last axis")
-    return site.emit("nn.layer_norm", x, axis=-1, epsilon=float(epsilon.reshape(-1)[0]))
+    number = float(epsilon.reshape(-1)[0])
+    if all(_is_over_axis(node, rank - 1, rank) for node in means):
+        return site.emit("nn.layer_norm", x, axis=-1, epsilon=number)
+    if rank != 4 or not all(_is_over_axis(node, 1, rank) for node in means):
+        return Refusal("the mean is neither over the last axis nor over the channels of images")
+    moved = site.emit("transpose", x, axes=(0, 2, 3, 1))
+    normal = site.emit("nn.layer_norm", moved, axis=-1, epsilon=number)
+    return site.emit("transpose", normal, axes=(0, 3, 1, 2))
 
 
-def _over_last_axis(node: Node, rank: int) -> bool:
+def _is_over_axis(node: Node, axis: int, rank: int) -> bool:
     axes = node.attrs.axes
     keepdims: bool = node.attrs.keepdims
-    return keepdims and len(node.args) == 1 and axes in ((-1,), (rank - 1,))
+    return keepdims and len(node.args) == 1 and axes in ((axis - rank,), (axis,))
 
 
 @RULES.rule(lambda x, gamma: op.nn.layer_norm(x) * gamma)
@@ -109,6 +116,32 @@ def _with_parameters(site: Site, x: Value, *parameters: Value) -> Replacement:
     if not site.only_use(norm.output):
         return Refusal("others read what is normalised")
     return site.emit("nn.layer_norm", x, *parameters, axis=axis, epsilon=epsilon)
+
+
+@RULES.rule(is_op("reshape"))
+def group_norm(site: Site) -> Replacement:
+    """Groups of channels made channels of their own, normalised, and taken apart again."""
+    norm = site.producer(site.node.args[0])
+    if norm is None or norm.op.name != "nn.instance_norm" or norm.attrs.axis != 1:
+        return Refusal("what is reshaped is no normalisation of instances")
+    grouped, *parameters = norm.args
+    source = site.producer(grouped)
+    if source is None or source.op.name != "reshape" or not site.only_use(norm.output):
+        return Refusal("the channels have not been grouped, or others read what is normalised")
+    data, groups = source.args[0], (grouped.shape or (None, None))[1]
+    shape = data.shape or ()
+    channels = shape[1] if len(shape) > 1 else None
+    if not isinstance(groups, int) or not isinstance(channels, int) or channels % groups:
+        return Refusal("it is not known how many channels a group has, or they are not whole")
+    if not same_shape(data, site.root) or shape[0] != (grouped.shape or (None,))[0]:
+        return Refusal("the result has another shape than the data, or instances are cut")
+    numbers = [site.array(parameter) for parameter in parameters]
+    spread = [np.repeat(one, channels // groups) for one in numbers if one is not None]
+    if len(spread) != len(parameters):
+        return Refusal("scale or shift is not constant")
+    constants = map(site.constant, spread)
+    epsilon: float = norm.attrs.epsilon
+    return site.emit("nn.group_norm", data, *constants, num_groups=groups, epsilon=epsilon)
 
 
 _SOFTMAX = is_op("nn.softmax")

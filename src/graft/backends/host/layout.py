@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.joined import Joins, cuts, located
+from graft.backends.host.kernels.channel_norm import CHANNEL_NORM
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
     INTEGER,
@@ -43,6 +44,8 @@ from graft.target.target import Target
 FEW_CHANNELS = 8
 
 _POOLS = ("nn.max_pool2d", "nn.avg_pool2d")
+# Anchors that make images in the blocks that they take; their row-major kernels are slow.
+_IN_BLOCKS = (*_POOLS, CHANNEL_NORM)
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _IMAGES = BYTE_TYPES | {DType.FLOAT32}
 
@@ -184,7 +187,7 @@ def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
             yield from _in_place(group, block, known)
         takes = dict.fromkeys(anchor.args, (block, *BLOCKS, 0))
         yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, takes)))
-    elif anchor is None or name in _POOLS:
+    elif anchor is None or name in _IN_BLOCKS:
         pointwise = [node for node in group.nodes if node is not anchor]
         bytes_averaged = name == "nn.avg_pool2d" and group.node.output.dtype in BYTE_TYPES
         if not_pointwise(pointwise) is None and not bytes_averaged:
@@ -287,7 +290,7 @@ def _cost_in_rows(group: Group) -> float:
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS:
         return STEP + _flops(group) / FLOPS_IN_ROWS
-    rate = BYTES_POOLED_IN_ROWS if name in _POOLS else BYTES
+    rate = BYTES_POOLED_IN_ROWS if name in _IN_BLOCKS else BYTES
     return STEP + _bytes(group) / rate
 
 

@@ -11,6 +11,7 @@ from functools import partial, update_wrapper
 
 from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
 from graft.backends.host.choose_products import ProductOptions, choose_products
+from graft.backends.host.normalize_images import normalize_images
 from graft.backends.host.options import Accuracy
 from graft.backends.host.split_recurrent import split_recurrent
 from graft.backends.host.strength_reduction import strength_reduction
@@ -30,15 +31,8 @@ def host_passes(target: Target, accuracy: Accuracy) -> tuple[Pass, ...]:
     products = partial(choose_products, options=ProductOptions(target, accuracy))
     multiply = update_wrapper(products, choose_products)
     split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
-    return (
-        split,
-        use_integers,
-        strength_reduction,
-        widen_convolutions,
-        choose,
-        multiply,
-        group_fusion,
-    )
+    early = (split, use_integers, strength_reduction, widen_convolutions, normalize_images)
+    return *early, choose, multiply, group_fusion
 
 
 def prepare(

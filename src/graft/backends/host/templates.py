@@ -9,6 +9,7 @@ from graft.backends.host.kernel import Kernel, Stores, Template
 from graft.backends.host.kernels.attention import attention
 from graft.backends.host.kernels.batch_matmul import INTEGER as BATCH_INTEGER
 from graft.backends.host.kernels.batch_matmul import batch_matmul
+from graft.backends.host.kernels.channel_norm import channel_norm
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import INTEGER, STRASSEN, dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
@@ -51,6 +52,7 @@ IMAGE_TEMPLATES: tuple[Template, ...] = (
     depthwise_conv2d,
     pool2d,
     image_mean,
+    channel_norm,
     image_pointwise,
     image_concat,
 )

@@ -85,18 +85,43 @@ def layer_norm(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     return (by_index(name, data.shape, element),)
 
 
+def _over_root(data: Tensor, axes: Sequence[int], epsilon: float, name: str) -> Tensor:
+    """Over the root of the mean square, in float32 or float64."""
+    wide = accumulated_in(data.dtype)
+    mean = _mean(f"{name}_mean", data, axes, True, wide)
+
+    def element(*indices: Term) -> Term:
+        root = call("sqrt", read(mean, _at_mean(indices, axes)) + epsilon)
+        return cast(wide, read(data, indices)) / root
+
+    return by_index(f"{name}_normal", data.shape, element)
+
+
 @expresses("nn.rms_norm")
 def rms_norm(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """Over the root of the mean square of the last axes."""
     data, gamma = present(inputs[0]), inputs[1]
-    rank, wide = len(data.shape), accumulated_in(data.dtype)
+    rank = len(data.shape)
     axes = list(range(normalize_axis(attrs.axis, rank), rank))
-    mean = _mean(f"{name}_mean", data, axes, True, wide)
+    normal = _over_root(data, axes, attrs.epsilon, name)
 
     def element(*indices: Term) -> Term:
-        root = call("sqrt", read(mean, _at_mean(indices, axes)) + attrs.epsilon)
         factor = None if gamma is None else spread(gamma, indices, sizes(data))
-        return _scaled(cast(wide, read(data, indices)) / root, [factor, None], types[0].dtype)
+        return _scaled(read(normal, indices), [factor, None], types[0].dtype)
+
+    return (by_index(name, data.shape, element),)
+
+
+@expresses("nn.channel_norm")
+def channel_norm(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """The channels of each pixel, with or without their mean."""
+    data, *parameters = present(inputs[0]), *inputs[1:]
+    normalized = _standardized if attrs.centered else _over_root
+    normal, shape = normalized(data, [1], attrs.epsilon, name), sizes(data)
+
+    def element(*indices: Term) -> Term:
+        factors = [None if one is None else along(one, indices, 1, shape) for one in parameters]
+        return _scaled(read(normal, indices), factors, types[0].dtype)
 
     return (by_index(name, data.shape, element),)
 

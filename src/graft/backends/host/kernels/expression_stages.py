@@ -32,7 +32,7 @@ from graft.loop.traverse import variables, walk_expr
 
 # Functions that cost many times a multiplication.
 _COSTLY = frozenset(
-    ("exp", "log", "pow", "erf", "tanh", "sigmoid", "sin", "cos", "atan", "sqrt", "rsqrt")
+    ("exp", "log", "pow", "erf", "gelu", "tanh", "sigmoid", "sin", "cos", "atan", "sqrt", "rsqrt")
 )
 # An expression that would become larger than this by being written out at every use is not.
 MOST_INLINED = 160

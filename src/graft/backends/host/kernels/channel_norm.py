@@ -1,0 +1,137 @@
+"""Normalisation over the channels of each pixel of a blocked image, with what follows it.
+
+A tile of neighbouring pixels is read block by block for their means, then for their variances, then
+for the result, from the nearest cache but the first time. The threads share the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.image import (
+    ImageWriter,
+    group_lanes,
+    no_image,
+    reader,
+    shared,
+    unfit_epilogue,
+)
+from graft.backends.host.kernels.tile import Tile
+from graft.backends.host.point import BlockedPoint
+from graft.ir.graph import Node
+from graft.loop.build import Term, call
+from graft.loop.ir import Allocate, Block, Broadcast, Call, Const, Expr, For, Let, Stmt, Store, Var
+from graft.ops.scalar import SCALAR_DTYPES
+from graft.rewrite.rule import Refusal
+from graft.target.target import Target
+
+CHANNEL_NORM = "nn.channel_norm"
+
+
+def channel_norm(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """A normalisation over channels with whatever follows it."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name != CHANNEL_NORM:
+        return Refusal("there is no normalisation over channels")
+    data, result = stores[group.outer(anchor.args[0])], stores[group.output]
+    reason = no_image(result) or unfit_epilogue(group, stores, anchor)
+    if reason is None and (data.block != result.block or anchor.output.dtype not in SCALAR_DTYPES):
+        reason = "the data is not in the blocks of the result, or no float32 or float64"
+    if reason is not None:
+        return Refusal(reason)
+    parameters = Parameters(group, stores)
+    return parameters.kernel(_Writer(parameters, anchor, target).body())
+
+
+class _Writer(ImageWriter):
+    """Writes the loop nest of one normalisation."""
+
+    def __init__(self, parameters: Parameters, anchor: Node, target: Target) -> None:
+        group = parameters.group
+        block = parameters.stores[group.output].block
+        super().__init__(parameters, group_lanes(target, group, block))
+        self.anchor = anchor
+        self.dtype = anchor.output.dtype
+        # enough sums side by side to hide an addition's latency
+        self.pixels = target.vector_registers // 4
+        self.scale, self.shift = (*anchor.inputs[1:], None, None)[:2]
+
+    def body(self) -> Stmt:
+        border = self.border(self.row)
+        beside = [For(self.block, Const(0), self.blocks, Block(tuple(border)))] if border else []
+        lines = (*self.across(self.pixels, self.tile), *beside)
+        return shared(((self.batch, self.batches), (self.row, self.height)), Block(lines))
+
+    @property
+    def blocks(self) -> Expr:
+        return Const(self.result.channels // self.result.block)
+
+    def tile(self, column: Expr, size: int) -> Stmt:
+        """Some neighbouring pixels, all their channels."""
+        tag = self.fresh("")
+        means, factors = (
+            [Var(f"{name}{pixel}{tag}", self.dtype) for pixel in range(size)]
+            for name in ("mean", "factor")
+        )
+        epsilon: float = self.anchor.attrs.epsilon
+        centered: bool = self.anchor.attrs.centered
+        share = 1.0 / self.result.channels
+
+        def deviation(point: BlockedPoint, pixel: int) -> Term:
+            element = self.element(point, pixel)
+            return element - Broadcast(means[pixel], self.lanes) if centered else element
+
+        def square(point: BlockedPoint, pixel: int) -> Term:
+            value = deviation(point, pixel)
+            return value * value
+
+        def finish(point: BlockedPoint, pixel: int) -> Stmt:
+            value = deviation(point, pixel) * Broadcast(factors[pixel], self.lanes)
+            read = reader(self.parameters, point)
+            if self.scale is not None:
+                value = value * read(self.scale, 1)
+            if self.shift is not None:
+                value = value + read(self.shift, 1)
+            return self.store(point, {self.anchor.output: value.expr})
+
+        body = self.each_block(column, size, finish)
+        roots = self.totals(column, square, factors)
+        body = roots(lambda total: call("rsqrt", total * share + epsilon), body)
+        if centered:
+            body = self.totals(column, self.element, means)(lambda total: total * share, body)
+        return body
+
+    def element(self, point: BlockedPoint, _pixel: int) -> Term:
+        return Term(reader(self.parameters, point)(self.anchor.args[0], None))
+
+    def each_block(
+        self, column: Expr, size: int, action: Callable[[BlockedPoint, int], Stmt]
+    ) -> Stmt:
+        """A loop over the blocks of channels, with an action for each vector of each pixel."""
+        block = Var(self.fresh("block"))
+        per_pixel = len(self.vectors)
+        points = [replace(point, block=block) for point in self.points(column, size)]
+        actions = (action(point, number // per_pixel) for number, point in enumerate(points))
+        return For(block, Const(0), self.blocks, Block(tuple(actions)))
+
+    def totals(
+        self, column: Expr, term: Callable[[BlockedPoint, int], Term], names: Sequence[Var]
+    ) -> Callable[[Callable[[Term], Term], Stmt], Stmt]:
+        """Sums of terms over the channels, a pixel each; `names` are what is made of them."""
+        sums = Tile(len(names), 1, self.lanes, self.fresh(""), self.dtype)
+
+        def add(point: BlockedPoint, pixel: int) -> Stmt:
+            total = Term(sums.value(pixel, 0)) + term(point, pixel)
+            return Store(sums.accumulators, sums.at(pixel, 0), total.expr)
+
+        def around(made: Callable[[Term], Term], body: Stmt) -> Stmt:
+            for pixel, name in reversed(list(enumerate(names))):
+                total = Call("reduce_add", (sums.value(pixel, 0),), self.dtype)
+                body = Let(name, made(Term(total)).expr, body)
+            loop = self.each_block(column, len(names), add)
+            return Allocate(sums.accumulators, Block((sums.clear(), loop, body)))
+
+        return around
