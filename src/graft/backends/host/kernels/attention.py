@@ -49,7 +49,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
-from graft.target.register_tile import most_pixels
+from graft.target.register_tile import most_pixels, step_cycles
 from graft.target.target import Target
 
 
@@ -105,13 +105,19 @@ def _unfit_shapes(anchor: Node) -> str | None:
 
 
 def default_schedule(target: Target, dtype: DType, queries: Dim, size: int) -> AttentionSchedule:
-    """Two vectors each way, or one where there is no more; queries nobody has counted are many."""
+    """Two vectors of queries, or one where there is no more, and as many of values as are cheapest;
+    queries nobody has counted are many."""
     queries = queries if isinstance(queries, int) else MANY
     lanes, value_lanes = (lanes_for(target, {dtype}, max(2, n)) for n in (queries, size))
-    vectors, value_vectors = (
-        2 if extent > width else 1 for extent, width in ((queries, lanes), (size, value_lanes))
-    )
-    return AttentionSchedule(lanes, vectors, value_lanes, value_vectors)
+    vectors = 2 if queries > lanes else 1
+
+    def cycles(count: int) -> float:
+        """Of a step for one query and all values."""
+        pixels = min(vectors * lanes, most_pixels(target.vector_registers, count))
+        step = step_cycles(target.machine, pixels, count)
+        return step * -(-size // (count * value_lanes)) / pixels
+
+    return AttentionSchedule(lanes, vectors, value_lanes, min(range(1, 5), key=cycles))
 
 
 class _Writer:
