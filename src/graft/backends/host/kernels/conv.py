@@ -206,11 +206,14 @@ class _Writer(ImageWriter):
     def segments(self) -> int:
         """Into how many parts rows are cut: more than one where there are few, but long ones."""
         batch, lines, columns = self.result.shape[0], self.down[0].count, self.columns[0].count
-        if not isinstance(lines, int) or not isinstance(columns, int):
+        if not isinstance(lines, int):
             return 1
         jobs = (batch if isinstance(batch, int) else 1) * -(-lines // self.schedule.rows)
         jobs *= self.shares
-        return max(1, min(-(-ENOUGH_JOBS // jobs), columns // self.schedule.columns))
+        wanted = -(-ENOUGH_JOBS // jobs)
+        if isinstance(columns, int):
+            wanted = min(wanted, columns // self.schedule.columns)
+        return max(1, wanted)
 
     def rows_of(self, down: Phase) -> Stmt:
         """The rows of a job."""
