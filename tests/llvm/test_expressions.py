@@ -14,16 +14,23 @@ from graft.llvm.compile import llvm_text
 from graft.loop.ir import (
     Binary,
     BinaryKind,
+    Block,
     Broadcast,
+    Buffer,
     Call,
     Cast,
     Compare,
     CompareKind,
     Const,
     Expr,
+    For,
+    Function,
+    Let,
     Load,
     Ramp,
     Select,
+    Stmt,
+    Store,
     Var,
 )
 from graft.loop.traverse import map_stmt
@@ -366,3 +373,34 @@ def test_dot_products_of_four_bytes(lanes: int, target: Target) -> None:
     products = left.view(np.uint8).astype(np.int64) * right.view(np.int8)
     wanted = (products.reshape(-1, 4).sum(axis=1) + addend).astype(np.int32)
     np.testing.assert_array_equal(run(kernel, arrays | {"n": len(left)})["out0"], wanted)
+
+
+@pytest.mark.parametrize("first", [0, -40, (1 << 31) - 8, (1 << 31) - 700])
+@pytest.mark.parametrize("kind", [BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO])
+def test_vectors_of_indices_divided(kind: BinaryKind, first: int) -> None:
+    """In 32 bits where they are known to fit: the last case and the first."""
+    divisors = (7, 14, 27, 8, (1 << 31) - 1)
+    rows, lanes = 40, 16
+    turn, base = Var("turn"), Var("base")
+    places = Ramp(base, 1, lanes)
+    out = Buffer("out", DType.INT64, (Const(len(divisors)), Const(rows), Const(lanes)))
+    body: Stmt = Block(
+        tuple(
+            Store(
+                out,
+                (Const(number), turn, Ramp(Const(0), 1, lanes)),
+                Binary(kind, places, Const(divisor, DType.INT64, lanes)),
+            )
+            for number, divisor in enumerate(divisors)
+        )
+    )
+    start = Binary(BinaryKind.ADD, Binary(BinaryKind.MULTIPLY, turn, Const(lanes)), Const(first))
+    loop = For(turn, Const(0), Const(rows), Let(base, start, body))
+    function = Function("kernel", (out,), loop)
+    indices = np.arange(first, first + rows * lanes).reshape(rows, lanes)
+    operation = np.floor_divide if kind is BinaryKind.FLOOR_DIVIDE else np.mod
+    expected = np.stack([operation(indices, divisor) for divisor in divisors])
+    sink = np.zeros(expected.shape, np.int64)
+    np.testing.assert_array_equal(run(compiled(function), {"out": sink})["out"], expected)
+    is_short = first >= 0 and first + rows * lanes <= 1 << 31
+    assert ("div <16 x i64>" not in llvm_text(function, host_target())) == is_short

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import graft
+from graft.backends.host.backend import HostExecutable
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
@@ -99,3 +100,20 @@ def test_model_with_steps_on_the_evaluator_is_not_saved(tmp_path: object) -> Non
     module = graft.compile(g.build(pooled), target=["host"])
     with pytest.raises(graft.UserError, match="run on the reference evaluator"):
         module.save(f"{tmp_path}/model.graft")
+
+
+def test_group_without_a_kernel_keeps_its_views() -> None:
+    """Windows of an image as gathered rows and columns: too many nodes for one kernel."""
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 16, 12, 12))
+    rows = g.constant(np.array([[0, 1, 2, 3, 4], [4, 5, 6, 7, 8], [9, 10, 11, 12, 13]], np.int64))
+    padded = g("nn.pad", x, pad_width=(0, 0, 1, 1, 0, 0, 1, 1))
+    high = g("transpose", g("take", padded, rows, axis=2), axes=(0, 1, 2, 4, 3))
+    wide = g("transpose", g("take", high, rows, axis=3), axes=(0, 1, 2, 3, 5, 4))
+    windows = g("transpose", g("reshape", wide, shape=(2, 8, 9, 25)), axes=(0, 2, 3, 1))
+    module = _check(g.build(*g.call("split", windows, axis=3, sizes=(4, 4))))
+    executable = module.program
+    assert isinstance(executable, HostExecutable)
+    labels = [getattr(step, "label", "") for step in executable.built.program.steps]
+    assert "take" in labels
+    assert "reshape" not in labels

@@ -189,15 +189,16 @@ class _Assembler:
             for value in node.outputs:
                 if value not in actual:
                     self.chosen[value] = row_major(value)
-            node = replace(
+            part = replace(
                 node,
                 inputs=tuple(v if v is None else actual.get(v, v) for v in node.inputs),
                 outputs=tuple(actual.get(value, value) for value in node.outputs),
             )
-            if is_view(node):
-                self.view(node)
+            # what the group hands out may have a place of its own, so that is copied there
+            if is_view(part) and node.output not in actual and part.args[0] in self.homes:
+                self.view(part)
             else:
-                self.compute(node)
+                self.compute(part)
 
     def is_joined(self, node: Node) -> bool:
         """Whether a concatenation's operands have all been made where they belong."""

@@ -8,7 +8,8 @@ from tests.backends.host.property.pointwise import in_blocks, tail
 from tests.backends.host.property.sketch import Sample, Shape, Sketch
 
 from graft.backends.host.kernels.conv_plan import read_halo
-from graft.backends.host.storage import static_shape
+from graft.backends.host.storage import Storage, static_shape
+from graft.base.dtypes import DType
 from graft.ir.graph import Value
 
 FLOATS = ("float32", "float32", "float64")
@@ -151,6 +152,20 @@ def draw_image_mean(s: Sketch) -> Sample:
     error = info.error + (terms**0.5 + 4) * 4 * info.bound
     value = s("mean", value, bound=info.bound, error=error, axes=axes, keepdims=keepdims)
     return s.finished(tail(s, value, axis=1))
+
+
+def draw_channel_norm(s: Sketch) -> Sample:
+    s.dtype = s.pick(FLOATS)
+    channels, block = _blocks(s)
+    shape = (s.extent(2, 3), channels, s.extent(5, 15), s.extent(7, 40))
+    data = s.array(shape)
+    data[:, ::2] += 4  # so that no variance is tiny
+    value = s.given(data, Storage(DType(s.dtype), shape, block, s.halo()))
+    lists = [s.constant(s.array((channels,))) if s.chance(60) else None for _ in range(2)]
+    attrs = {"epsilon": s.pick((1e-5, 1e-2)), "centered": s.chance(70)}
+    error = 64.0 * (8 + channels**0.5)
+    value = s("nn.channel_norm", value, *lists, bound=100.0, error=error, **attrs)
+    return _image_like(s, value, block)
 
 
 def draw_image_pointwise(s: Sketch) -> Sample:

@@ -36,6 +36,7 @@ DRAWN: dict[str, Draw] = {
     "depthwise_conv2d": images.draw_depthwise,
     "pool2d": images.draw_pool2d,
     "image_mean": images.draw_image_mean,
+    "channel_norm": images.draw_channel_norm,
     "image_pointwise": images.draw_image_pointwise,
     "image_concat": images.draw_image_concat,
     "dense": rows.draw_dense,

@@ -129,7 +129,9 @@ class _Writer(ImageWriter):
 
         def around(made: Callable[[Term], Term], body: Stmt) -> Stmt:
             for pixel, name in reversed(list(enumerate(names))):
-                total = Call("reduce_add", (sums.value(pixel, 0),), self.dtype)
+                total = sums.value(pixel, 0)
+                if self.lanes > 1:
+                    total = Call("reduce_add", (total,), self.dtype)
                 body = Let(name, made(Term(total)).expr, body)
             loop = self.each_block(column, len(names), add)
             return Allocate(sums.accumulators, Block((sums.clear(), loop, body)))
