@@ -44,6 +44,7 @@ from graft.cli.bench_report import Comparison
 from graft.cli.bench_rounds import GRAFT
 from graft.cli.report import seconds_text
 from graft.cli.usage import positive
+from graft.target.target import host_target
 
 USUAL_PEERS = ("onnxruntime", "openvino", "torch")
 QUICK_LIMITS = ("--rounds", "3", "--seconds", "5")
@@ -177,7 +178,11 @@ def _publish(
     pages.replace(DOCUMENT, setting.marker, block)
     if is_main:
         plot_bench.draw(rows, contenders, str(setting), pages.path(CHART))
-        intro = f"{setting}, float32, medians; how and where measured: [{DOCUMENT}]({DOCUMENT})."
+        intro = (
+            f"{setting}, float32, medians, on {machine} ({host_target().machine.summary}) and"
+            f" nowhere else yet; how measured, and what other machines are predicted to do:"
+            f" [{DOCUMENT}]({DOCUMENT}), [docs/machine.md](docs/machine.md)."
+        )
         short = bench_tables.short_table(rows, contenders)
         pages.replace(README, "networks", [*paragraph(intro), "", _image(CHART), "", *short])
 
