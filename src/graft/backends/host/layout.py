@@ -27,6 +27,7 @@ from graft.backends.host.kernels.conv_plan import (
 from graft.backends.host.kernels.image import BYTES as BYTE_TYPES
 from graft.backends.host.kernels.image import not_pointwise
 from graft.backends.host.kernels.image_mean import over_pixels
+from graft.backends.host.kernels.image_resize import NEAREST, unfit_resize
 from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
 from graft.backends.host.storage import BLOCKS, NO_HALO, Halo, Storage, shape_of, static_shape
@@ -189,6 +190,9 @@ def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
         bytes_averaged = name == "nn.avg_pool2d" and group.node.output.dtype in BYTE_TYPES
         if not_pointwise(pointwise) is None and not bytes_averaged:
             yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
+    elif name == "resize" and anchor is not None:
+        if unfit_resize(anchor) is None and not_pointwise(group.epilogue) is None:
+            yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
     elif _is_cut(group, block, known):
         yield Way(block, 0.0, tuple(_wants(group, block, {group.node.args[0]: (block,)})))
 
@@ -287,7 +291,8 @@ def _cost_in_rows(group: Group) -> float:
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS:
         return STEP + _flops(group) / FLOPS_IN_ROWS
-    rate = BYTES_POOLED_IN_ROWS if name in _POOLS else BYTES
+    interpolates = name == "resize" and anchor is not None and anchor.attrs.method != NEAREST
+    rate = BYTES_POOLED_IN_ROWS if name in _POOLS or interpolates else BYTES
     return STEP + _bytes(group) / rate
 
 

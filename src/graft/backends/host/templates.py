@@ -19,6 +19,7 @@ from graft.backends.host.kernels.forest import forest
 from graft.backends.host.kernels.image_concat import image_concat
 from graft.backends.host.kernels.image_mean import image_mean
 from graft.backends.host.kernels.image_pointwise import image_pointwise
+from graft.backends.host.kernels.image_resize import image_resize
 from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.layer_norm import layer_norm
 from graft.backends.host.kernels.linear_attention import linear_attention
@@ -53,6 +54,7 @@ IMAGE_TEMPLATES: tuple[Template, ...] = (
     image_mean,
     image_pointwise,
     image_concat,
+    image_resize,
 )
 
 # Those whose rows may be counted only at run time, by the operator that they are for.

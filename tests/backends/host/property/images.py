@@ -162,6 +162,24 @@ def draw_image_pointwise(s: Sketch) -> Sample:
     return _image_like(s, value, block)
 
 
+def draw_image_resize(s: Sketch) -> Sample:
+    s.special = s.chance(20)
+    channels, block = _blocks(s)
+    shape = (s.extent(2, 3), channels, s.extent(5, 9), s.extent(7, 20))
+    data = s.image(shape, block, s.halo())
+    method = s.pick(("nearest_neighbor", "linear", "linear", "cubic"))
+    attrs: dict[str, object] = {
+        "method": method,
+        "coordinate_transformation_mode": s.pick(("half_pixel", "align_corners", "asymmetric")),
+        "scales": (1.0, 1.0, *(s.pick((1.0, 2.0, 3.0, 1.5, 0.5)) for _ in "hw")),
+    }
+    info = s.info[data]
+    bound = info.bound * (2.0 if method == "cubic" else 1.0)
+    error = info.error if method == "nearest_neighbor" else info.error + 16 * bound
+    value = s("resize", data, bound=bound, error=error, **attrs)
+    return _image_like(s, value, block)
+
+
 def draw_image_concat(s: Sketch) -> Sample:
     s.dtype, s.special = s.pick(FLOATS), s.chance(40)
     block = s.pick((8, 16))

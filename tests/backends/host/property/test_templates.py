@@ -38,6 +38,7 @@ DRAWN: dict[str, Draw] = {
     "image_mean": images.draw_image_mean,
     "image_pointwise": images.draw_image_pointwise,
     "image_concat": images.draw_image_concat,
+    "image_resize": images.draw_image_resize,
     "dense": rows.draw_dense,
     "batch_matmul": rows.draw_batch_matmul,
     "attention": rows.draw_attention,
