@@ -27,6 +27,7 @@ from graft.backends.host.kernels.conv_plan import (
 from graft.backends.host.kernels.image import BYTES as BYTE_TYPES
 from graft.backends.host.kernels.image import not_pointwise
 from graft.backends.host.kernels.image_mean import over_pixels
+from graft.backends.host.kernels.image_movement import moves_image
 from graft.backends.host.kernels.image_resize import NEAREST, unfit_resize
 from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
@@ -185,16 +186,19 @@ def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
             yield from _in_place(group, block, known)
         takes = dict.fromkeys(anchor.args, (block, *BLOCKS, 0))
         yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, takes)))
-    elif anchor is None or name in _POOLS:
-        pointwise = [node for node in group.nodes if node is not anchor]
-        bytes_averaged = name == "nn.avg_pool2d" and group.node.output.dtype in BYTE_TYPES
-        if not_pointwise(pointwise) is None and not bytes_averaged:
-            yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
     elif name == "resize" and anchor is not None:
         if unfit_resize(anchor) is None and not_pointwise(group.epilogue) is None:
             yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
     elif _is_cut(group, block, known):
         yield Way(block, 0.0, tuple(_wants(group, block, {group.node.args[0]: (block,)})))
+    elif (source := moves_image(group)) is not None and is_image(group.outer(source)):
+        takes = {source: (block, *(one for one in BLOCKS if one != block))}
+        yield Way(block, STEP + _bytes(group) / BYTES_COPIED, tuple(_wants(group, block, takes)))
+    elif anchor is None or name in _POOLS:
+        pointwise = [node for node in group.nodes if node is not anchor]
+        bytes_averaged = name == "nn.avg_pool2d" and group.node.output.dtype in BYTE_TYPES
+        if not_pointwise(pointwise) is None and not bytes_averaged:
+            yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
 
 
 def _data_blocks(group: Group, conv: Node, block: int, known: _Known) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from graft.backends.host.kernels.expression import expression, unexpressed
 from graft.backends.host.kernels.forest import forest
 from graft.backends.host.kernels.image_concat import image_concat
 from graft.backends.host.kernels.image_mean import image_mean
+from graft.backends.host.kernels.image_movement import image_movement
 from graft.backends.host.kernels.image_pointwise import image_pointwise
 from graft.backends.host.kernels.image_resize import image_resize
 from graft.backends.host.kernels.joining import joining
@@ -55,6 +56,7 @@ IMAGE_TEMPLATES: tuple[Template, ...] = (
     image_pointwise,
     image_concat,
     image_resize,
+    image_movement,
 )
 
 # Those whose rows may be counted only at run time, by the operator that they are for.

@@ -180,6 +180,27 @@ def draw_image_resize(s: Sketch) -> Sample:
     return _image_like(s, value, block)
 
 
+def draw_image_movement(s: Sketch) -> Sample:
+    s.special = s.chance(40)
+    channels, block = s.pick(((8, 8), (16, 8), (4, 4)) if s.small else ((32, 16), (24, 8), (12, 4)))
+    shape = (s.extent(2, 3), channels, 2 * s.extent(2, 5), 2 * s.extent(2, 9))
+    data = s.image(shape, block, s.halo())
+    widths = tuple(s.number(0, 2) for _ in range(4))
+    begin = (s.number(0, 2), s.number(0, 2))
+    moves: tuple[tuple[str, dict[str, object]], ...] = (
+        ("nn.pad", {"pad_width": widths, "axes": (2, 3), "value": 0.5}),
+        ("nn.pad", {"pad_width": widths, "axes": (2, 3), "mode": s.pick(("edge", "reflect"))}),
+        ("strided_slice", {"begin": begin, "end": (99, 99), "axes": (2, 3)}),
+        ("depth_to_space", {"block_size": 2, "mode": s.pick(("DCR", "CRD"))}),
+        ("space_to_depth", {"block_size": 2}),
+    )
+    op, attrs = s.pick(moves)
+    info = s.info[data]
+    value = s(op, data, bound=max(1.0, info.bound), error=info.error, **attrs)
+    sizes = [size for size in (16, 8, 4, 3, 2, 1) if static_shape(value)[1] % size == 0]
+    return _image_like(s, value, s.pick(sizes[:2]))
+
+
 def draw_image_concat(s: Sketch) -> Sample:
     s.dtype, s.special = s.pick(FLOATS), s.chance(40)
     block = s.pick((8, 16))
