@@ -26,8 +26,8 @@ from graft.backends.host.kernels.conv_plan import (
 )
 from graft.backends.host.kernels.image import BYTES as BYTE_TYPES
 from graft.backends.host.kernels.image import not_pointwise
-from graft.backends.host.kernels.image_mean import over_pixels
 from graft.backends.host.kernels.image_movement import moves_image
+from graft.backends.host.kernels.image_reduce import REDUCTIONS, over_pixels
 from graft.backends.host.kernels.image_resize import NEAREST, unfit_resize
 from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
@@ -264,15 +264,15 @@ def _wants(group: Group, block: int, takes: Mapping[Value, tuple[int, ...]]) -> 
 
 def _wants_in_rows(group: Group) -> Iterator[Want]:
     images = _images(group)
-    averaged = _averaged(group, images)
+    reduced = _reduced(group, images)
     for value in images:
-        yield _want(group.outer(value), (0, *BLOCKS) if value is averaged else (0,))
+        yield _want(group.outer(value), (0, *BLOCKS) if value is reduced else (0,))
 
 
-def _averaged(group: Group, images: Sequence[Value]) -> Value | None:
-    """The image whose pixels are averaged, if that is what the group does: blocks will do too."""
+def _reduced(group: Group, images: Sequence[Value]) -> Value | None:
+    """The image whose pixels are reduced, if that is what the group does: blocks will do too."""
     anchor = group.anchor
-    if anchor is None or anchor.op.name != "mean" or not over_pixels(anchor):
+    if anchor is None or anchor.op.name not in REDUCTIONS or not over_pixels(anchor):
         return None
     shape = anchor.args[0].shape
     found = [value for value in images if group.outer(value).shape == shape]

@@ -17,9 +17,9 @@ from graft.backends.host.kernels.distinct import distinct
 from graft.backends.host.kernels.expression import expression, unexpressed
 from graft.backends.host.kernels.forest import forest
 from graft.backends.host.kernels.image_concat import image_concat
-from graft.backends.host.kernels.image_mean import image_mean
 from graft.backends.host.kernels.image_movement import image_movement
 from graft.backends.host.kernels.image_pointwise import image_pointwise
+from graft.backends.host.kernels.image_reduce import image_reduce
 from graft.backends.host.kernels.image_resize import image_resize
 from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.layer_norm import layer_norm
@@ -52,7 +52,7 @@ IMAGE_TEMPLATES: tuple[Template, ...] = (
     conv2d,
     depthwise_conv2d,
     pool2d,
-    image_mean,
+    image_reduce,
     image_pointwise,
     image_concat,
     image_resize,

@@ -138,7 +138,7 @@ def draw_pool2d(s: Sketch) -> Sample:
     return _image_like(s, value, block)
 
 
-def draw_image_mean(s: Sketch) -> Sample:
+def draw_image_reduce(s: Sketch) -> Sample:
     s.dtype, s.special = s.pick(FLOATS), s.chance(20)
     channels, block = _blocks(s)
     shape = (s.extent(2, 3), channels, s.extent(5, 15), s.extent(7, 70))
@@ -149,7 +149,10 @@ def draw_image_mean(s: Sketch) -> Sample:
     terms = shape[2] * shape[3]
     axes, keepdims = s.pick(((2, 3), (-1, -2), (3, 2))), s.chance(50)
     error = info.error + (terms**0.5 + 4) * 4 * info.bound
-    value = s("mean", value, bound=info.bound, error=error, axes=axes, keepdims=keepdims)
+    op = s.pick(("mean", "mean", "sum", "max", "min"))
+    scale = terms if op == "sum" else 1
+    bound = scale * info.bound
+    value = s(op, value, bound=bound, error=scale * error, axes=axes, keepdims=keepdims)
     return s.finished(tail(s, value, axis=1))
 
 

@@ -35,7 +35,7 @@ DRAWN: dict[str, Draw] = {
     "conv2d": images.draw_conv2d,
     "depthwise_conv2d": images.draw_depthwise,
     "pool2d": images.draw_pool2d,
-    "image_mean": images.draw_image_mean,
+    "image_reduce": images.draw_image_reduce,
     "image_pointwise": images.draw_image_pointwise,
     "image_concat": images.draw_image_concat,
     "image_resize": images.draw_image_resize,
