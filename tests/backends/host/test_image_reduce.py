@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.backends.host.images import Case, case, check
 
+from graft.backends.host.kernels.image_channels import image_channels
 from graft.backends.host.kernels.image_reduce import image_reduce
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
@@ -54,6 +55,31 @@ def test_other_reductions(op: str, shape: tuple[int, ...], block: int) -> None:
     check(made, image_reduce, inputs=[image])
 
 
+@pytest.mark.parametrize("op", ["mean", "max", "min", "sum"])
+@pytest.mark.parametrize(
+    ("shape", "block"),
+    [((2, 32, 7, 9), 16), ((1, 20, 3, 33), 16), ((2, 24, 1, 1), 8), ((1, 5, 4, 6), 16)],
+)
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_channels(op: str, shape: tuple[int, ...], block: int, keepdims: bool) -> None:
+    made = mean(shape, block, keepdims, (1,), op=op)
+    check(made, image_channels, 2)
+    check(made, image_channels, target=named_target("x86-64-v3"))
+    image = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    image[0, 3, 0, 0], image[0, :, -1, -1] = np.nan, -np.inf
+    check(made, image_channels, inputs=[image])
+
+
+def test_work_before_and_after_channels() -> None:
+    def write(builder: Builder) -> Value:
+        data = builder.input("data", tensor("float32", 3, 16, 5, 9))
+        squares = builder("multiply", data, data)
+        total = builder("sum", squares, axes=(1,), keepdims=True)
+        return builder("add", builder("sqrt", total), builder.input("row", tensor("float32", 9)))
+
+    check(case(write, {"data": (8, (1, 1, 1, 1))}), image_channels, 2)
+
+
 def test_norms() -> None:
     def write(builder: Builder) -> Value:
         data = builder.input("data", tensor("float32", 3, 16, 5, 9))
@@ -85,7 +111,7 @@ def test_work_before_and_after() -> None:
 
 
 def test_refusals() -> None:
-    assert "not over the rows" in mean((1, 8, 4, 4), 8, axes=(1, 2)).refusal(image_reduce)
+    assert "along its axes [2, 3]" in mean((1, 8, 4, 4), 8, axes=(1, 2)).refusal(image_reduce)
     assert "no blocked image" in mean((1, 8, 4, 4), 0).refusal(image_reduce)
 
     def multiplied(builder: Builder) -> Value:

@@ -27,7 +27,7 @@ from graft.backends.host.kernels.conv_plan import (
 from graft.backends.host.kernels.image import BYTES as BYTE_TYPES
 from graft.backends.host.kernels.image import not_pointwise
 from graft.backends.host.kernels.image_movement import moves_image
-from graft.backends.host.kernels.image_reduce import REDUCTIONS, over_pixels
+from graft.backends.host.kernels.image_reduce import CHANNELS, PIXELS, reduces_image
 from graft.backends.host.kernels.image_resize import NEAREST, unfit_resize
 from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
@@ -270,9 +270,9 @@ def _wants_in_rows(group: Group) -> Iterator[Want]:
 
 
 def _reduced(group: Group, images: Sequence[Value]) -> Value | None:
-    """The image whose pixels are reduced, if that is what the group does: blocks will do too."""
+    """The image whose pixels or channels the group reduces, if it does: blocks will do too."""
     anchor = group.anchor
-    if anchor is None or anchor.op.name not in REDUCTIONS or not over_pixels(anchor):
+    if anchor is None or not reduces_image(anchor, PIXELS, CHANNELS):
         return None
     shape = anchor.args[0].shape
     found = [value for value in images if group.outer(value).shape == shape]

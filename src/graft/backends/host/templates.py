@@ -16,6 +16,7 @@ from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.distinct import distinct
 from graft.backends.host.kernels.expression import expression, unexpressed
 from graft.backends.host.kernels.forest import forest
+from graft.backends.host.kernels.image_channels import image_channels
 from graft.backends.host.kernels.image_concat import image_concat
 from graft.backends.host.kernels.image_movement import image_movement
 from graft.backends.host.kernels.image_pointwise import image_pointwise
@@ -53,6 +54,7 @@ IMAGE_TEMPLATES: tuple[Template, ...] = (
     depthwise_conv2d,
     pool2d,
     image_reduce,
+    image_channels,
     image_pointwise,
     image_concat,
     image_resize,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tests.backends.host.property.pointwise import in_blocks, tail
@@ -139,6 +140,14 @@ def draw_pool2d(s: Sketch) -> Sample:
 
 
 def draw_image_reduce(s: Sketch) -> Sample:
+    return _reduction(s, s.pick(((2, 3), (-1, -2), (3, 2))))
+
+
+def draw_image_channels(s: Sketch) -> Sample:
+    return _reduction(s, s.pick(((1,), (-3,))))
+
+
+def _reduction(s: Sketch, axes: tuple[int, ...]) -> Sample:
     s.dtype, s.special = s.pick(FLOATS), s.chance(20)
     channels, block = _blocks(s)
     shape = (s.extent(2, 3), channels, s.extent(5, 15), s.extent(7, 70))
@@ -146,8 +155,7 @@ def draw_image_reduce(s: Sketch) -> Sample:
     if s.chance(40):
         value = tail(s, value, in_blocks(block), 1, most=2)
     info = s.info[value]
-    terms = shape[2] * shape[3]
-    axes, keepdims = s.pick(((2, 3), (-1, -2), (3, 2))), s.chance(50)
+    terms, keepdims = math.prod(shape[axis] for axis in axes), s.chance(50)
     error = info.error + (terms**0.5 + 4) * 4 * info.bound
     op = s.pick(("mean", "mean", "sum", "max", "min"))
     scale = terms if op == "sum" else 1

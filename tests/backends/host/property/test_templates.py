@@ -36,6 +36,7 @@ DRAWN: dict[str, Draw] = {
     "depthwise_conv2d": images.draw_depthwise,
     "pool2d": images.draw_pool2d,
     "image_reduce": images.draw_image_reduce,
+    "image_channels": images.draw_image_channels,
     "image_pointwise": images.draw_image_pointwise,
     "image_concat": images.draw_image_concat,
     "image_resize": images.draw_image_resize,

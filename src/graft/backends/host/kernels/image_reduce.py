@@ -57,7 +57,9 @@ from graft.ops.scalar import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-# What combines pixels, and what makes no difference to it.
+# The axes of an image that its pixels are counted along, and that of its channels.
+PIXELS, CHANNELS = frozenset({2, 3}), frozenset({1})
+# What combines elements, and what makes no difference to it.
 REDUCTIONS = {
     "mean": (BinaryKind.ADD, 0.0),
     "sum": (BinaryKind.ADD, 0.0),
@@ -81,13 +83,32 @@ def default_schedule(target: Target, dtype: DType, block: int) -> ReduceSchedule
 
 def image_reduce(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """A reduction over rows and columns with whatever is fused with it."""
+    block = reduced_block(group, stores, PIXELS)
+    anchor = group.anchor
+    if isinstance(block, Refusal) or anchor is None:
+        return block if isinstance(block, Refusal) else Refusal("there is no reduction")
+    parameters = Parameters(group, stores)
+    schedule = default_schedule(target, stores[group.output].dtype, block)
+    return parameters.kernel(_Writer(parameters, schedule, anchor, block).body())
+
+
+def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:
+    """Whether a node reduces an image along one of these sets of axes."""
+    if anchor is None or anchor.op.name not in REDUCTIONS or len(anchor.args) > 1:
+        return False
+    shape, given = anchor.args[0].shape, anchor.attrs.axes
+    is_image = shape is not None and len(shape) == 4 and 0 not in shape
+    return is_image and given is not None and frozenset(axis % 4 for axis in given) in axes
+
+
+def reduced_block(group: Group, stores: Stores, axes: frozenset[int]) -> int | Refusal:
+    """The blocks of the image that a group reduces along axes; a reason where it cannot be read."""
     anchor = group.anchor
     if anchor is None or anchor.op.name not in REDUCTIONS:
         return Refusal("there is no reduction")
+    if not reduces_image(anchor, axes):
+        return Refusal(f"an image is not reduced along its axes {sorted(axes)}")
     source = anchor.args[0]
-    shape = shape_of(source)
-    if len(anchor.args) > 1 or len(shape) != 4 or 0 in shape or not over_pixels(anchor):
-        return Refusal("the reduction is not over the rows and columns of an image")
     before = needed(group, source, ())
     read = operands(before, ()) if before else [source]
     block = source_block(group, stores, source)
@@ -99,19 +120,10 @@ def image_reduce(group: Group, stores: Stores, target: Target) -> Kernel | Refus
     after = needed(group, group.nodes[-1].output, {anchor.output})
     reason = (
         not_pointwise(before)
-        or not_readable(group, stores, read, shape, block)
+        or not_readable(group, stores, read, shape_of(source), block)
         or _unfit_epilogue(group, stores, anchor, after)
     )
-    if reason:
-        return Refusal(reason)
-    parameters = Parameters(group, stores)
-    schedule = default_schedule(target, result.dtype, block)
-    return parameters.kernel(_Writer(parameters, schedule, anchor, block).body())
-
-
-def over_pixels(anchor: Node) -> bool:
-    axes = anchor.attrs.axes
-    return axes is not None and {axis % 4 for axis in axes} == {2, 3}
+    return Refusal(reason) if reason else block
 
 
 def _unfit_epilogue(
@@ -188,7 +200,7 @@ class _Writer:
     def finish(self, tile: Tile, first: int) -> Stmt:
         """The totals together, those of a mean divided, through the epilogue, to memory."""
         group, lanes = self.parameters.group, self.schedule.lanes
-        total = _combined(self.kind, [tile.value(pixel, 0) for pixel in range(tile.pixels)])
+        total = combined(self.kind, [tile.value(pixel, 0) for pixel in range(tile.pixels)])
         if self.anchor.op.name == "mean":
             pixels = times(self.height, self.width)
             divisor = Broadcast(Cast(self.result.dtype, pixels), lanes)
@@ -212,7 +224,7 @@ def _same(value: Expr, _vector: int) -> Expr:
     return value
 
 
-def _combined(kind: BinaryKind, terms: list[Expr]) -> Expr:
+def combined(kind: BinaryKind, terms: list[Expr]) -> Expr:
     """Terms combined in pairs: a sum then rounds less than one after the other."""
     while len(terms) > 1:
         pairs = [terms[i : i + 2] for i in range(0, len(terms), 2)]
