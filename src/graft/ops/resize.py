@@ -25,7 +25,7 @@ from graft.base.dim_questions import provably_below, provably_different
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims, Floats, Ints
-from graft.ir.op import Work, define, movement_work, traffic
+from graft.ir.op import Kind, Work, define, movement_work, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.rules import normalize_axes, require, unknown_shape
 
@@ -384,5 +384,6 @@ define(
     _resize_type,
     _resize,
     attrs=ResizeAttrs,
+    kind=Kind.ANCHOR,
     work=_resize_work,
 )

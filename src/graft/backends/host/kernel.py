@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -97,6 +98,14 @@ class Parameters:
         self.buffers.append(buffer)
         self.arguments.append(outer)
         return storage, buffer
+
+    def flat(self, value: Value, name: str) -> Buffer:
+        """The memory of a tensor with all axes but the first as one."""
+        outer = self.group.outer(value)
+        batch, *rest = self.stores[outer].extents
+        elements = math.prod(extent for extent in rest if isinstance(extent, int))
+        storage = Storage(outer.dtype, (batch, elements))
+        return self._append(storage, name, outer)
 
     def _append(self, storage: Storage, name: str, argument: Value | Array) -> Buffer:
         buffer = storage.buffer(name, self.extents)

@@ -27,7 +27,9 @@ from graft.backends.host.kernels.conv_plan import (
 )
 from graft.backends.host.kernels.image import BYTES as BYTE_TYPES
 from graft.backends.host.kernels.image import not_pointwise
-from graft.backends.host.kernels.image_mean import over_pixels
+from graft.backends.host.kernels.image_movement import moves_image
+from graft.backends.host.kernels.image_reduce import CHANNELS, PIXELS, reduces_image
+from graft.backends.host.kernels.image_resize import NEAREST, unfit_resize
 from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
 from graft.backends.host.storage import BLOCKS, NO_HALO, Halo, Storage, shape_of, static_shape
@@ -187,13 +189,19 @@ def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
             yield from _in_place(group, block, known)
         takes = dict.fromkeys(anchor.args, (block, *BLOCKS, 0))
         yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, takes)))
+    elif name == "resize" and anchor is not None:
+        if unfit_resize(anchor) is None and not_pointwise(group.epilogue) is None:
+            yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
+    elif _is_cut(group, block, known):
+        yield Way(block, 0.0, tuple(_wants(group, block, {group.node.args[0]: (block,)})))
+    elif (source := moves_image(group)) is not None and is_image(group.outer(source)):
+        takes = {source: (block, *(one for one in BLOCKS if one != block))}
+        yield Way(block, STEP + _bytes(group) / BYTES_COPIED, tuple(_wants(group, block, takes)))
     elif anchor is None or name in _IN_BLOCKS:
         pointwise = [node for node in group.nodes if node is not anchor]
         bytes_averaged = name == "nn.avg_pool2d" and group.node.output.dtype in BYTE_TYPES
         if not_pointwise(pointwise) is None and not bytes_averaged:
             yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
-    elif _is_cut(group, block, known):
-        yield Way(block, 0.0, tuple(_wants(group, block, {group.node.args[0]: (block,)})))
 
 
 def _data_blocks(group: Group, conv: Node, block: int, known: _Known) -> tuple[int, ...]:
@@ -259,15 +267,15 @@ def _wants(group: Group, block: int, takes: Mapping[Value, tuple[int, ...]]) -> 
 
 def _wants_in_rows(group: Group) -> Iterator[Want]:
     images = _images(group)
-    averaged = _averaged(group, images)
+    reduced = _reduced(group, images)
     for value in images:
-        yield _want(group.outer(value), (0, *BLOCKS) if value is averaged else (0,))
+        yield _want(group.outer(value), (0, *BLOCKS) if value is reduced else (0,))
 
 
-def _averaged(group: Group, images: Sequence[Value]) -> Value | None:
-    """The image whose pixels are averaged, if that is what the group does: blocks will do too."""
+def _reduced(group: Group, images: Sequence[Value]) -> Value | None:
+    """The image whose pixels or channels the group reduces, if it does: blocks will do too."""
     anchor = group.anchor
-    if anchor is None or anchor.op.name != "mean" or not over_pixels(anchor):
+    if anchor is None or not reduces_image(anchor, PIXELS, CHANNELS):
         return None
     shape = anchor.args[0].shape
     found = [value for value in images if group.outer(value).shape == shape]
@@ -290,7 +298,8 @@ def _cost_in_rows(group: Group) -> float:
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS:
         return STEP + _flops(group) / FLOPS_IN_ROWS
-    rate = BYTES_POOLED_IN_ROWS if name in _IN_BLOCKS else BYTES
+    interpolates = name == "resize" and anchor is not None and anchor.attrs.method != NEAREST
+    rate = BYTES_POOLED_IN_ROWS if name in _IN_BLOCKS or interpolates else BYTES
     return STEP + _bytes(group) / rate
 
 

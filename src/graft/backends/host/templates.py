@@ -17,9 +17,12 @@ from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.distinct import distinct
 from graft.backends.host.kernels.expression import expression, unexpressed
 from graft.backends.host.kernels.forest import forest
+from graft.backends.host.kernels.image_channels import image_channels
 from graft.backends.host.kernels.image_concat import image_concat
-from graft.backends.host.kernels.image_mean import image_mean
+from graft.backends.host.kernels.image_movement import image_movement
 from graft.backends.host.kernels.image_pointwise import image_pointwise
+from graft.backends.host.kernels.image_reduce import image_reduce
+from graft.backends.host.kernels.image_resize import image_resize
 from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.layer_norm import layer_norm
 from graft.backends.host.kernels.linear_attention import linear_attention
@@ -51,10 +54,13 @@ IMAGE_TEMPLATES: tuple[Template, ...] = (
     conv2d,
     depthwise_conv2d,
     pool2d,
-    image_mean,
+    image_reduce,
     channel_norm,
+    image_channels,
     image_pointwise,
     image_concat,
+    image_resize,
+    image_movement,
 )
 
 # Those whose rows may be counted only at run time, by the operator that they are for.

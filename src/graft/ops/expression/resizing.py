@@ -55,7 +55,7 @@ def resize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     if at_run_time:
         steps = _steps_of_data(attrs, inputs, extents_of(types[0]))
     else:
-        steps = _steps(attrs, sizes(data), extents_of(types[0]))
+        steps = resize_steps(attrs, sizes(data), extents_of(types[0]))
     inner = f"{name}_inside" if _crops(attrs) else name
     if attrs.method == "nearest_neighbor":
         result = _copied(attrs, data, steps, types, inner)
@@ -66,7 +66,7 @@ def resize(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     return (_extrapolated(attrs, steps, result, name) if _crops(attrs) else result,)
 
 
-def _steps(attrs: Any, before: Extents, after: Extents) -> list[Step]:
+def resize_steps(attrs: Any, before: Extents, after: Extents) -> list[Step]:
     """How axes are resized, those apart that stay as they are."""
     axes = normalize_axes(range(len(before)) if attrs.axes is None else attrs.axes, len(before))
     unknown = [

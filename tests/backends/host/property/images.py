@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tests.backends.host.property.pointwise import in_blocks, tail
@@ -139,7 +140,15 @@ def draw_pool2d(s: Sketch) -> Sample:
     return _image_like(s, value, block)
 
 
-def draw_image_mean(s: Sketch) -> Sample:
+def draw_image_reduce(s: Sketch) -> Sample:
+    return _reduction(s, s.pick(((2, 3), (-1, -2), (3, 2))))
+
+
+def draw_image_channels(s: Sketch) -> Sample:
+    return _reduction(s, s.pick(((1,), (-3,))))
+
+
+def _reduction(s: Sketch, axes: tuple[int, ...]) -> Sample:
     s.dtype, s.special = s.pick(FLOATS), s.chance(20)
     channels, block = _blocks(s)
     shape = (s.extent(2, 3), channels, s.extent(5, 15), s.extent(7, 70))
@@ -147,10 +156,12 @@ def draw_image_mean(s: Sketch) -> Sample:
     if s.chance(40):
         value = tail(s, value, in_blocks(block), 1, most=2)
     info = s.info[value]
-    terms = shape[2] * shape[3]
-    axes, keepdims = s.pick(((2, 3), (-1, -2), (3, 2))), s.chance(50)
+    terms, keepdims = math.prod(shape[axis] for axis in axes), s.chance(50)
     error = info.error + (terms**0.5 + 4) * 4 * info.bound
-    value = s("mean", value, bound=info.bound, error=error, axes=axes, keepdims=keepdims)
+    op = s.pick(("mean", "mean", "sum", "max", "min"))
+    scale = terms if op == "sum" else 1
+    bound = scale * info.bound
+    value = s(op, value, bound=bound, error=scale * error, axes=axes, keepdims=keepdims)
     return s.finished(tail(s, value, axis=1))
 
 
@@ -175,6 +186,45 @@ def draw_image_pointwise(s: Sketch) -> Sample:
     value = s.image(shape, block, s.halo())
     value = s("negative", value, bound=2.0, error=0.0)
     return _image_like(s, value, block)
+
+
+def draw_image_resize(s: Sketch) -> Sample:
+    s.special = s.chance(20)
+    channels, block = _blocks(s)
+    shape = (s.extent(2, 3), channels, s.extent(5, 9), s.extent(7, 20))
+    data = s.image(shape, block, s.halo())
+    method = s.pick(("nearest_neighbor", "linear", "linear", "cubic"))
+    attrs: dict[str, object] = {
+        "method": method,
+        "coordinate_transformation_mode": s.pick(("half_pixel", "align_corners", "asymmetric")),
+        "scales": (1.0, 1.0, *(s.pick((1.0, 2.0, 3.0, 1.5, 0.5)) for _ in "hw")),
+    }
+    info = s.info[data]
+    bound = info.bound * (2.0 if method == "cubic" else 1.0)
+    error = info.error if method == "nearest_neighbor" else info.error + 16 * bound
+    value = s("resize", data, bound=bound, error=error, **attrs)
+    return _image_like(s, value, block)
+
+
+def draw_image_movement(s: Sketch) -> Sample:
+    s.special = s.chance(40)
+    channels, block = s.pick(((8, 8), (16, 8), (4, 4)) if s.small else ((32, 16), (24, 8), (12, 4)))
+    shape = (s.extent(2, 3), channels, 2 * s.extent(2, 5), 2 * s.extent(2, 9))
+    data = s.image(shape, block, s.halo())
+    widths = tuple(s.number(0, 2) for _ in range(4))
+    begin = (s.number(0, 2), s.number(0, 2))
+    moves: tuple[tuple[str, dict[str, object]], ...] = (
+        ("nn.pad", {"pad_width": widths, "axes": (2, 3), "value": 0.5}),
+        ("nn.pad", {"pad_width": widths, "axes": (2, 3), "mode": s.pick(("edge", "reflect"))}),
+        ("strided_slice", {"begin": begin, "end": (99, 99), "axes": (2, 3)}),
+        ("depth_to_space", {"block_size": 2, "mode": s.pick(("DCR", "CRD"))}),
+        ("space_to_depth", {"block_size": 2}),
+    )
+    op, attrs = s.pick(moves)
+    info = s.info[data]
+    value = s(op, data, bound=max(1.0, info.bound), error=info.error, **attrs)
+    sizes = [size for size in (16, 8, 4, 3, 2, 1) if static_shape(value)[1] % size == 0]
+    return _image_like(s, value, s.pick(sizes[:2]))
 
 
 def draw_image_concat(s: Sketch) -> Sample:

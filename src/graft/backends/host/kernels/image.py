@@ -35,6 +35,7 @@ from graft.ir.graph import Node, Value
 from graft.loop.ir import (
     Block,
     Broadcast,
+    Buffer,
     Const,
     Expr,
     For,
@@ -245,11 +246,13 @@ class Evaluator:
 class ImageWriter:
     """Writes a blocked image row by row; subclasses say how a row's vectors are made."""
 
-    def __init__(self, parameters: Parameters, lanes: int) -> None:
+    def __init__(self, parameters: Parameters, lanes: int, number: int = 0) -> None:
         self.parameters = parameters
         self.group = parameters.group
         self.lanes = lanes
-        self.result: Storage = parameters.stores[self.group.output]
+        self.output_number = number  # among the results of the group
+        self.output = self.group.node.outputs[number]
+        self.result: Storage = parameters.stores[self.output]
         self.batch, self.block, self.row = Var("batch"), Var("block"), Var("row")
         batches, _, height, width = map(parameters.extent, self.result.shape)
         self.batches, self.height, self.width = batches, height, width
@@ -259,6 +262,11 @@ class ImageWriter:
     def vectors(self) -> range:
         """The first channel of each vector of a block."""
         return range(0, self.result.block, self.lanes)
+
+    @property
+    def buffer(self) -> Buffer:
+        """Where the result goes."""
+        return self.parameters.value(self.output, f"result{self.output_number or ''}")[1]
 
     def fresh(self, hint: str) -> str:
         return self.evaluator.fresh(hint)
@@ -281,11 +289,11 @@ class ImageWriter:
     def store(self, point: BlockedPoint, known: Mapping[Value, Expr]) -> Stmt:
         """The result at a point, computed from what is known, to memory."""
         top, left, _, _ = self.result.halo
-        buffer = self.parameters.value(self.group.output, "result")[1]
+        buffer = self.buffer
         pixel = plus(point.row, top), plus(point.column, left)
         lanes = Ramp(Const(point.first), 1, point.lanes)
         at = (point.batch, point.block, *pixel, lanes)
-        result = self.group.nodes[-1].output
+        result = self.group.nodes[-1].outputs[self.output_number]
         return self.evaluator.at(point, result, known, lambda value: Store(buffer, at, value))
 
     def across(self, most: int, pixels: Callable[[Expr, int], Stmt]) -> list[Stmt]:
@@ -301,8 +309,7 @@ class ImageWriter:
 
     def border(self, row: Expr, tag: str = "") -> list[Stmt]:
         """What fills the result's halo beside a row."""
-        buffer = self.parameters.value(self.group.output, "result")[1]
-        image = Bordered(self.result, buffer, self.height, self.width)
+        image = Bordered(self.result, self.buffer, self.height, self.width)
         return image.filled(self.batch, self.block, row, tag)
 
     def rows(self, line: Sequence[Stmt]) -> Stmt:

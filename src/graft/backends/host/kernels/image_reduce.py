@@ -1,7 +1,8 @@
-"""The mean of each channel of a blocked image, with what comes before and after in registers.
+"""Each channel of a blocked image reduced to its mean, sum or extreme, with what comes before and
+after in registers.
 
 Reads [batch, channels / block, rows, columns, block], writes [batch, channels] or [batch, channels,
-1, 1] row-major. The threads share the blocks of channels; several sums of each vector of channels
+1, 1] row-major. The threads share the blocks of channels; several totals of each vector of channels
 run side by side, since an addition has to wait for the one before it.
 """
 
@@ -56,29 +57,58 @@ from graft.ops.scalar import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
+# The axes of an image that its pixels are counted along, and that of its channels.
+PIXELS, CHANNELS = frozenset({2, 3}), frozenset({1})
+# What combines elements, and what makes no difference to it.
+REDUCTIONS = {
+    "mean": (BinaryKind.ADD, 0.0),
+    "sum": (BinaryKind.ADD, 0.0),
+    "max": (BinaryKind.MAXIMUM, float("-inf")),
+    "min": (BinaryKind.MINIMUM, float("inf")),
+}
+
 
 @dataclass(frozen=True, slots=True)
-class MeanSchedule:
-    """What a search may vary: lanes of a vector, and sums of it that run side by side."""
+class ReduceSchedule:
+    """What a search may vary: lanes of a vector, and totals of it that run side by side."""
 
     lanes: int
-    sums: int
+    totals: int
 
 
-def default_schedule(target: Target, dtype: DType, block: int) -> MeanSchedule:
-    """Enough sums to hide an addition's latency, within half of the registers."""
-    return MeanSchedule(vector_lanes(target, dtype, block), target.vector_registers // 2)
+def default_schedule(target: Target, dtype: DType, block: int) -> ReduceSchedule:
+    """Enough totals to hide an addition's latency, within half of the registers."""
+    return ReduceSchedule(vector_lanes(target, dtype, block), target.vector_registers // 2)
 
 
-def image_mean(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
-    """A mean over rows and columns with whatever is fused with it."""
+def image_reduce(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """A reduction over rows and columns with whatever is fused with it."""
+    block = reduced_block(group, stores, PIXELS)
     anchor = group.anchor
-    if anchor is None or anchor.op.name != "mean":
-        return Refusal("there is no mean")
+    if isinstance(block, Refusal) or anchor is None:
+        return block if isinstance(block, Refusal) else Refusal("there is no reduction")
+    parameters = Parameters(group, stores)
+    schedule = default_schedule(target, stores[group.output].dtype, block)
+    return parameters.kernel(_Writer(parameters, schedule, anchor, block).body())
+
+
+def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:
+    """Whether a node reduces an image along one of these sets of axes."""
+    if anchor is None or anchor.op.name not in REDUCTIONS or len(anchor.args) > 1:
+        return False
+    shape, given = anchor.args[0].shape, anchor.attrs.axes
+    is_image = shape is not None and len(shape) == 4 and 0 not in shape
+    return is_image and given is not None and frozenset(axis % 4 for axis in given) in axes
+
+
+def reduced_block(group: Group, stores: Stores, axes: frozenset[int]) -> int | Refusal:
+    """The blocks of the image that a group reduces along axes; a reason where it cannot be read."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name not in REDUCTIONS:
+        return Refusal("there is no reduction")
+    if not reduces_image(anchor, axes):
+        return Refusal(f"an image is not reduced along its axes {sorted(axes)}")
     source = anchor.args[0]
-    shape = shape_of(source)
-    if len(anchor.args) > 1 or len(shape) != 4 or 0 in shape or not over_pixels(anchor):
-        return Refusal("the mean is not over the rows and columns of an image")
     before = needed(group, source, ())
     read = operands(before, ()) if before else [source]
     block = source_block(group, stores, source)
@@ -86,48 +116,40 @@ def image_mean(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     if not block or result.block:
         return Refusal("the data is no blocked image, or the result is one")
     if result.dtype not in SCALAR_DTYPES or anchor.output.dtype is not result.dtype:
-        return Refusal(f"the mean is {result.dtype}")
+        return Refusal(f"the result is {result.dtype}")
     after = needed(group, group.nodes[-1].output, {anchor.output})
     reason = (
         not_pointwise(before)
-        or not_readable(group, stores, read, shape, block)
+        or not_readable(group, stores, read, shape_of(source), block)
         or _unfit_epilogue(group, stores, anchor, after)
     )
-    if reason:
-        return Refusal(reason)
-    parameters = Parameters(group, stores)
-    schedule = default_schedule(target, result.dtype, block)
-    return parameters.kernel(_Writer(parameters, schedule, anchor, block).body())
-
-
-def over_pixels(anchor: Node) -> bool:
-    axes = anchor.attrs.axes
-    return axes is not None and {axis % 4 for axis in axes} == {2, 3}
+    return Refusal(reason) if reason else block
 
 
 def _unfit_epilogue(
     group: Group, stores: Stores, anchor: Node, after: tuple[Node, ...]
 ) -> str | None:
-    """Why what follows the mean cannot be computed with it, if it cannot."""
+    """Why what follows the reduction cannot be computed with it, if it cannot."""
     values = [v for v in operands(after, {anchor.output}) if v not in group.constants]
     if any(stores[group.outer(value)].block for value in values):
-        return "what follows the mean reads a blocked image"
+        return "what follows the reduction reads a blocked image"
     shape = stores[group.output].shape
     if not all(reads_at(stores[group.outer(value)].shape, shape) for value in values):
-        return "what follows the mean may or may not be repeated"
+        return "what follows the reduction may or may not be repeated"
     return not_pointwise(after, rank=len(shape_of(anchor.output)))
 
 
 class _Writer:
-    """Writes the loop nest of one mean."""
+    """Writes the loop nest of one reduction."""
 
     def __init__(
-        self, parameters: Parameters, schedule: MeanSchedule, anchor: Node, block: int
+        self, parameters: Parameters, schedule: ReduceSchedule, anchor: Node, block: int
     ) -> None:
         self.parameters = parameters
         self.schedule = schedule
         self.anchor = anchor
         self.size = block
+        self.kind, self.start = REDUCTIONS[anchor.op.name]
         extents = map(parameters.extent, shape_of(anchor.args[0]))
         self.batches, self.channels, self.height, self.width = extents
         self.blocks = over(plus(self.channels, block - 1), block)
@@ -141,12 +163,13 @@ class _Writer:
         return shared(((self.batch, self.batches), (self.block, self.blocks)), body)
 
     def vector(self, first: int) -> Stmt:
-        """The mean of a vector of channels."""
+        """A vector of channels."""
         lanes, dtype = self.schedule.lanes, self.result.dtype
-        count = self.schedule.sums
+        count = self.schedule.totals
         if isinstance(self.width, Const):
             count = min(count, int(self.width.value))
         tile = Tile(count, 1, lanes, self.evaluator.fresh(""), dtype)
+        start = partial(_same, Const(self.start, dtype, lanes))
         line = Var(self.evaluator.fresh("row"))
         pixels: list[Stmt] = []
         for run in parts(self.width, count):
@@ -158,27 +181,30 @@ class _Writer:
 
             pixels.append(run.loop(turn, added))
         sums = For(line, Const(0), self.height, Block(tuple(pixels)))
-        return Allocate(tile.accumulators, Block((tile.clear(), sums, self.finish(tile, first))))
+        return Allocate(
+            tile.accumulators, Block((tile.clear(start), sums, self.finish(tile, first)))
+        )
 
     def update(self, tile: Tile, first: int, line: Expr, column: Expr, pixel: int) -> Stmt:
-        """One more pixel to one of the sums."""
+        """One more pixel to one of the totals."""
         place = plus(column, pixel)
         lanes = self.schedule.lanes
         point = BlockedPoint(self.batch, self.block, line, place, first, lanes, self.size)
 
         def added(value: Expr) -> Stmt:
-            total = Binary(BinaryKind.ADD, tile.value(pixel, 0), value)
+            total = Binary(self.kind, tile.value(pixel, 0), value)
             return Store(tile.accumulators, tile.at(pixel, 0), total)
 
         return self.evaluator.at(point, self.anchor.args[0], {}, added)
 
     def finish(self, tile: Tile, first: int) -> Stmt:
-        """The sums together, divided, through the epilogue, to memory."""
+        """The totals together, those of a mean divided, through the epilogue, to memory."""
         group, lanes = self.parameters.group, self.schedule.lanes
-        total = _sum([tile.value(pixel, 0) for pixel in range(tile.pixels)])
-        pixels = times(self.height, self.width)
-        divisor = Broadcast(Cast(self.result.dtype, pixels), lanes)
-        mean = Binary(BinaryKind.DIVIDE, total, divisor)
+        total = combined(self.kind, [tile.value(pixel, 0) for pixel in range(tile.pixels)])
+        if self.anchor.op.name == "mean":
+            pixels = times(self.height, self.width)
+            divisor = Broadcast(Cast(self.result.dtype, pixels), lanes)
+            total = Binary(BinaryKind.DIVIDE, total, divisor)
         channel = plus(times(self.block, self.size), first)
         left = minus(self.channels, channel)
         is_whole = modulo(self.channels, self.size) == Const(0)
@@ -189,14 +215,18 @@ class _Writer:
         return self.evaluator.at(
             PlainPoint(at, lanes, condition),
             group.nodes[-1].output,
-            {self.anchor.output: mean},
+            {self.anchor.output: total},
             lambda value: masked_store(buffer, at, value, condition),
         )
 
 
-def _sum(terms: list[Expr]) -> Expr:
-    """A sum in pairs, which rounds less than one after the other."""
+def _same(value: Expr, _vector: int) -> Expr:
+    return value
+
+
+def combined(kind: BinaryKind, terms: list[Expr]) -> Expr:
+    """Terms combined in pairs: a sum then rounds less than one after the other."""
     while len(terms) > 1:
         pairs = [terms[i : i + 2] for i in range(0, len(terms), 2)]
-        terms = [reduce(partial(Binary, BinaryKind.ADD), pair) for pair in pairs]
+        terms = [reduce(partial(Binary, kind), pair) for pair in pairs]
     return terms[0]

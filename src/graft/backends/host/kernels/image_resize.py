@@ -1,0 +1,274 @@
+"""Resizing of blocked images: nearest neighbours or weighted sums of a few, in vectors of channels.
+
+Which rows and columns a result pixel looks at, and with what weights, is a table per axis where the
+extents are known when the kernel is written, and a formula of the index where they are not. The
+threads share the rows of the result; what depends on the row only is computed once for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernels.image import (
+    ImageWriter,
+    group_lanes,
+    no_image,
+    not_readable,
+    unfit_epilogue,
+)
+from graft.backends.host.point import BlockedPoint
+from graft.backends.host.storage import shape_of
+from graft.base.dtypes import DType
+from graft.ir.graph import Node
+from graft.loop.build import Term, term
+from graft.loop.dims import dim_of
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Block,
+    Broadcast,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Let,
+    Load,
+    Stmt,
+    Var,
+)
+from graft.ops.expression import resize_formulas as formulas
+from graft.ops.expression.resizing import Step, resize_steps
+from graft.ops.expression.shapes import NumbersNeededError
+from graft.ops.resize import AxisResize, nearest, taps
+from graft.rewrite.rule import Refusal
+from graft.target.target import Target
+
+NEAREST = "nearest_neighbor"
+# Elements that are added up for a pixel in straight code; cubic interpolation has 4 x 4.
+MOST_TAPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeSchedule:
+    """What a search may vary: lanes of a vector and pixels side by side."""
+
+    lanes: int
+    pixels: int
+
+
+def default_schedule(target: Target, group: Group, block: int) -> ResizeSchedule:
+    """A few vectors side by side keep enough loads under way."""
+    lanes = group_lanes(target, group, block)
+    return ResizeSchedule(lanes, max(1, 4 * lanes // block))
+
+
+def image_resize(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+    """A resized image with whatever follows."""
+    anchor = group.anchor
+    if anchor is None or anchor.op.name != "resize":
+        return Refusal("there is no resizing")
+    result = stores[group.output]
+    reason = no_image(result) or unfit_resize(anchor) or _unfit(group, stores, anchor)
+    if reason:
+        return Refusal(reason)
+    parameters = Parameters(group, stores)
+    try:
+        axes = _axes(parameters, anchor)
+    except NumbersNeededError as error:
+        return Refusal(str(error))
+    if axes[0].count * axes[1].count > MOST_TAPS:
+        return Refusal(f"a pixel is made of {axes[0].count * axes[1].count} others")
+    schedule = default_schedule(target, group, result.block)
+    return parameters.kernel(_Writer(parameters, schedule, anchor, axes).body())
+
+
+def unfit_resize(anchor: Node) -> str | None:
+    """Why an image cannot be resized in blocks, if it cannot."""
+    data, result = anchor.args[0], anchor.output
+    if len(anchor.args) > 1:
+        return "the sizes are operands"
+    if anchor.attrs.coordinate_transformation_mode == "tf_crop_and_resize":
+        return "the image is cropped"
+    if data.dtype is not DType.FLOAT32:
+        return f"images of {data.dtype} are not resized in blocks"
+    if data.shape is None or result.shape is None or data.shape[:2] != result.shape[:2]:
+        return "more than rows and columns is resized"
+    return None
+
+
+def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
+    """Why the image or what follows cannot be read, if it cannot."""
+    result, source = stores[group.output], anchor.args[0]
+    if anchor.output.dtype is not result.dtype or source in group.constants:
+        return "the result is of another dtype, or of a constant"
+    storage = stores[group.outer(source)]
+    if storage.block != result.block and storage.shape[2:] != (1, 1):
+        return "the data is no image in such blocks"
+    shape = shape_of(source)
+    read = not_readable(group, stores, [source], shape, result.block)
+    return read or unfit_epilogue(group, stores, anchor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis: how many elements are combined, which, and the weight of each (None: a copy)."""
+
+    count: int
+    place: Callable[[Expr, int], Expr]
+    weight: Callable[[Expr, int], Expr] | None
+
+
+_SAME = _Axis(1, lambda index, _tap: index, None)
+
+
+def _axes(parameters: Parameters, anchor: Node) -> tuple[_Axis, _Axis]:
+    """How rows and columns are resized."""
+
+    def extents(shape: Sequence[Any]) -> list[Any]:
+        return [dim_of(parameters.extent(dim)) for dim in shape]
+
+    attrs = parameters.extents.attributes(anchor.attrs)
+    before, after = shape_of(anchor.args[0]), shape_of(anchor.output)
+    steps = {step.axis: step for step in resize_steps(attrs, extents(before), extents(after))}
+    rows, columns = (
+        _axis(parameters, attrs, steps[axis]) if axis in steps else _SAME for axis in (2, 3)
+    )
+    return rows, columns
+
+
+def _axis(parameters: Parameters, attrs: Any, step: Step) -> _Axis:
+    if not isinstance(step, AxisResize):
+        return _formulas(attrs, step)
+    if attrs.method == NEAREST:
+        table = parameters.packed(nearest(attrs, step).astype(np.int64), f"places{step.axis}")
+        return _Axis(1, lambda index, _tap: Load(table, (index,)), None)
+    elements, factors = taps(attrs, step)
+    places = parameters.packed(elements.astype(np.int64), f"places{step.axis}")
+    weights = parameters.packed(factors.astype(np.float32), f"weights{step.axis}")
+
+    def looked_up(table: Buffer, index: Expr, tap: int) -> Expr:
+        return Load(table, (index, Const(tap)))
+
+    return _Axis(elements.shape[1], partial(looked_up, places), partial(looked_up, weights))
+
+
+def _formulas(attrs: Any, step: formulas.SymbolicResize) -> _Axis:
+    if attrs.method == NEAREST:
+        return _Axis(1, lambda index, _: formulas.nearest(attrs, step, Term(index)).expr, None)
+    single = DType.FLOAT32
+    return _Axis(
+        formulas.tap_count(attrs),
+        lambda index, tap: formulas.place(attrs, step, Term(index), term(tap)).expr,
+        lambda index, tap: formulas.weight(attrs, step, Term(index), term(tap), single).expr,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tap:
+    """A row or column that a pixel looks at, and its weight."""
+
+    place: Var
+    weight: Var | None
+
+
+class _Writer(ImageWriter):
+    """Writes the loop nest of one resizing."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        schedule: ResizeSchedule,
+        anchor: Node,
+        axes: tuple[_Axis, _Axis],
+    ) -> None:
+        super().__init__(parameters, schedule.lanes)
+        self.pixels, self.anchor = schedule.pixels, anchor
+        self.rows_axis, self.columns_axis = axes
+
+    def body(self) -> Stmt:
+        def line(lines: list[_Tap]) -> Stmt:
+            return Block(tuple(self.across(self.pixels, partial(self.tile, lines))))
+
+        return self.rows([self.looked_at(self.rows_axis, self.row, line)])
+
+    def tile(self, lines: list[_Tap], column: Expr, size: int) -> Stmt:
+        """Some pixels, all channels of a block each."""
+
+        def pixel(place: Expr, columns: list[_Tap]) -> Stmt:
+            points = self.points(place, 1)
+            return Block(tuple(self.combined(point, lines, columns) for point in points))
+
+        found: list[Stmt] = []
+        for number in range(size):
+            place = Binary(BinaryKind.ADD, column, Const(number))
+            found.append(self.looked_at(self.columns_axis, place, partial(pixel, place)))
+        return Block(tuple(found))
+
+    def looked_at(self, axis: _Axis, index: Expr, use: Callable[[list[_Tap]], Stmt]) -> Stmt:
+        """A statement that uses the elements of an axis that an index looks at."""
+        found: list[_Tap] = []
+        bindings: list[tuple[Var, Expr]] = []
+        for tap in range(axis.count):
+            place, weight = Var(self.fresh("place")), None
+            bindings.append((place, axis.place(index, tap)))
+            if axis.weight is not None:
+                weight = Var(self.fresh("weight"), DType.FLOAT32)
+                bindings.append((weight, axis.weight(index, tap)))
+            found.append(_Tap(place, weight))
+        body = use(found)
+        for var, expr in reversed(bindings):
+            body = Let(var, expr, body)
+        return body
+
+    def combined(self, point: BlockedPoint, lines: list[_Tap], columns: list[_Tap]) -> Stmt:
+        """A vector of the result from all the pixels that it looks at."""
+        bindings: list[tuple[Var, Expr]] = []
+
+        def named(expr: Expr) -> Expr:
+            bindings.append((Var(self.fresh("sum"), expr.dtype, expr.lanes), expr))
+            return bindings[-1][0]
+
+        sums = (
+            named(self.weighted(columns, [self.read(point, line, column) for column in columns]))
+            for line in lines
+        )
+        total = named(self.weighted(lines, list(sums)))
+        body = self.store(point, {self.anchor.output: total})
+        for var, expr in reversed(bindings):
+            body = Let(var, expr, body)
+        return body
+
+    def read(self, point: BlockedPoint, line: _Tap, column: _Tap) -> Expr:
+        """The image's vector in a row and a column."""
+        storage, buffer = self.parameters.value(self.anchor.args[0])
+        here = BlockedPoint(
+            point.batch,
+            point.block,
+            line.place,
+            column.place,
+            point.first,
+            point.lanes,
+            point.size,
+        )
+        return here.load(storage, buffer)
+
+    def weighted(self, taps_: list[_Tap], values: list[Expr]) -> Expr:
+        """The sum of values, each times its weight."""
+        total: Expr | None = None
+        for tap, value in zip(taps_, values, strict=True):
+            if tap.weight is None:
+                return value
+            factor = Broadcast(tap.weight, value.lanes)
+            if total is None:
+                total = Binary(BinaryKind.MULTIPLY, value, factor)
+            else:
+                total = Call("fma", (value, factor, total), value.dtype)
+        assert total is not None
+        return total
