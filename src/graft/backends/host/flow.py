@@ -42,14 +42,11 @@ from graft.runtime.flow import (
 )
 from graft.runtime.flow_checks import Data
 from graft.runtime.flow_executor import Evaluator
-from graft.runtime.lists import OPERATIONS
+from graft.runtime.lists import LOOKUPS, OPERATIONS
 from graft.runtime.lookup import Table
 from graft.runtime.program import Program
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
-
-# Operations of flows that need a table, which not every node of that name has.
-_TABLES = ("ml.label_map", "ml.zip_map", "take")
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +170,7 @@ class _Builder:
                 return Trimming(rows, counts, self._numbered(node.outputs))
             case size_rules.SIZES:
                 return self._measuring(node)
-            case name if name in OPERATIONS and (name not in _TABLES or self._has_table(node)):
+            case name if name in OPERATIONS and (name not in LOOKUPS or self._has_table(node)):
                 return self._handing(node)
         runner = self._compiler.runner(node)
         if runner is not None:
