@@ -23,7 +23,7 @@ from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.ops import size_rules
 from graft.ops.index_ranges import IndexRanges
 from graft.ops.ml_features import LabelMapAttrs
-from graft.ops.size_rules import rule_text
+from graft.ops.size_rules import rule_of, rule_text
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -206,7 +206,7 @@ class _Builder:
 
     def _measuring(self, node: Node) -> Measuring:
         rule = rule_text(node)
-        self._made.rules[rule] = function_of(node)
+        self._made.rules[rule] = rule_of(node)
         outputs = self._numbered(node.outputs)
         return Measuring(rule, self._operands(node), outputs, node.place or Place())
 
