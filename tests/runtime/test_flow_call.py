@@ -87,6 +87,16 @@ def test_lookups_leave_one_native_program(module: graft.Module) -> None:
     assert kinds == ["Handing", "Stretch", "Handing", "Handing"]
 
 
+def test_the_placement_says_what_is_done_in_python(module: graft.Module) -> None:
+    assert sorted(module.placement.python.values()) == [
+        "rows are packed into maps",
+        "strings are looked up in a table",
+        "strings are looked up in a table",
+    ]
+    assert str(module.placement).endswith(" nodes (3 in Python)")
+    assert module.placement.reasons == {}
+
+
 @pytest.mark.parametrize("rows", [1, 2, 37, 100])
 def test_all_ways_give_what_onnxruntime_gives(module: graft.Module, rows: int) -> None:
     data = feeds(rows)

@@ -68,6 +68,7 @@ class Made:
     evaluators: dict[str, Evaluator] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # value -> why the evaluator makes it
     rules: dict[str, Evaluator] = field(default_factory=dict)  # what tells sizes
+    lookups: dict[str, str] = field(default_factory=dict)  # value -> what Python does for it
 
 
 class StretchCompiler(Protocol):
@@ -238,12 +239,18 @@ class _Builder:
             case "sequence.concatenate":
                 return replace(step, axis=attrs.axis, with_axis=not attrs.new_axis)
             case "ml.label_map":
-                return replace(step, table=_label_table(attrs))
+                return self._looking_up(step, node, _label_table(attrs))
             case "ml.zip_map":
-                return replace(step, table=_table(attrs.labels.array))
+                return self._looking_up(step, node, _table(attrs.labels.array))
             case "take":
-                return replace(step, table=_table(self._constants[node.args[0]]))
+                return self._looking_up(step, node, _table(self._constants[node.args[0]]))
         return step
+
+    def _looking_up(self, step: Handing, node: Node, table: Table) -> Handing:
+        packs = node.op.name == "ml.zip_map"
+        what = "rows are packed into maps" if packs else "strings are looked up in a table"
+        self._made.lookups[node.output.name] = what
+        return replace(step, table=table)
 
     def _nested(self, graph: Graph, known: frozenset[str]) -> Flow:
         return build_flow(graph, self._compiler, self._made, known)
