@@ -249,7 +249,7 @@ MODELS: dict[str, Callable[[], Small]] = {
 def main() -> None:
     options = _options()
     if options.process:
-        print(json.dumps(_process(options.process, MODELS[options.models[0]]())))
+        print(json.dumps(process(options.process, MODELS[options.models[0]]())))
         return
     pages, machine = chosen_pages(options.write), this_machine()
     rows, ratios = [], []
@@ -286,22 +286,31 @@ def _options() -> argparse.Namespace:
 
 def _measured(name: str, rounds: int) -> dict[str, float]:
     """Medians over all rounds, by what was timed."""
+    figures, results = measured([__file__, "--models", name], rounds)
+    for own, peer in zip(results["graft"], results["onnxruntime"], strict=True):
+        np.testing.assert_allclose(own, peer, rtol=1e-4, atol=1e-5, err_msg=name)
+    return figures
+
+
+def measured(
+    script: Sequence[str], rounds: int
+) -> tuple[dict[str, float], dict[str, Sequence[Any]]]:
+    """Microseconds per run by what was timed, and results by contender: medians over all rounds of
+    a script that prints what `process` gives for the contender after `--process`."""
     blocks: dict[str, list[float]] = {}
-    results: dict[str, Any] = {}
+    results: dict[str, Sequence[Any]] = {}
     for _ in range(rounds):
         for contender in CONTENDERS:
-            command = [sys.executable, __file__, "--process", contender, "--models", name]
+            command = [sys.executable, *script, "--process", contender]
             done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
             answer = json.loads(done.stdout)
             results[contender] = answer.pop("results")
             for timed, seconds in answer.items():
                 blocks.setdefault(timed, []).extend(seconds)
-    for own, peer in zip(results["graft"], results["onnxruntime"], strict=True):
-        np.testing.assert_allclose(own, peer, rtol=1e-4, atol=1e-5, err_msg=name)
-    return {timed: median(seconds) * 1e6 for timed, seconds in blocks.items()}
+    return {timed: median(seconds) * 1e6 for timed, seconds in blocks.items()}, results
 
 
-def _process(contender: str, small: Small) -> dict[str, Any]:
+def process(contender: str, small: Small) -> dict[str, Any]:
     """What a process of its own measures: seconds per run in each block, and the results."""
     feeds = small.feeds
     if contender == "graft":

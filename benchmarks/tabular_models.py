@@ -59,24 +59,13 @@ def _convert(model: Any, sample: Any, options: Any = None) -> onnx.ModelProto:
         return to_onnx(model, sample[:1], target_opset=OPSET)
 
 
-def _plain_estimators() -> Iterator[tuple[str, Any, str, str]]:
-    """Estimators that scikit-learn's converter knows: name, estimator, samples, targets."""
-    from sklearn import (
-        cluster,
-        decomposition,
-        discriminant_analysis,
-        ensemble,
-        gaussian_process,
-        impute,
-        linear_model,
-        naive_bayes,
-        neighbors,
-        neural_network,
-        preprocessing,
-        random_projection,
-        svm,
-        tree,
-    )
+# Name, estimator, and which of the tables are its samples and its targets.
+Estimator = tuple[str, Any, str, str]
+
+
+def _linear_models() -> Iterator[Estimator]:
+    """Linear regressors and classifiers."""
+    from sklearn import linear_model
 
     yield "LinearRegression", linear_model.LinearRegression(), "numbers", "targets"
     yield "Ridge", linear_model.Ridge(), "numbers", "targets"
@@ -89,6 +78,12 @@ def _plain_estimators() -> Iterator[tuple[str, Any, str, str]]:
     yield "RidgeClassifier", linear_model.RidgeClassifier(), "numbers", "classes"
     yield "SGDClassifier", linear_model.SGDClassifier(random_state=0), "numbers", "classes"
     yield "Perceptron", linear_model.Perceptron(random_state=0), "numbers", "classes"
+
+
+def _kernel_models() -> Iterator[Estimator]:
+    """Support vectors, Bayes, and neighbours."""
+    from sklearn import naive_bayes, neighbors, svm
+
     yield "LinearSVC", svm.LinearSVC(), "numbers", "classes"
     yield "SVCLinear", svm.SVC(kernel="linear"), "numbers", "classes"
     yield "SVCRadial", svm.SVC(kernel="rbf"), "numbers", "classes"
@@ -100,6 +95,12 @@ def _plain_estimators() -> Iterator[tuple[str, Any, str, str]]:
     yield "BernoulliNB", naive_bayes.BernoulliNB(), "numbers", "classes"
     yield "KNeighborsClassifier", neighbors.KNeighborsClassifier(), "numbers", "classes"
     yield "KNeighborsRegressor", neighbors.KNeighborsRegressor(), "numbers", "targets"
+
+
+def _trees() -> Iterator[Estimator]:
+    """Trees and ensembles of them."""
+    from sklearn import ensemble, tree
+
     yield "DecisionTreeClassifier", tree.DecisionTreeClassifier(max_depth=8), "numbers", "classes"
     yield "DecisionTreeRegressor", tree.DecisionTreeRegressor(max_depth=8), "numbers", "targets"
     forest: dict[str, Any] = {"n_estimators": 50, "max_depth": 8, "random_state": 0}
@@ -133,6 +134,12 @@ def _plain_estimators() -> Iterator[tuple[str, Any, str, str]]:
     bagging = ensemble.BaggingClassifier(n_estimators=10, random_state=0)
     yield "BaggingClassifier", bagging, "numbers", "classes"
     yield "IsolationForest", ensemble.IsolationForest(**boosting), "numbers", "targets"
+
+
+def _other_models() -> Iterator[Estimator]:
+    """Networks, discriminants, processes and clusters."""
+    from sklearn import cluster, discriminant_analysis, gaussian_process, neural_network
+
     network: dict[str, Any] = {"hidden_layer_sizes": (32,), "max_iter": 60, "random_state": 0}
     yield "MLPClassifier", neural_network.MLPClassifier(**network), "numbers", "classes"
     yield "MLPRegressor", neural_network.MLPRegressor(**network), "numbers", "targets"
@@ -147,6 +154,12 @@ def _plain_estimators() -> Iterator[tuple[str, Any, str, str]]:
         "targets",
     )
     yield "KMeans", cluster.KMeans(5, n_init=2, random_state=0), "numbers", "targets"
+
+
+def _scalers() -> Iterator[Estimator]:
+    """What is done to each number for itself, or to a row."""
+    from sklearn import preprocessing
+
     yield "StandardScaler", preprocessing.StandardScaler(), "numbers", "targets"
     yield "MinMaxScaler", preprocessing.MinMaxScaler(), "numbers", "targets"
     yield "RobustScaler", preprocessing.RobustScaler(), "numbers", "targets"
@@ -162,6 +175,12 @@ def _plain_estimators() -> Iterator[tuple[str, Any, str, str]]:
         5, encode="onehot-dense", quantile_method="averaged_inverted_cdf"
     )
     yield "KBinsDiscretizerOneHot", bins, "numbers", "targets"
+
+
+def _transformers() -> Iterator[Estimator]:
+    """Imputers, projections and encoders."""
+    from sklearn import decomposition, impute, preprocessing, random_projection
+
     yield "SimpleImputer", impute.SimpleImputer(), "holes", "targets"
     yield "KNNImputer", impute.KNNImputer(n_neighbors=3), "holes", "targets"
     yield "PCA", decomposition.PCA(4), "numbers", "targets"
@@ -176,7 +195,7 @@ def _plain_estimators() -> Iterator[tuple[str, Any, str, str]]:
     yield "OrdinalEncoderStrings", preprocessing.OrdinalEncoder(), "strings", "targets"
 
 
-def _pipelines() -> Iterator[tuple[str, Any, str, str]]:
+def _pipelines() -> Iterator[Estimator]:
     from sklearn import (
         decomposition,
         ensemble,
@@ -209,6 +228,17 @@ def _pipelines() -> Iterator[tuple[str, Any, str, str]]:
         flatten_transform=False,
     )
     yield "VotingClassifier", voting, "numbers", "classes"
+
+
+def _estimators() -> Iterator[Estimator]:
+    """All that scikit-learn's converter knows."""
+    yield from _linear_models()
+    yield from _kernel_models()
+    yield from _trees()
+    yield from _other_models()
+    yield from _scalers()
+    yield from _transformers()
+    yield from _pipelines()
 
 
 def _string_labels(data: Data) -> tuple[onnx.ModelProto, Feeds]:
@@ -290,7 +320,7 @@ def _special() -> dict[str, Callable[[Data], tuple[onnx.ModelProto, Feeds]]]:
 def tabular_models(names: tuple[str, ...] = ()) -> Iterator[tuple[str, onnx.ModelProto, Feeds]]:
     """Yield every model, or those of `names`; one that cannot be converted is warned of."""
     data = Data()
-    for name, estimator, samples, targets in (*_plain_estimators(), *_pipelines()):
+    for name, estimator, samples, targets in _estimators():
         if names and name not in names:
             continue
         table = getattr(data, samples)

@@ -377,4 +377,5 @@ def _refuse_reference(program: Program, strict: bool) -> None:
 
 
 def _placement_of(made: _Built) -> Placement:
-    return Placement.of(made.graph, made.built.reference_nodes, made.linked, made.plan)
+    placement = Placement.of(made.graph, made.built.reference_nodes, made.linked, made.plan)
+    return replace(placement, python=made.built.python_nodes)

@@ -82,7 +82,8 @@ class PlacedRegion:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Which backend runs how many nodes, in which regions, and why some run on the reference
-    evaluator. `plan` is what was chosen, `demotions` what did not hold."""
+    evaluator. `python` are the host's nodes that are no machine code (strings are looked up, rows
+    packed into maps). `plan` is what was chosen, `demotions` what did not hold."""
 
     nodes: Mapping[str, int]
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class Placement:
     demotions: tuple[Demotion, ...] = ()
     simulated: tuple[str, ...] = ()  # backends whose times are a model's
     variants: Mapping[str, Placement] = field(default_factory=dict)  # those for some sizes, by name
+    python: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -140,6 +142,8 @@ class Placement:
     def _line(self) -> str:
         total = sum(self.nodes.values())
         parts = [self._of(backend, count, total) for backend, count in self.nodes.items()]
+        if self.python:
+            parts[0] += f" ({len(self.python)} in Python)"
         plan = self.plan
         if plan is not None and plan.predicted:
             label = " (simulated)" if self.simulated else ""
@@ -169,6 +173,7 @@ class Placement:
         return {
             "nodes": dict(self.nodes),
             "reference": dict(self.reasons),
+            "python": dict(self.python),
             "regions": [asdict(region) for region in self.regions],
             "demotions": [asdict(demotion) for demotion in self.demotions],
             "predicted_seconds": plan.predicted if plan else None,

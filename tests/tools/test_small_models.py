@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from benchmarks.small_models import MODELS, _process
+from benchmarks.small_models import MODELS, process
 
 import graft
 from graft.runtime.native_call import RUNS_BEFORE
@@ -32,6 +32,6 @@ def test_all_ways_give_what_onnxruntime_gives(name: str) -> None:
 
 
 def test_a_process_tells_seconds_and_results() -> None:
-    answer = _process("graft", MODELS["add"]())
+    answer = process("graft", MODELS["add"]())
     assert set(answer) == {"graft", "bound", "results"}
     assert all(0 < seconds < 1 for seconds in answer["graft"] + answer["bound"])

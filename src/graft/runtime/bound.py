@@ -20,7 +20,7 @@ from graft.runtime.flow import Stretch
 from graft.runtime.flow_checks import Data, Symbols
 from graft.runtime.flow_profile import Path, Recorder
 from graft.runtime.lending import Recycled, ResultSpec
-from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, is_usable
+from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
 from graft.runtime.native_call import RUNS_BEFORE, NativeCall
 from graft.runtime.prepared import PreparedSizes, prepared
 from graft.runtime.program import Program, Spec
@@ -143,7 +143,7 @@ class Sized:
         """Run once; sizes that come often get a native call of their own."""
         call = self._call if self.runs >= RUNS_BEFORE else None
         if call is not None:
-            return call.run(*map(address_of, operands))
+            return call.run(*operands)
         self.runs += 1
         outputs = self.allocate()
         self.executor.run(operands, outputs)

@@ -1,4 +1,4 @@
-"""The short way of a run: feeds as earlier runs had them in, results of a native call out.
+"""The short way of a run: feeds as earlier runs had them in, results of a prepared call out.
 
 Feeds are looked at in one pass, input by input: plain NumPy arrays that kernels can use where they
 lie, of the very dtype, and by their shapes a program that is ready to be called. Whatever else
@@ -17,6 +17,7 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
+from graft.runtime.flow_call import FlowCall
 from graft.runtime.memory import address_of, is_usable
 from graft.runtime.native_call import RUNS_BEFORE, NativeCall
 from graft.runtime.straight_line import define
@@ -29,25 +30,27 @@ Binding = Callable[[], list[Any]]
 Shapes = tuple[tuple[int, ...], ...]
 # The name of an input, its dtype, and how its address has to be aligned.
 Expected = tuple[str, np.dtype[Any], int]
+# What runs a model at some sizes.
+Call = NativeCall | FlowCall
 
 
 class Calls:
-    """The native calls of a model, by the shapes of its inputs.
+    """The calls of a model, by the shapes of its inputs.
 
     `prepare` makes one for inputs of sizes that are new: None where there is none, an error where
     these sizes do not fit together. Where sizes change, that waits until they have come a few
     times."""
 
     def __init__(
-        self, prepare: Callable[[Sequence[Array]], NativeCall | None], sizes_change: bool
+        self, prepare: Callable[[Sequence[Array]], Call | None], sizes_change: bool
     ) -> None:
-        self.ready: dict[Shapes, NativeCall] = {}
+        self.ready: dict[Shapes, Call] = {}
         self._prepare = prepare
         self._runs: dict[Shapes, int] = {}  # so far, by the ordinary way
         self._runs_before = RUNS_BEFORE if sizes_change else 0
         self._lock = threading.Lock()
 
-    def find(self, inputs: Sequence[Array]) -> NativeCall | None:
+    def find(self, inputs: Sequence[Array]) -> Call | None:
         """The call for inputs of these sizes; dtypes and layouts have been checked."""
         shapes = tuple([array.shape for array in inputs])
         with self._lock:
@@ -59,7 +62,7 @@ class Calls:
                     _forget(self.ready, REMEMBERED)
         return call
 
-    def find_at_last(self, inputs: Sequence[Array]) -> NativeCall | None:
+    def find_at_last(self, inputs: Sequence[Array]) -> Call | None:
         """The same for sizes that have come often enough, and without errors."""
         shapes = tuple([array.shape for array in inputs])
         with self._lock:
@@ -75,7 +78,7 @@ class Calls:
 
 
 class Dispatcher:
-    """Finds the native call for feeds and calls it. Safe to use from several threads.
+    """Finds the call for feeds and calls it. Safe to use from several threads.
 
     `run(feeds)` gives all results, or None where the ordinary way has to be taken. `prepare` and
     `sizes_change` are as for `Calls`. Nothing of it refers back to whoever holds it, so that a
@@ -85,7 +88,7 @@ class Dispatcher:
         self,
         inputs: Sequence[Expected],
         outputs: Sequence[str],
-        prepare: Callable[[Sequence[Array]], NativeCall | None],
+        prepare: Callable[[Sequence[Array]], Call | None],
         sizes_change: bool = True,
     ) -> None:
         self.inputs, self._outputs = inputs, outputs
@@ -103,7 +106,7 @@ class Dispatcher:
             if not is_usable(array, alignment):
                 return None
         call = self.find(inputs)
-        if call is None:
+        if not isinstance(call, NativeCall):
             return None
         own: list[Array | None] = []
         for name, (shape, dtype, alignment) in zip(self._outputs, call.results, strict=True):
@@ -134,19 +137,17 @@ def _run(inputs: Sequence[Expected], calls: Calls) -> Callable[..., Any]:
             f"if type(x{number}) is not ndarray or x{number}.dtype is not dtype{number}"
             f" or not x{number}.flags.carray:",
             "    return None",
-            f"address{number} = address_of(x{number})",
-            f"if address{number} % {alignment}:",
-            "    return None",
         ]
-    every = range(len(inputs))
-    shapes = "".join(f"x{number}.shape, " for number in every)
+        if alignment > dtype.alignment:
+            lines += [f"if address_of(x{number}) % {alignment}:", "    return None"]
+    arrays = [f"x{number}" for number in range(len(inputs))]
     lines += [
-        f"call = ready.get(({shapes}))",
+        f"call = ready.get(({''.join(f'{array}.shape, ' for array in arrays)}))",
         "if call is None:",
-        f"    call = find([{', '.join(f'x{number}' for number in every)}])",
+        f"    call = find([{', '.join(arrays)}])",
         "    if call is None:",
         "        return None",
-        f"return call.run({', '.join(f'address{number}' for number in every)})",
+        f"return call.run({', '.join(arrays)})",
     ]
     return define(["feeds"], lines, names)
 

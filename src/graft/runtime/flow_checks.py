@@ -26,6 +26,9 @@ class Check:
         self._kind = kind
         self._dtype = None if kind.dtype is None else kind.dtype.numpy
         self._shape = kind.shape
+        # Numbers alone are compared as one; where there are symbols, that would only take time.
+        is_static = kind.shape is not None and all(isinstance(dim, int) for dim in kind.shape)
+        self._static = kind.shape if is_static else None
         self._extents = [_Extent(dim) for dim in kind.shape or ()]
 
     def __call__(self, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:
@@ -33,10 +36,10 @@ class Check:
         if self._dtype is None:
             return data
         array = data if type(data) is np.ndarray else np.asarray(data)
-        if array.dtype != self._dtype:
+        if array.dtype is not self._dtype and array.dtype != self._dtype:
             raise error(f"'{self._kind.name}' is {array.dtype} where {self._kind.dtype} is wanted")
         shape = array.shape
-        if self._shape is None or shape == self._shape:
+        if self._shape is None or shape == self._static:
             return array
         if len(shape) != len(self._extents):
             raise self._misfit(array, error)

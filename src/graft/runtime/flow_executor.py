@@ -19,7 +19,7 @@ from graft.base.dims import evaluate_dim, substitute
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, GraftError, UserError
 from graft.runtime.bound import Bound, Run
-from graft.runtime.dispatch import Dispatcher
+from graft.runtime.dispatch import Call, Dispatcher
 from graft.runtime.engine import Engine
 from graft.runtime.flow import (
     Choice,
@@ -37,12 +37,12 @@ from graft.runtime.flow import (
     Sweep,
     Trimming,
 )
+from graft.runtime.flow_call import expected_inputs, prepare_call
 from graft.runtime.flow_checks import Check, Data, Symbols
 from graft.runtime.flow_profile import FlowProfile, Recorder
 from graft.runtime.lists import hand_on
 from graft.runtime.loop_bodies import can_turn, layout_of
 from graft.runtime.memory import aligned_empty
-from graft.runtime.native_call import NativeCall
 from graft.runtime.native_turns import NativeTurns
 from graft.runtime.regions import deliver
 from graft.runtime.spaces import Runner
@@ -138,31 +138,19 @@ class FlowExecutor:
         return stretch
 
     def dispatcher(self, output_names: Sequence[str]) -> Dispatcher | None:
-        """The short way, where a run is one native program on tensors that makes all outputs."""
-        flow = self._flow
-        if [type(step) for step in flow.steps] != [Stretch] or not self.sole_stretch.is_native:
-            return None
-        (step,), outputs = flow.steps, {*flow.outputs}
-        kinds = [flow.kinds[number] for number in flow.inputs]
-        if not outputs <= {*step.outputs} or len(outputs) != len(flow.outputs):
-            return None
-        if any(kind.dtype is None or kind.dtype.numpy.hasobject for kind in kinds):
-            return None
-        expected = [
-            (kind.name, kind.dtype.numpy, self.sole_stretch.alignment(number))
-            for number, kind in zip(flow.inputs, kinds, strict=True)
-            if kind.dtype is not None
-        ]
-        return Dispatcher(expected, output_names, self._native_call)
+        """The short way, where a run decides nothing: sizes follow from the inputs'."""
+        expected = expected_inputs(self._flow, self._stretches)
+        return None if expected is None else Dispatcher(expected, output_names, self._call)
 
-    def _native_call(self, inputs: Sequence[Array]) -> NativeCall | None:
+    def _call(self, inputs: Sequence[Array]) -> Call | None:
         """A run on inputs of these sizes."""
-        flow, (step,) = self._flow, self._flow.steps
-        values, symbols = self.accept(inputs, {})
-        for position, number in enumerate(flow.inputs):
-            values[number] = position
-        order = [step.outputs.index(number) for number in flow.outputs]
-        return self.sole_stretch.native_call(len(inputs), values, symbols, order)
+        values = self.accept(inputs, {})
+        return prepare_call(self._flow, self._stretches, self._checks, *values)
+
+    @property
+    def _stretches(self) -> dict[int, Bound]:
+        """The native steps, by position."""
+        return {n: action for n, action in enumerate(self._actions) if isinstance(action, Bound)}
 
     def accept(self, inputs: Sequence[Data], around: Symbols) -> tuple[list[Data], Symbols]:
         """All values before the first step, and what is known of symbols."""

@@ -26,7 +26,8 @@ Data = Any
 
 # What an array takes at least, even one without elements.
 _BYTES_PER_PART = 100
-_FAILURES = (TypeError, ValueError, IndexError, MemoryError)
+# What an operation fails with on data that it is not for.
+FAILURES = (TypeError, ValueError, IndexError, MemoryError)
 
 
 def _place(position: Array | None, length: int, end: int, default: int) -> int:
@@ -114,18 +115,24 @@ def _split(step: Handing, operands: Sequence[Data], symbols: _Symbols) -> list[A
     return split(data, parts, step.axis, step.with_axis)
 
 
-def _table(step: Handing) -> Table:
+def _look_up(step: Handing, operands: Sequence[Data], _symbols: _Symbols) -> Data:
     if step.table is None:
         raise EvaluationError(f"{step.operation} has no table")
-    return step.table
+    return LOOKUPS[step.operation](step.table)(operands[0])
 
 
 _Operation = Callable[[Handing, Sequence[Data], _Symbols], Data]
 
+# What a table does for one operand, by the name of the operator.
+LOOKUPS: Mapping[str, Callable[[Table], Callable[[Data], Data]]] = {
+    "ml.label_map": lambda table: table.look_up,
+    "ml.zip_map": lambda table: table.zip_with,
+    "take": lambda table: table.look_up,
+}
+
 # By the name of the operator.
 OPERATIONS: Mapping[str, _Operation] = {
-    "ml.label_map": lambda step, given, _symbols: _table(step).look_up(given[0]),
-    "ml.zip_map": lambda step, given, _symbols: _table(step).zip_with(given[0]),
+    **dict.fromkeys(LOOKUPS, _look_up),
     "optional.construct": lambda _step, given, _symbols: given[0],
     "optional.get_element": lambda _step, given, _symbols: element_of(given[0]),
     "optional.has_element": lambda _step, given, _symbols: has_element(given[0]),
@@ -139,7 +146,6 @@ OPERATIONS: Mapping[str, _Operation] = {
     "sequence.insert": lambda _step, given, _symbols: insert(*given),
     "sequence.length": lambda _step, given, _symbols: length(given[0]),
     "sequence.split": _split,
-    "take": lambda step, given, _symbols: _table(step).look_up(given[0]),
 }
 
 
@@ -147,5 +153,5 @@ def hand_on(step: Handing, operands: Sequence[Data], symbols: _Symbols) -> Data:
     """What a step of a flow gives."""
     try:
         return OPERATIONS[step.operation](step, operands, symbols)
-    except _FAILURES as error:
+    except FAILURES as error:
         raise EvaluationError(f"{step.operation}: {error}") from error

@@ -1,4 +1,4 @@
-"""A program of kernels alone, ready to be called: addresses of inputs in, results out.
+"""A program of kernels alone, ready to be called: inputs in, results out.
 
 It does what `Executor` does for any program, with everything settled beforehand that does not
 change from run to run: tables that serve this program at this size only, the job for the driver,
@@ -66,7 +66,7 @@ class NativeCall:
         self.run = self._written_out()
 
     def _written_out(self) -> Callable[..., list[Array]]:
-        """`run(*addresses)`: run on inputs there, which the caller has checked and holds."""
+        """`run(*inputs)`: run on these arrays, which the caller has checked."""
         new = partial(_new_frame, self._prepared, self._engine, self._fixed)
         names: dict[str, object] = {"free": [], "new": new, "address_of": address_of}
         lines = [
@@ -76,7 +76,10 @@ class NativeCall:
             "    frame = new()",
             "words, call, _ = frame",
         ]
-        lines += [f"words[{word}] = address{number}" for word, number in self._inputs]
+        for number in range(self._count):
+            own = [f"words[{word}] = " for word, source in self._inputs if source == number]
+            if own:
+                lines += [f"{''.join(own)}address_of(x{number})"]
         for number, (words, allocate) in enumerate(self._outputs):
             names[f"allocate{number}"] = allocate
             lines += [f"result{number} = allocate{number}()"]
@@ -86,7 +89,7 @@ class NativeCall:
         results = ", ".join(f"result{number}" for number in self._order)
         # A run that fails does not give its frame back; the next one makes another.
         lines += ["call()", "free.append(frame)", f"return [{results}]"]
-        return define([f"address{number}" for number in range(self._count)], lines, names)
+        return define([f"x{number}" for number in range(self._count)], lines, names)
 
     def bind(
         self, inputs: Sequence[Array], homes: Sequence[Array | None]

@@ -12,14 +12,13 @@ from typing import Any
 
 from graft.base.dtypes import Array
 from graft.runtime.artifact import Artifact
-from graft.runtime.dispatch import Binding, Dispatcher
+from graft.runtime.dispatch import Binding, Call, Dispatcher
 from graft.runtime.engine import Engine
 from graft.runtime.flow_checks import Data
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.flow_session import FlowSession
-from graft.runtime.native_call import NativeCall
 from graft.runtime.session import (
     Argument,
     Profile,
@@ -141,7 +140,7 @@ def _choose(
 
 def _native_call(
     choose: Callable[[Sequence[Any]], PlainSession], inputs: Sequence[Array]
-) -> NativeCall | None:
+) -> Call | None:
     dispatcher = choose(inputs).dispatcher
     return None if dispatcher is None else dispatcher.find(inputs)
 

@@ -74,6 +74,14 @@ def test_sets(dtype: Any) -> None:
     assert check_flow(_alone(attrs, DType.FLOAT32), *given) == ["Stretch"]
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 27])
+def test_one_sample_walks_down_several_trees(count: int) -> None:
+    """Of different depths, a leaf among them."""
+    trees = [tree for n in range(count) for tree in forest(n, 1, n % 5, targets=(0, 1))]
+    attrs = _attrs("TreeEnsembleRegressor", n_targets=2, **old(trees, "target"))
+    check_flow(_alone(attrs, DType.FLOAT32), *([samples(n, 1)] for n in range(5)))
+
+
 def test_trees_that_are_leaves() -> None:
     attrs = _attrs("TreeEnsembleRegressor", n_targets=1, **old(forest(0, 3, 0), "target"))
     assert attrs.features.array.size == 0

@@ -105,3 +105,15 @@ except graft.UserError as error:
         "this model asks the operators' rules for sizes, which are not installed here:"
         " install all of graft-compiler\n"
     )
+
+
+@pytest.mark.parametrize("case", ["slice", "range"])
+def test_rules_are_asked_again_when_numbers_change(case: str) -> None:
+    """They remember the last answer."""
+    host, reference = both(model(case))
+    for rows, shift in ((5, 0), (5, 1), (5, 1), (4, 1), (5, 0)):
+        given = feeds(case, rows)
+        given["a"] = given["a"] + shift
+        np.testing.assert_allclose(
+            host.run(None, given)[0], reference.run(None, given)[0], rtol=1e-5, strict=True
+        )

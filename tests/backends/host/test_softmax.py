@@ -17,6 +17,21 @@ def test_any_length(op: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("rows", [15, 16, 17, 31, 100])
+def test_short_rows_side_by_side(op: str, length: int, rows: int) -> None:
+    case = Case()
+    x = case.array(rows, length)
+    x[0] = 1e30
+    x[1] *= 300
+    x[2, 0] = -np.inf
+    x[3, -1] = np.nan
+    x[4] = -np.inf
+    x[5, 0] = np.inf
+    check(softmax, case, case(op, case.given(x), axis=1))
+
+
+@pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
 def test_large_numbers_infinities_and_nan(op: str) -> None:
     case = Case()
     x = case.array(5, 37)
@@ -31,6 +46,12 @@ def test_large_numbers_infinities_and_nan(op: str) -> None:
 def test_float64() -> None:
     case = Case()
     check(softmax, case, case("nn.softmax", case.input(4, 9, dtype="float64")), tolerance=1e-13)
+
+
+def test_short_rows_of_float64() -> None:
+    case = Case()
+    x = case.input(3, 7, 3, dtype="float64")
+    check(softmax, case, case("nn.softmax", x, axis=-1), tolerance=1e-13)
 
 
 def test_other_axes_are_refused() -> None:

@@ -163,6 +163,11 @@ class HostExecutable:
         """Nodes that still run on the reference evaluator, with the reason."""
         return dict(self.built.reasons)
 
+    @property
+    def python_nodes(self) -> dict[str, str]:
+        """None: all else is one native program."""
+        return {}
+
     def save(
         self,
         path: str | os.PathLike[str],

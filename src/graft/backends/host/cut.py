@@ -50,16 +50,19 @@ class _Cutter:
         self._is_native = is_native
 
     def pieces(self) -> list[Piece]:
-        """As long stretches as can be, then all single nodes that can run, and so on."""
+        """All single nodes that can run, then as long a stretch as can be, and so on.
+
+        Singles come first, so that those that read inputs alone do not part two stretches."""
         found: list[Piece] = []
         while self._waiting:
+            self._promised = self._sizes_to_come()
+            known = frozenset(self._known)
+            singles = self._taken(self._stands_alone, at_once=False)
+            found += [Piece((node,), False, known) for node in singles]
             known = frozenset(self._known)
             stretch = self._taken(self._fits)
             if stretch:
                 found.append(Piece(tuple(stretch), True, known))
-            self._promised = self._sizes_to_come()
-            singles = self._taken(self._stands_alone, at_once=False)
-            found += [Piece((node,), False, known) for node in singles]
         return found
 
     def _fits(self, node: Node) -> bool:

@@ -23,7 +23,7 @@ from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.ops import size_rules
 from graft.ops.index_ranges import IndexRanges
 from graft.ops.ml_features import LabelMapAttrs
-from graft.ops.size_rules import rule_text
+from graft.ops.size_rules import rule_of, rule_text
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -42,14 +42,11 @@ from graft.runtime.flow import (
 )
 from graft.runtime.flow_checks import Data
 from graft.runtime.flow_executor import Evaluator
-from graft.runtime.lists import OPERATIONS
+from graft.runtime.lists import LOOKUPS, OPERATIONS
 from graft.runtime.lookup import Table
 from graft.runtime.program import Program
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.spaces import Runner
-
-# Operations of flows that need a table, which not every node of that name has.
-_TABLES = ("ml.label_map", "ml.zip_map", "take")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +68,7 @@ class Made:
     evaluators: dict[str, Evaluator] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # value -> why the evaluator makes it
     rules: dict[str, Evaluator] = field(default_factory=dict)  # what tells sizes
+    lookups: dict[str, str] = field(default_factory=dict)  # value -> what Python does for it
 
 
 class StretchCompiler(Protocol):
@@ -173,7 +171,7 @@ class _Builder:
                 return Trimming(rows, counts, self._numbered(node.outputs))
             case size_rules.SIZES:
                 return self._measuring(node)
-            case name if name in OPERATIONS and (name not in _TABLES or self._has_table(node)):
+            case name if name in OPERATIONS and (name not in LOOKUPS or self._has_table(node)):
                 return self._handing(node)
         runner = self._compiler.runner(node)
         if runner is not None:
@@ -209,7 +207,7 @@ class _Builder:
 
     def _measuring(self, node: Node) -> Measuring:
         rule = rule_text(node)
-        self._made.rules[rule] = function_of(node)
+        self._made.rules[rule] = rule_of(node)
         outputs = self._numbered(node.outputs)
         return Measuring(rule, self._operands(node), outputs, node.place or Place())
 
@@ -241,12 +239,18 @@ class _Builder:
             case "sequence.concatenate":
                 return replace(step, axis=attrs.axis, with_axis=not attrs.new_axis)
             case "ml.label_map":
-                return replace(step, table=_label_table(attrs))
+                return self._looking_up(step, node, _label_table(attrs))
             case "ml.zip_map":
-                return replace(step, table=_table(attrs.labels.array))
+                return self._looking_up(step, node, _table(attrs.labels.array))
             case "take":
-                return replace(step, table=_table(self._constants[node.args[0]]))
+                return self._looking_up(step, node, _table(self._constants[node.args[0]]))
         return step
+
+    def _looking_up(self, step: Handing, node: Node, table: Table) -> Handing:
+        packs = node.op.name == "ml.zip_map"
+        what = "rows are packed into maps" if packs else "strings are looked up in a table"
+        self._made.lookups[node.output.name] = what
+        return replace(step, table=table)
 
     def _nested(self, graph: Graph, known: frozenset[str]) -> Flow:
         return build_flow(graph, self._compiler, self._made, known)

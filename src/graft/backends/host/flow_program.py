@@ -84,6 +84,11 @@ class FlowExecutable:
         """Nodes that run on the reference evaluator, with the reason."""
         return dict(self._made.reasons)
 
+    @property
+    def python_nodes(self) -> dict[str, str]:
+        """Nodes between native programs that Python does, with what it does."""
+        return dict(self._made.lookups)
+
     def save(
         self,
         path: str | os.PathLike[str],

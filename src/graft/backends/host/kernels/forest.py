@@ -1,12 +1,12 @@
 """Forests of decision trees: `ml.tree_ensemble`, for any number of samples.
 
 The threads share the samples. Several of them walk down a tree side by side, so that none waits for
-what another reads; what is left over walks alone. Votes are gathered in float64.
+what another reads; each that is left over walks down several trees. Votes are gathered in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from graft.ops.ml_trees import TreeEnsembleAttrs
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-# Samples that walk down a tree side by side.
+# Samples that walk down a tree side by side, or trees that a sample walks down.
 _ABREAST = 8
 
 
@@ -58,6 +58,8 @@ class _Walk:
         self._children = writer.table("children", forest.children)
         self._roots = writer.table("roots", forest.roots)
         self._depths = writer.table("depths", forest.depths)
+        groups = np.resize(forest.depths, (self._trees // _ABREAST, _ABREAST))
+        self._group_depths = writer.table("group_depths", np.append(groups.max(axis=1), 0))
         nan_matters = bool(forest.nan_is_first.any())
         self._nan_is_first = writer.table("nan_first", forest.nan_is_first) if nan_matters else None
         self._votes = _Votes(writer, node.attrs)
@@ -66,10 +68,12 @@ class _Walk:
         whole = self._rows // _ABREAST
 
         def together(turn: Term) -> Stmt:
-            return self._samples([turn * _ABREAST + number for number in range(_ABREAST)])
+            rows = [turn * _ABREAST + number for number in range(_ABREAST)]
+            return self._samples(rows, lambda totals: self._tree_by_tree(0, rows, totals))
 
         def alone(turn: Term) -> Stmt:
-            return self._samples([whole * _ABREAST + turn])
+            row = whole * _ABREAST + turn
+            return self._samples([row], lambda totals: self._several_trees(row, totals))
 
         body = block(
             parallel("several", whole, together),
@@ -77,11 +81,11 @@ class _Walk:
         )
         return self._writer.kernel(body)
 
-    def _samples(self, rows: Sequence[Term]) -> Stmt:
+    def _samples(self, rows: Sequence[Term], walk: Callable[[Sequence[Buffer]], Stmt]) -> Stmt:
         totals = self._votes.memory(len(rows))
         body = block(
             self._votes.begun(totals),
-            loop("tree", self._trees, lambda tree: self._tree(tree, rows, totals)),
+            walk(totals),
             *(
                 self._votes.ended(totals, number, self._result, row)
                 for number, row in enumerate(rows)
@@ -89,25 +93,47 @@ class _Walk:
         )
         return with_memory(body, *totals)
 
-    def _tree(self, tree: Term, rows: Sequence[Term], totals: Sequence[Buffer]) -> Stmt:
-        places = [Cell(f"place{number}") for number in range(len(rows))]
+    def _tree_by_tree(self, first: int, rows: Sequence[Term], totals: Sequence[Buffer]) -> Stmt:
+        """All samples down one tree after the other."""
+
+        def down(turn: Term) -> Stmt:
+            tree = turn + first
+            walkers = [(tree, number, row) for number, row in enumerate(rows)]
+            return self._descend(load(self._depths, tree), walkers, totals)
+
+        return loop("tree", self._trees - first, down)
+
+    def _several_trees(self, row: Term, totals: Sequence[Buffer]) -> Stmt:
+        """One sample down groups of trees, each as far as the deepest of them goes."""
+
+        def down(group: Term) -> Stmt:
+            walkers = [(group * _ABREAST + number, 0, row) for number in range(_ABREAST)]
+            return self._descend(load(self._group_depths, group), walkers, totals)
+
+        groups = self._trees // _ABREAST
+        return block(
+            loop("group", groups, down), self._tree_by_tree(groups * _ABREAST, [row], totals)
+        )
+
+    def _descend(
+        self, depth: Term, walkers: Sequence[tuple[Term, int, Term]], totals: Sequence[Buffer]
+    ) -> Stmt:
+        """Walkers, each a tree, the number of a sample and its row, down so many levels."""
+        places = [Cell(f"place{number}") for number in range(len(walkers))]
+        pairs = [*zip(places, walkers, strict=True)]
 
         def level(_turn: Term) -> Stmt:
-            steps = [self._step(*pair) for pair in zip(places, rows, strict=True)]
-            return block(*steps)
+            return block(*(self._step(place, row) for place, (_, _, row) in pairs))
 
-        def walked(root: Term) -> Stmt:
-            return block(
-                *(place.set(root) for place in places),
-                loop("level", cast(INDEX, load(self._depths, tree)), level),
-                *(
-                    self._votes.counted(totals, number, place.value - self._first_leaf)
-                    for number, place in enumerate(places)
-                ),
-            )
-
-        root = cast(INDEX, load(self._roots, tree))
-        return with_memory(let("root", root, walked), *places)
+        body = block(
+            *(place.set(cast(INDEX, load(self._roots, tree))) for place, (tree, *_) in pairs),
+            loop("level", cast(INDEX, depth), level),
+            *(
+                self._votes.counted(totals, sample, place.value - self._first_leaf)
+                for place, (_, sample, _) in pairs
+            ),
+        )
+        return with_memory(body, *places)
 
     def _step(self, place: Cell, row: Term) -> Stmt:
         """One question further down."""

@@ -1,23 +1,42 @@
 """Softmax and its logarithm along the last axis of row-major tensors.
 
 Each row is read for its maximum, then its exponentials are written and added up, then it is scaled;
-a row is small enough to stay in the nearest cache between the passes. The threads share the rows.
+a row is small enough to stay in the nearest cache between the passes. Rows that would leave most of
+a vector empty are computed side by side, a row to a lane, in registers. The threads share the rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.running import Running
-from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
+from graft.backends.host.kernels.vectors import Span, along, lanes_for, mask_of, masked_store
 from graft.backends.host.kernels.views import not_in_rows, total, viewed
+from graft.backends.host.point import minus, over, plus, times
 from graft.backends.host.storage import shape_of
+from graft.base.dims import Dim
 from graft.base.dtypes import DType
-from graft.loop.build import Term, call
-from graft.loop.ir import BinaryKind, Block, Const, Expr, For, Let, Load, LoopKind, Stmt, Var
+from graft.loop.build import Term, call, maximum
+from graft.loop.ir import (
+    BinaryKind,
+    Block,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    LoopKind,
+    Stmt,
+    Var,
+)
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -40,10 +59,70 @@ def softmax(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
         return Refusal("the softmax is not along the last axis")
     view = (total(shape[:-1]), shape[-1])
     parameters = viewed(group, stores, {node.args[0]: view, node.output: view})
+    if _is_short(view, target.lanes(dtype)):
+        return parameters.kernel(_ShortRows(parameters, view, target.lanes(dtype)).all_rows())
     row = _Row(parameters, parameters.extent(view[1]), lanes_for(target, {dtype}, view[1]))
     body = row.logarithms() if node.op.name == "nn.log_softmax" else row.probabilities()
     count = parameters.extent(view[0])
     return parameters.kernel(For(row.number, Const(0), count, body, LoopKind.PARALLEL))
+
+
+def _is_short(view: tuple[Dim, Dim], lanes: int) -> bool:
+    """Whether vectors across rows are fuller than along them. Elements of a column are as many
+    loads and shuffles as there are columns, which half a vector of them is not worth."""
+    rows, length = view
+    enough = not isinstance(rows, int) or rows >= lanes
+    return enough and isinstance(length, int) and 2 * length <= lanes
+
+
+class _ShortRows:
+    """Writes what happens to as many rows as a vector has lanes."""
+
+    def __init__(self, parameters: Parameters, view: tuple[Dim, Dim], lanes: int) -> None:
+        self._node, self._lanes = parameters.group.node, lanes
+        self._dtype, self._columns = self._node.output.dtype, range(int(view[1]))
+        self._count = parameters.extent(view[0])
+        _, self._source = parameters.value(self._node.args[0], "data")
+        _, self._result = parameters.value(self._node.output, "result")
+
+    def all_rows(self) -> Stmt:
+        """The loop over vectors of rows, of which the last may be partial."""
+        block = Var("block")
+        first = times(block, self._lanes)
+        left = minus(self._count, first)
+        whole = Span(first, self._lanes, 0, "_w")
+        some = Span(first, self._lanes, 0, "_s", mask_of(left, self._lanes))
+        is_whole = Compare(CompareKind.GREATER_EQUAL, left, Const(self._lanes))
+        body = If(is_whole, self._vector(whole), self._vector(some))
+        blocks = over(plus(self._count, self._lanes - 1), self._lanes)
+        return For(block, Const(0), blocks, body, LoopKind.PARALLEL)
+
+    def _vector(self, span: Span) -> Stmt:
+        columns = [self._name(f"x{column}", span) for column in self._columns]
+        powers = [self._name(f"power{column}", span) for column in self._columns]
+        top = self._name("top", span)
+        is_log = self._node.op.name == "nn.log_softmax"
+        total = reduce(add, map(Term, powers))
+        scale = self._name("scale", span)
+        results = [Term(x) - top - scale for x in columns] if is_log else None
+        results = results or [Term(power) * scale for power in powers]
+        stores = [
+            masked_store(self._result, (span.index, Const(column)), value.expr, span.condition)
+            for column, value in enumerate(results)
+        ]
+        values = [Load(self._source, (span.index, Const(column))) for column in self._columns]
+        lets = [(x, span.loaded(value, 0.0)) for x, value in zip(columns, values, strict=True)]
+        lets += [(top, reduce(maximum, map(Term, columns)).expr)]
+        exponents = zip(powers, columns, strict=True)
+        lets += [(power, call("exp", Term(x) - top).expr) for power, x in exponents]
+        lets += [(scale, (call("log", total) if is_log else 1.0 / total).expr)]
+        body: Stmt = Block(tuple(stores))
+        for name, value in reversed(lets):
+            body = Let(name, value, body)
+        return body
+
+    def _name(self, name: str, span: Span) -> Var:
+        return Var(f"{name}{span.tag}", self._dtype, self._lanes)
 
 
 class _Row:
