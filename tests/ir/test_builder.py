@@ -239,3 +239,15 @@ def test_an_error_leaves_the_builder_as_it_was() -> None:
         g("logical_not", x)
     assert len(g) == 0
     assert g("exp", x).name == "exp"
+
+
+def test_a_single_number_is_absorbed_as_a_list_of_one() -> None:
+    """Some converters write axes without an axis of their own."""
+    build = Builder()
+    x = build.input("x", TensorType(DType.FLOAT32, (3,)))
+    axis = build("constant", value=np.array(1))
+    y = build("expand_dims", x, axis)
+    assert y.tensor.shape == (3, 1)
+    node = build.producer(y)
+    assert node is not None
+    assert node.inputs == (x,)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, Dim, Expr, substitute, symbols_of
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.ir.literal import Literal
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType
@@ -81,6 +81,17 @@ def coerce_field(cls: type[Attrs], name: str, value: Any) -> Any:
         return field_coercers(cls)[name](value)
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"attribute '{name}' cannot be {value!r}: {error}") from None
+
+
+def coerce_operand(cls: type[Attrs], name: str, given: Array) -> Any:
+    """An operand's elements as the attribute that they stand for; one may be a list, too."""
+    if given.ndim:
+        return coerce_field(cls, name, given)
+    single = given.reshape(1)
+    try:
+        return coerce_field(cls, name, single[0])
+    except UserError:
+        return coerce_field(cls, name, single)
 
 
 @per_class

@@ -15,7 +15,7 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN
 from graft.base.errors import GraftError, InternalError, Place
-from graft.ir.attrs import Attrs, coerce_field, make_attrs
+from graft.ir.attrs import Attrs, coerce_operand, make_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.knowledge import Knowledge, symbols_of_array
 from graft.ir.literal import Literal
@@ -165,9 +165,8 @@ class Builder:
             known = self.knowledge.known(value)
             if known is None or value is None:
                 continue
-            given = known if known.ndim else known.reshape(1)[0]
             try:
-                made = coerce_field(op.attrs, name, given)
+                made = coerce_operand(op.attrs, name, known)
             except GraftError:
                 continue
             if value.dtype.is_float and _holds_integers(made):

@@ -14,8 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from graft.base.dtypes import Array, dtype_of
-from graft.base.errors import UserError
-from graft.ir.attrs import Attrs, coerce_field, symbols_in_attrs
+from graft.ir.attrs import Attrs, coerce_operand, symbols_in_attrs
 from graft.ir.evaluate import function_of
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Op
@@ -99,7 +98,7 @@ def _told_by(op: Op) -> Callable[..., Any]:
         for position, name in op.alternatives:
             given = left[position] if position < len(left) else None
             if given is not None:
-                attrs = replace(attrs, **{name: _attribute(op, name, given)})
+                attrs = replace(attrs, **{name: coerce_operand(op.attrs, name, given)})
                 left[position] = None
         types = (
             None if one is None else TensorType(dtype_of(one.dtype), one.shape) for one in left
@@ -109,14 +108,6 @@ def _told_by(op: Op) -> Callable[..., Any]:
         return tuple(np.broadcast_to(np.False_, cast("Any", shape)) for shape in told)
 
     return shapes
-
-
-def _attribute(op: Op, name: str, given: Array) -> Any:
-    """Numbers as the attribute that they stand for; a single one may be a list, too."""
-    try:
-        return coerce_field(op.attrs, name, given if given.ndim else given[()])
-    except UserError:
-        return coerce_field(op.attrs, name, given.reshape(-1))
 
 
 def _counted(attrs: ArangeAttrs, *operands: Array | None) -> Array:
