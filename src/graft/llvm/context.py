@@ -41,6 +41,7 @@ class Context:
     places: dict[str, Place] = field(default_factory=dict)
     mask: Value | None = None  # the lanes in which memory may be touched, if not all
     in_parallel: bool = False
+    claims: bool = False  # whether threads claim the iterations of a parallel loop
 
     def variable(self, name: str) -> Value:
         """The value of a variable that is in scope."""
