@@ -153,10 +153,7 @@ def steps_of(
     """The kernel calls of a program."""
     program = built.program
     calls = [step for step in program.steps if isinstance(step, rt.KernelCall)]
-    if measure:
-        seconds = _measured(built)
-    else:
-        seconds = [_allowed(call, machine) for call in calls]
+    seconds = _measured(built) if measure else [_allowed(call, machine) for call in calls]
     resident = sum(array.nbytes for array in program.constants) <= machine.caches[-1].size
     return [
         Step(
