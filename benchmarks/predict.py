@@ -46,7 +46,7 @@ FINDING = 0.75  # of what the machine allows; kernels below are listed
 NEGLIGIBLE = 0.005  # of a model's time; kernels below are no findings
 RUNS = 25
 SHORT = 1e-5  # seconds; what starting a kernel takes counts in those below
-_BEYOND, _EXPOSED = {"L3", "memory"}, 0.5  # transfers that are not always hidden, and how much
+_BEYOND, _EXPOSED = ("L3", "memory"), 0.5  # transfers that are not always hidden, and how much
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,8 @@ def _overlapped(
     waits = {piece.limit: piece.cycles, **transfers}
     worst = max(waits, key=lambda name: waits[name])
     cycles = {worst: waits[worst]}
-    far = max(_BEYOND & transfers.keys(), key=lambda name: transfers[name], default="")
+    beyond = [name for name in _BEYOND if name in transfers]
+    far = max(beyond, key=lambda name: transfers[name], default="")
     if piece.limit == "loads" and far and transfers[far]:
         exposed = min(transfers[far], piece.cycles) * _EXPOSED
         cycles[far] = cycles.get(far, 0.0) + exposed

@@ -36,6 +36,7 @@ _MODELS = {
 _NEWEST, _OLDEST = 25, 14
 
 _LABEL = re.compile(r"^(\.LBB\d+_\d+|# %bb\.\d+|// %bb\.\d+):(?:\s*(?:#|//) %\"?([^\"\s]+)\"?)?")
+_FUNCTION = re.compile(r'^"?([A-Za-z_][\w.$]*)"?:')
 _HEADER = re.compile(r"=>\s*This (Inner )?Loop Header: Depth=(\d+)")
 _INSIDE = re.compile(r"in Loop: Header=(BB\d+_\d+) Depth=(\d+)")
 _MEMORY_X86 = re.compile(r"\(%\w+|\(,%\w+|%rip\)")
@@ -132,7 +133,12 @@ def _least_cycles(counts: Counts, machine: Machine) -> tuple[str, float]:
 def _blocks(assembly: str) -> list[AsmBlock]:
     blocks: list[AsmBlock] = []
     inner: dict[str, bool] = {}
+    is_kernel = True
     for line in assembly.splitlines():
+        if function := _FUNCTION.match(line):
+            is_kernel = not function[1].startswith("graft.")  # barriers and claims are no work
+        if not is_kernel:
+            continue
         if label := _LABEL.match(line):
             blocks.append(AsmBlock(label[1].lstrip(".L"), label[2] or ""))
         if not blocks:

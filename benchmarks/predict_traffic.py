@@ -105,7 +105,7 @@ class Traffic:
         name, accesses, body = "", [], False
         for line in text.splitlines():
             if line.startswith("define"):
-                body = True
+                body = not line.startswith("define internal")  # barriers and claims are no work
             elif body and line == "}":
                 body = False
             label = _LABEL.match(line) if body else None

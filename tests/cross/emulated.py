@@ -10,7 +10,8 @@ import numpy as np
 from tests.cross.image import Call, Image
 
 from graft.base.dtypes import Array
-from graft.llvm.barrier import SHARED_BYTES, YIELD_OFFSET
+from graft.llvm.barrier import YIELD_OFFSET
+from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
 from graft.llvm.emit import SCRATCH_ALIGNMENT
 from graft.llvm.load import Argument, Kernel
 from graft.loop.ir import Buffer, Function
@@ -36,7 +37,7 @@ class EmulatedKernel(Kernel):
             for buffer, array in zip(buffers, arrays, strict=True)
         ]
         scalars = image.words(self._scalars(arguments).tolist())
-        shared = bytearray(SHARED_BYTES)
+        shared = bytearray(CLAIMS_OFFSET + CLAIM_BYTES * threads)
         struct.pack_into("<Q", shared, YIELD_OFFSET, image.symbols["sched_yield"])
         meeting = image.place(bytes(shared), kept=False)
         calls = []
@@ -86,7 +87,7 @@ def run_program(program: rt.Program, inputs: list[Array], threads: int = 1) -> l
         flags = agreement.SERIAL * step.serial | agreement.RUNS_ON * step.runs_on
         words = image.words(table), image.words(step.scalars), 8 * len(step.buffers)
         records += [image.symbols[step.symbol], *words, flags]
-    meeting = image.place(_team(image), kept=False)
+    meeting = image.place(_team(image, threads), kept=False)
     run = Call(agreement.RUN, (meeting, image.words(records), len(program.steps), threads, 0))
     workers = [Call(agreement.WORK, (meeting, thread)) for thread in range(1, threads)]
     results = image.run([run, Call(agreement.STOP, (meeting,))], workers)
@@ -96,9 +97,9 @@ def run_program(program: rt.Program, inputs: list[Array], threads: int = 1) -> l
     ]
 
 
-def _team(image: Image) -> bytes:
+def _team(image: Image, threads: int) -> bytes:
     """The memory that the threads of a program meet in."""
-    team = bytearray(agreement.TEAM_BYTES)
+    team = bytearray(agreement.TEAM_BYTES + agreement.CLAIM_BYTES * threads)
     struct.pack_into("<Q", team, agreement.GIVE_AWAY, image.symbols["sched_yield"])
     for offset in agreement.PATIENCES:
         struct.pack_into("<QQ", team, offset, LOOKS, OFFERS)

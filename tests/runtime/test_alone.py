@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,8 +12,13 @@ import numpy as np
 import pytest
 from tests.runtime.kernels import chain, chain_meaning, total
 
+import graft
+from graft.backends.host.backend import HostExecutable
 from graft.base.dtypes import Array
+from graft.ir.builder import Builder
+from graft.ir.types import tensor
 from graft.runtime import prepared
+from graft.runtime.engine import Engine
 from graft.runtime.program import KernelCall, Program
 from graft.runtime.session import Session
 
@@ -98,3 +104,57 @@ def test_several_python_threads() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kernels", "threads", "expected"),
+    [
+        (10e-6, 1, 64, 1),  # calling anybody takes longer
+        (100e-6, 1, 64, 13),
+        (100e-6, 1, 2, 2),
+        (100e-6, 30, 64, 1),  # 60 µs of meetings, and 50 to be spared
+        (5e-3, 70, 64, 35),
+        (5e-3, 70, 16, 16),
+        (1.0, 70, 64, 64),
+        (np.inf, 1, 64, 64),  # nobody has said how much work it is
+        (1.0, 1, 1, 1),
+    ],
+)
+def test_as_many_threads_as_pay(seconds: float, kernels: int, threads: int, expected: int) -> None:
+    assert prepared.Work(0, 0, seconds).best_threads(kernels, threads) == expected
+
+
+def test_more_turns_pay_more_threads() -> None:
+    work = prepared.Work(0, 0, 30e-6)
+    assert [work.best_threads(1, 64, turns) for turns in (1, 2, 100)] == [1, 10, 23]
+
+
+@pytest.mark.parametrize("claims", [False, True])
+def test_teams_of_changing_size(claims: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who sit a job out, awake or asleep, come back for later ones and find all as it is."""
+    x = numbers(10_007)
+    program, wanted = chain(10_007, rounds=2), chain_meaning(x, 2)
+    if claims:
+        program, wanted = _compiled(10_007), np.exp(x) / np.exp(x).sum()
+    engine, sessions, before = Engine([program], 5), [], workers()
+    for threads in range(1, 6):
+        monkeypatch.setattr(prepared.Work, "best_threads", lambda *_, best=threads: best)
+        sessions.append(Session(program, engine=engine))
+    alone = sessions[0].run(None, {"x": x})[0]
+    np.testing.assert_allclose(alone.reshape(-1), wanted, rtol=1e-5)
+    for number, choice in enumerate(np.random.default_rng(7).integers(0, 5, 300).tolist()):
+        assert np.array_equal(sessions[choice].run(None, {"x": x})[0], alone)
+        if number % 20 == 0:
+            time.sleep(0.002)  # until they sleep
+    assert workers() == before + 4
+
+
+def _compiled(n: int) -> Program:
+    """Kernels of the compiler, whose threads claim iterations: a softmax over all of x."""
+    g = Builder()
+    x = g.input("x", tensor("float32", n))
+    powers = g("exp", x)
+    graph = g.build(g("divide", powers, g("sum", powers, axes=(0,), keepdims=True)))
+    executable = graft.compile(graph, strict=True).program
+    assert isinstance(executable, HostExecutable)
+    return executable.built.program

@@ -179,7 +179,7 @@ def test_foreign_files_are_refused(tmp_path: Path, name: str, data: bytes, hint:
 
 @pytest.mark.parametrize(
     ("version", "reads", "hint"),
-    [(6, "up to 5", "update Graft"), (4, "from 5 on", "compile the model again")],
+    [(7, "up to 6", "update Graft"), (4, "from 5 on", "compile the model again")],
 )
 def test_files_of_another_format_are_refused(
     path: Path, image: bytes, version: int, reads: str, hint: str

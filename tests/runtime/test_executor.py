@@ -28,8 +28,9 @@ from tests.runtime.kernels import (
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
 from graft.llvm.barrier import YIELD_OFFSET
+from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
 from graft.runtime import executor, team
-from graft.runtime.agreement import GIVE_AWAY
+from graft.runtime.agreement import GIVE_AWAY, TEAM_BYTES
 from graft.runtime.cores import available_cores
 from graft.runtime.memory import address_of
 from graft.runtime.program import (
@@ -389,6 +390,12 @@ def test_kernels_own_barriers_can_give_the_processor_away() -> None:
     assert SHARED + YIELD_OFFSET == GIVE_AWAY
     address = int(memory[GIVE_AWAY // 8])
     assert ctypes.CFUNCTYPE(ctypes.c_int)(address)() == 0
+
+
+def test_kernels_claim_iterations_behind_all_barriers() -> None:
+    """Where the emitter looks for the claims of each thread."""
+    assert SHARED + CLAIMS_OFFSET == TEAM_BYTES
+    assert team._team_memory(3).nbytes == TEAM_BYTES + 3 * CLAIM_BYTES
 
 
 def test_default_is_one_thread_per_core() -> None:

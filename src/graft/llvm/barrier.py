@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from graft.llvm.text import Builder, Module, Value
 
-SHARED_BYTES = 128
 YIELD_OFFSET = 8
 SPINS = 2000
 

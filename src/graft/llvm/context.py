@@ -46,6 +46,7 @@ class Context:
     in_parallel: bool = False
     # of integer variables: the least and the largest value, None where there is no limit
     ranges: dict[str, tuple[Expr | None, Expr | None]] = field(default_factory=dict)
+    claims: bool = False  # whether threads claim the iterations of a parallel loop
 
     def variable(self, name: str) -> Value:
         """The value of a variable that is in scope."""

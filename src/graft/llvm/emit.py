@@ -21,7 +21,18 @@ from graft.llvm.emit_memory import multiply
 from graft.llvm.emit_stmt import statement
 from graft.llvm.text import Builder, Module, Value, constant
 from graft.llvm.types import byte_size
-from graft.loop.ir import Allocate, Buffer, Const, Function, Scope, Var
+from graft.loop.ir import (
+    Allocate,
+    Buffer,
+    Const,
+    For,
+    Function,
+    LoopKind,
+    Scope,
+    Stmt,
+    Var,
+    While,
+)
 from graft.loop.traverse import walk_stmt
 from graft.target.target import Target
 
@@ -36,7 +47,7 @@ def llvm_text(function: Function, target: Target) -> str:
     """The function as an LLVM module, not yet optimised."""
     module = Module(target)
     builder = Builder(module)
-    context = Context(builder, function.name)
+    context = Context(builder, function.name, claims=_claims(function))
     _bind_scalars(context, function)
     _bind_buffers(context, function)
     statement(context, function.body)
@@ -48,6 +59,18 @@ def llvm_text(function: Function, target: Target) -> str:
         f'define void @"{function.name}"({_PARAMETERS}) {attributes} {{\n{builder.body()}\n}}\n'
     )
     return module.render()
+
+
+def _claims(function: Function) -> bool:
+    """Whether any thread may run any iteration: there is one parallel loop, outside of others."""
+    repeated = (one.body for one in walk_stmt(function.body) if isinstance(one, For | While))
+    within = any(_parallel(body) for body in repeated)
+    return not within and len(_parallel(function.body)) == 1
+
+
+def _parallel(stmt: Stmt) -> list[For]:
+    loops = (one for one in walk_stmt(stmt) if isinstance(one, For))
+    return [loop for loop in loops if loop.kind is LoopKind.PARALLEL]
 
 
 def scratch_buffers(function: Function) -> Iterator[Buffer]:

@@ -1,8 +1,9 @@
 """Statements -> control flow.
 
 Part of the emitter. Loops are written with their test at the end, the shape that LLVM optimises
-best. A parallel loop runs the share of the calling thread: of extent n, thread t of T runs
-[n t // T, n (t + 1) // T).
+best. A function with a single parallel loop that is run once lets threads claim its iterations
+(`claim.py`). With several, or one that is run again and again, threads may rely on results of their
+own in the loop before: of extent n, thread t of T runs [n t // T, n (t + 1) // T) of each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from graft.base.errors import InternalError, UnsupportedError
 from graft.llvm import emit_memory
 from graft.llvm.barrier import barrier
+from graft.llvm.claim import share
 from graft.llvm.context import Context, Place
 from graft.llvm.emit_expr import expression, scalar
 from graft.llvm.text import Value, constant
@@ -39,6 +41,7 @@ from graft.loop.ir import (
 
 THREAD = Value("i64", 1, "%thread")
 THREADS = Value("i64", 1, "%threads")
+SHARED = Value("ptr", 1, "%shared")
 
 
 def statement(context: Context, stmt: Stmt) -> None:
@@ -67,7 +70,7 @@ def statement(context: Context, stmt: Stmt) -> None:
         case Prefetch():
             _prefetch(context, stmt)
         case Barrier():
-            barrier(context.builder, THREADS, Value("ptr", 1, "%shared"))
+            barrier(context.builder, THREADS, SHARED)
 
 
 def _for(context: Context, loop: For) -> None:
@@ -86,19 +89,25 @@ def _for(context: Context, loop: For) -> None:
         return
     if context.in_parallel:
         raise InternalError(f"{context.function}: parallel loop '{loop.var.name}' inside another")
+    if count.element != "i64":
+        raise InternalError(f"{context.function}: a parallel loop needs an int64 variable")
     context.in_parallel = True
-    offset, share = _share(context, count)
-    begin = context.builder.binary("add", begin, offset)
-    _count(context, loop.var, begin, share, lambda: statement(context, loop.body))
+    count = context.builder.elementwise("smax", count, constant(0, "i64"))
+
+    def run(first: Value, length: Value) -> None:
+        start = context.builder.binary("add", begin, first)
+        _count(context, loop.var, start, length, lambda: statement(context, loop.body))
+
+    if context.claims:
+        share(context.builder, (SHARED, THREAD, THREADS), count, run)
+    else:
+        run(*_share(context, count))
     context.in_parallel = False
 
 
 def _share(context: Context, count: Value) -> tuple[Value, Value]:
-    """First iteration and number of iterations of this thread."""
-    builder, element = context.builder, count.element
-    if element != "i64":
-        raise InternalError(f"{context.function}: a parallel loop needs an int64 variable")
-    count = builder.elementwise("smax", count, constant(0, element))
+    """First iteration and number of iterations that this thread owns."""
+    builder = context.builder
     following = builder.binary("add nuw nsw", THREAD, constant(1, "i64"))
     bounds = [
         builder.binary("udiv", builder.binary("mul", count, thread), THREADS)

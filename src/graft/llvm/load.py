@@ -20,7 +20,8 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
-from graft.llvm.barrier import SHARED_BYTES, YIELD_OFFSET
+from graft.llvm.barrier import YIELD_OFFSET
+from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
 from graft.llvm.emit import SCRATCH_ALIGNMENT, scratch_buffers
 from graft.llvm.types import byte_size
 from graft.loop.evaluate_expr import compile_expr
@@ -46,7 +47,7 @@ class Kernel:
         pointers = self._pointers(arguments)
         scratch = aligned_empty(max(1, self.scratch_bytes(arguments)) * threads, SCRATCH_ALIGNMENT)
         share = scratch.nbytes // threads
-        shared = _shared_memory()
+        shared = _shared_memory(threads)
         entry = _ENTRY(self.address)
 
         def run(thread: int) -> None:
@@ -148,9 +149,9 @@ def _checked_address(kernel: str, buffer: Buffer, array: Any, shape: tuple[int, 
     return int(array.ctypes.data)
 
 
-def _shared_memory() -> Array:
-    """What the threads of one run share, as the barrier expects it."""
-    shared = aligned_empty(SHARED_BYTES, 64)
+def _shared_memory(threads: int) -> Array:
+    """What the threads of one run share, as barriers and claims expect it."""
+    shared = aligned_empty(CLAIMS_OFFSET + CLAIM_BYTES * threads, 64)
     shared[:] = 0
     give_away = getattr(ctypes.CDLL(None), "sched_yield", None)
     if give_away is not None:

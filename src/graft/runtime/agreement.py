@@ -25,6 +25,7 @@ LOOP_WORDS, MOVE_WORDS = 6, 5
 ADD, EXCHANGE, COPY = 0, 1, 2
 
 # A team's memory. Words that threads write while others poll lie on cache lines of their own.
-TEAM_BYTES = 768
+# Behind it, each thread has a line for the iterations that others claim of its share of a loop.
+TEAM_BYTES, CLAIM_BYTES = 768, 64
 PATIENCES = (192, 448, 640)  # of its three gates: how often to look, how often to offer the core
 GIVE_AWAY = 264  # the address of `sched_yield`, for barriers that kernels bring along

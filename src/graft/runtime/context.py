@@ -108,11 +108,10 @@ class Context:
                 operands[position] = None
 
     def job(self, stretch: Stretch, times: int = 0, more: int = 0) -> Job:
-        """A stretch as a job, for all threads or for one, with so `more` records behind it."""
+        """A stretch as a job, with so `more` records behind it."""
         assert self._prepared is not None
         records = self._start + stretch.record * RECORD_WORDS * _WORD.itemsize
-        threads = self._prepared.threads if stretch.shared else 1
-        return Job(records, stretch.count + more, threads, times)
+        return Job(records, stretch.count + more, stretch.threads, times)
 
     def end_with(self, function: int, loop: Array) -> None:
         """Let a function that decides whether there is another turn follow the last step."""

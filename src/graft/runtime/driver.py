@@ -88,8 +88,11 @@ def driver_text(triple: str) -> str:
 # then their patience (128 bytes on): how often they look, and how often they look and offer their
 # core to others, before they sleep. A barrier is a count of arrivals, then a gate (64 bytes on). A
 # team is the barrier between steps, the barrier within kernels (256), the gate at which idle
-# workers wait (512), and the job: steps, count, threads, times, stop (704), and whether all go
-# through its steps once more (744).
+# workers wait (512), and the job: steps, count, threads, times, stop (704), whether all go through
+# its steps once more (744), and how many loops the caller has shared before it (752); then the
+# claims of each thread (768), as kernels expect them. The word of the idle workers' gate holds, in
+# its last byte, how many threads a job is for, 0 for all: workers beyond that go on waiting, and
+# touch nothing of the job, which may be another one by then.
 _TEXT = Template("""
 target triple = "$triple"
 
@@ -100,15 +103,16 @@ $declaration
 
 ; Changes the gate's word. The exchange comes before the look at the sleepers, and a sleeper counts
 ; itself before the kernel looks at the word: one of the two sees the other.
-define internal void @open_gate(ptr %gate, i32 %value) nounwind {
+; Sleepers are woken if they have a bit of the mask.
+define internal void @open_gate(ptr %gate, i32 %value, i64 %mask) nounwind {
   %old = atomicrmw xchg ptr %gate, i32 %value seq_cst
   %sleepers.at = getelementptr i8, ptr %gate, i64 64
   %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
   %none = icmp eq i32 %sleepers, 0
   br i1 %none, label %done, label %wake
 wake:
-  %woken = call i64 (i64, ...) @syscall(i64 $futex, ptr %gate, i64 129, i64 2147483647,
-                                        i64 0, i64 0, i64 0)
+  %woken = call i64 (i64, ...) @syscall(i64 $futex, ptr %gate, i64 138, i64 2147483647,
+                                        i64 0, i64 0, i64 %mask)
   br label %done
 done:
   ret void
@@ -116,7 +120,7 @@ done:
 
 ; Waits until the gate's word is not %old any more: looks for a while; then looks and lets other
 ; threads have the core, in case the one waited for needs this very core; then sleeps.
-define internal i32 @pass_gate(ptr %gate, i32 %old) nounwind {
+define internal i32 @pass_gate(ptr %gate, i32 %old, i64 %mask) nounwind {
 entry:
   %looks.at = getelementptr i8, ptr %gate, i64 128
   %looks = load i64, ptr %looks.at, align 8
@@ -150,8 +154,8 @@ lie.down:
   br label %sleep
 sleep:
   %old.wide = zext i32 %old to i64
-  %slept = call i64 (i64, ...) @syscall(i64 $futex, ptr %gate, i64 128, i64 %old.wide,
-                                        i64 0, i64 0, i64 0)
+  %slept = call i64 (i64, ...) @syscall(i64 $futex, ptr %gate, i64 137, i64 %old.wide,
+                                        i64 0, i64 0, i64 %mask)
   %then = load atomic i32, ptr %gate acquire, align 4
   %awake = icmp ne i32 %then, %old
   br i1 %awake, label %get.up, label %sleep
@@ -178,10 +182,10 @@ arrive:
 open:
   store atomic i32 0, ptr %barrier monotonic, align 4
   %next = add i32 %epoch, 1
-  call void @open_gate(ptr %gate, i32 %next)
+  call void @open_gate(ptr %gate, i32 %next, i64 4294967295)
   br label %done
 wait:
-  %passed = call i32 @pass_gate(ptr %gate, i32 %epoch)
+  %passed = call i32 @pass_gate(ptr %gate, i32 %epoch, i64 4294967295)
   br label %done
 done:
   ret void
@@ -311,18 +315,34 @@ publish:
   store i64 %threads, ptr %threads.at, align 8
   %times.at = getelementptr i8, ptr %job, i64 24
   store ptr %times, ptr %times.at, align 8
-  call void @call_workers(ptr %team)
+  %own.loops.at = getelementptr i8, ptr %team, i64 776
+  %loops = load i64, ptr %own.loops.at, align 8
+  %loops.at = getelementptr i8, ptr %job, i64 48
+  store i64 %loops, ptr %loops.at, align 8
+  call void @call_workers(ptr %team, i64 %threads)
   br label %begin
 begin:
   call void @walk(ptr %team, ptr %steps, i64 %count, i64 0, i64 %threads, ptr %times)
   ret void
 }
 
-define internal void @call_workers(ptr %team) nounwind {
+; Workers below the number of threads; all of them if it is 0, or more than the gate can tell.
+define internal void @call_workers(ptr %team, i64 %threads) nounwind {
   %gate = getelementptr i8, ptr %team, i64 512
-  %generation = load atomic i32, ptr %gate monotonic, align 4
-  %next = add i32 %generation, 1
-  call void @open_gate(ptr %gate, i32 %next)
+  %before = load atomic i32, ptr %gate monotonic, align 4
+  %kept = and i32 %before, -256
+  %generation = add i32 %kept, 256
+  %is.told = icmp ult i64 %threads, 256
+  %threads.narrow = trunc i64 %threads to i32
+  %told = select i1 %is.told, i32 %threads.narrow, i32 0
+  %next = or i32 %generation, %told
+  %is.some = icmp ne i32 %told, 0
+  %is.few = icmp ult i32 %told, 32
+  %bits.single = and i1 %is.some, %is.few
+  %power = shl i64 1, %threads
+  %below = sub i64 %power, 1
+  %mask = select i1 %bits.single, i64 %below, i64 4294967295
+  call void @open_gate(ptr %gate, i32 %next, i64 %mask)
   ret void
 }
 
@@ -336,14 +356,30 @@ entry:
   %threads.at = getelementptr i8, ptr %job, i64 16
   %times.at = getelementptr i8, ptr %job, i64 24
   %stop.at = getelementptr i8, ptr %job, i64 32
+  %loops.at = getelementptr i8, ptr %job, i64 48
+  %own.offset = mul i64 %thread, 64
+  %own.place = add i64 %own.offset, 776
+  %own.loops.at = getelementptr i8, ptr %team, i64 %own.place
+  %is.low = icmp ult i64 %thread, 31
+  %bit.number = select i1 %is.low, i64 %thread, i64 31
+  %mask = shl i64 1, %bit.number
   br label %idle
 idle:
-  %seen = phi i32 [ 0, %entry ], [ %generation, %busy ]
-  %generation = call i32 @pass_gate(ptr %gate, i32 %seen)
+  %seen = phi i32 [ 0, %entry ], [ %word, %called ], [ %word, %busy ]
+  %word = call i32 @pass_gate(ptr %gate, i32 %seen, i64 %mask)
   %stop = load atomic i64, ptr %stop.at acquire, align 8
   %over = icmp ne i64 %stop, 0
-  br i1 %over, label %end, label %busy
+  br i1 %over, label %end, label %called
+called:
+  %told = and i32 %word, 255
+  %wanted = zext i32 %told to i64
+  %is.everybody = icmp eq i32 %told, 0
+  %is.within = icmp ult i64 %thread, %wanted
+  %is.called = or i1 %is.everybody, %is.within
+  br i1 %is.called, label %busy, label %idle
 busy:
+  %loops = load i64, ptr %loops.at, align 8
+  store i64 %loops, ptr %own.loops.at, align 8
   %steps = load ptr, ptr %job, align 8
   %count = load i64, ptr %count.at, align 8
   %threads = load i64, ptr %threads.at, align 8
@@ -358,7 +394,7 @@ end:
 define void @graft_stop(ptr %team) nounwind {
   %stop.at = getelementptr i8, ptr %team, i64 736
   store atomic i64 1, ptr %stop.at release, align 8
-  call void @call_workers(ptr %team)
+  call void @call_workers(ptr %team, i64 0)
   ret void
 }
 """)

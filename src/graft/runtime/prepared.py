@@ -1,8 +1,8 @@
 """Programs ready to be given memory: tables for native code, and what is run in which order.
 
 A program, or one for every size and a size, comes in. Kernels without Python steps between them are
-one native call, unless it takes so long that somebody may want to interrupt it. Stretches with so
-little to do that threads would only wait for each other are the caller's alone.
+one native call, unless it takes so long that somebody may want to interrupt it. Each stretch is for
+as many threads as make it fastest: with little to do, they would only wait for each other.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _LONG_CALLS = 10_000_000  # of kernels
 # Of a core and its caches, roughly: operations and bytes per second. What it takes to call the
 # other threads, and to meet them after a kernel, in seconds: far more than tools/barrier.py finds
 # where they are awake and have cores of their own, for they may sleep, or others want these cores.
+# Both are for two threads; each further one makes them dearer by a part of that, since threads are
+# woken, and arrive at a barrier, one after the other.
 _FLOPS, _BYTES = 3e10, 3e10
 CALLING, MEETING = 20e-6, 2e-6
+_FURTHER = 1 / 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,16 @@ class Work:
         """Whether somebody may want to interrupt it."""
         return self.flops >= LONG_FLOPS or self.bytes >= LONG_BYTES
 
-    def is_worth_sharing(self, kernels: int, threads: int, turns: int = 1) -> bool:
-        """Whether several threads are faster than one, if it is done so many times in one go."""
-        spared = self.seconds * (1 - 1 / threads)
-        return spared > CALLING / turns + kernels * MEETING
+    def best_threads(self, kernels: int, threads: int, turns: int = 1) -> int:
+        """How many threads of so many are fastest, if it is done so many times in one go."""
+        price = CALLING / turns + kernels * MEETING
+        if threads < 2 or self.seconds / 2 <= price:  # what two would spare, and what they cost
+            return 1
+        further = price * _FURTHER
+        if math.isinf(self.seconds) or further <= 0:
+            return threads
+        # seconds / n + further * n is least where both parts are equal
+        return max(2, min(threads, round(math.sqrt(self.seconds / further))))
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -65,7 +74,11 @@ class Stretch:
     record: int
     step: int
     count: int
-    shared: bool = True  # by all threads
+    threads: int
+
+    @property
+    def shared(self) -> bool:
+        return self.threads > 1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -98,9 +111,8 @@ class Prepared:
         """The only stretch, if it is run so many times in one go."""
         (stretch,) = self.plan
         assert isinstance(stretch, Stretch)
-        return replace(
-            stretch, shared=self.work.is_worth_sharing(stretch.count, self.threads, turns)
-        )
+        threads = self.work.best_threads(stretch.count, self.threads, turns)
+        return replace(stretch, threads=threads)
 
 
 def prepared(program: Program, engine: Engine) -> Prepared:
@@ -138,8 +150,8 @@ def _plan(works: Sequence[Work | None], threads: int) -> tuple[Stretch | int, ..
     record, count, total = 0, 0, _NOTHING
     for index, work in enumerate([*works, None]):
         if count and (work is None or total.is_long()):
-            shared = total.is_worth_sharing(count, threads)
-            plan.append(Stretch(record, index - count, count, shared))
+            best = total.best_threads(count, threads)
+            plan.append(Stretch(record, index - count, count, best))
             record, count, total = record + count, 0, _NOTHING
         if work is not None:
             count, total = count + 1, total + work
@@ -184,7 +196,7 @@ class PreparedSizes:
         if not self._count:
             return ()
         if not work.is_long():
-            shared = work.is_worth_sharing(self._count, self._threads)
-            return (Stretch(0, 0, self._count, shared),)
+            best = work.best_threads(self._count, self._threads)
+            return (Stretch(0, 0, self._count, best),)
         works = [_work(numbers[one], numbers[other], serial) for one, other, serial in self._works]
         return _plan(works, self._threads)

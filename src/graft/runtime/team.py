@@ -21,6 +21,7 @@ import numpy as np
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.runtime.agreement import (
+    CLAIM_BYTES,
     GIVE_AWAY,
     JOB_WORDS,
     PATIENCES,
@@ -135,7 +136,7 @@ class Team:
 
 
 def _team_memory(threads: int) -> Array:
-    memory = aligned_empty((TEAM_BYTES // 8,), np.dtype(np.int64))
+    memory = aligned_empty(((TEAM_BYTES + CLAIM_BYTES * threads) // 8,), np.dtype(np.int64))
     memory[:] = 0
     memory[GIVE_AWAY // 8] = system_address("sched_yield")
     crowded = threads > available_processors()

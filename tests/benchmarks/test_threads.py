@@ -1,0 +1,60 @@
+"""Simulated schedules: what jobs, barriers and memory make of so many threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import threads
+from graft.backends.host.options import Accuracy
+from graft.backends.host.program import build_program
+from graft.backends.host.stretches import Stretches
+from graft.ir.builder import Builder
+from graft.ir.types import tensor
+from graft.ops.index_ranges import IndexRanges
+from graft.passes.pipeline import optimize
+from graft.target.machine import MACHINES
+from graft.target.target import named_target
+from threads import Step, Team
+
+ZEN = MACHINES["znver4"]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "count", "share"),
+    [(8, 4, 2 / 8), (7, 4, 2 / 7), (3, 4, 1 / 3), (1, 64, 1.0), (0, 2, 0.0), (100, 1, 1.0)],
+)
+def test_the_busiest_thread_counts(jobs: int, count: int, share: float) -> None:
+    step = Step("", 1.0, jobs, 0)
+    assert Team(count, ZEN, arriving=0).seconds(step) == pytest.approx(share)
+
+
+def test_barriers_and_memory() -> None:
+    rate = ZEN.memory_bytes_per_second
+    step = Step("", 1e-3, 6400, int(rate * 1e-3))
+    team = Team(64, ZEN, arriving=1e-6, memory_cores=8)
+    assert team.seconds(step) == pytest.approx(1e-3 / 8 + 64e-6)
+    assert team.limit(step) == "memory"
+    assert Team(64, ZEN, arriving=1e-5).limit(step) == "barrier"
+    assert Team(64, ZEN).limit(Step("", 1e-3, 8, 0)) == "few jobs"
+    assert Team(64, ZEN).limit(Step("", 1e-3, 65, 0)) == "uneven"
+    assert Team(64, ZEN).limit(Step("", 1e-3, 1, 0)) == "one job"
+
+
+@pytest.mark.parametrize("machine", ["host", "icelake-server"])
+def test_report(machine: str) -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 48, 64))
+    weights = g.constant(np.ones((96, 64), np.float32))
+    graph = optimize(g.build(g("nn.softmax", g("nn.dense", x, weights))))
+    target = named_target(machine)
+    fused, assembly, _ = Stretches(target, Accuracy.DEFAULT, {}).assembled(
+        graph, IndexRanges(graph), {}
+    )
+    built = build_program(fused, assembly, target)
+    steps = threads.steps_of(built, assembly.functions, target.machine, machine == "host")
+    assert [step.jobs for step in steps if "softmax" in step.label] == [48]
+    assert all(step.seconds > 0 and step.memory_bytes == 0 for step in steps)
+    text = "\n".join(threads.report("model", steps, [Team(n, target.machine) for n in (1, 8)]))
+    assert "efficiency" in text
+    assert "8 threads lose" in text
