@@ -31,8 +31,9 @@ def available_processors() -> int:
 
 
 def _within_quota(count: int) -> int:
-    """Whole processors only. Threads that meet after every kernel gain nothing from a part of one:
-    whoever uses up the quota stops, and the others wait for it."""
+    """Whole processors only. A thread for a part of one makes most runs faster and some very slow:
+    once the quota is used up, all threads stop until the period ends (docs/runtime.md has numbers).
+    """
     return max(1, min([count, *(int(share) for share in _quotas())]))
 
 
