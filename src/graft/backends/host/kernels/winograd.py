@@ -69,6 +69,9 @@ PITCH = 16
 
 # Fewer tiles than this would read the transformed weights for too little work.
 LEAST_CHUNK = 24
+# Jobs that there should at least be for the threads to share evenly. A chunk that two threads work
+# on is transformed by both.
+ENOUGH_JOBS = 16
 MANY_TILES = 1 << 10
 _FLOAT = 4  # bytes
 
@@ -109,7 +112,8 @@ def default_schedule(target: Target, lanes: int, extents: WinogradExtents) -> Wi
     chunk = chunk_of(target, extents, best * lanes)
     chunks = 1 if extents.tiles is None else -(-extents.tiles // chunk)
     slabs = vectors // best
-    shares = next((s for s in (8, 4, 2) if slabs % s == 0 and chunks < s), 1)
+    divisors = [share for share in range(1, slabs + 1) if slabs % share == 0]
+    shares = next((one for one in divisors if chunks * one >= ENOUGH_JOBS), slabs)
     return WinogradSchedule(lanes, best, chunk, shares)
 
 

@@ -40,9 +40,10 @@ from graft.target.target import Target
 
 _FLOAT = DType.FLOAT32
 
-# How many vectors of weights are asked for ahead of their use: memory takes its time, and what the
+# How many lines of weights are asked for ahead of their use: memory takes its time, and what the
 # processor fetches on its own ends at each page.
 PREFETCHED = 32
+LINE = 16  # floats of a cache line
 
 
 class Weights(Protocol):
@@ -126,7 +127,13 @@ class _Whole:
         return Load(self.packed, (self.block, point, channel, ramp))
 
     def ask_ahead(self, point: Expr, channel: Expr) -> tuple[Stmt, ...]:
-        return (Prefetch(self.packed, (self.block, point, plus(channel, PREFETCHED), Const(0))),)
+        width = self.packed.extents[-1]
+        assert isinstance(width, Const)
+        firsts = range(0, int(width.value), LINE)
+        later = plus(channel, max(1, PREFETCHED // len(firsts)))
+        return tuple(
+            Prefetch(self.packed, (self.block, point, later, Const(first))) for first in firsts
+        )
 
 
 @dataclass(frozen=True)
