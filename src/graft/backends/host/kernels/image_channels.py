@@ -7,18 +7,22 @@ some pixels side by side each combine their vectors of channels, and the lanes o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernels.image import Evaluator, shared, vector_lanes
-from graft.backends.host.kernels.image_reduce import CHANNELS, REDUCTIONS, reduced_block
+from graft.backends.host.kernels.image import Evaluator, shared
+from graft.backends.host.kernels.image_reduce import (
+    CHANNELS,
+    REDUCTIONS,
+    ReduceSchedule,
+    default_schedule,
+    reduced_block,
+)
 from graft.backends.host.kernels.tile import Tile, runs
 from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.point import BlockedPoint, PlainPoint, plus
 from graft.backends.host.storage import Storage, shape_of
-from graft.base.dtypes import DType
 from graft.ir.graph import Node
 from graft.loop.ir import (
     Allocate,
@@ -44,19 +48,6 @@ _ACROSS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelsSchedule:
-    """What a search may vary: lanes of a vector and pixels side by side."""
-
-    lanes: int
-    pixels: int
-
-
-def default_schedule(target: Target, dtype: DType, block: int) -> ChannelsSchedule:
-    """Enough pixels to hide an addition's latency, within half of the registers."""
-    return ChannelsSchedule(vector_lanes(target, dtype, block), target.vector_registers // 2)
-
-
 def image_channels(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """A reduction over channels with whatever is fused with it."""
     block = reduced_block(group, stores, CHANNELS)
@@ -72,7 +63,7 @@ class _Writer:
     """Writes the loop nest of one reduction."""
 
     def __init__(
-        self, parameters: Parameters, schedule: ChannelsSchedule, anchor: Node, block: int
+        self, parameters: Parameters, schedule: ReduceSchedule, anchor: Node, block: int
     ) -> None:
         self.parameters, self.schedule = parameters, schedule
         self.anchor, self.size = anchor, block
@@ -87,7 +78,7 @@ class _Writer:
 
     def body(self) -> Stmt:
         line: list[Stmt] = []
-        for run in runs(self.width, self.schedule.pixels):
+        for run in runs(self.width, self.schedule.totals):
 
             def tile(column: Expr, size: int = run.size) -> Stmt:
                 return self.pixels(column, size)
