@@ -26,6 +26,7 @@ import numpy as np
 from graft.backends.host.options import Accuracy
 from graft.backends.host.program import HostProgram, build_program
 from graft.backends.host.stretches import Stretches, why_not_native
+from graft.base.errors import GraftError
 from graft.cli.report import table
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
@@ -44,6 +45,7 @@ from predict_traffic import Traffic
 
 FINDING = 0.75  # of what the machine allows; kernels below are listed
 NEGLIGIBLE = 0.005  # of a model's time; kernels below are no findings
+LONGEST_LABEL = 70
 RUNS = 25
 SHORT = 1e-5  # seconds; what starting a kernel takes counts in those below
 _BEYOND, _EXPOSED = ("L3", "memory"), 0.5  # transfers that are not always hidden, and how much
@@ -53,7 +55,7 @@ _BEYOND, _EXPOSED = ("L3", "memory"), 0.5  # transfers that are not always hidde
 class Prediction:
     """A kernel on one core: what it does in all its calls, and how long that takes."""
 
-    label: str
+    label: str  # its operators, and the node that the first one of its kind computes
     calls: int
     flops: int  # of the operators that it computes
     cycles: Mapping[str, float]  # by what they are spent waiting for
@@ -84,9 +86,7 @@ class Prediction:
 
 def main() -> int:
     options = _options()
-    graph = optimize(import_model(options.model))
-    if reason := why_not_native(graph):
-        sys.exit(f"predict.py wants a model with static shapes: {reason}")
+    graph = static_graph(options.model)
     found = {}
     for name in options.machine:
         target = named_target(name)
@@ -97,6 +97,17 @@ def main() -> int:
     if options.json:
         print(json.dumps({name: [_plain(one) for one in all_] for name, all_ in found.items()}))
     return 0
+
+
+def static_graph(model: Path) -> Graph:
+    """The optimised graph of a model that kernels for known sizes compute, all of it."""
+    try:
+        graph = optimize(import_model(model))
+    except GraftError as error:
+        sys.exit(str(error))
+    if reason := why_not_native(graph):
+        sys.exit(f"{model} is no model with static shapes, which predictions need: {reason}")
+    return graph
 
 
 def _options() -> argparse.Namespace:
@@ -185,7 +196,7 @@ def _prediction(
     moved = traffic.bytes_below(number)
     tensors = sum(step.bytes for step in steps)
     return Prediction(
-        steps[0].label if steps else function.name,
+        " ".join(function.notes) or function.name,
         len(steps),
         sum(step.flops for step in steps),
         _cycles(pieces, moved, target.machine),
@@ -284,7 +295,7 @@ def report(model: str, target: Target, predictions: Sequence[Prediction]) -> Ite
     for one in predictions:
         rate = one.flops / one.seconds
         row = [
-            one.label[:44],
+            one.label[-LONGEST_LABEL:],
             str(one.calls),
             f"{one.seconds * 1e3:.3f}",
             f"{rate / 1e9:.0f}",
@@ -335,7 +346,7 @@ def _findings(predictions: Sequence[Prediction], total: float) -> Iterator[str]:
     for one in slow:
         lost = one.seconds * (1 - one.of_bound)
         yield (
-            f"  {one.label[:60]}: {one.of_bound:.0%}, bound by {one.bound},"
+            f"  {one.label[-LONGEST_LABEL:]}: {one.of_bound:.0%}, bound by {one.bound},"
             f" {lost / total:.1%} of the model's time to be had"
             + (f", {one.spills} spills in the hottest loop" if one.spills else "")
         )

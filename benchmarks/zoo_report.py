@@ -17,6 +17,7 @@ from graft.cli.bench_contenders import CONTENDERS
 from graft.cli.bench_machine import this_machine
 from graft.cli.bench_rounds import GRAFT
 from graft.cli.report import seconds_text, table
+from page_parts import markdown_table, section
 from zoo_models import PACKAGES, Records
 
 PEER = "onnxruntime"
@@ -166,17 +167,19 @@ def _page_lines(
     for peer in CONTENDERS:
         found = summaries(times, peer)
         if found:
-            yield from _section(f"Beside {CONTENDERS[peer].title}")
-            yield from _markdown(_HEADER, [one.row(family) for family, one in found.items()])
-    yield from _section("Models")
-    yield from _markdown(("model", "Graft", "ONNX Runtime", "speed"), _model_rows(times, overall))
+            yield from section(f"Beside {CONTENDERS[peer].title}")
+            yield from markdown_table(_HEADER, [one.row(family) for family, one in found.items()])
+    yield from section("Models")
+    yield from markdown_table(
+        ("model", "Graft", "ONNX Runtime", "speed"), _model_rows(times, overall)
+    )
     for title, rows in (
         ("Not compared", _not_compared(times)),
         ("Not exported", _not_exported(exports)),
     ):
         if rows:
-            yield from _section(title)
-            yield from _markdown(("model", "reason"), rows)
+            yield from section(title)
+            yield from markdown_table(("model", "reason"), rows)
 
 
 def _versions(times: Records) -> list[str]:
@@ -194,14 +197,3 @@ def _model_rows(times: Records, overall: Summary) -> Iterator[tuple[str, ...]]:
         seconds: dict[str, Any] = times.by_name[name]["seconds"]
         both = (seconds_text(seconds[who]) for who in (GRAFT, PEER))
         yield (name, *both, f"{overall.speedups[name]:.2f}")
-
-
-def _section(title: str) -> Iterator[str]:
-    yield ""
-    yield f"## {title}"
-    yield ""
-
-
-def _markdown(header: Sequence[str], rows: Any) -> Iterator[str]:
-    for row in (header, ["---"] * len(header), *rows):
-        yield "| " + " | ".join(cell.replace("|", "/") for cell in row) + " |"
