@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Node, Value
 from graft.ir.types import tensor
-from graft.target.target import named_target
+from graft.target.machine import MACHINES
+from graft.target.target import host_target, named_target
 
 GENERATOR = np.random.default_rng(5)
 
@@ -143,6 +145,22 @@ def test_epilogues(name: str, after: Callable[[Builder, Value], Value]) -> None:
     attrs: dict[str, Any] = {"padding": (1, 1, 1, 1), "groups": 4}
     weight = (32, 8, 3, 3)
     check(_case((1, 32, 6, 9), weight, name, after, **attrs), conv2d)
+
+
+@pytest.mark.parametrize("after", [_plain, _residual, _gelu])
+@pytest.mark.parametrize("machine", ["icelake-server", "znver3", "znver4"])
+@pytest.mark.parametrize("shape", [(1, 48, 7, 7), (2, 32, 5, 3), (1, 16, 1, 11), (1, 40, 14, 14)])
+def test_tiles_go_on_from_row_to_row(
+    shape: tuple[int, int, int, int], machine: str, after: Callable[[Builder, Value], Value]
+) -> None:
+    weight = (32, shape[1], 1, 1)
+    made = _case(shape, weight, after=after)
+    data = made.stores[made.graph.inputs[0]]
+    assert conv_plan.data_in_one_row(_anchor(made), weight, data) is not None
+    here = host_target()
+    bits = min(here.vector_bits, MACHINES[machine].vector_bits)
+    target = replace(here, machine=MACHINES[machine].with_vectors(bits))
+    check(made, conv2d, threads=2, target=target)
 
 
 def test_gate_per_channel_is_read_as_the_image_of_one_pixel_that_it_is() -> None:

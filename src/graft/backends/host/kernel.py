@@ -104,8 +104,11 @@ class Parameters:
         outer = self.group.outer(value)
         batch, *rest = self.stores[outer].extents
         elements = math.prod(extent for extent in rest if isinstance(extent, int))
-        storage = Storage(outer.dtype, (batch, elements))
-        return self._append(storage, name, outer)
+        return self.viewed(value, name, Storage(outer.dtype, (batch, elements)))
+
+    def viewed(self, value: Value, name: str, storage: Storage) -> Buffer:
+        """The memory of a tensor under another shape."""
+        return self._append(storage, name, self.group.outer(value))
 
     def _append(self, storage: Storage, name: str, argument: Value | Array) -> Buffer:
         buffer = storage.buffer(name, self.extents)

@@ -10,6 +10,7 @@ Bytes are multiplied four channels at a time, see `integer_weights.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
@@ -23,6 +24,7 @@ from graft.backends.host.kernels.conv_plan import (
     Channels,
     Phase,
     channels_of,
+    data_in_one_row,
     flat_phases,
     flattened,
     halo,
@@ -32,7 +34,12 @@ from graft.backends.host.kernels.conv_plan import (
     skips_rows,
     takes,
 )
-from graft.backends.host.kernels.conv_schedule import ConvExtents, ConvSchedule, choose_schedule
+from graft.backends.host.kernels.conv_schedule import (
+    ConvExtents,
+    ConvSchedule,
+    choose_schedule,
+    conv_cycles,
+)
 from graft.backends.host.kernels.image import (
     ImageWriter,
     no_image,
@@ -74,6 +81,8 @@ from graft.loop.ir import (
 )
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
+
+Phases = tuple[Phase, ...]
 
 # Jobs that there should at least be for the threads to share evenly.
 ENOUGH_JOBS = 32
@@ -122,20 +131,18 @@ class _Writer(ImageWriter):
     def __init__(self, parameters: Parameters, anchor: Node, weight: Array, target: Target) -> None:
         self.dtype = anchor.output.dtype
         self.together = QUAD if self.dtype is DType.INT32 else 1  # channels of an element
-        read = parameters.value if self.together == 1 else parameters.quads
-        self.data, self.source = read(anchor.args[0], "data")
         self.anchor = anchor
-        result = parameters.stores[parameters.group.output]
-        kernel = weight.shape[2:]
-        if result.shape == parameters.group.output.shape:
-            self.down, self.columns = phases(anchor, kernel, 0), phases(anchor, kernel, 1)
-        else:
-            self.down, self.columns = flat_phases(result)
+        self.skips_rows = skips_rows(anchor, weight.shape[2:])
         plain = ordinary_weights(anchor, weight)
+        result = parameters.stores[parameters.group.output]
+        self.data = parameters.stores[parameters.group.outer(anchor.args[0])]
         channels = channels_of(plain.shape, anchor.attrs.groups, self.data.block, result.block)
         assert channels is not None
-        self.skips_rows = skips_rows(anchor, kernel)
-        self.schedule = self.scheduled(target, channels, result)
+        self.goes_on = False  # whether tiles go on from one row of the image to the next
+        self.down, self.columns, self.schedule = self.scheduled(
+            target, channels, result, weight.shape
+        )
+        self.source = self.read(parameters)
         self.channels = replace(channels, slab=self.schedule.slab)
         super().__init__(parameters, self.schedule.lanes)
         packed = pack_weights(plain, self.channels, result.block)
@@ -151,25 +158,51 @@ class _Writer(ImageWriter):
         self.share = max(self.channels.slab, self.result.block)
         self.number, self.line, self.segment = Var("share"), Var("line"), Var("segment")
 
-    def scheduled(self, target: Target, channels: Channels, result: Storage) -> ConvSchedule:
-        """The tile and the order of loops; typical extents stand for unknown ones."""
+    def scheduled(
+        self, target: Target, channels: Channels, result: Storage, weight: Sequence[int]
+    ) -> tuple[Phases, Phases, ConvSchedule]:
+        """The phases, the tile and the order of loops that are cheapest."""
         lanes = vector_lanes(target, DType.FLOAT32, min(channels.slab, result.block))
-        down, across = self.down[0], self.columns[0]
-        rows, columns = (typical(one.count, (self.anchor.output,)) for one in (down, across))
+        is_image = result.shape == self.anchor.output.shape
+        kernel = weight[2:]
+        rows = phases(self.anchor, kernel, 0), phases(self.anchor, kernel, 1)
+        ways = [rows if is_image else flat_phases(result)]
+        row = data_in_one_row(self.anchor, weight, self.data) if is_image else None
+        if row is not None and self.together == 1:
+            ways.append(flat_phases(row))
+        extents = [self.extents(*way, channels, result, lanes) for way in ways]
+        cycles = [conv_cycles(target, lanes, one) for one in extents]
+        best = cycles.index(min(cycles))
+        if best and row is not None:
+            self.goes_on, self.data = True, row
+        return *ways[best], choose_schedule(target, lanes, extents[best])
+
+    def extents(
+        self, down: Phases, across: Phases, channels: Channels, result: Storage, lanes: int
+    ) -> ConvExtents:
+        """What the schedule depends on; typical extents stand for unknown ones."""
+        counts = (down[0].count, across[0].count)
+        rows, columns = (typical(count, (self.anchor.output,)) for count in counts)
         # groups that share a slab, or one that ends within it, keep to their own blocks
         own = channels.outputs if channels.groups > 1 else result.blocks * result.block
         whole = channels.slab == result.block and own % channels.slab == 0
-        extents = ConvExtents(
+        return ConvExtents(
             channels.count // self.together,
-            (max(1, down.taps), max(1, across.taps)),
+            (max(1, down[0].taps), max(1, across[0].taps)),
             rows,
             columns,
             (own if whole else channels.slab) // lanes,
             channels.slab // lanes,
-            len(self.down) == 1 and isinstance(down.count, int) and not self.skips_rows,
+            len(down) == 1 and isinstance(counts[0], int) and not self.skips_rows,
             channels.groups == 1 and self.together == 1,
         )
-        return choose_schedule(target, lanes, extents)
+
+    def read(self, parameters: Parameters) -> Buffer:
+        """The buffer of the data."""
+        value = self.anchor.args[0]
+        if self.goes_on:
+            return parameters.viewed(value, "data", self.data)
+        return (parameters.value if self.together == 1 else parameters.quads)(value, "data")[1]
 
     def body(self) -> Stmt:
         """All results; a job is some rows of each phase of one slab, or a segment of them."""
@@ -236,6 +269,8 @@ class _Writer(ImageWriter):
             for run in runs(self.parameters.extent(across.count), self.schedule.columns):
                 tile = Tile(count * run.size, vectors, self.lanes, self.fresh(""), self.dtype)
                 found.append(_Tiles(self, down, across, part, line, count, tile).loop(run))
+        if self.goes_on:
+            return Block((*found, self.borders_of_rows()))
         border = [
             one
             for number in range(count)
@@ -247,6 +282,14 @@ class _Writer(ImageWriter):
             first = Compare(CompareKind.EQUAL, self.segment, Const(0))
             found.append(If(first, Block(tuple(border))))
         return Block(tuple(found))
+
+    def borders_of_rows(self) -> Stmt:
+        """What fills the halo beside a segment's share of the rows."""
+        row, height = Var(self.fresh("edge")), self.height
+        first, last = (
+            over(times(at, height), self.segments) for at in (self.segment, plus(self.segment, 1))
+        )
+        return For(row, first, minus(last, first), Block(tuple(self.borders(row))))
 
     def borders(self, row: Expr) -> list[Stmt]:
         """What fills the halo beside a row of the share's blocks."""
@@ -382,17 +425,24 @@ class _Tiles:
         before = Compare(CompareKind.LESS, plus(first, -left), width)
         return Binary(BinaryKind.AND, after, before)
 
+    def place(self, pixel: Expr, number: int) -> tuple[Expr, Expr]:
+        """Row and column of the image for a pixel of the tile that begins at `pixel`."""
+        row, column = self.pixel(number)
+        if self.writer.goes_on:
+            position, width = plus(pixel, column), self.writer.width
+            return over(position, width), modulo(position, width)
+        return (
+            plus(times(plus(self.line, row), self.down.step), self.down.first),
+            plus(times(plus(pixel, column), self.across.step), self.across.first),
+        )
+
     def finish(self, pixel: Expr) -> Stmt:
         """The epilogue on each accumulator, and its result to memory."""
         writer, tile = self.writer, self.tile
         size, blocks = writer.result.block, writer.first_block
 
         def store(number: int, vector: int) -> Stmt:
-            row, column = self.pixel(number)
-            at = (
-                plus(times(plus(self.line, row), self.down.step), self.down.first),
-                plus(times(plus(pixel, column), self.across.step), self.across.first),
-            )
+            at = self.place(pixel, number)
             block, first = divmod(self.part * writer.channels.slab + vector * tile.lanes, size)
             point = BlockedPoint(writer.batch, plus(blocks, block), *at, first, tile.lanes, size)
             return writer.store(point, {writer.anchor.output: tile.value(number, vector)})

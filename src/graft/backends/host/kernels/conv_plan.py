@@ -92,10 +92,9 @@ def flattened(
 
     None where it has neighbours, or where an image has a halo, or an operand runs along rows or
     columns alone. Short rows then make no short tiles."""
-    attrs, shape = conv.attrs, shape_of(conv.output)
-    plain = {*attrs.strides, *weight[2:]} == {1} and not any(attrs.padding)
+    shape = shape_of(conv.output)
     pixels = product(shape[2:])
-    if conv.op.name == TRANSPOSED or not plain or isinstance(pixels, Unknown):
+    if not _without_neighbours(conv, weight) or isinstance(pixels, Unknown):
         return None
     along_channels = {n.args[1] for n in group.nodes if n is conv or n.op.name == "nn.bias_add"}
     found = dict(stores)
@@ -112,9 +111,25 @@ def flattened(
     return found
 
 
-def flat_phases(result: Storage) -> tuple[tuple[Phase, ...], tuple[Phase, ...]]:
+def _without_neighbours(conv: Node, weight: Sequence[int]) -> bool:
+    """Whether each result reads the pixel at its own place, and no other."""
+    plain = {*conv.attrs.strides, *weight[2:]} == {1} and not any(conv.attrs.padding)
+    return conv.op.name != TRANSPOSED and plain
+
+
+def data_in_one_row(conv: Node, weight: Sequence[int], data: Storage) -> Storage | None:
+    """The storage under which the data is one long row where other images have a halo.
+
+    Tiles then go on from row to row, and their results are taken apart again."""
+    pixels = product(data.shape[2:])
+    if not _without_neighbours(conv, weight) or any(data.halo) or not isinstance(pixels, int):
+        return None
+    return replace(data, shape=(*data.shape[:2], 1, pixels))
+
+
+def flat_phases(image: Storage) -> tuple[tuple[Phase, ...], tuple[Phase, ...]]:
     """The phases of a convolution of such rows."""
-    down, across = (Phase(0, 1, count, 1, 0, 1, 1) for count in result.shape[2:])
+    down, across = (Phase(0, 1, count, 1, 0, 1, 1) for count in image.shape[2:])
     return (down,), (across,)
 
 
