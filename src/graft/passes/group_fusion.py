@@ -33,6 +33,8 @@ _MOST_NODES = 64
 # A concatenation of more tensors is a kernel for itself, which copies one after the other: inside
 # another kernel every element would be a choice among all of them.
 _MOST_JOINED = 8
+# Where layouts change, nothing else is done: that may be a matter of names alone.
+_ALONE = "layout_transform"
 
 
 @dataclass(eq=False)
@@ -93,6 +95,7 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             and all(group_of[reader] is group for reader in readers)
             and _fits(node, readers, group)
             and not (node in epilogues and (group.moves or group.heavy))
+            and not any(one.op.name == _ALONE for one in (node, *readers))
             and (group.size < _MOST_NODES or node.op.name == "constant")
         )
         places = group.needed(node, readers) if joins and group is not None else frozenset({node})

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from graft.backends.host.channels_last import ChannelsLast
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.homes import Abroad, Home, Part, Slot, Travels, within
@@ -151,6 +152,8 @@ class _Assembler:
                 self.view(node)
             elif node.op.name == "region":
                 self.in_python(node, RegionStep, "")
+            elif node in self.layout.renamed:
+                self.rename(node, self.layout.renamed[node])
             elif not self.is_joined(node) and not self.is_cut(node):
                 self.compute(node)
         for number, value in enumerate(self.graph.outputs):
@@ -163,6 +166,21 @@ class _Assembler:
         source, home = self.in_rows(node.args[0])
         storage = replace(source, shape=shape_of(node.output))
         self.homes[node.output] = {storage: home}
+
+    def rename(self, node: Node, moved: ChannelsLast) -> None:
+        """Rows of channels as the image in one block that they are, or such an image as rows."""
+        if moved.makes_image:
+            rows, home = self.in_rows(moved.operand)
+            self.homes[node.output] = {moved.stored(rows): home}
+            return
+        rows, home = self.destination(node.output)
+        image = moved.stored(rows)
+        if image in self.homes[moved.operand]:
+            self.homes[node.output] = {rows: self.homes[moved.operand][image]}
+            return
+        source = self.current(moved.operand)
+        self.homes[moved.operand][image] = home
+        self.relayout(moved.operand, source, image)
 
     def compute(self, node: Node) -> None:
         """The kernel of a group, or else of each of its nodes, or else the evaluator."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from graft.backends.host.channels_last import ChannelsLast, channels_last
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.joined import Joins, cuts, located
 from graft.backends.host.kernels.channel_norm import CHANNEL_NORM
@@ -68,6 +69,7 @@ class Layout:
     ways: Mapping[Node, Way]
     halos: Mapping[Value, _Border]
     plan: Plan
+    renamed: Mapping[Node, ChannelsLast]  # groups that give memory another name
 
     def stored(self, value: Value, block: int) -> Storage:
         """A value in blocks of some size."""
@@ -84,7 +86,10 @@ def choose_layout(
     nodes = [node for node in graph.nodes if node.op.name != "constant"]
     groups = [group_of(node, constants) for node in nodes]
     halos = _halos(groups)
-    known = _Known(target, Joins(graph), _sizes(nodes), halos)
+    renamed = {
+        node: moved for node in nodes if (moved := channels_last(node)) and is_image(moved.image)
+    }
+    known = _Known(target, Joins(graph), _sizes(nodes), halos, renamed)
     steps = [
         Step(tuple(filter(is_image, node.outputs)), tuple(_ways(group, known)))
         for node, group in zip(nodes, groups, strict=True)
@@ -93,13 +98,14 @@ def choose_layout(
     delivered = Way(0, 0.0, tuple(_want(v, (0,)) for v in graph.outputs if _is_made(v, graph)))
     plan = cheapest(given, [*steps, Step((), (delivered,))], pinned)
     ways = dict(zip(nodes, plan.ways, strict=False))
-    found = Layout({}, ways, halos, plan)
+    chosen = {node: one for node, one in renamed.items() if ways[node] == _renaming(one)}
+    found = Layout({}, ways, halos, plan, chosen)
     storages = {
         value: found.stored(value, way.block if is_image(value) else 0)
         for node, way in ways.items()
         for value in node.outputs
     }
-    return Layout(storages, ways, halos, plan)
+    return replace(found, storages=storages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +163,7 @@ class _Known:
     joins: Joins
     sizes: tuple[int, ...]
     halos: Mapping[Value, _Border]
+    renamed: Mapping[Node, ChannelsLast]
 
     def stored(self, value: Value, block: int) -> Storage:
         return _stored(value, block, self.halos)
@@ -165,6 +172,8 @@ class _Known:
 def _ways(group: Group, known: _Known) -> Iterator[Way]:
     """All the ways to do a group."""
     outputs = group.node.outputs
+    if group.node in known.renamed:
+        yield _renaming(known.renamed[group.node])
     if all(is_image(value) for value in outputs) and not is_view(group.node):
         common = set(known.sizes).intersection(*map(blocks_for, outputs))
         for block in sorted(common, reverse=True):
@@ -172,6 +181,13 @@ def _ways(group: Group, known: _Known) -> Iterator[Way]:
     if group.node.op.name == "concatenate" and known.joins.joins(group.node):
         yield from _in_place(group, 0, known)
     yield Way(0, _cost_in_rows(group), tuple(_wants_in_rows(group)))
+
+
+def _renaming(found: ChannelsLast) -> Way:
+    """What is an image for some and rows of channels for others, in one memory."""
+    blocks = (0,) if found.makes_image else (found.channels,)
+    wants = (_want(found.operand, blocks),) if is_image(found.operand) else ()
+    return Way(found.channels if found.makes_image else 0, 0.0, wants)
 
 
 def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:

@@ -13,6 +13,8 @@ from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_c
 from graft.backends.host.choose_products import ProductOptions, choose_products
 from graft.backends.host.normalize_images import normalize_images
 from graft.backends.host.options import Accuracy
+from graft.backends.host.recognize_layouts import recognize_layouts
+from graft.backends.host.sink_reshapes import sink_reshapes
 from graft.backends.host.split_recurrent import split_recurrent
 from graft.backends.host.strength_reduction import strength_reduction
 from graft.backends.host.use_integers import use_integers
@@ -32,7 +34,7 @@ def host_passes(target: Target, accuracy: Accuracy) -> tuple[Pass, ...]:
     multiply = update_wrapper(products, choose_products)
     split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
     early = (split, use_integers, strength_reduction, widen_convolutions, normalize_images)
-    return *early, choose, multiply, group_fusion
+    return *early, sink_reshapes, recognize_layouts, choose, multiply, group_fusion
 
 
 def prepare(
