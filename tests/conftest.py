@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, settings
 
 os.environ["GRAFT_CALIBRATE"] = "0"  # kernels of tests follow from the table on every machine
 
-import graft.ops  # noqa: F401  (graphs in tests are built by operators' names)
 from graft.runtime import prepared
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -18,6 +18,7 @@ from graft.backends.host.specialized import SpecializedExecutable
 from graft.backends.reference.backend import ReferenceBackend
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
+from graft.base.names import printable
 from graft.byoc.candidates import placeable
 from graft.byoc.contract import HOME
 from graft.byoc.link import Linked
@@ -137,7 +138,7 @@ class Placement:
         for name, variant in self.variants.items():
             names.setdefault(str(variant), []).append(name)
         alike = (f"{' or '.join(own)}: {text}" for text, own in names.items())
-        return " | ".join([self._line(), *alike])
+        return printable(" | ".join([self._line(), *alike]))
 
     def _line(self) -> str:
         total = sum(self.nodes.values())

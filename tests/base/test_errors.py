@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graft.base.errors import ModelError, Place
+from graft.base.names import LONGEST_LINE
 
 PLACES = [
     (None, "no"),
@@ -25,3 +26,28 @@ def test_places(place: Place | None, text: str) -> None:
 def test_the_first_place_counts() -> None:
     error = ModelError("no").at(None).at(Place("a", "inner")).at(Place("a", "outer"))
     assert error.place == Place("a", "inner")
+
+
+def test_names_in_messages_neither_break_lines_nor_drive_terminals() -> None:
+    place = Place("a\x1b.onnx", "b\nc", "d\u202e")
+    error = ModelError("no 'x\n  hint: y'", place, "z\x07", details=["first\r", "second"])
+    assert str(error).split("\n") == [
+        r"no 'x\n  hint: y'",
+        r"  first\r",
+        "  second",
+        r"  at node 'b\nc' (d\u202e) in a\u001b.onnx",
+        r"  hint: z\u0007",
+    ]
+    assert error.message == "no 'x\n  hint: y'"  # for programs
+
+
+def test_an_error_within_another_message_is_one_line() -> None:
+    error = ModelError("no", Place("m.onnx"), "yes")
+    assert f"because: {error}" == "because: no; in m.onnx; hint: yes"
+
+
+def test_long_messages_are_shortened() -> None:
+    text = str(ModelError(f"begin {'x' * 100_000} end"))
+    assert len(text) == LONGEST_LINE
+    assert text.startswith("begin x")
+    assert text.endswith("x end")

@@ -9,6 +9,7 @@ import pytest
 from tests.browser.chromium import Page, browser, executable
 from tests.byoc.explained import STRANGE, explained
 
+from graft.base.names import printable
 from graft.byoc.explain import Explanation
 from graft.byoc.explain_html import to_html
 
@@ -68,7 +69,7 @@ def test_a_click_on_a_region_highlights_its_nodes(page: Page, found: Explanation
 def test_names_are_text_whatever_they_hold(page: Page, found: Explanation) -> None:
     number = next(n for n, node in enumerate(found.nodes) if node.name == STRANGE)
     page.click(f".node[data-node='{number}']")
-    assert STRANGE in page.text("#selection")
+    assert printable(STRANGE) in page.text("#selection")
     assert page.value("document.querySelectorAll('b.injected').length") == 0
     assert page.value("window.injected === undefined")
 

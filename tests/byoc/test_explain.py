@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.byoc.explained import STRANGE, explained, studied
 
+from graft.base.names import printable
 from graft.byoc.choose import choose
 from graft.byoc.explain import carried_seconds, explain, nodes_like, region_nodes
 from graft.byoc.explain_flips import Flip, Hint
@@ -188,8 +189,9 @@ def test_the_page_holds_names_as_text_only() -> None:
     assert text.count("</script>") == 2  # those of the page itself
     start = text.index('type="application/json">') + len('type="application/json">')
     facts = json.loads(text[start : text.index("</script>", start)])
-    assert [node["name"] for node in facts["nodes"]] == [node.name for node in explained().nodes]
-    assert any(node["name"] == STRANGE for node in facts["nodes"])
+    shown = [printable(node.name) for node in explained().nodes]
+    assert [node["name"] for node in facts["nodes"]] == shown
+    assert any(node["name"] == printable(STRANGE) for node in facts["nodes"])
     assert all(math.isfinite(c) for node in facts["nodes"] for c in node["at"])
 
 

@@ -262,7 +262,7 @@ def test_inputs_that_cannot_be_made_up(tmp_path: Path, capsys: pytest.CaptureFix
     assert ran(capsys, saved(tmp_path, text))["outputs"][0]["shape"] == []
     unranked = refused(capsys, saved(tmp_path, text.replace("float", "float[]")))
     assert "the input 'x' has no known rank" in unranked
-    assert "hint: give it with --input 'x=FILE.npy'" in unranked
+    assert "hint: give it with --input x=FILE.npy" in unranked
 
 
 def test_unwritable_folder_is_found_out_before_the_run(

@@ -52,7 +52,7 @@ def test_mistake(name: str) -> None:
     case = ERRORS[name]
     with pytest.raises(ParseError) as caught:
         from_text(case["text"].removeprefix("\n"))
-    first, *rest = caught.value.message.split("\n")
+    first, *rest = caught.value.lines
     assert first == f"line {case['line']}, column {case['column']}: {case['message']}"
     if "hint" in case:
         assert any(line.startswith(f"  hint: {case['hint']}") for line in rest)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from graft.base.dim_polynomials import Atom, Monomial, Terms
 from graft.base.errors import ParseError
+from graft.base.names import quoted
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>[0-9]+)
@@ -42,7 +43,7 @@ _OPERATORS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
 
 def symbol_text(name: str) -> str:
     """A symbol's spelling: bare where the grammar allows it, quoted otherwise."""
-    return name if _BARE_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    return name if _BARE_NAME.fullmatch(name) else quoted(name, ascii_only=False)
 
 
 def sum_text(terms: Terms) -> str:

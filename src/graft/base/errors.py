@@ -7,12 +7,17 @@ there is one, what to do about it (`hint`). The command line prints the former w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from graft.base.names import LONGEST_LINE, printable
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something comes from: the source file, the node in it, and that node's kind."""
+    """Where something comes from: the source file, the node in it, and that node's kind.
+
+    The fields are as the model has them; the text is fit to be shown."""
 
     source: str = ""
     node: str = ""
@@ -22,25 +27,44 @@ class Place:
         node = f"node '{self.node}'" if self.node else ""
         kind = f"({self.kind})" if self.kind else ""
         source = f"in {self.source}" if self.source else ""
-        return " ".join(part for part in (node, kind, source) if part)
+        return printable(" ".join(part for part in (node, kind, source) if part), LONGEST_LINE)
 
 
 class GraftError(Exception):
-    """Base of all errors that Graft raises on purpose."""
+    """Base of all errors that Graft raises on purpose.
 
-    def __init__(self, message: str, place: Place | None = None, hint: str = "") -> None:
+    Names of a model get into messages, so a message is one line whatever is in it: what else there
+    is to show are `details`, a line each."""
+
+    def __init__(
+        self,
+        message: str,
+        place: Place | None = None,
+        hint: str = "",
+        details: Sequence[str] = (),
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.place = place
         self.hint = hint
+        self.details = tuple(details)
 
-    def __str__(self) -> str:
-        lines = [self.message]
+    @property
+    def lines(self) -> list[str]:
+        """Message, details, place and hint, as they are shown."""
+        lines = [self.message, *(f"  {detail}" for detail in self.details)]
         if self.place is not None and str(self.place):
             lines.append(f"  at {self.place}" if self.place.node else f"  {self.place}")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+        return [printable(line, LONGEST_LINE) for line in lines]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def __format__(self, spec: str) -> str:
+        """As a part of another message: on one line."""
+        return format("; ".join(line.strip() for line in self.lines), spec)
 
     def at(self, place: Place | None) -> GraftError:
         """Give the error a place unless it already has one; returns itself, to be re-raised."""

@@ -1,9 +1,12 @@
-"""A name-to-thing table filled by decorators and definitions; a duplicate is an error."""
+"""A name-to-thing table filled by decorators and definitions; a duplicate is an error.
+
+What fills it may lie in modules that nobody has imported yet, and that the table's own may not
+import: `load` does, when something is looked for."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from graft.base.errors import InternalError, UserError
@@ -14,8 +17,9 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Things of one kind by name."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, load: Callable[[], object] = lambda: None) -> None:
         self._kind = kind
+        self._load = load
         self._entries: dict[str, T] = {}
 
     def add(self, name: str, entry: T) -> T:
@@ -25,6 +29,8 @@ class Registry(Generic[T]):
         return entry
 
     def get(self, name: str) -> T:
+        if name not in self._entries:
+            self._load()
         try:
             return self._entries[name]
         except KeyError:
@@ -33,10 +39,13 @@ class Registry(Generic[T]):
             raise UserError(f"there is no {self._kind} named '{name}'", hint=hint) from None
 
     def __contains__(self, name: str) -> bool:
+        self._load()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
+        self._load()
         return iter(sorted(self._entries))
 
     def __len__(self) -> int:
+        self._load()
         return len(self._entries)

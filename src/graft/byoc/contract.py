@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
+from graft.byoc.region import for_backend
 from graft.ir.graph import Graph, Node, Value
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
@@ -122,8 +123,15 @@ class Backend:
         return region
 
     def compile(self, region: Graph) -> bytes:
-        """Code for a region, in whatever form `load` reads."""
+        """Code for a region, in whatever form `load` reads.
+
+        Names in a region are identifiers of letters, digits and underscores, whatever the model
+        calls its values; nodes' places can stand in comments."""
         raise NotImplementedError(f"{type(self).__name__} does not compile")
+
+    def code(self, region: Graph) -> bytes:
+        """What `compile` makes of a region of a model, once it is fit to be handed over."""
+        return self.compile(self.process(for_backend(region)))
 
     def load(self, blob: bytes) -> Runner:
         """Compiled code, ready to run: a function of inputs and of memory for the outputs.
@@ -139,7 +147,7 @@ class Backend:
 
     def runner(self, region: Graph) -> Runner:
         """A region compiled and loaded in this process, for arrays in the host's memory."""
-        return from_home(self.load(self.compile(self.process(region))))
+        return from_home(self.load(self.code(region)))
 
     @property
     def options(self) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from graft.base.names import LONGEST_LINE, printable
 from graft.byoc.explain import Explanation, NodeFacts
 from graft.byoc.explain_layout import NODE_HEIGHT, NODE_WIDTH, layout
 from graft.byoc.explain_words import (
@@ -39,7 +40,7 @@ def to_html(explanation: Explanation) -> str:
     """The whole page."""
     before, rest = _template().split(_TITLE, 1)
     between, after = rest.split(_DATA, 1)
-    title = html.escape(explanation.model)
+    title = html.escape(printable(explanation.model))
     return "".join((before, title, between, _embedded(_facts(explanation)), after))
 
 
@@ -50,8 +51,20 @@ def _template() -> str:
 
 def _embedded(facts: dict[str, Any]) -> str:
     """JSON that is safe inside a script element."""
-    text = json.dumps(facts, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_shown(facts), separators=(",", ":"), allow_nan=False)
     return "".join(_ESCAPES.get(character, character) for character in text)
+
+
+def _shown(fact: Any) -> Any:
+    """Facts whose text can be read for what it is: a bidi mark would turn around what follows."""
+    match fact:
+        case str():
+            return printable(fact, LONGEST_LINE)
+        case dict():
+            return {key: _shown(value) for key, value in fact.items()}
+        case list() | tuple():
+            return [_shown(item) for item in fact]
+    return fact
 
 
 def _facts(explanation: Explanation) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def _tried(backend: Backend, region: Graph) -> Callable[[], object]:
     inputs: Sequence[Any] = samples(region)
     homes = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
     outputs: Sequence[Any] = homes
-    runner = backend.load(backend.compile(backend.process(region)))
+    runner = backend.load(backend.code(region))
     device = device_of(runner)
     if device is not None:
         inputs, outputs = uploaded(device, inputs), uploaded(device, homes)

@@ -11,18 +11,20 @@
     rest host
 
 Nodes go by their ONNX names where these are unique, else by the value that they make. What no
-region names runs on the host.
+region names runs on the host. A name that no line can hold is a string of JSON.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graft.base.errors import ParseError, UserError
+from graft.base.names import quoted
 from graft.byoc.candidates import placeable
 from graft.ir.graph import Graph, Node
 from graft.ir.printer import to_text
@@ -67,7 +69,7 @@ class Plan:
         lines += [f"measured {name} {s:.6g}" for name, s in self.measured.items()]
         for region in self.regions:
             lines.append(f"region {region.backend} {region.seconds:.6g} {region.source or '-'}")
-            lines += [f"  {shlex.quote(name)}" for name in region.nodes]
+            lines += [f"  {_written(name)}" for name in region.nodes]
         return "\n".join([*lines, "rest host", ""])
 
 
@@ -109,13 +111,12 @@ class _Reader:
         )
 
     def read(self, line: str) -> None:
-        words = shlex.split(line)
         if line[0].isspace():
             last = self.regions.pop()
-            nodes = (*last.nodes, *words)
+            nodes = (*last.nodes, *_read(line.strip()))
             self.regions.append(PlannedRegion(last.backend, nodes, last.seconds, last.source))
             return
-        match words:
+        match shlex.split(line):
             case ["model", model]:
                 self.model = model
             case ["backend", name, version]:
@@ -133,6 +134,15 @@ class _Reader:
                 pass
             case _:
                 raise ValueError(line)
+
+
+def _written(name: str) -> str:
+    """A node's name on a line: as a shell has it, or as JSON where no line could hold it."""
+    return shlex.quote(name) if name.isprintable() else quoted(name)
+
+
+def _read(line: str) -> list[str]:
+    return [json.loads(line)] if line.startswith('"') else shlex.split(line)
 
 
 def model_hash(graph: Graph) -> str:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from graft.base.dims import symbol
+from graft.base.errors import Place
+from graft.base.names import comment, identifier
 from graft.ir.graph import Graph, Node, Value
+from graft.ir.names import FreshNames
+from graft.ir.nested import change_node
 from graft.ir.printer import to_text
+from graft.ir.types import symbols_in
+from graft.passes.bind_sizes import bind_sizes
 
 
 def borders(nodes: Sequence[Node], graph: Graph) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
@@ -63,20 +71,64 @@ def region_hash(graph: Graph, contents: bool = True) -> str:
 
 def _anonymous(graph: Graph) -> Graph:
     """The same graph with values named by position and without places."""
+    numbers = itertools.count()
+    return _renamed(graph, lambda _: f"v{next(numbers)}", lambda _: None, "region")
+
+
+def for_backend(region: Graph) -> Graph:
+    """The region as backends get it to compile: no name of the model's is left in it as it was.
+
+    Whoever writes code is tempted to write names into it, and a model's may be anything. Names of
+    values are distinct identifiers here, those of dims likewise, and those of nodes can stand in a
+    comment."""
+    taken = FreshNames()
+    symbols = sorted({name for value in _values(region) for name in symbols_in(value.type)})
+    plain = FreshNames(name for name in symbols if name == identifier(name))
+    odd = {name: symbol(plain(identifier(name))) for name in symbols if name not in plain}
+    return _renamed(
+        bind_sizes(region, odd),
+        lambda name: taken(identifier(name)),
+        _plain_place,
+        identifier(region.name),
+    )
+
+
+def _values(graph: Graph) -> Iterator[Value]:
+    yield from graph.inputs
+    for node in graph.nodes:
+        yield from node.outputs
+
+
+def _plain_place(place: Place | None) -> Place | None:
+    if place is None:
+        return None
+    return Place(comment(place.source), comment(place.node), comment(place.kind))
+
+
+def _renamed(
+    graph: Graph,
+    new_name: Callable[[str], str],
+    new_place: Callable[[Place | None], Place | None],
+    title: str,
+) -> Graph:
+    """The same graph, and those nested in it, with other names."""
     renamed: dict[Value, Value] = {}
 
     def fresh(value: Value) -> Value:
-        renamed[value] = Value(f"v{len(renamed)}", value.type)
+        renamed[value] = Value(new_name(value.name), value.type)
         return renamed[value]
+
+    def nested(inner: Graph) -> Graph:
+        return _renamed(inner, new_name, new_place, identifier(inner.name))
 
     inputs = tuple(fresh(value) for value in graph.inputs)
     nodes = tuple(
         replace(
-            node,
+            change_node(node, nested),
             inputs=tuple(None if v is None else renamed[v] for v in node.inputs),
             outputs=tuple(fresh(value) for value in node.outputs),
-            place=None,
+            place=new_place(node.place),
         )
         for node in graph.nodes
     )
-    return Graph("region", inputs, nodes, tuple(renamed[value] for value in graph.outputs))
+    return Graph(title, inputs, nodes, tuple(renamed[value] for value in graph.outputs))

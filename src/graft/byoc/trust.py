@@ -95,7 +95,7 @@ class RegionCompiler:
         if unknown:
             return Failure(f"the shape of its result {unknown} depends on the data")
         try:
-            blob = self._bounded(lambda: backend.compile(backend.process(body)), "compile")
+            blob = self._bounded(lambda: backend.code(body), "compile")
             runner = self._bounded(lambda: backend.load(blob), "load")
             problem = self._difference(body, runner) if self._check else ""
         except GraftError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
+from graft.base.names import file_stem
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
@@ -68,7 +68,7 @@ def _file_names(names: Sequence[str]) -> Mapping[str, str]:
     """A file name for each output, all different."""
     taken: dict[str, str] = {}
     for name in names:
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._") or "output"
+        plain = file_stem(name, "output")
         candidates = (f"{plain}{suffix}" for suffix in _suffixes())
         taken[name] = next(one for one in candidates if one not in taken.values())
     return taken

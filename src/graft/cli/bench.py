@@ -8,6 +8,7 @@ within one run: the times themselves depend on what else the machine is doing.
 from __future__ import annotations
 
 import argparse
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -256,7 +257,7 @@ def _exclude(
     """Take out those whose outputs differ."""
     outputs = {name: one.outputs for name, one in ready.items()}
     for name, reason in disagreements(subject.graph, outputs, tolerance).items():
-        hint = f"graft check {subject.path}" if name == GRAFT else ""
+        hint = f"graft check {shlex.quote(str(subject.path))}" if name == GRAFT else ""
         standings[name] = replace(standings[name], reason=reason, hint=hint)
         ready.pop(name).worker.close()
 

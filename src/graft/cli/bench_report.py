@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -114,7 +115,7 @@ def _markdown(comparison: Comparison, threads: int) -> Iterator[str]:
     yield f"### {comparison.path.name}"
     yield ""
     if comparison.problem:
-        yield comparison.problem
+        yield _escaped(comparison.problem)
         return
     rows = _rows(comparison)
     if rows:
@@ -196,7 +197,8 @@ def _markdown_row(cells: Iterator[str] | Sequence[str]) -> str:
 
 
 def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")
+    """Text in Markdown: nothing in it is a column, a tag, a link or code."""
+    return re.sub(r"[|<\[`]", r"\\\g<0>", cell)
 
 
 def _comparison_json(comparison: Comparison, threads: int) -> dict[str, Any]:

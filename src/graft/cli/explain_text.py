@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from graft.base.names import LONGEST_LINE, printable
 from graft.byoc.contract import HOME
 from graft.byoc.explain import Explanation, NodeFacts
 from graft.byoc.explain_words import (
@@ -151,6 +152,7 @@ def _items(texts: Iterable[str]) -> list[str]:
 
 def _wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
     after = first if rest is None else rest
+    text = printable(text, LONGEST_LINE)
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=after, break_on_hyphens=False
     )

@@ -9,6 +9,7 @@ and its position only, not on what the others are.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -274,7 +275,7 @@ def _generated(
         data = _drawn(value.type, np.random.default_rng(seed), bindings, below)
     except UserError as error:
         error.message = f"the input '{value.name}' {error.message}"
-        error.hint = f"give it with --input '{value.name}=FILE.npy'"
+        error.hint = f"give it with --input {shlex.quote(f'{value.name}=FILE.npy')}"
         raise
     except (MemoryError, ValueError, OverflowError):
         message = f"the input '{value.name}' of {value.type} does not fit into memory"

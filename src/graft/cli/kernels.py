@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +9,8 @@ from graft.backends.host.assemble import ReferenceStep, assemble
 from graft.backends.host.flow import CompiledStretch, Made, build_flow
 from graft.backends.host.options import Accuracy
 from graft.backends.host.stretches import Stretches
-from graft.cli.report import counted
+from graft.base.names import comment
+from graft.cli.report import counted, print_note
 from graft.ir.graph import Graph
 from graft.llvm.compile import assembly, llvm_text
 from graft.loop.ir import Function
@@ -55,7 +55,7 @@ def flow_kernel_text(graph: Graph, stage: str, machine: str, accuracy: Accuracy)
     stretches = _Assembled(target, accuracy, {})
     build_flow(graph, stretches, made)
     for value, reason in made.reasons.items():
-        print(f"graft: note: %{value} is on the reference evaluator: {reason}", file=sys.stderr)
+        print_note("note", f"%{value} is on the reference evaluator: {reason}")
     return _text(stretches.functions, stage, target)
 
 
@@ -81,8 +81,8 @@ def _tell_of_reference(left: Sequence[ReferenceStep]) -> None:
     if left:
         first = f"the first is %{left[0].node.output.name}: {left[0].reason}"
         message = f"{counted(len(left), 'step')} on the reference evaluator; {first}"
-        print(f"graft: note: {message}", file=sys.stderr)
+        print_note("note", message)
 
 
-def _noted(comment: str, function: Function) -> str:
-    return "".join(f"{comment} {note}\n" for note in function.notes)
+def _noted(mark: str, function: Function) -> str:
+    return "".join(f"{mark} {comment(note)}\n" for note in function.notes)

@@ -18,6 +18,7 @@ from typing import Protocol, cast
 
 from graft import __version__
 from graft.base.errors import GraftError, InternalError
+from graft.base.names import LONGEST_LINE, printable
 from graft.cli.usage import UsageError
 
 # One line each; the command is the module of that name in this package, with `_` for `-`.
@@ -151,13 +152,13 @@ def _code(error: Exception) -> int:
 def _message(error: GraftError | OSError | MemoryError) -> str:
     if isinstance(error, InternalError):
         advice = "this is a bug in Graft: please report it, with the output of the same command"
-        return f"graft: internal error: {error}\n  {advice} and --debug"
+        return f"graft: internal error: {error!s}\n  {advice} and --debug"
     if isinstance(error, GraftError):
-        return f"graft: error: {error}"
+        return f"graft: error: {error!s}"
     if isinstance(error, MemoryError):
         return "graft: error: out of memory\n  hint: try smaller inputs, or a larger machine"
     where = f": '{error.filename}'" if error.filename else ""
-    return f"graft: error: {error.strerror or error}{where}"
+    return printable(f"graft: error: {error.strerror or error}{where}", LONGEST_LINE)
 
 
 def _write_any_text() -> None:

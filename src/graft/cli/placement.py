@@ -4,7 +4,6 @@ tell on standard error."""
 from __future__ import annotations
 
 import difflib
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.byoc.discover import find_backends
+from graft.cli.report import print_note
 from graft.cli.status import status
 from graft.cli.usage import UsageError
 from graft.compiler import Model, compile
@@ -56,6 +56,6 @@ def spoken_warnings() -> Iterator[None]:
         yield
     for item in caught:
         if issubclass(item.category, RegionWarning):
-            print(f"graft: warning: {item.message}", file=sys.stderr)
+            print_note("warning", item.message)
         else:
             warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graft.base.errors import Place
+from graft.base.names import LONGEST_LINE, printable
 from graft.cli.profile_regions import (
     RegionTime,
     region_events,
@@ -190,7 +191,8 @@ def rate_text(rate: float | None) -> str:
 
 def node_text(place: Place) -> str:
     """Where a step comes from in the model."""
-    return f"{place.node} ({place.kind})" if place.node and place.kind else place.node or place.kind
+    kind = f" ({place.kind})" if place.node and place.kind else place.kind
+    return printable(f"{place.node}{kind}", LONGEST_LINE)
 
 
 def _events(run: Profile) -> Iterator[dict[str, Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graft.base.dims import AnyDim, Expr, symbols_of
+from graft.base.names import LONGEST_LINE, printable
 
 if TYPE_CHECKING:  # what runs compiled files reports, too, and has no compiler
     from graft.ir.graph import Graph
@@ -16,6 +18,7 @@ if TYPE_CHECKING:  # what runs compiled files reports, too, and has no compiler
 WIDTH = 80
 INDENT = "  "
 _LONGEST_EXPRESSION = 56
+_LONGEST_CELL = 200  # of a column with others behind it
 
 
 def section(title: str, lines: Iterable[str]) -> list[str]:
@@ -27,7 +30,7 @@ def table(
     rows: Iterable[Sequence[str]], header: Sequence[str] = (), right: Iterable[int] = ()
 ) -> list[str]:
     """Rows as aligned columns; those numbered in `right` are aligned to the right."""
-    cells = [list(row) for row in ([header] if header else [])] + [list(row) for row in rows]
+    cells = [_cells(row) for row in ([header] if header else [])] + [_cells(row) for row in rows]
     if not cells:
         return []
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -41,12 +44,21 @@ def table(
     ]
 
 
+def _cells(row: Sequence[str]) -> list[str]:
+    """A row of a table as it is shown: only the last cell may be long."""
+    first = [printable(cell, _LONGEST_CELL) for cell in row[:-1]]
+    return [*first, *(printable(cell, LONGEST_LINE) for cell in row[-1:])]
+
+
 def histogram(counts: Mapping[str, int]) -> list[str]:
     """Names with their counts, most frequent first, in as many columns as fit."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ordered = [
+        (printable(name, _LONGEST_CELL), count)
+        for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
     if not ordered:
         return ["none"]
-    name_width = max(len(name) for name in counts)
+    name_width = max(len(name) for name, _ in ordered)
     count_width = max(len(number(count)) for count in counts.values())
     cells = [f"{name:<{name_width}}  {number(count):>{count_width}}" for name, count in ordered]
     gap = 4
@@ -132,13 +144,19 @@ def pass_line(report: PassReport) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines to standard output at once."""
-    print("\n".join(lines), flush=True)
+    """Print lines to standard output at once, each as one line whatever is in it."""
+    print("\n".join(printable(line, LONGEST_LINE) for line in lines), flush=True)
+
+
+def print_note(kind: str, message: object) -> None:
+    """Print a line for people on standard error, beside what the command prints."""
+    print(printable(f"graft: {kind}: {message}", LONGEST_LINE), file=sys.stderr)
 
 
 def print_json(facts: Mapping[str, Any]) -> None:
     """Print one JSON object; numbers that JSON lacks become strings."""
-    print(json.dumps(_plain(facts), indent=2, allow_nan=False))
+    text = json.dumps(_plain(facts), indent=2, allow_nan=False)
+    print("\n".join(map(printable, text.split("\n"))))
 
 
 def _plain(fact: Any) -> Any:

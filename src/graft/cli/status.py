@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+from graft.base.names import printable
+
 SECONDS_BETWEEN = 1.0
 
 _CLEAR_LINE = "\r\x1b[K"
@@ -45,7 +47,7 @@ def _tick(labels: Sequence[str], stream: TextIO, done: threading.Event) -> None:
     while not done.wait(SECONDS_BETWEEN):
         text = f"{labels[-1]} ... {time.monotonic() - start:.0f} s"
         width = shutil.get_terminal_size().columns - 1
-        stream.write(_CLEAR_LINE + text[:width])
+        stream.write(_CLEAR_LINE + printable(text)[:width])
         stream.flush()
         shown = True
     if shown:

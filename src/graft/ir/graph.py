@@ -13,6 +13,7 @@ from typing import Any
 
 from graft.base.dtypes import DType
 from graft.base.errors import Place, TypeRuleError
+from graft.base.names import printable
 from graft.ir.op import Op
 from graft.ir.types import Shape, TensorType, Type, bound_symbols
 
@@ -40,7 +41,7 @@ class Value:
         return self.type
 
     def __repr__(self) -> str:
-        return f"%{self.name}: {self.type}"
+        return printable(f"%{self.name}: {self.type}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +77,7 @@ class Node:
 
     def __repr__(self) -> str:
         results = ", ".join(f"%{value.name}" for value in self.outputs)
-        return f"<{results} = {self.op.name}>"
+        return printable(f"<{results} = {self.op.name}>")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,4 +134,4 @@ class Graph:
             yield node
 
     def __str__(self) -> str:
-        return f"<graph {self.name}: {len(self.nodes)} nodes>"
+        return printable(f"<graph {self.name}: {len(self.nodes)} nodes>")

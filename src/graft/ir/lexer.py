@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from graft.base.errors import GraftError, ParseError
@@ -35,14 +35,15 @@ class Token(NamedTuple):
     offset: int
 
 
-def error_at(text: str, offset: int, message: str) -> ParseError:
-    """A parse error with line, column and the line itself."""
+def error_at(text: str, offset: int, message: str, details: Sequence[str] = ()) -> ParseError:
+    """A parse error with line, column and, below other details, the line itself."""
     line = text.count("\n", 0, offset) + 1
     start = text.rfind("\n", 0, offset) + 1
     end = text.find("\n", offset)
     source = text[start : end if end >= 0 else len(text)]
     column = offset - start + 1
-    return ParseError(f"line {line}, column {column}: {message}\n  {source.strip()[:120]}")
+    shown = (*(detail.strip() for detail in details), source.strip()[:120])
+    return ParseError(f"line {line}, column {column}: {message}", details=shown)
 
 
 class Cursor:
@@ -64,9 +65,11 @@ class Cursor:
         kind = found.lastgroup or ""
         return Token(kind, found[kind], found.start(kind))
 
-    def error(self, message: str, token: Token | None = None) -> ParseError:
+    def error(
+        self, message: str, token: Token | None = None, details: Sequence[str] = ()
+    ) -> ParseError:
         """An error at a token, by default the next one."""
-        return error_at(self.text, (token or self.ahead).offset, message)
+        return error_at(self.text, (token or self.ahead).offset, message, details)
 
     def next(self) -> Token:
         """Step over a token; the end stays ahead for ever."""
@@ -95,5 +98,7 @@ class Cursor:
         """Run an action whose failure is a mistake in the text at that token."""
         try:
             return action()
-        except (GraftError, ValueError) as error:
+        except GraftError as error:
+            raise self.error(error.message, token, error.lines[1:]) from None
+        except ValueError as error:
             raise self.error(str(error), token) from None

@@ -149,7 +149,7 @@ class _Parser(Cursor):
             op = get_op(token.text)
             attrs = make_attrs(op.attrs, given)
         except GraftError as error:
-            raise self.error(f"{token.text}: {error}", token) from None
+            raise self.error(f"{token.text}: {error.message}", token, error.lines[1:]) from None
         return Node(op, tuple(operands), attrs, tuple(results.values()), place)
 
     def attributes(self, depth: int) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Large constants are printed as references; `to_text` returns the arrays beside t
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import MISSING, Field, dataclass, fields
@@ -17,6 +16,7 @@ import numpy as np
 from graft.base.dims import Expr
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError, Place
+from graft.base.names import quoted
 from graft.ir.attrs import per_class
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
@@ -50,9 +50,9 @@ def to_text(graph: Graph) -> Text:
 
 
 @cache
-def quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
     """A name as the text form writes it: bare where it can be."""
-    return name if _BARE.match(name) else json.dumps(name)
+    return name if _BARE.match(name) else quoted(name)
 
 
 @per_class
@@ -80,8 +80,8 @@ class _Printer:
     def graph(self, graph: Graph, indent: str) -> None:
         inner = indent + "  "
         inputs = ", ".join(_typed(value) for value in graph.inputs)
-        source = f" in {json.dumps(self.source)}" if self.source and not indent else ""
-        self.parts.append(f"graph @{quoted(graph.name)}({inputs}){source} {{\n")
+        source = f" in {quoted(self.source)}" if self.source and not indent else ""
+        self.parts.append(f"graph @{quoted_name(graph.name)}({inputs}){source} {{\n")
         for node in graph.nodes:
             self.node(node, inner)
         outputs = ", ".join(
@@ -93,7 +93,7 @@ class _Printer:
     def node(self, node: Node, indent: str) -> None:
         results = ", ".join([_typed(value) for value in node.outputs])
         operands = ", ".join(
-            ["none" if value is None else f"%{quoted(value.name)}" for value in node.inputs]
+            ["none" if value is None else f"%{quoted_name(value.name)}" for value in node.inputs]
         )
         self.parts.append(f"{indent}{results} = {node.op.name}({operands})")
         self.attributes(node, indent)
@@ -143,7 +143,7 @@ class _Printer:
             number += 1
             key = f"{name}_{number}"
         self.constants[key] = array
-        return f"dense<{literal.type} @{quoted(key)}>"
+        return f"dense<{literal.type} @{quoted_name(key)}>"
 
 
 def _python(item: Any) -> Any:
@@ -164,19 +164,19 @@ def _prints_exactly(array: Array) -> bool:
 
 
 def _typed(value: Value) -> str:
-    return f"%{quoted(value.name)}: {value.type}"
+    return f"%{quoted_name(value.name)}: {value.type}"
 
 
 def _returned(value: Value, name: str) -> str:
-    alias = "" if value.name == name else f" as {json.dumps(name)}"
-    return f"%{quoted(value.name)}{alias}"
+    alias = "" if value.name == name else f" as {quoted(name)}"
+    return f"%{quoted_name(value.name)}{alias}"
 
 
 def _place(place: Place, common: str) -> str:
-    source = f" in {json.dumps(place.source)}" if place.source != common else ""
+    source = f" in {quoted(place.source)}" if place.source != common else ""
     plain = _WORD.match(place.kind)
-    kind = f" {place.kind if plain else json.dumps(place.kind)}" if place.kind else ""
-    return f" at{kind} {json.dumps(place.node)}{source}"
+    kind = f" {place.kind if plain else quoted(place.kind)}" if place.kind else ""
+    return f" at{kind} {quoted(place.node)}{source}"
 
 
 def scalar_text(value: Any) -> str:
@@ -186,9 +186,9 @@ def scalar_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, DType):
-        return json.dumps(value.value)
+        return quoted(value.value)
     if isinstance(value, str):
-        return json.dumps(value)
+        return quoted(value)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graft.base.errors import InternalError, UnsupportedError
+from graft.base.names import identifier
 from graft.llvm import emit_memory
 from graft.llvm.barrier import barrier
 from graft.llvm.claim import share
@@ -121,7 +122,7 @@ def _count(
 ) -> None:
     """A loop over `count` values from `begin` on."""
     builder = context.builder
-    inside, after = builder.fresh(f"loop.{_safe(var.name)}"), builder.fresh("after")
+    inside, after = builder.fresh(f"loop.{identifier(var.name)}"), builder.fresh("after")
     end = builder.binary("add nsw", begin, count)
     before = builder.fresh("before")
     builder.jump(before)
@@ -142,10 +143,6 @@ def _count(
     again = builder.compare("slt", Value(current.element, 1, following), end)
     builder.branch(again, inside, after)
     builder.start(after)
-
-
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
 def _if(context: Context, stmt: If) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 from graft.base.dtypes import DType
+from graft.base.names import quoted
 from graft.loop.ir import (
     INDEX,
     Allocate,
@@ -48,7 +48,7 @@ _INDENT = "  "
 def to_text(function: Function) -> str:
     """The function as text."""
     parameters = ", ".join(_parameter(parameter) for parameter in function.parameters)
-    notes = [f"{_INDENT}note {json.dumps(note)}" for note in function.notes]
+    notes = [f"{_INDENT}note {quoted(note)}" for note in function.notes]
     lines = [f"kernel {function.name}({parameters}) {{", *notes, *_body(function.body, 1), "}"]
     return "\n".join(lines) + "\n"
 

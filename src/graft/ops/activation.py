@@ -46,6 +46,7 @@ define(
     only(_real, "real", same_type),
     wide(lambda x: np.maximum(x, np.zeros((), x.dtype))),
     kind=Kind.ELEMENTWISE,
+    summary="the larger of each element and 0",
 )
 
 
@@ -66,6 +67,7 @@ define(
     _leaky_relu,
     attrs=LeakyReluAttrs,
     kind=Kind.ELEMENTWISE,
+    summary="elements below 0 times alpha",
 )
 
 
@@ -86,6 +88,7 @@ define(
     only(_real, "real", _prelu_type),
     wide(lambda x, alpha: np.where(x < 0, alpha * x, x)),
     kind=Kind.BROADCAST,
+    summary="elements below 0 times alpha, which broadcasts to the data's shape",
 )
 
 
@@ -118,6 +121,7 @@ define(
     attrs=GeluAttrs,
     work=operations_per_element(8),
     kind=Kind.ELEMENTWISE,
+    summary="x * Phi(x), Phi being the normal distribution; approximated by tanh on request",
 )
 
 
@@ -155,7 +159,10 @@ def _log_softmax(attrs: SoftmaxAttrs, data: Array) -> Array:
     return np.asarray(wide(of)(attrs, data))
 
 
-for _name, _meaning in (("nn.softmax", _softmax), ("nn.log_softmax", _log_softmax)):
+for _name, _meaning, _summary in (
+    ("nn.softmax", _softmax, "exp(x) over its sum along an axis"),
+    ("nn.log_softmax", _log_softmax, "the logarithm of softmax along an axis"),
+):
     define(
         _name,
         "data",
@@ -163,4 +170,5 @@ for _name, _meaning in (("nn.softmax", _softmax), ("nn.log_softmax", _log_softma
         _meaning,
         attrs=SoftmaxAttrs,
         work=operations_per_element(5),
+        summary=_summary,
     )

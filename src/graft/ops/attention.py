@@ -203,6 +203,7 @@ define(
     kind=Kind.ANCHOR,
     work=_attention_work,
     outputs=None,
+    summary="softmax(query @ key.T * scale + mask) @ value, per head",
 )
 
 
@@ -302,4 +303,5 @@ define(
     attrs=LinearAttentionAttrs,
     work=_linear_attention_work,
     outputs=2,
+    summary="attention without a softmax, by a state that each position updates",
 )

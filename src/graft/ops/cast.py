@@ -143,6 +143,7 @@ define(
     attrs=CastAttrs,
     kind=Kind.ELEMENTWISE,
     symbolic=_cast_of_dims,
+    summary="each element converted to another dtype, by value",
 )
 
 
@@ -165,4 +166,5 @@ define(
     lambda attrs, data: data.view(attrs.dtype.numpy),
     attrs=BitcastAttrs,
     kind=Kind.ELEMENTWISE,
+    summary="the same bits as elements of another dtype of the same size",
 )

@@ -53,7 +53,10 @@ def arithmetic(graph: Graph) -> Work:
     return total
 
 
-for _name, _attrs in (("composite", CompositeAttrs), ("region", RegionAttrs)):
+for _name, _attrs, _summary in (
+    ("composite", CompositeAttrs, "several nodes as one, which means what its body means"),
+    ("region", RegionAttrs, "what one backend runs in one piece, with its meaning as the body"),
+):
     define(
         _name,
         "*operands",
@@ -63,4 +66,5 @@ for _name, _attrs in (("composite", CompositeAttrs), ("region", RegionAttrs)):
         work=_work,
         outputs=None,
         tensors_only=False,
+        summary=_summary,
     )

@@ -103,6 +103,7 @@ define(
     outputs=None,
     work=_if_work,
     tensors_only=False,
+    summary="the results of one of two graphs, as a condition says",
 )
 
 
@@ -215,6 +216,7 @@ define(
     outputs=None,
     work=_loop_work,
     tensors_only=False,
+    summary="a graph run again and again: carried values, and stacked ones of every iteration",
 )
 
 
@@ -311,6 +313,7 @@ define(
     outputs=None,
     work=_scan_work,
     tensors_only=False,
+    summary="a graph run per slice along an axis: carried values, and slices that are stacked",
 )
 
 

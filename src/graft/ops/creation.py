@@ -37,6 +37,7 @@ define(
     lambda attrs: attrs.value.array,
     attrs=ConstantAttrs,
     work=_no_work,
+    summary="a tensor that is known beforehand",
 )
 
 
@@ -62,6 +63,7 @@ define(
     lambda _attrs, data: np.array(data.shape, dtype=np.int64),
     work=_no_work,
     symbolic=_known_shape,
+    summary="the operand's extents as a vector of int64",
 )
 
 
@@ -103,6 +105,7 @@ define(
     kind=Kind.INJECTIVE,
     work=movement_work,
     symbolic=symbolic_by(_full),
+    summary="a tensor of that shape with one number everywhere",
 )
 
 
@@ -174,6 +177,7 @@ define(
     attrs=ArangeAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
+    summary="the numbers from start to limit, without that, in steps of delta",
 )
 
 
@@ -207,4 +211,5 @@ define(
     attrs=EyeAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
+    summary="ones along the k-th diagonal, zeros elsewhere",
 )

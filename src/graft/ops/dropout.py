@@ -63,4 +63,5 @@ define(
     kind=Kind.OPAQUE,
     outputs=2,
     pure=False,
+    summary="elements zeroed at random and the others scaled, in training only",
 )

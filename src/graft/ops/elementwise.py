@@ -94,36 +94,36 @@ def _erf(x: Array) -> Array:
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(np.float64)
 
 
-# name, function, operand dtypes
-_UNARY: list[tuple[str, Callable[[Array], Any], Callable[[DType], bool]]] = [
-    ("abs", np.abs, _number),
-    ("negative", np.negative, _number),
-    ("sign", np.sign, _number),
-    ("ceil", np.ceil, _floating),
-    ("floor", np.floor, _floating),
-    ("round", np.rint, _floating),
-    ("sqrt", np.sqrt, _floating),
-    ("exp", np.exp, _floating),
-    ("log", np.log, _floating),
-    ("erf", _erf, _floating),
-    ("sigmoid", _sigmoid, _floating),
-    ("sin", np.sin, _floating),
-    ("cos", np.cos, _floating),
-    ("tan", np.tan, _floating),
-    ("asin", np.arcsin, _floating),
-    ("acos", np.arccos, _floating),
-    ("atan", np.arctan, _floating),
-    ("sinh", np.sinh, _floating),
-    ("cosh", np.cosh, _floating),
-    ("tanh", np.tanh, _floating),
-    ("asinh", np.arcsinh, _floating),
-    ("acosh", np.arccosh, _floating),
-    ("atanh", np.arctanh, _floating),
-    ("logical_not", np.logical_not, _is_bool),
-    ("bitwise_not", np.bitwise_not, _integer),
+# name, function, operand dtypes, in words
+_UNARY: list[tuple[str, Callable[[Array], Any], Callable[[DType], bool], str]] = [
+    ("abs", np.abs, _number, "the absolute value"),
+    ("negative", np.negative, _number, "the number with the other sign"),
+    ("sign", np.sign, _number, "-1, 0 or 1"),
+    ("ceil", np.ceil, _floating, "the next integer above"),
+    ("floor", np.floor, _floating, "the next integer below"),
+    ("round", np.rint, _floating, "the nearest integer, the even one of two"),
+    ("sqrt", np.sqrt, _floating, "the square root"),
+    ("exp", np.exp, _floating, "e to the power of x"),
+    ("log", np.log, _floating, "the natural logarithm"),
+    ("erf", _erf, _floating, "the error function"),
+    ("sigmoid", _sigmoid, _floating, "1 / (1 + exp(-x))"),
+    ("sin", np.sin, _floating, "the sine"),
+    ("cos", np.cos, _floating, "the cosine"),
+    ("tan", np.tan, _floating, "the tangent"),
+    ("asin", np.arcsin, _floating, "the inverse sine"),
+    ("acos", np.arccos, _floating, "the inverse cosine"),
+    ("atan", np.arctan, _floating, "the inverse tangent"),
+    ("sinh", np.sinh, _floating, "the hyperbolic sine"),
+    ("cosh", np.cosh, _floating, "the hyperbolic cosine"),
+    ("tanh", np.tanh, _floating, "the hyperbolic tangent"),
+    ("asinh", np.arcsinh, _floating, "the inverse hyperbolic sine"),
+    ("acosh", np.arccosh, _floating, "the inverse hyperbolic cosine"),
+    ("atanh", np.arctanh, _floating, "the inverse hyperbolic tangent"),
+    ("logical_not", np.logical_not, _is_bool, "whether it does not hold"),
+    ("bitwise_not", np.bitwise_not, _integer, "every bit inverted"),
 ]
 
-for _name, _function, _allowed in _UNARY:
+for _name, _function, _allowed, _summary in _UNARY:
     define(
         _name,
         "data",
@@ -131,6 +131,7 @@ for _name, _function, _allowed in _UNARY:
         wide(_function),
         kind=Kind.ELEMENTWISE,
         symbolic=symbolic_by(lambda _attrs, x: -x) if _name == "negative" else None,
+        summary=_summary,
     )
 
 
@@ -180,27 +181,27 @@ _ON_DIMS: dict[str, SymbolicRule] = {
     ),
 }
 
-# name, function, operand dtypes, commutative
-_BINARY: list[tuple[str, Callable[..., Any], Callable[[DType], bool], bool]] = [
-    ("add", np.add, _number, True),
-    ("subtract", np.subtract, _number, False),
-    ("multiply", np.multiply, _number, True),
-    ("divide", _divide, _number, False),
-    ("floor_mod", np.mod, _real, False),
-    ("mod", np.fmod, _real, False),
-    ("maximum", np.maximum, _number, True),
-    ("minimum", np.minimum, _number, True),
-    ("logical_and", np.logical_and, _is_bool, True),
-    ("logical_or", np.logical_or, _is_bool, True),
-    ("logical_xor", np.logical_xor, _is_bool, True),
-    ("bitwise_and", np.bitwise_and, _integer, True),
-    ("bitwise_or", np.bitwise_or, _integer, True),
-    ("bitwise_xor", np.bitwise_xor, _integer, True),
-    ("left_shift", np.left_shift, _integer, False),
-    ("right_shift", np.right_shift, _integer, False),
+# name, function, operand dtypes, commutative, in words
+_BINARY: list[tuple[str, Callable[..., Any], Callable[[DType], bool], bool, str]] = [
+    ("add", np.add, _number, True, "the sum"),
+    ("subtract", np.subtract, _number, False, "the difference"),
+    ("multiply", np.multiply, _number, True, "the product"),
+    ("divide", _divide, _number, False, "the quotient; of integers, towards zero"),
+    ("floor_mod", np.mod, _real, False, "the remainder with the divisor's sign"),
+    ("mod", np.fmod, _real, False, "the remainder with the dividend's sign"),
+    ("maximum", np.maximum, _number, True, "the larger one, NaN if one is"),
+    ("minimum", np.minimum, _number, True, "the smaller one, NaN if one is"),
+    ("logical_and", np.logical_and, _is_bool, True, "whether both hold"),
+    ("logical_or", np.logical_or, _is_bool, True, "whether one holds"),
+    ("logical_xor", np.logical_xor, _is_bool, True, "whether exactly one holds"),
+    ("bitwise_and", np.bitwise_and, _integer, True, "bits that both have"),
+    ("bitwise_or", np.bitwise_or, _integer, True, "bits that one has"),
+    ("bitwise_xor", np.bitwise_xor, _integer, True, "bits that exactly one has"),
+    ("left_shift", np.left_shift, _integer, False, "bits moved to the left"),
+    ("right_shift", np.right_shift, _integer, False, "bits moved to the right"),
 ]
 
-for _name, _function, _allowed, _commutative in _BINARY:
+for _name, _function, _allowed, _commutative, _summary in _BINARY:
     define(
         _name,
         "lhs rhs",
@@ -209,6 +210,7 @@ for _name, _function, _allowed, _commutative in _BINARY:
         kind=Kind.BROADCAST,
         commutative=_commutative,
         symbolic=_ON_DIMS.get(_name),
+        summary=_summary,
     )
 
 
@@ -217,17 +219,17 @@ def predicate(function: Callable[..., Any]) -> Meaning:
     return lambda _attrs, *operands: np.asarray(function(*operands)).astype(bool)
 
 
-# name, function, operand dtypes, commutative
-_COMPARE: list[tuple[str, Callable[..., Any], Callable[[DType], bool], bool]] = [
-    ("equal", np.equal, _anything, True),
-    ("not_equal", np.not_equal, _anything, True),
-    ("greater", np.greater, _real, False),
-    ("greater_equal", np.greater_equal, _real, False),
-    ("less", np.less, _real, False),
-    ("less_equal", np.less_equal, _real, False),
+# name, function, operand dtypes, commutative, in words
+_COMPARE: list[tuple[str, Callable[..., Any], Callable[[DType], bool], bool, str]] = [
+    ("equal", np.equal, _anything, True, "whether both are equal"),
+    ("not_equal", np.not_equal, _anything, True, "whether they differ"),
+    ("greater", np.greater, _real, False, "lhs > rhs"),
+    ("greater_equal", np.greater_equal, _real, False, "lhs >= rhs"),
+    ("less", np.less, _real, False, "lhs < rhs"),
+    ("less_equal", np.less_equal, _real, False, "lhs <= rhs"),
 ]
 
-for _name, _function, _allowed, _commutative in _COMPARE:
+for _name, _function, _allowed, _commutative, _summary in _COMPARE:
     define(
         _name,
         "lhs rhs",
@@ -236,15 +238,17 @@ for _name, _function, _allowed, _commutative in _COMPARE:
         kind=Kind.BROADCAST,
         commutative=_commutative,
         symbolic=_ON_DIMS.get(_name),
+        summary=_summary,
     )
 
-for _name, _function in (("isnan", np.isnan), ("isinf", np.isinf)):
+for _name, _function, _what in (("isnan", np.isnan, "NaN"), ("isinf", np.isinf, "infinite")):
     define(
         _name,
         "data",
         only(_floating, _WHAT[_floating], predicate_type),
         predicate(_function),
         kind=Kind.ELEMENTWISE,
+        summary=f"whether it is {_what}",
     )
 
 
@@ -264,4 +268,5 @@ define(
     _where,
     kind=Kind.BROADCAST,
     symbolic=symbolic_by(_where),
+    summary="elements of x where the condition holds, of y elsewhere; all three broadcast",
 )

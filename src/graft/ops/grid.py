@@ -193,6 +193,7 @@ define(
     _grid_sample,
     attrs=GridSampleAttrs,
     work=_grid_sample_work,
+    summary="the data read at positions of a grid in [-1, 1], between elements by interpolation",
 )
 
 
@@ -251,4 +252,5 @@ define(
     _affine_grid_type,
     _affine_grid,
     attrs=AffineGridAttrs,
+    summary="the grid of positions that affine transforms make of a regular one",
 )

@@ -83,6 +83,7 @@ define(
     kind=Kind.INJECTIVE,
     work=movement_work,
     symbolic=symbolic_by(_take),
+    summary="slices along an axis, by indices of any shape (NumPy's take)",
 )
 
 
@@ -132,6 +133,7 @@ define(
     attrs=AxisAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
+    summary="per element of the indices the element at that index along an axis (take_along_axis)",
 )
 
 
@@ -193,6 +195,7 @@ define(
     attrs=GatherNdAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
+    summary="slices by tuples of indices, which lie along the indices' last axis",
 )
 
 
@@ -239,4 +242,5 @@ define(
     attrs=OneHotAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
+    summary="vectors along a new axis with one value at an index and another everywhere else",
 )

@@ -111,4 +111,5 @@ define(
     attrs=LayoutTransformAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
+    summary="an image with its axes in another order, or its channels in blocks",
 )

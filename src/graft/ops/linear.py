@@ -274,4 +274,12 @@ def _det_work(_attrs: Attrs, ins: Sequence[Type | None], outs: Sequence[Type]) -
     return Work(0, data.size * edge * 2 // 3, traffic(ins, outs))
 
 
-define("det", "data", _det_type, _det, kind=Kind.OPAQUE, work=_det_work)
+define(
+    "det",
+    "data",
+    _det_type,
+    _det,
+    kind=Kind.OPAQUE,
+    work=_det_work,
+    summary="determinants of the matrices in the last two axes",
+)

@@ -72,6 +72,7 @@ define(
     attrs=ClipAttrs,
     kind=Kind.ELEMENTWISE,
     symbolic=symbolic_by(_clip_dims),
+    summary="elements no smaller than a_min and no larger than a_max",
 )
 
 
@@ -100,4 +101,11 @@ def _integer_power(base: Array, exponent: Array) -> Array:
     return np.asarray(np.where(exponents < 0, inverses, powers)).astype(base.dtype)
 
 
-define("power", "lhs rhs", _power_type, _power, kind=Kind.BROADCAST)
+define(
+    "power",
+    "lhs rhs",
+    _power_type,
+    _power,
+    kind=Kind.BROADCAST,
+    summary="lhs to the power of rhs, in the dtype of lhs",
+)

@@ -88,6 +88,7 @@ define(
     attrs=LabelMapAttrs,
     kind=Kind.ELEMENTWISE,
     work=movement_work,
+    summary="each element looked up in a table of keys and values",
 )
 
 
@@ -145,6 +146,7 @@ define(
     _map_to_tensor,
     attrs=MapToTensorAttrs,
     tensors_only=False,
+    summary="a map's values in the order of its keys, as a row",
 )
 
 
@@ -177,6 +179,7 @@ define(
     _dict_vectorize,
     attrs=DictVectorizeAttrs,
     tensors_only=False,
+    summary="a map's values as a row, in the order of a vocabulary",
 )
 
 
@@ -202,4 +205,11 @@ def _zip_map(attrs: ZipMapAttrs, data: Array) -> list[dict[Any, Any]]:
     return [dict(zip(labels, row, strict=True)) for row in rows.tolist()]
 
 
-define("ml.zip_map", "data", _zip_map_type, _zip_map, attrs=ZipMapAttrs)
+define(
+    "ml.zip_map",
+    "data",
+    _zip_map_type,
+    _zip_map,
+    attrs=ZipMapAttrs,
+    summary="each row as a map from labels to its elements",
+)

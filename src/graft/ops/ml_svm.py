@@ -58,6 +58,7 @@ define(
     _squared_distance,
     kind=Kind.ANCHOR,
     work=_distance_work,
+    summary="squared Euclidean distances between all rows of two matrices",
 )
 
 
@@ -115,4 +116,11 @@ def _relaxed(form: Array, shares: Array, gradient: Array, energy: Array) -> Arra
     return shares
 
 
-define("ml.pairwise_coupling", "pairs", _coupling_type, _coupling, attrs=CouplingAttrs)
+define(
+    "ml.pairwise_coupling",
+    "pairs",
+    _coupling_type,
+    _coupling,
+    attrs=CouplingAttrs,
+    summary="probabilities of classes from those of all pairs of classes",
+)

@@ -221,4 +221,12 @@ def _work(attrs: TreeEnsembleAttrs, ins: Sequence[Type | None], outs: Sequence[T
     return Work(0, rows * (trees * (levels + 1) * _WAITING), traffic(ins, outs))
 
 
-define("ml.tree_ensemble", "data", _type, _meaning, attrs=TreeEnsembleAttrs, work=_work)
+define(
+    "ml.tree_ensemble",
+    "data",
+    _type,
+    _meaning,
+    attrs=TreeEnsembleAttrs,
+    work=_work,
+    summary="per sample the aggregated leaves that a forest of decision trees leads to",
+)

@@ -111,6 +111,7 @@ define(
     kind=Kind.INJECTIVE,
     work=view_work,
     symbolic=symbolic_by(_reshape),
+    summary="the same elements in another shape; -1 is what is left, 0 the data's extent",
 )
 
 
@@ -142,6 +143,7 @@ define(
     kind=Kind.INJECTIVE,
     work=movement_work,
     symbolic=symbolic_by(_transpose),
+    summary="axes in another order, by default reversed",
 )
 
 
@@ -176,6 +178,7 @@ define(
     kind=Kind.INJECTIVE,
     work=view_work,
     symbolic=symbolic_by(_expand_dims),
+    summary="new axes of extent 1 at these positions of the result",
 )
 
 
@@ -212,6 +215,7 @@ define(
     kind=Kind.INJECTIVE,
     work=view_work,
     symbolic=symbolic_by(_squeeze),
+    summary="without these axes of extent 1, or without all of them",
 )
 
 
@@ -256,6 +260,7 @@ define(
     kind=Kind.INJECTIVE,
     work=movement_work,
     symbolic=symbolic_by(_concatenate),
+    summary="tensors one behind the other along an axis",
 )
 
 
@@ -322,6 +327,7 @@ define(
     kind=Kind.INJECTIVE,
     work=movement_work,
     outputs=None,
+    summary="slices along an axis, of given sizes or of equal ones",
 )
 
 
@@ -363,6 +369,7 @@ define(
     kind=Kind.INJECTIVE,
     work=movement_work,
     symbolic=symbolic_by(_broadcast_to),
+    summary="the data repeated along axes of extent 1, as broadcasting with the shape does",
 )
 
 
@@ -404,4 +411,5 @@ define(
     kind=Kind.INJECTIVE,
     work=movement_work,
     symbolic=symbolic_by(_tile),
+    summary="the data repeated along each axis",
 )

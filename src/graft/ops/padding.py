@@ -148,6 +148,7 @@ define(
     attrs=PadAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
+    summary="borders of a constant, of the edge, of reflected or of wrapped elements",
 )
 
 
@@ -213,9 +214,9 @@ def _space_to_depth(attrs: BlockAttrs, data: Array) -> Array:
     return split.transpose(order).reshape(batch, channels * block * block, rows, columns)
 
 
-for _name, _rule, _meaning in (
-    ("depth_to_space", _depth_to_space_type, _depth_to_space),
-    ("space_to_depth", _space_to_depth_type, _space_to_depth),
+for _name, _rule, _meaning, _summary in (
+    ("depth_to_space", _depth_to_space_type, _depth_to_space, "channels as blocks of pixels"),
+    ("space_to_depth", _space_to_depth_type, _space_to_depth, "blocks of pixels as channels"),
 ):
     define(
         _name,
@@ -225,6 +226,7 @@ for _name, _rule, _meaning in (
         attrs=BlockAttrs,
         kind=Kind.INJECTIVE,
         work=movement_work,
+        summary=_summary,
     )
 
 
@@ -257,6 +259,7 @@ define(
     attrs=TriluAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
+    summary="the upper or lower triangle of matrices, the rest 0",
 )
 
 
@@ -298,4 +301,5 @@ define(
     attrs=ReverseSequenceAttrs,
     kind=Kind.INJECTIVE,
     work=movement_work,
+    summary="per batch the first elements along an axis in reverse order",
 )

@@ -218,7 +218,16 @@ def _define(name: str, rank: int, rule: Any, meaning: Any, attrs: type[PoolAttrs
         kind=Kind.REDUCTION,
         work=_pool_work,
         outputs=2 if attrs is MaxPoolIndicesAttrs else 1,
+        summary=_SUMMARIES[meaning],
     )
+
+
+_SUMMARIES = {
+    _max_pool: "the largest element of each window",
+    _max_pool_with_indices: "the largest element of each window, and its index in the image",
+    _avg_pool: "the mean of each window",
+    _lp_pool: "the p-norm of each window",
+}
 
 
 for _rank in RANKS:

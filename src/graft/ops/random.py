@@ -87,8 +87,24 @@ def _normal(attrs: NormalAttrs, shape: Array | None) -> Array:
     return numbers.reshape(extents).astype(attrs.dtype.numpy)
 
 
-define("random.uniform", "shape?", _random_type, _uniform, attrs=UniformAttrs, pure=False)
-define("random.normal", "shape?", _random_type, _normal, attrs=NormalAttrs, pure=False)
+define(
+    "random.uniform",
+    "shape?",
+    _random_type,
+    _uniform,
+    attrs=UniformAttrs,
+    pure=False,
+    summary="uniformly distributed random numbers",
+)
+define(
+    "random.normal",
+    "shape?",
+    _random_type,
+    _normal,
+    attrs=NormalAttrs,
+    pure=False,
+    summary="normally distributed random numbers",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,4 +147,5 @@ define(
     _multinomial,
     attrs=MultinomialAttrs,
     pure=False,
+    summary="random indices, drawn with the log probabilities in each row",
 )

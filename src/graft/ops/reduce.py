@@ -179,13 +179,13 @@ def _of_dims(pair: Callable[[Any, Any], Any], neutral: int | None) -> Callable[.
     return follow
 
 
-# name, meaning on (data, axes, keepdims), the same on symbolic dims
-_REDUCTIONS: list[tuple[str, Callable[..., Array], Callable[..., Any] | None]] = [
-    ("sum", _sum, _of_dims(lambda a, b: a + b, 0)),
-    ("prod", _prod, _of_dims(lambda a, b: a * b, 1)),
-    ("mean", _mean, None),
-    ("max", _max, _of_dims(dim_max, None)),
-    ("min", _min, _of_dims(dim_min, None)),
+# name, meaning on (data, axes, keepdims), the same on symbolic dims, in words
+_REDUCTIONS: list[tuple[str, Callable[..., Array], Callable[..., Any] | None, str]] = [
+    ("sum", _sum, _of_dims(lambda a, b: a + b, 0), "the sum over axes"),
+    ("prod", _prod, _of_dims(lambda a, b: a * b, 1), "the product over axes"),
+    ("mean", _mean, None, "the mean over axes"),
+    ("max", _max, _of_dims(dim_max, None), "the largest element over axes"),
+    ("min", _min, _of_dims(dim_min, None), "the smallest element over axes"),
 ]
 
 
@@ -193,7 +193,7 @@ def _meaning(reduce: Callable[..., Array]) -> Callable[[ReduceAttrs, Array, Arra
     return lambda attrs, data, axes: reduce(data, _chosen_axes(attrs, axes), attrs.keepdims)
 
 
-for _name, _reduce, _symbolic in _REDUCTIONS:
+for _name, _reduce, _symbolic, _summary in _REDUCTIONS:
     define(
         _name,
         "data axes?",
@@ -203,6 +203,7 @@ for _name, _reduce, _symbolic in _REDUCTIONS:
         kind=Kind.REDUCTION,
         work=reading_work,
         symbolic=None if _symbolic is None else symbolic_by(_symbolic),
+        summary=_summary,
     )
 
 
@@ -235,7 +236,7 @@ def _arg(find: Callable[..., Any], name: str) -> Callable[[ArgReduceAttrs, Array
     return meaning
 
 
-for _name, _find in (("argmax", np.argmax), ("argmin", np.argmin)):
+for _name, _find, _which in (("argmax", np.argmax, "largest"), ("argmin", np.argmin, "smallest")):
     define(
         _name,
         "data",
@@ -244,6 +245,7 @@ for _name, _find in (("argmax", np.argmax), ("argmin", np.argmin)):
         attrs=ArgReduceAttrs,
         kind=Kind.REDUCTION,
         work=reading_work,
+        summary=f"the index of the {_which} element along an axis",
     )
 
 
@@ -287,11 +289,15 @@ def _cumulative(
     return meaning
 
 
-for _name, _run, _neutral in (("cumsum", np.cumsum, 0), ("cumprod", np.cumprod, 1)):
+for _name, _run, _neutral, _what in (
+    ("cumsum", np.cumsum, 0, "sums"),
+    ("cumprod", np.cumprod, 1, "products"),
+):
     define(
         _name,
         "data axis?",
         _cumulative_type,
         _cumulative(_run, _neutral),
         attrs=CumulativeAttrs,
+        summary=f"running {_what} along an axis",
     )

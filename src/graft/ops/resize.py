@@ -386,4 +386,5 @@ define(
     attrs=ResizeAttrs,
     kind=Kind.ANCHOR,
     work=_resize_work,
+    summary="images of another size: nearest, linear or cubic, by scales or sizes",
 )

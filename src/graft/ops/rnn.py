@@ -323,6 +323,7 @@ define(
     attrs=RecurrentAttrs,
     work=_recurrent_work,
     outputs=2,
+    summary="a simple recurrent layer over whole sequences, in one or both directions",
 )
 define(
     "nn.gru",
@@ -332,6 +333,7 @@ define(
     attrs=GruAttrs,
     work=_recurrent_work,
     outputs=2,
+    summary="a gated recurrent layer over whole sequences, in one or both directions",
 )
 define(
     "nn.lstm",
@@ -341,4 +343,5 @@ define(
     attrs=LstmAttrs,
     work=_recurrent_work,
     outputs=3,
+    summary="a long short-term memory layer over whole sequences, in one or both directions",
 )

@@ -113,7 +113,7 @@ def broadcast_type(_attrs: Any, *types: TensorType) -> Type:
 
 
 def predicate_type(_attrs: Any, *types: TensorType) -> Type:
-    """Type rule: like `broadcast_type`, with a boolean result."""
+    """Type rule: bool, of operands of one dtype that broadcast."""
     same_dtype(*types)
     return TensorType(DType.BOOL, broadcast_shapes(*(type_.shape for type_ in types)))
 
@@ -127,6 +127,7 @@ def only(allowed: Callable[[DType], bool], what: str, rule: TypeRule) -> TypeRul
                 require(allowed(type_.dtype), f"wants {what} operands, not {type_.dtype}")
         return rule(attrs, *types)
 
+    checked.__doc__ = rule.__doc__ and f"{rule.__doc__.rstrip('.')}; the operands are {what}."
     return checked
 
 

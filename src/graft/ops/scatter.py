@@ -117,6 +117,7 @@ define(
     _scatter_elements,
     attrs=ScatterElementsAttrs,
     work=_scatter_work,
+    summary="a copy with elements written, added or the like at indices along an axis",
 )
 
 
@@ -148,6 +149,7 @@ define(
     _scatter_nd,
     attrs=ScatterNdAttrs,
     work=_scatter_work,
+    summary="a copy with slices written, added or the like at tuples of indices",
 )
 
 
@@ -202,4 +204,5 @@ define(
     _tensor_scatter,
     attrs=TensorScatterAttrs,
     work=movement_work,
+    summary="a copy with updates written from given positions of an axis on, as caches are",
 )

@@ -64,7 +64,16 @@ def _topk(attrs: TopKAttrs, data: Array, k: Array | None) -> tuple[Array, Array]
     return np.take_along_axis(data, indices, axis), indices
 
 
-define("topk", "data k?", _topk_type, _topk, attrs=TopKAttrs, outputs=2, work=reading_work)
+define(
+    "topk",
+    "data k?",
+    _topk_type,
+    _topk,
+    attrs=TopKAttrs,
+    outputs=2,
+    work=reading_work,
+    summary="the k largest or smallest elements along an axis, and their indices",
+)
 
 
 def _nonzero_type(_attrs: Attrs, data: TensorType) -> TensorType:
@@ -75,7 +84,14 @@ def _nonzero(_attrs: Attrs, data: Array) -> Array:
     return np.ascontiguousarray(np.argwhere(data.astype(bool)).T).astype(np.int64)
 
 
-define("nonzero", "data", _nonzero_type, _nonzero, work=reading_work)
+define(
+    "nonzero",
+    "data",
+    _nonzero_type,
+    _nonzero,
+    work=reading_work,
+    summary="indices of the elements that are not zero, a column each",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,4 +148,5 @@ define(
     attrs=UniqueAttrs,
     outputs=4,
     work=reading_work,
+    summary="the distinct elements or slices; where each is first, which each was, and how often",
 )

@@ -66,6 +66,7 @@ define(
     lambda _, *data: list(data),
     work=_no_work,
     tensors_only=False,
+    summary="a sequence of the operands",
 )
 
 
@@ -84,6 +85,7 @@ define(
     attrs=EmptyAttrs,
     work=_no_work,
     tensors_only=False,
+    summary="a sequence without elements",
 )
 
 
@@ -99,6 +101,7 @@ define(
     lambda _attrs, *operands: lists.insert(*operands),
     work=_no_work,
     tensors_only=False,
+    summary="a sequence with one more element at a position",
 )
 
 
@@ -114,6 +117,7 @@ define(
     lambda _attrs, *operands: lists.erase(*operands),
     work=_no_work,
     tensors_only=False,
+    summary="a sequence without the element at a position",
 )
 
 
@@ -129,6 +133,7 @@ define(
     lambda _attrs, *operands: lists.at(*operands),
     work=_no_work,
     tensors_only=False,
+    summary="the element at a position",
 )
 
 
@@ -144,6 +149,7 @@ define(
     lambda _attrs, sequence: lists.length(sequence),
     work=_no_work,
     tensors_only=False,
+    summary="how many elements there are",
 )
 
 
@@ -203,6 +209,7 @@ define(
     _split,
     attrs=SplitAttrs,
     work=movement_work,
+    summary="slices of a tensor along an axis as a sequence",
 )
 
 
@@ -232,6 +239,7 @@ define(
     attrs=JoinAttrs,
     work=movement_work,
     tensors_only=False,
+    summary="the elements joined along an axis, or along a new one",
 )
 
 
@@ -258,6 +266,7 @@ define(
     attrs=OptionalAttrs,
     work=_no_work,
     tensors_only=False,
+    summary="a value that may be absent: the operand, or nothing",
 )
 
 
@@ -279,6 +288,7 @@ define(
     lambda _attrs, value: lists.has_element(value),
     work=elementwise_work,
     tensors_only=False,
+    summary="whether the value is there",
 )
 
 
@@ -289,4 +299,5 @@ define(
     lambda _attrs, value: lists.element_of(value),
     work=_no_work,
     tensors_only=False,
+    summary="the value, which has to be there",
 )

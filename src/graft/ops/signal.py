@@ -133,7 +133,15 @@ def _dft_work(attrs: DftAttrs, ins: Sequence[Type | None], outs: Sequence[Type])
     return Work(0, _transform_flops(data.size, length), traffic(ins, outs))
 
 
-define("dft", "data dft_length? axis?", _dft_type, _dft, attrs=DftAttrs, work=_dft_work)
+define(
+    "dft",
+    "data dft_length? axis?",
+    _dft_type,
+    _dft,
+    attrs=DftAttrs,
+    work=_dft_work,
+    summary="the discrete Fourier transform along an axis, or its inverse",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +225,7 @@ define(
     _stft,
     attrs=StftAttrs,
     work=_stft_work,
+    summary="Fourier transforms of overlapping frames of signals, times a window",
 )
 
 
@@ -273,4 +282,5 @@ define(
     _mel_type,
     _mel,
     attrs=MelAttrs,
+    summary="weights that turn a spectrum into bands of the mel scale",
 )

@@ -162,4 +162,5 @@ define(
     kind=Kind.INJECTIVE,
     work=movement_work,
     symbolic=symbolic_by(_strided_slice),
+    summary="every so many elements from begin to end along axes; negative ones count from the end",
 )

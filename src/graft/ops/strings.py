@@ -38,6 +38,7 @@ define(
     only(_is_string, "string", broadcast_type),
     _concat,
     kind=Kind.BROADCAST,
+    summary="strings joined in pairs",
 )
 
 
@@ -75,6 +76,7 @@ define(
     _split,
     attrs=SplitAttrs,
     outputs=2,
+    summary="each string's parts, padded with empty ones, and how many there are",
 )
 
 
@@ -116,6 +118,7 @@ define(
     only(_is_string, "string", _normalize_type),
     _normalize,
     attrs=NormalizeAttrs,
+    summary="strings in another case, without stop words",
 )
 
 
@@ -142,4 +145,5 @@ define(
     _full_match,
     attrs=RegexAttrs,
     kind=Kind.ELEMENTWISE,
+    summary="whether a whole string matches an RE2 pattern",
 )

@@ -149,4 +149,11 @@ def _count(attrs: TfIdfAttrs, trie: _Trie, codes: Array, distance: int, counts: 
         np.add.at(counts, (row, found[row, column]), 1)
 
 
-define("nlp.tfidf", "data", _tfidf_type, _tfidf, attrs=TfIdfAttrs)
+define(
+    "nlp.tfidf",
+    "data",
+    _tfidf_type,
+    _tfidf,
+    attrs=TfIdfAttrs,
+    summary="counts of n-grams from a pool, or their weights",
+)

@@ -162,6 +162,7 @@ define(
     _roi_align,
     attrs=RoiAlignAttrs,
     work=_roi_align_work,
+    summary="regions of images pooled to one size by interpolation",
 )
 
 
@@ -264,6 +265,7 @@ define(
     _nms,
     attrs=NonMaxSuppressionAttrs,
     work=_nms_work,
+    summary="boxes by score, without those that overlap one with a higher score",
 )
 
 
@@ -304,4 +306,11 @@ def _decode(attrs: DecodeAttrs, data: Array) -> Array:
     return pixels[:, :, ::-1] if attrs.pixel_format == "BGR" else pixels
 
 
-define("image.decode", "data", _decode_type, _decode, attrs=DecodeAttrs)
+define(
+    "image.decode",
+    "data",
+    _decode_type,
+    _decode,
+    attrs=DecodeAttrs,
+    summary="the pixels of an image file that is given as bytes",
+)

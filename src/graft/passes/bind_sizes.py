@@ -18,11 +18,11 @@ from graft.ir.types import Type, dims_of, map_dims
 from graft.ir.verify import verify
 from graft.ops.control import nested_bindings
 
-Sizes = Mapping[str, int]
+Sizes = Mapping[str, AnyDim]
 
 
 def bind_sizes(graph: Graph, sizes: Sizes) -> Graph:
-    """The graph with numbers for these symbols; refuses sizes that it cannot have."""
+    """The graph with numbers or other dims for these symbols; refuses sizes that it cannot have."""
     try:
         return verify(_Binder(sizes).graph(graph)) if sizes else graph
     except GraftError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from graft import ops  # noqa: F401  (registers the operators)
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import OPS, Kind
 from graft.rewrite.driver import Site, apply_rules

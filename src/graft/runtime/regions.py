@@ -18,6 +18,7 @@ import numpy as np
 
 from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import EvaluationError, UserError
+from graft.base.names import LONGEST_LINE, printable
 from graft.runtime.spaces import Device, Runner, device_of, is_simulated, refuse_arrays
 
 HOME = "host"  # the memory space that every value can be brought to
@@ -26,6 +27,9 @@ FALLBACKS = ("host", "error")
 
 class RegionWarning(UserWarning):
     """An accelerator failed and the host stood in for it."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), LONGEST_LINE)
 
 
 class LostDeviceError(Exception):

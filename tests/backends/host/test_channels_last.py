@@ -12,6 +12,7 @@ from graft.backends.host.assemble import Assembly, NativeStep
 from graft.backends.host.options import Accuracy
 from graft.backends.host.recognize_layouts import recognize_layouts
 from graft.backends.host.sink_reshapes import sink_reshapes
+from graft.backends.host.storage import shape_of
 from graft.backends.host.stretches import Stretches
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
@@ -31,9 +32,10 @@ def _numbers(*shape: int) -> Array:
 
 
 def _conv(g: Builder, image: Value, outputs: int, size: int = 3) -> Value:
-    weight = g.constant(_numbers(outputs, int(str(image.shape[1])), size, size))  # type: ignore[index]
-    side = size // 2
-    return g("nn.conv2d", image, weight, padding=(side,) * 4)
+    channels = shape_of(image)[1]
+    assert isinstance(channels, int)
+    weight = g.constant(_numbers(outputs, channels, size, size))
+    return g("nn.conv2d", image, weight, padding=(size // 2,) * 4)
 
 
 def _tokens_through_an_image(channels: int, batch: Dim, size: int = 3) -> Graph:

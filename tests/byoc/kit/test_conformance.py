@@ -195,7 +195,7 @@ def test_supports_that_raises_is_a_failure() -> None:
 def test_compilation_that_fails_the_second_time_is_found() -> None:
     class Once(Wrong):
         def compile(self, region: Graph) -> bytes:
-            if region in self._regions:
+            if self._regions:
                 raise MemoryError("no more")
             return super().compile(region)
 
@@ -267,7 +267,7 @@ def test_one_seed_makes_one_report() -> None:
 
 def test_errors_show_the_graph() -> None:
     report = checked(Wrong("nn.relu", behave=wider), 3)
-    with pytest.raises(ConformanceError, match=r"wrong does not conform:\n\nnn.relu: it was") as e:
+    with pytest.raises(ConformanceError, match=r"wrong does not conform\n  nn.relu: it was") as e:
         report.assert_ok()
     assert "nn.relu(%x1)" in str(e.value)
 

@@ -10,6 +10,7 @@ import math
 
 from graft.backends.csource.loops import EMITTERS, extents, why_not
 from graft.base.dtypes import Array
+from graft.base.names import comment
 from graft.byoc.contract import Match, PatternTable
 from graft.byoc.formats.c_source import CSourceBackend, Source
 from graft.byoc.formats.operands import unfit
@@ -70,7 +71,7 @@ class _Writer:
                 size = 4 * math.prod(extents(node.output))
                 self.workspace += -(-size // _ALIGNED) * _ALIGNED
             names = [self._names[value] for value in node.args]
-            self._lines.append(f"/* {node.op.name} {node.output.name} */".replace("*/ */", "*/"))
+            self._lines.append(f"/* {node.op.name} {comment(node.output.name)} */")
             self._lines.append(EMITTERS[node.op.name](node, names, self._names[node.output]))
         body = "\n".join(self._lines)
         head = "const void **inputs, void **outputs, const void **constants, void *work"

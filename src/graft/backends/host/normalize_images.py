@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from graft import ops  # noqa: F401  (registers the operators)
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Value

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graft import ops  # noqa: F401  (registers the operators)
 from graft.base.dims import AnyDim
 from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Value

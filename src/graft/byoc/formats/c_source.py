@@ -79,5 +79,6 @@ def compile_c(text: str, flags: Sequence[str] = FLAGS) -> bytes:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = done.stderr.replace(str(source), "region.c").splitlines()[:_SHOWN_LINES]
-            raise UserError("the C compiler refuses the code:\n" + "\n".join(lines))
+            first, *more = lines or ["it does not say why"]
+            raise UserError(f"the C compiler refuses the code: {first}", details=more)
         return target.read_bytes()

@@ -68,8 +68,8 @@ class Report:
     def assert_ok(self, strict: bool = False) -> None:
         """Raise where something failed or, with `strict`, where a pattern was never tested."""
         if self.failures:
-            shown = "\n\n".join(str(failure) for failure in self.failures)
-            raise ConformanceError(f"{self.backend} does not conform:\n\n{shown}")
+            shown = [line for failure in self.failures for line in str(failure).split("\n")]
+            raise ConformanceError(f"{self.backend} does not conform", details=shown)
         if strict and self.untested:
             names = ", ".join(self.untested)
             raise ConformanceError(f"{self.backend} accepted no example of: {names}")
@@ -109,7 +109,7 @@ class Report:
             yield f"warning: no example of {name} was accepted: it is untested"
         for failure in self.failures:
             yield ""
-            yield f"FAILED {failure}"
+            yield from f"FAILED {failure}".split("\n")
 
 
 def _counts(pattern: PatternReport) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-import graft.ops  # noqa: F401  patterns speak of operators by name
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, InternalError
 from graft.byoc.kit import recipes_movement, recipes_window  # noqa: F401  they register recipes

@@ -154,8 +154,10 @@ def _stage(what: str, task: Callable[[], Runner]) -> Runner:
 
 
 def _said(error: Exception) -> str:
-    text = error.message if isinstance(error, GraftError) else str(error)
-    lines = [line for line in text.splitlines() if line.strip()]
+    if isinstance(error, GraftError):
+        lines: Sequence[str] = (error.message, *error.details)
+    else:
+        lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: " + "\n".join(lines)
 
 

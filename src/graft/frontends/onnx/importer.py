@@ -10,7 +10,6 @@ import os
 
 import onnx
 
-from graft import ops  # noqa: F401  (registers the operators)
 from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import ModelError, Place, UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (registers the lowerings)
