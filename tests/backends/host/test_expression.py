@@ -14,15 +14,20 @@ from graft.backends.host.group import group_of
 from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.expression import expression
 from graft.backends.host.kernels.expression_schedule import default_schedule
+from graft.backends.host.options import Accuracy
 from graft.backends.host.storage import Storage, row_major, static_shape
+from graft.backends.host.stretches import Stretches
 from graft.base.dtypes import DType
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
+from graft.ir.graph import Value
 from graft.ir.types import tensor
 from graft.loop.build import call
 from graft.loop.ir import Block
+from graft.loop.print import to_text
 from graft.loop.schedule import parse_schedule
 from graft.loop.tensor import compute, placeholder, reduce_axis, sum_
+from graft.ops.index_ranges import IndexRanges
 from graft.ops.scalar import SCALARS
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target, host_target
@@ -142,3 +147,32 @@ def test_the_schedule_is_data_that_can_be_written_down() -> None:
         "p: compute_at(out, shared) store_in(register) split(j, j_o, j_i, 8, guard)"
         " reorder(k, i, j_o, j_i) unroll(i) vectorize(j_i) unroll(j_o)\n"
     )
+
+
+def test_windows_that_are_put_back_and_shifted_are_not_stored_in_between() -> None:
+    """A stage for the windows would be computed whole for each element of the result."""
+
+    def shifted(value: Value, axis: int) -> Value:
+        size, by = (8, 12)[axis - 1], 3
+        parts = (
+            g("strided_slice", value, begin=(begin,), end=(end,), axes=(axis,))
+            for begin, end in ((size - by, size), (0, size - by))
+        )
+        return g("concatenate", *parts, axis=axis)
+
+    g = Builder()
+    windows = g.input("x", tensor("float32", 6, 16, 20))
+    parted = g("reshape", windows, shape=(1, 2, 3, 4, 4, 20))
+    image = g("reshape", g("transpose", parted, axes=(0, 1, 3, 2, 4, 5)), shape=(1, 8, 12, 20))
+    moved = shifted(shifted(image, 1), 2)
+    graph = g.build(g("add", moved, g.input("y", tensor("float32", 1, 8, 12, 20))))
+    compiler = Stretches(host_target(), Accuracy.DEFAULT, {})
+    assembly = compiler.assembled(graph, IndexRanges(graph), {})[1]
+    (function,) = assembly.functions.values()
+    assert "allocate" not in to_text(function)
+    inputs = [
+        np.random.default_rng(7).standard_normal(s, dtype=np.float32)
+        for s in ((6, 16, 20), (1, 8, 12, 20))
+    ]
+    (found,) = graft.compile(graph, strict=True).run(None, dict(zip("xy", inputs, strict=True)))
+    np.testing.assert_array_equal(found, evaluate(graph, inputs)[0])

@@ -36,6 +36,9 @@ _COSTLY = frozenset(
 )
 # An expression that would become larger than this by being written out at every use is not.
 MOST_INLINED = 160
+# Elements that are only moved are read at places far apart: a stage of its own would compute all
+# that lies between them for each result, so that much more is written out.
+MOST_MOVED = 8 * MOST_INLINED
 # How far apart neighbouring lanes may be read without gathering them one by one.
 NEAR = 4
 
@@ -100,7 +103,8 @@ def _reads_of(reader: Tensor, tensor: Tensor) -> list[Load]:
 
 def _is_worth_keeping(tensor: Tensor, reads: list[Tensor], weight: int) -> bool:
     """`reads` has the reader of each read."""
-    if len(reads) > 1 and len(reads) * weight > MOST_INLINED:
+    most = MOST_MOVED if _is_moved(tensor) else MOST_INLINED
+    if len(reads) > 1 and len(reads) * weight > most:
         return True
     readers = list({reader.name: reader for reader in reads}.values())
     overlaps = any(domain(reader) > 2 * size(tensor.shape) for reader in readers)
@@ -114,6 +118,22 @@ def _is_worth_keeping(tensor: Tensor, reads: list[Tensor], weight: int) -> bool:
 def _is_costly(tensor: Tensor) -> bool:
     parts = (part for expr in body_expressions(tensor) for part in walk_expr(expr))
     return any(isinstance(part, Call) and part.name in _COSTLY for part in parts)
+
+
+def _is_moved(tensor: Tensor) -> bool:
+    """Whether the elements are those of other tensors, at computed places."""
+    return not isinstance(tensor.body, Reduce) and all(
+        _is_element(expr) for expr in body_expressions(tensor)
+    )
+
+
+def _is_element(expr: Expr) -> bool:
+    match expr:
+        case Select(_, one, other):
+            return _is_element(one) and _is_element(other)
+        case Load():
+            return True
+    return False
 
 
 def _picks(tensor: Tensor) -> bool:
