@@ -38,7 +38,7 @@ from graft.passes.bind_sizes import bind_sizes
 from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
 from graft.passes.variant_sizes import VariantSizes, variant_sizes
-from graft.runtime.regions import Policy
+from graft.runtime.regions import Policy, Region
 from graft.runtime.specialized import Key, variant_name
 from graft.target.target import HOST
 
@@ -77,6 +77,7 @@ def compile(
     check: bool = True,
     fallback: str = "host",
     deadline: float | None = None,
+    verify: str = "sample",
     time_limit: float = TIME_LIMIT,
     shapes: Mapping[str, Sequence[int]] | None = None,
     report: Report = _quietly,
@@ -96,12 +97,16 @@ def compile(
     `time_limit` seconds. The chosen plan is run against the host alone and against everything
     offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
     compares every region with the host before it is trusted, and `fallback` says what happens when
-    one fails later: "host" or "error".
-    `deadline` is how many seconds a region may take. `report` is told what is being done.
+    one fails later: "host" or "error". `deadline` is how many seconds a backend may take for each
+    thing that it is asked: to price, compile, load or run a region. By default that is a minute
+    before a region has run, and then a hundred times what it took, at least 10 s. `verify` says
+    when results are compared with the host's while the model runs: "sample" (the first runs, and
+    later ones within 1 % of the time), "always" or "off". `report` is told what is being done.
     """
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
-    asked = Grafting(pins, plan, measure, Policy(fallback, deadline), check, time_limit, report)
+    policy = Policy(fallback, deadline, verify)
+    asked = Grafting(pins, plan, measure, policy, check, time_limit, report)
     accelerators = _accelerators(names)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
     wanted = variant_sizes(graph, shapes or {})
@@ -109,13 +114,7 @@ def compile(
         return _on_reference(graph, names, options, strict, wanted)
 
     host = HostBackend(options)
-    if accelerators and machine != HOST:
-        raise UserError(
-            f"'{accelerators[0].name}' is for this machine, and machine='{machine}' is another",
-            hint="compile for the host alone",
-        )
-    if plan is not None and wanted.symbols:
-        raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
+    _refuse_contradictions(accelerators, machine, plan is not None, wanted)
     general = _built(graph, accelerators, host, asked)
     if not wanted.symbols:
         return _module(general, host, asked.policy, strict)
@@ -124,6 +123,18 @@ def compile(
         for sizes in wanted.sizes
     }
     return _specialized(general, wanted.symbols, variants, host, asked.policy, strict)
+
+
+def _refuse_contradictions(
+    accelerators: Sequence[Backend], machine: str, has_plan: bool, wanted: VariantSizes
+) -> None:
+    if accelerators and machine != HOST:
+        raise UserError(
+            f"'{accelerators[0].name}' is for this machine, and machine='{machine}' is another",
+            hint="compile for the host alone",
+        )
+    if has_plan and wanted.symbols:
+        raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
 
 
 def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Report) -> Graph:
@@ -339,6 +350,7 @@ def _module(made: _Built, host: HostBackend, policy: Policy, strict: bool) -> Mo
         program = GraftedProgram(made.built, made.regions, host, policy)
     _refuse_reference(program, strict)
     regions = made.linked.regions if made.linked else {}
+    _start_over(regions)
     return Module(Signature.of(made.graph), _placement_of(made), program, regions)
 
 
@@ -363,7 +375,14 @@ def _specialized(
         for label, region in (made.linked.regions if made.linked else {}).items()
     }
     placement = replace(_placement_of(general), variants=placements)
+    _start_over(regions)
     return Module(Signature.of(general.graph), placement, program, regions)
+
+
+def _start_over(regions: Mapping[str, Region]) -> None:
+    """Let the user's first runs be compared with the host, not those that were timed."""
+    for region in regions.values():
+        region.guard.start_over()
 
 
 def _refuse_reference(program: Program, strict: bool) -> None:

@@ -29,7 +29,8 @@ from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.flow_session import deliver_home
-from graft.runtime.regions import Incident, Region
+from graft.runtime.incidents import Incidents
+from graft.runtime.regions import Region, incidents_of
 from graft.runtime.session import as_array, check_homes, chosen, extent_name, refuse_names
 from graft.runtime.specialized_session import AnySession
 
@@ -215,9 +216,10 @@ class Module:
     regions: Mapping[str, Region] = field(default_factory=dict)
 
     @property
-    def incidents(self) -> list[Incident]:
-        """What failed on accelerators while the model ran, and was run on the host instead."""
-        return [incident for region in self.regions.values() for incident in region.incidents]
+    def incidents(self) -> Incidents:
+        """What failed on accelerators while the model ran, and was run on the host instead: the
+        latest, and how many there were in all (`total`)."""
+        return incidents_of(self.regions)
 
     def get_inputs(self) -> list[Argument]:
         """The inputs in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import warnings
@@ -129,6 +130,7 @@ def compiled(graph: Graph, target: Sequence[str] = ("remote",), **options: Any) 
         for node in graph.nodes
         if known.get(node.op.name) in target
     ]
+    options = {"verify": "off", **options}  # which would go there and back, too
     return graft.compile(graph, target, pins=pins, threads=1, **options)
 
 
@@ -252,8 +254,10 @@ def test_in_the_hosts_memory_nothing_is_copied() -> None:
     backend = Fake("near", [("exp", is_op("exp"))], None, flat(1e-9), simulated=True)
     backend.load = lambda _blob: exp  # type: ignore[method-assign,assignment]
     register_backend(backend)
+    # Where there is a deadline, what comes too late must not be written into the user's arrays.
+    options: dict[str, Any] = {"threads": 1, "deadline": math.inf, "verify": "off"}
     try:
-        module = graft.compile(chain("exp"), "near", pins=["exp=near"], check=False, threads=1)
+        module = graft.compile(chain("exp"), "near", pins=["exp=near"], check=False, **options)
     finally:
         unregister_backend("near")
     before = sys.getrefcount(out)
@@ -317,7 +321,7 @@ def test_a_device_that_does_not_answer_is_given_up(remote: Remote) -> None:
     module = compiled(graph, deadline=0.1)
     check(module, graph)
     remote.naps = 0.4
-    with pytest.warns(RegionWarning, match="TimeoutError"):
+    with pytest.warns(RegionWarning, match="OverdueError"):
         check(module, graph)
     remote.naps = 0.0
     time.sleep(0.5)

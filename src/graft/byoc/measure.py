@@ -28,8 +28,8 @@ from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
 from graft.ops.index_ranges import index_limits
-from graft.runtime.regions import within
 from graft.runtime.spaces import device_of, uploaded
+from graft.runtime.supervise import within
 
 T = TypeVar("T")
 

@@ -21,8 +21,9 @@ from graft.byoc.measure import DEADLINE, samples, static_shape
 from graft.byoc.region import region_hash
 from graft.ir.graph import Graph, Node
 from graft.ir.types import TensorType
-from graft.runtime.regions import deliver, within
+from graft.runtime.regions import deliver
 from graft.runtime.spaces import from_home
+from graft.runtime.supervise import within
 
 T = TypeVar("T")
 

@@ -26,8 +26,7 @@ from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
 from graft.runtime.native_call import NativeCall
 from graft.runtime.prepared import prepared
 from graft.runtime.program import Program, Step, TensorSpec
-from graft.runtime.regions import Spent
-from graft.runtime.spaces import Runner
+from graft.runtime.spaces import Runner, Spent
 
 _ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 

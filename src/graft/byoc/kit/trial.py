@@ -22,7 +22,8 @@ from graft.byoc.measure import samples, static_shape
 from graft.byoc.trust import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.runtime.regions import deliver, within
+from graft.runtime.regions import deliver
+from graft.runtime.supervise import within
 
 DEADLINE = 60.0  # seconds for everything that is done with one graph
 
