@@ -24,7 +24,7 @@ from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend, Cost
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.link import Linked, link
-from graft.byoc.measure import race, samples
+from graft.byoc.measure import DEADLINE, race, samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
 from graft.byoc.plan import Plan, parse_plan, regions_of
 from graft.byoc.price import Pricing, Report
@@ -322,7 +322,8 @@ def partition_graph(
         except GraftError as error:  # numbers that nobody chose may be none that it takes
             asked.report(f"the host's prices are estimates: {error}")
     store = PriceStore(default_folder() / PRICES, host.machine_key)
-    pricing = Pricing(host, in_place, store, asked.report)
+    deadline = asked.policy.deadline or DEADLINE
+    pricing = Pricing(host, in_place, store, asked.report, deadline)
     options = PartitionOptions(Pins.parse(asked.pins), asked.time_limit)
     return partition(graph, accelerators, pricing, options)
 

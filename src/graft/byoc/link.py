@@ -15,6 +15,7 @@ from functools import partial
 
 from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import Backend
+from graft.byoc.measure import DEADLINE
 from graft.byoc.outline import outline, region_label
 from graft.byoc.split import halves
 from graft.byoc.trust import CompiledRegion, Demotion, Failure, RegionCompiler
@@ -52,7 +53,7 @@ def link(
     check: bool = True,
 ) -> Linked:
     """Outline, compile and check until every region that is left holds."""
-    compiler = RegionCompiler(host, check)
+    compiler = RegionCompiler(host, check, policy.deadline or DEADLINE)
     repair = _Repair(graph, backends)
     limits = {name: backend.limits for name, backend in backends.items()}
     left: Planned = planned

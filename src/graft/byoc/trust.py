@@ -75,6 +75,7 @@ class RegionCompiler:
     def __init__(self, host: Backend, check: bool = True, deadline: float = DEADLINE) -> None:
         self._host, self._check, self._deadline = host, check, deadline
         self._made: dict[str, CompiledRegion | Failure] = {}
+        self._silent: dict[str, Failure] = {}  # backends that did not answer once
 
     def compile(
         self, node: Node, backend: Backend, nodes: Sequence[Node]
@@ -84,9 +85,11 @@ class RegionCompiler:
         body: Graph = node.attrs.body
         key = f"{backend.name} {region_hash(body)}"
         if key not in self._made:
-            self._made[key] = self._attempt(node, backend, key)
+            self._made[key] = self._silent.get(backend.name) or self._attempt(node, backend, key)
         made = self._made[key]
         if isinstance(made, Failure):
+            if not made.in_time:  # what hangs once would hang again, each time for the deadline
+                self._silent[backend.name] = made
             return made
         return replace(made, label=node.attrs.label, body=body, nodes=tuple(nodes))
 

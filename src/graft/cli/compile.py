@@ -157,7 +157,7 @@ def _check_emit(options: argparse.Namespace) -> None:
     if not others_than_host(options):
         hint = "add --target NAME,host; `graft backends` lists the names"
         raise UsageError(f"--emit {options.emit} wants a backend beside the host", hint=hint)
-    for name in ("save_plan", "measure", "fallback", "no_check", "accuracy"):
+    for name in ("save_plan", "measure", "fallback", "no_check", "verify", "deadline", "accuracy"):
         if getattr(options, name):
             shown = name.replace("_", "-")
             raise UsageError(f"--{shown} is for saving a {SUFFIX} file, not for --emit")

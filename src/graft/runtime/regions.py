@@ -38,27 +38,33 @@ HOME = "host"  # the memory space that every value can be brought to
 class Region:
     """A region, ready to run. `on_host` makes the host's runner when it is first needed.
 
-    `device_breaker` is the one of its backend's device, which the regions of a model share."""
+    `device_breaker` is the one of its backend's device, which the regions of a model share. A
+    region whose code could not be loaded has no runner, and a `loader` for when it is tried."""
 
     name: str
     backend: str
-    runner: Runner
+    runner: Runner | None
     on_host: Callable[[], Runner] | None
     policy: Policy = field(default_factory=Policy)
     space: str = HOME  # the memory that its device has
     device: Device | None = None
     device_breaker: Breaker = field(default_factory=Breaker)
+    loader: Callable[[], Runner] | None = None
     _host: Runner | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.guard = Guard(self.policy, self.device_breaker)
-        self.device = self.device or device_of(self.runner)
-        self._from_home = from_home(self.runner)
-        self.simulated = is_simulated(self.runner)
-        self.keeps_deadlines = bool(getattr(self.runner, "keeps_deadlines", False))
+        self.simulated = self.keeps_deadlines = False
+        if self.runner is not None:
+            self._adopt(self.runner)
+
+    def _adopt(self, runner: Any) -> None:
+        self.runner, self.device = runner, self.device or device_of(runner)
+        self._from_home = from_home(runner)
+        self.keeps_deadlines = bool(getattr(runner, "keeps_deadlines", False))
+        self.simulated = is_simulated(runner)
         if self.simulated:
-            runner: Any = self.runner
             self._modelled = Spent(0.0, runner.launch_seconds, runner.seconds, simulated=True)
 
     @property
@@ -114,6 +120,9 @@ class Region:
     ) -> Spent:
         """Run on the accelerator, and tell where the time went as far as that can be told from
         here. Operands that are at home are brought to its device where it has one."""
+        if self.loader is not None:
+            self._adopt(self.loader())
+            self.loader = None
         runner: Any = self._from_home if is_home else self.runner
         begun = time.perf_counter()
         results = runner(inputs, outputs, *(() if deadline is None else (deadline,)))
