@@ -23,6 +23,7 @@ from graft.byoc.annotate import Pins
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend, Cost
 from graft.byoc.discover import backend_named, find_backends
+from graft.byoc.isolate import Isolation, isolated
 from graft.byoc.link import Linked, link
 from graft.byoc.measure import DEADLINE, race, samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
@@ -78,6 +79,7 @@ def compile(
     fallback: str = "host",
     deadline: float | None = None,
     verify: str = "sample",
+    isolation: Isolation = None,
     time_limit: float = TIME_LIMIT,
     shapes: Mapping[str, Sequence[int]] | None = None,
     report: Report = _quietly,
@@ -101,13 +103,15 @@ def compile(
     thing that it is asked: to price, compile, load or run a region. By default that is a minute
     before a region has run, and then a hundred times what it took, at least 10 s. `verify` says
     when results are compared with the host's while the model runs: "sample" (the first runs, and
-    later ones within 1 % of the time), "always" or "off". `report` is told what is being done.
+    later ones within 1 % of the time), "always" or "off". `isolation="process"` runs backends in
+    processes of their own, all or by name ({"mynpu": "process"}); by default those that ask for it.
+    `report` is told what is being done.
     """
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
     policy = Policy(fallback, deadline, verify)
     asked = Grafting(pins, plan, measure, policy, check, time_limit, report)
-    accelerators = _accelerators(names)
+    accelerators = [isolated(one, isolation, deadline or DEADLINE) for one in _accelerators(names)]
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
     wanted = variant_sizes(graph, shapes or {})
     if REFERENCE in names:

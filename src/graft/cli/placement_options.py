@@ -13,11 +13,15 @@ HOST, REFERENCE = "host", "reference"
 FALLBACKS = ("host", "error")
 
 VERIFICATIONS = ("sample", "always", "off")
+ISOLATIONS = ("none", "process")
 
 # What only makes sense where a backend other than the host is a target; the last ones also where a
 # compiled file has regions of one.
 ABOUT_RUNNING = ("verify", "deadline")
-_ABOUT_OTHERS = ("pin", "plan", "save_plan", "measure", "fallback", "no_check", *ABOUT_RUNNING)
+_ABOUT_OTHERS = (
+    *("pin", "plan", "save_plan", "measure", "fallback", "no_check", "isolation"),
+    *ABOUT_RUNNING,
+)
 
 
 def add_target_argument(parser: argparse._ActionsContainer) -> None:
@@ -99,6 +103,11 @@ def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many seconds an accelerator may take to price, compile, load or run something"
         " (default: 60 at first, then 100 times what a run took, at least 10; inf: no limit)",
     )
+    add(
+        "--isolation",
+        choices=ISOLATIONS,
+        help="run accelerators in processes of their own, which may crash (default: as they say)",
+    )
 
 
 def seconds(text: str) -> float:
@@ -172,7 +181,7 @@ def asked(options: argparse.Namespace) -> dict[str, Any]:
         found["fallback"] = options.fallback
     if options.no_check:
         found["check"] = False
-    for name in ABOUT_RUNNING:
+    for name in ("isolation", *ABOUT_RUNNING):
         if getattr(options, name) is not None:
             found[name] = getattr(options, name)
     return found

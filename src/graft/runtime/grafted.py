@@ -21,10 +21,12 @@ from graft.runtime.artifact import load as load_artifact
 from graft.runtime.breaker import Breaker
 from graft.runtime.guard import FIRST_DEADLINE, CaughtError, Policy
 from graft.runtime.incidents import Fault
+from graft.runtime.isolation import IsolatedRunner
 from graft.runtime.regions import Region
 from graft.runtime.spaces import Runner
 from graft.runtime.specialized_session import AnySession, session_of
 from graft.runtime.supervise import within
+from graft.runtime.worker import Message, Worker, keep_runner
 
 GROUP = "graft.runtimes"
 _INDEX = "regions"
@@ -41,6 +43,7 @@ class StoredRegion:
     options: Mapping[str, str]
     code: str
     host: str = ""
+    isolation: str = "none"
 
 
 def region_blobs(
@@ -94,6 +97,7 @@ class _Loader:
         self._runners: dict[str, Runner] = {}
         self._breakers: dict[str, Breaker] = {}
         self._silent: dict[str, Exception] = {}  # backends that did not answer once
+        self._workers: dict[str, Worker] = {}
 
     def region(self, stored: StoredRegion, policy: Policy) -> Region:
         """A region, loaded; where that fails, one that the host stands in for, and that is loaded
@@ -128,8 +132,26 @@ class _Loader:
         return self._runners[stored.code]
 
     def _load(self, stored: StoredRegion) -> Runner:
-        load: Callable[[bytes], Runner] = _announced(stored.backend).load()
-        return load(bytes(self._blobs[stored.code]))
+        code = bytes(self._blobs[stored.code])
+        if stored.isolation == "none":
+            return load_code(stored.backend, code)
+        if stored.backend not in self._workers:
+            self._workers[stored.backend] = Worker()
+        worker = self._workers[stored.backend]
+        runner = IsolatedRunner(worker, load_isolated, stored.backend, code)
+        runner.prepare()
+        return runner
+
+
+def load_isolated(message: Message) -> Message:
+    """The same in a worker."""
+    return keep_runner(load_code(message.facts, message.blobs[0]))
+
+
+def load_code(backend: str, code: bytes) -> Runner:
+    """What runs code of a backend, made by the run time that it announces."""
+    load: Callable[[bytes], Runner] = _announced(backend).load()
+    return load(code)
 
 
 def _announced(backend: str) -> EntryPoint:

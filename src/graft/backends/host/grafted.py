@@ -78,6 +78,7 @@ def stored_regions(
             dict(backend.options),
             code,
             fallback if fallback in codes else "",
+            backend.isolation,
         )
 
     found = {name: [stored(region) for region in own] for name, own in regions.items()}
