@@ -39,6 +39,7 @@ class IsolatedBackend(Backend):
     """Everything that may crash is asked of a worker, within `deadline` seconds."""
 
     isolation = "process"
+    keeps_deadlines = True
 
     def __init__(self, backend: Backend, deadline: float = DEADLINE) -> None:
         self.inner, self._deadline = backend, deadline
@@ -71,8 +72,8 @@ class IsolatedBackend(Backend):
         return self._ask(_compile, pack_graph(region)).blobs[0]
 
     def load(self, blob: bytes) -> IsolatedRunner:
-        runner = IsolatedRunner(self.worker, _load, self._reference, blob)
-        runner.prepare(self._deadline)
+        runner = IsolatedRunner(self.worker, _load, self._reference, blob, self._deadline)
+        runner.prepare()
         return runner
 
     def _ask(self, task: Task, region: Message) -> Message:

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOME, Backend, Cost, Source
-from graft.byoc.measure import DEADLINE, UnrunnableError, timed_region_of
+from graft.byoc.measure import DEADLINE, UnrunnableError, bounded, timed_region_of
 from graft.byoc.region import region_graph, region_hash
 from graft.byoc.sizes import node_work
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Node
 from graft.ir.op import Kind
 from graft.runtime.regions import RegionWarning
-from graft.runtime.supervise import within
 from graft.target.target import host_target
 
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION, Kind.OPAQUE)
@@ -128,7 +127,7 @@ def _on_host(candidate: Candidate, region: Graph, groups: Groups, pricing: Prici
 def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
     """What a region takes on a backend."""
     try:
-        declared = within(pricing.deadline, lambda: backend.price(region))
+        declared = bounded(backend, pricing.deadline, lambda: backend.price(region))
     except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
         in_time = not isinstance(error, TimeoutError)
         raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error

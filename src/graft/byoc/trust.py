@@ -17,13 +17,12 @@ from graft.base.dims import UNKNOWN, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError
 from graft.byoc.contract import Backend, Runner
-from graft.byoc.measure import DEADLINE, samples, static_shape
+from graft.byoc.measure import DEADLINE, bounded, samples, static_shape
 from graft.byoc.region import region_hash
 from graft.ir.graph import Graph, Node
 from graft.ir.types import TensorType
 from graft.runtime.regions import deliver
 from graft.runtime.spaces import from_home
-from graft.runtime.supervise import within
 
 T = TypeVar("T")
 
@@ -99,9 +98,10 @@ class RegionCompiler:
         if unknown:
             return Failure(f"the shape of its result {unknown} depends on the data")
         try:
-            blob = self._bounded(lambda: backend.compile(backend.process(body)), "compile")
-            runner = self._bounded(lambda: backend.load(blob), "load")
-            problem = self._difference(body, runner) if self._check else ""
+            compiling = lambda: backend.compile(backend.process(body))  # noqa: E731
+            blob = self._bounded(backend, compiling, "compile")
+            runner = self._bounded(backend, lambda: backend.load(blob), "load")
+            problem = self._difference(body, backend, runner) if self._check else ""
         except GraftError as error:
             return Failure(error.message)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the plug-in's affair
@@ -110,15 +110,13 @@ class RegionCompiler:
             return Failure(problem)
         return CompiledRegion(node.attrs.label, backend, body, key, blob, runner)
 
-    def _bounded(self, task: Callable[[], T], what: str) -> T:
-        results: list[T] = []
+    def _bounded(self, backend: Backend, task: Callable[[], T], what: str) -> T:
         try:
-            within(self._deadline, lambda: results.append(task()))
+            return bounded(backend, self._deadline, task)
         except TimeoutError as error:
             raise TimeoutError(f"it did not {what} in time: {error}") from None
-        return results[0]
 
-    def _difference(self, body: Graph, runner: Runner) -> str:
+    def _difference(self, body: Graph, backend: Backend, runner: Runner) -> str:
         """How results differ from the host's; empty where they agree. The second time must be as
         good as the first, whatever the runner keeps from call to call."""
         run, host = from_home(runner), self._host.runner(body)
@@ -129,7 +127,7 @@ class RegionCompiler:
             deliver(host([array.copy() for array in inputs], wanted), wanted, "the host")
             kept = [array.copy() for array in inputs]
             task = partial(_run, run, inputs, found)
-            self._bounded(task, "run")
+            self._bounded(backend, task, "run")
             if any(np.any(a != b) for a, b in zip(inputs, kept, strict=True)):
                 return "it writes over its inputs"
             problem = difference(names, found, wanted)

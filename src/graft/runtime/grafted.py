@@ -114,7 +114,9 @@ class _Loader:
                     f"the region '{stored.label}' needs {reason}",
                     hint=f"install the backend '{stored.backend}', or compile with fallback='host'",
                 ) from error
-            region = made(None, device_breaker=breaker, loader=partial(self._load, stored))
+            region = made(
+                None, device_breaker=breaker, loader=partial(self._load, stored, FIRST_DEADLINE)
+            )
             fault = Fault.LATE if isinstance(error, TimeoutError) else Fault.NOT_LOADED
             region.failed(CaughtError(fault, reason))
             return region
@@ -125,20 +127,24 @@ class _Loader:
                 raise self._silent[stored.backend]
             try:
                 seconds = FIRST_DEADLINE if policy.deadline is None else policy.deadline
-                self._runners[stored.code] = within(seconds, partial(self._load, stored))
+                if stored.isolation == "none":
+                    runner = within(seconds, partial(self._load, stored, seconds))
+                else:
+                    runner = self._load(stored, seconds)
+                self._runners[stored.code] = runner
             except TimeoutError as error:
                 self._silent[stored.backend] = error
                 raise
         return self._runners[stored.code]
 
-    def _load(self, stored: StoredRegion) -> Runner:
+    def _load(self, stored: StoredRegion, seconds: float) -> Runner:
         code = bytes(self._blobs[stored.code])
         if stored.isolation == "none":
             return load_code(stored.backend, code)
         if stored.backend not in self._workers:
             self._workers[stored.backend] = Worker()
         worker = self._workers[stored.backend]
-        runner = IsolatedRunner(worker, load_isolated, stored.backend, code)
+        runner = IsolatedRunner(worker, load_isolated, stored.backend, code, seconds)
         runner.prepare()
         return runner
 

@@ -29,21 +29,31 @@ class IsolatedRunner:
 
     keeps_deadlines = True
 
-    def __init__(self, worker: Worker, load: Task, facts: Any, code: bytes) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        load: Task,
+        facts: Any,
+        code: bytes,
+        deadline: float = FIRST_DEADLINE,
+    ) -> None:
         self._worker, self._load, self._facts, self._code = worker, load, facts, code
+        self._deadline = deadline  # for loading, and for runs without one
         self._lock = threading.Lock()
         self._key, self._generation = 0, 0
 
-    def prepare(self, deadline: float = FIRST_DEADLINE) -> None:
+    def prepare(self) -> None:
         """Load the code, unless the worker has it."""
         with self._lock:
-            if self._generation != self._worker.generation or not self._generation:
-                message = self._worker.call(self._load, self._facts, self._code, deadline=deadline)
-                self._key = message.facts
-                self._generation = self._worker.generation
+            if self._generation != self._worker.generation or not self._worker.is_alive:
+                message = self._worker.call(
+                    self._load, self._facts, self._code, deadline=self._deadline
+                )
+                self._key, self._generation = message.facts, self._worker.generation
 
     def __call__(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], deadline: float = FIRST_DEADLINE
+        self, inputs: Sequence[Array], outputs: Sequence[Array], deadline: float | None = None
     ) -> None:
-        self.prepare(max(deadline, FIRST_DEADLINE))
-        self._worker.run(self._key, inputs, outputs, deadline)
+        self.prepare()
+        seconds = self._deadline if deadline is None else deadline
+        self._worker.run(self._key, inputs, outputs, seconds)

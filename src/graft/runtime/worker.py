@@ -37,6 +37,7 @@ from graft.runtime.spaces import Runner, from_home
 
 _LONGEST_WAIT = 1e6  # seconds, for `poll`, which knows no infinity
 _LAST_BREATH = 1.0  # seconds
+_START_DEADLINE = 120.0  # seconds; a busy machine may need some
 
 
 class Message(NamedTuple):
@@ -110,6 +111,11 @@ class Worker:
         self._memory: SharedMemory | None = None
         self.generation = 0
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has been started, and has not been found dead since."""
+        return self._process is not None
+
     def call(
         self, task: Task, facts: Any, *blobs: bytes, deadline: float = FIRST_DEADLINE
     ) -> Message:
@@ -127,6 +133,8 @@ class Worker:
             slots.append((size, array.shape, dtype_of(array.dtype).value))
             size = aligned_size(size + array.nbytes)
         with self._lock:
+            if self._process is None:
+                raise CrashedError("its process died meanwhile")
             memory = self._started()
             memory.reserve(max(size, 1))
             for array, slot in zip(inputs, slots, strict=False):
@@ -142,9 +150,12 @@ class Worker:
             self._kill()
 
     def _call(self, task: Task, message: Message, deadline: float) -> Message:
+        is_new = self._process is None
         self._started()
         assert self._pipe is not None
         name = f"{task.__module__}:{task.__name__}"
+        if is_new:  # to start an interpreter and to import modules does not count
+            self._call(_nothing, Message(task.__module__), _START_DEADLINE)
         try:
             Message([name, message.facts], message.blobs).send(self._pipe)
             if not self._pipe.poll(min(deadline, _LONGEST_WAIT)):
@@ -262,6 +273,12 @@ def serve(pipe: Connection, memory: SharedMemory) -> None:
         except (Exception, SystemExit) as error:  # noqa: BLE001  handed on to the parent
             text = error.message if isinstance(error, GraftError) else str(error)
             Message([type(error).__name__, text]).send(pipe)
+
+
+def _nothing(message: Message) -> Message:
+    """Have a module ready."""
+    importlib.import_module(message.facts)
+    return Message(None)
 
 
 def keep_runner(runner: Runner) -> Message:
