@@ -37,6 +37,7 @@ DEADLINE = 0.5
 AT_RUN_TIME = tuple(FAULTS)
 BEFORE = ("hangs at price", "hangs at compile", "hangs at load", "wrong numbers", "crash")
 SETTINGS = ("static", "symbolic", "loop", "file", "threads")
+UNTRIED = {("hangs at price", "loop")}
 
 # How each fault is told.
 KINDS = {
@@ -194,7 +195,7 @@ def test_at_run_time(name: str, setting: str, switch: Switch, tmp_path: Path) ->
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", BEFORE)
 def test_before_it_runs(name: str, setting: str, switch: Switch, tmp_path: Path) -> None:
-    if (name, setting) == ("hangs at price", "loop"):
+    if (name, setting) in UNTRIED:
         pytest.skip("regions in loops are linked here, not priced")
     switch(name)
     began = time.monotonic()
@@ -213,3 +214,20 @@ def test_a_file_whose_code_does_not_load_in_time(switch: Switch, tmp_path: Path)
         session = graft.load(tmp_path / "model.graft")
     assert [incident.fault for incident in session.incidents] == [Fault.LATE]
     check(of_module(session), "file")
+
+
+def table() -> str:
+    """What these tests show, for people."""
+    lines = [f"| fault | told as | {' | '.join(SETTINGS)} |", "|---" * (2 + len(SETTINGS)) + "|"]
+    cells = " yes |" * len(SETTINGS)
+    lines += [f"| {name} | incident, `{KINDS[name]}` |{cells}" for name in AT_RUN_TIME]
+    for name in BEFORE:
+        cells = " ".join("- |" if (name, one) in UNTRIED else "yes |" for one in SETTINGS)
+        shown = name if name.startswith("hangs at") else f"{name} when compiled"
+        lines.append(f"| {shown} | demotion and warning | {cells}")
+    return "\n".join(lines)
+
+
+def test_the_documentation_has_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reliability.md"
+    assert table() in page.read_text("utf-8")
