@@ -301,6 +301,43 @@ def test_a_device_that_is_lost(remote: Remote, what: str) -> None:
     assert remote.card.log == []  # nobody goes there any more
 
 
+@pytest.mark.parametrize("verify", ["sample", "always", "off"])
+def test_a_device_that_comes_back(remote: Remote, verify: str) -> None:
+    graph = chain(*GRAPH)
+    module = compiled(graph, verify=verify)
+    remote.card.broken.add("upload")
+    for region in module.regions.values():
+        region.device_breaker._cooldown = region.guard.breaker._cooldown = 0.2
+    with pytest.warns(RegionWarning, match="cable unplugged"):
+        check(module, graph)
+    remote.card.broken.clear()
+    remote.card.log.clear()
+    time.sleep(0.3)
+    check(module, graph, times=2)
+    assert "upload" in remote.card.log
+    assert not any(region.open for region in module.regions.values())
+    assert len(module.incidents) == 1
+
+
+def test_wrong_numbers_in_the_memory_of_a_device(remote: Remote) -> None:
+    graph = chain(*GRAPH)
+    module = compiled(graph, verify="sample")
+    check(module, graph)
+    module.regions["remote_0"].guard.start_over()
+    region = module.regions["remote_0"]
+    inner = region.runner
+    assert inner is not None
+
+    def wrong(inputs: Sequence[Far], outputs: Sequence[Far]) -> None:
+        inner(inputs, outputs)
+        outputs[0].inside[0, 0] += 5
+
+    region.runner = wrong
+    with pytest.warns(RegionWarning, match="differs from the host's by 5"):
+        check(module, graph)
+    assert module.incidents[0].difference == pytest.approx(5)
+
+
 def test_a_device_that_is_lost_after_a_region_failed(remote: Remote) -> None:
     graph = chain(*GRAPH)
     module = compiled(graph)

@@ -222,6 +222,31 @@ def test_a_region_without_code_for_the_host_is_trusted() -> None:
         region([X], [out])
 
 
+def test_with_fallback_error_every_fault_is_raised() -> None:
+    case = Case(fallback="error")
+    case.right()
+    case.device.fault = wrong
+    for _ in range(2):
+        with pytest.raises(EvaluationError, match="result 0 differs from the host's by 7"):
+            case.run()
+    assert case.region.incidents.total == 2
+    case.device.fault = None
+    calls = case.device.calls
+    case.right()
+    assert case.device.calls == calls + 1
+
+
+def test_default_deadlines() -> None:
+    deadline = guard._Deadline(None)
+    assert deadline.seconds([X]) == 60
+    deadline.count(0.01, [X])
+    assert deadline.seconds([X]) == 10
+    deadline.count(0.5, [X])
+    assert deadline.seconds([X]) == 50
+    assert deadline.seconds([X, X]) == 100  # twice the bytes
+    assert guard._Deadline(2.0).seconds([X]) == 2
+
+
 def test_late_answers_leave_their_memory_to_themselves() -> None:
     case = Case(deadline=0.05)
 

@@ -84,6 +84,10 @@ class AbandonedError(Exception):
         self.error = error
 
 
+class RegionError(EvaluationError):
+    """A region failed, and the host is not to stand in for it."""
+
+
 class CaughtError(Exception):
     """Results that are not to be believed; `expected` are the host's, if it has been asked."""
 
@@ -139,7 +143,7 @@ class Guard:
             return self._stand_in(region, inputs, outputs, memory)
         try:
             spent = self._checked(region, inputs, outputs, memory, admission is Admission.TRIAL)
-        except LostDeviceError:
+        except (LostDeviceError, RegionError):
             raise  # reported where it was noticed
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever an accelerator raises
             return self._recover(region, error, inputs, outputs, memory)
@@ -176,19 +180,20 @@ class Guard:
         reason = str(error) if caught else f"{type(error).__name__}: {error}"
         difference = error.difference if isinstance(error, CaughtError) else None
         incident = Incident(region.name, region.backend, reason, fault, difference)
+        self.start_over()
+        self.log.add(incident)
+        if self.policy.fallback == "error" or not region.has_host:
+            # without a breaker, which would let the host stand in next time
+            raise RegionError(
+                f"the region '{region.name}' failed on {region.backend}: {reason}",
+                hint="fallback='host' runs it on the host instead",
+            ) from error
         is_over = error.is_over if isinstance(error, OverdueError) else None
         self.breaker.fail(fault in _GRAVE, is_over)
         if fault in _OF_DEVICE:
             self.device_breaker.fail(at_once=True, is_over=is_over)
         else:
             self.device_breaker.succeed()  # it did answer
-        self.start_over()
-        self.log.add(incident)
-        if self.policy.fallback == "error" or not region.has_host:
-            raise EvaluationError(
-                f"the region '{region.name}' failed on {region.backend}: {reason}",
-                hint="fallback='host' runs it on the host instead",
-            ) from error
         left = self.breaker.seconds_left
         then = f"is left to the host for {left:.3g} s" if left else "was run on the host"
         message = f"the region '{region.name}' failed on {region.backend} and {then}: {reason}"
@@ -324,7 +329,7 @@ class Guard:
         is_late = isinstance(error, OverdueError)
         try:
             self.fail(region, error)
-        except EvaluationError as raised:
+        except RegionError as raised:
             if is_late and memory is HOST_MEMORY:
                 raise AbandonedError(raised) from error
             raise
