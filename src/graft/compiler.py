@@ -99,13 +99,12 @@ def compile(
     `time_limit` seconds. The chosen plan is run against the host alone and against everything
     offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
     compares every region with the host before it is trusted, and `fallback` says what happens when
-    one fails later: "host" or "error". `deadline` is how many seconds a backend may take for each
-    thing that it is asked: to price, compile, load or run a region. By default that is a minute
-    before a region has run, and then a hundred times what it took, at least 10 s. `verify` says
-    when results are compared with the host's while the model runs: "sample" (the first runs, and
-    later ones within 1 % of the time), "always" or "off". `isolation="process"` runs backends in
-    processes of their own, all or by name ({"mynpu": "process"}); by default those that ask for it.
-    `report` is told what is being done.
+    one fails later: "host" or "error". `deadline` is how many seconds a backend has to price,
+    compile, load or run a region: by default 60, once it has run 100 times what that took, at least
+    10. `verify` says when results are compared with the host's while the model runs: "sample" (the
+    first runs, and later ones within 1 % of the time), "always" or "off". `isolation="process"`
+    runs backends in processes of their own, all or by name ({"mynpu": "process"}); by default those
+    that ask for it. `report` is told what is being done.
     """
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
