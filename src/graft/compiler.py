@@ -90,9 +90,8 @@ def compile(
     operator on the reference evaluator. `threads` is how many threads native code uses, by default
     one per core. `machine` names the machine that native code is for, by default this one; a module
     for another one can be saved, but not run here. `accuracy="strict"` rules out algorithms that
-    trade accuracy for speed, which by default are used within a stated bound (Winograd's, for
-    convolutions). `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that get variants of
-    their own, chosen when the inputs have them; at all other sizes the general program runs.
+    trade accuracy for speed within a stated bound (Winograd's, for convolutions). `shapes` gives
+    sizes of symbolic dims ({"batch": [1, 8]}) that get variants of their own.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
@@ -110,7 +109,7 @@ def compile(
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
     policy = Policy(fallback, deadline, verify)
     asked = Grafting(pins, plan, measure, policy, check, time_limit, report)
-    accelerators = [isolated(one, isolation, deadline or DEADLINE) for one in _accelerators(names)]
+    accelerators = _accelerators(names, isolation, deadline)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
     wanted = variant_sizes(graph, shapes or {})
     if REFERENCE in names:
@@ -208,12 +207,15 @@ def study(
     return Study(graph, found, measured, contenders[0].linked.demotions)
 
 
-def _accelerators(names: Sequence[str]) -> list[Backend]:
+def _accelerators(
+    names: Sequence[str], isolation: Isolation = None, deadline: float | None = None
+) -> list[Backend]:
     others = [name for name in dict.fromkeys(names) if name not in (HOME, REFERENCE)]
     if not others:  # looking for backends takes longer than compiling a small model
         return []
     found = find_backends()
-    return [backend_named(name, found) for name in others]
+    chosen = (backend_named(name, found) for name in others)
+    return [isolated(backend, isolation, deadline or DEADLINE) for backend in chosen]
 
 
 def _on_reference(
