@@ -23,8 +23,9 @@ from graft.byoc.annotate import Pins
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend, Cost
 from graft.byoc.discover import backend_named, find_backends
+from graft.byoc.isolate import Isolation, isolated
 from graft.byoc.link import Linked, link
-from graft.byoc.measure import race, samples
+from graft.byoc.measure import DEADLINE, race, samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
 from graft.byoc.plan import Plan, parse_plan, regions_of
 from graft.byoc.price import Pricing, Report
@@ -38,7 +39,7 @@ from graft.passes.bind_sizes import bind_sizes
 from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
 from graft.passes.variant_sizes import VariantSizes, variant_sizes
-from graft.runtime.regions import Policy
+from graft.runtime.regions import Policy, Region
 from graft.runtime.specialized import Key, variant_name
 from graft.target.target import HOST
 
@@ -77,6 +78,8 @@ def compile(
     check: bool = True,
     fallback: str = "host",
     deadline: float | None = None,
+    verify: str = "sample",
+    isolation: Isolation = None,
     time_limit: float = TIME_LIMIT,
     shapes: Mapping[str, Sequence[int]] | None = None,
     report: Report = _quietly,
@@ -87,35 +90,33 @@ def compile(
     operator on the reference evaluator. `threads` is how many threads native code uses, by default
     one per core. `machine` names the machine that native code is for, by default this one; a module
     for another one can be saved, but not run here. `accuracy="strict"` rules out algorithms that
-    trade accuracy for speed, which by default are used within a stated bound (Winograd's, for
-    convolutions). `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that get variants of
-    their own, chosen when the inputs have them; at all other sizes the general program runs.
+    trade accuracy for speed within a stated bound (Winograd's, for convolutions). `shapes` gives
+    sizes of symbolic dims ({"batch": [1, 8]}) that get variants of their own.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
     `time_limit` seconds. The chosen plan is run against the host alone and against everything
     offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
     compares every region with the host before it is trusted, and `fallback` says what happens when
-    one fails later: "host" or "error".
-    `deadline` is how many seconds a region may take. `report` is told what is being done.
+    one fails later: "host" or "error". `deadline` is how many seconds a backend has to price,
+    compile, load or run a region: by default 60, once it has run 100 times what that took, at least
+    10. `verify` says when results are compared with the host's while the model runs: "sample" (the
+    first runs, and later ones within 1 % of the time), "always" or "off". `isolation="process"`
+    runs backends in processes of their own, all or by name ({"mynpu": "process"}); by default those
+    that ask for it. `report` is told what is being done.
     """
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
-    asked = Grafting(pins, plan, measure, Policy(fallback, deadline), check, time_limit, report)
-    accelerators = _accelerators(names)
+    policy = Policy(fallback, deadline, verify)
+    asked = Grafting(pins, plan, measure, policy, check, time_limit, report)
+    accelerators = _accelerators(names, isolation, deadline)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
     wanted = variant_sizes(graph, shapes or {})
     if REFERENCE in names:
         return _on_reference(graph, names, options, strict, wanted)
 
     host = HostBackend(options)
-    if accelerators and machine != HOST:
-        raise UserError(
-            f"'{accelerators[0].name}' is for this machine, and machine='{machine}' is another",
-            hint="compile for the host alone",
-        )
-    if plan is not None and wanted.symbols:
-        raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
+    _refuse_contradictions(accelerators, machine, plan is not None, wanted)
     general = _built(graph, accelerators, host, asked)
     if not wanted.symbols:
         return _module(general, host, asked.policy, strict)
@@ -124,6 +125,18 @@ def compile(
         for sizes in wanted.sizes
     }
     return _specialized(general, wanted.symbols, variants, host, asked.policy, strict)
+
+
+def _refuse_contradictions(
+    accelerators: Sequence[Backend], machine: str, has_plan: bool, wanted: VariantSizes
+) -> None:
+    if accelerators and machine != HOST:
+        raise UserError(
+            f"'{accelerators[0].name}' is for this machine, and machine='{machine}' is another",
+            hint="compile for the host alone",
+        )
+    if has_plan and wanted.symbols:
+        raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
 
 
 def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Report) -> Graph:
@@ -194,12 +207,15 @@ def study(
     return Study(graph, found, measured, contenders[0].linked.demotions)
 
 
-def _accelerators(names: Sequence[str]) -> list[Backend]:
+def _accelerators(
+    names: Sequence[str], isolation: Isolation = None, deadline: float | None = None
+) -> list[Backend]:
     others = [name for name in dict.fromkeys(names) if name not in (HOME, REFERENCE)]
     if not others:  # looking for backends takes longer than compiling a small model
         return []
     found = find_backends()
-    return [backend_named(name, found) for name in others]
+    chosen = (backend_named(name, found) for name in others)
+    return [isolated(backend, isolation, deadline or DEADLINE) for backend in chosen]
 
 
 def _on_reference(
@@ -311,7 +327,8 @@ def partition_graph(
         except GraftError as error:  # numbers that nobody chose may be none that it takes
             asked.report(f"the host's prices are estimates: {error}")
     store = PriceStore(default_folder() / PRICES, host.machine_key)
-    pricing = Pricing(host, in_place, store, asked.report)
+    deadline = asked.policy.deadline or DEADLINE
+    pricing = Pricing(host, in_place, store, asked.report, deadline)
     options = PartitionOptions(Pins.parse(asked.pins), asked.time_limit)
     return partition(graph, accelerators, pricing, options)
 
@@ -339,6 +356,7 @@ def _module(made: _Built, host: HostBackend, policy: Policy, strict: bool) -> Mo
         program = GraftedProgram(made.built, made.regions, host, policy)
     _refuse_reference(program, strict)
     regions = made.linked.regions if made.linked else {}
+    _start_over(regions)
     return Module(Signature.of(made.graph), _placement_of(made), program, regions)
 
 
@@ -363,7 +381,14 @@ def _specialized(
         for label, region in (made.linked.regions if made.linked else {}).items()
     }
     placement = replace(_placement_of(general), variants=placements)
+    _start_over(regions)
     return Module(Signature.of(general.graph), placement, program, regions)
+
+
+def _start_over(regions: Mapping[str, Region]) -> None:
+    """Let the user's first runs be compared with the host, not those that were timed."""
+    for region in regions.values():
+        region.guard.start_over()
 
 
 def _refuse_reference(program: Program, strict: bool) -> None:

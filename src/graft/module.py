@@ -30,7 +30,9 @@ from graft.ir.graph import Graph, Value
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.flow_session import deliver_home
-from graft.runtime.regions import Incident, Region
+from graft.runtime.incidents import Incidents
+from graft.runtime.placement import BLOB, PlacedRegion, StoredPlacement
+from graft.runtime.regions import Region, incidents_of
 from graft.runtime.session import as_array, check_homes, chosen, extent_name, refuse_names
 from graft.runtime.specialized_session import AnySession
 
@@ -48,7 +50,9 @@ class Program(Protocol):
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
     ) -> list[Data]: ...
 
-    def save(self, path: str | os.PathLike[str]) -> None: ...
+    def save(
+        self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None
+    ) -> None: ...
 
     @property
     def reference_nodes(self) -> dict[str, str]:
@@ -68,16 +72,6 @@ class Argument:
     name: str
     shape: list[int | str | None] | None
     type: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedRegion:
-    """What one backend runs in one piece: values that its nodes make, and multiply-accumulates."""
-
-    label: str
-    backend: str
-    nodes: tuple[str, ...]
-    macs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +163,10 @@ class Placement:
         """All of it, for machines."""
         return json.dumps(self._facts())
 
+    def stored(self) -> StoredPlacement:
+        """As a file holds it."""
+        return StoredPlacement(str(self), self._facts())
+
     def _facts(self) -> dict[str, Any]:
         plan = self.plan
         return {
@@ -216,9 +214,10 @@ class Module:
     regions: Mapping[str, Region] = field(default_factory=dict)
 
     @property
-    def incidents(self) -> list[Incident]:
-        """What failed on accelerators while the model ran, and was run on the host instead."""
-        return [incident for region in self.regions.values() for incident in region.incidents]
+    def incidents(self) -> Incidents:
+        """What failed on accelerators while the model ran, and was run on the host instead: the
+        latest, and how many there were in all (`total`)."""
+        return incidents_of(self.regions)
 
     def get_inputs(self) -> list[Argument]:
         """The inputs in order."""
@@ -271,7 +270,7 @@ class Module:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to a `.graft` file, which `graft.load` reads."""
-        self.program.save(path)
+        self.program.save(path, {BLOB: self.placement.stored().to_blob()})
 
     def _delivered(self, inputs: Sequence[Data], homes: Mapping[str, Array]) -> list[Data]:
         """The results, those that have a home written into it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,8 @@ from graft.ir.graph import Graph
 from graft.ir.types import tensor
 from graft.runtime import grafted
 from graft.runtime.artifact import load as load_artifact
-from graft.runtime.regions import RegionWarning
+from graft.runtime.breaker import Breaker
+from graft.runtime.incidents import Fault, RegionWarning
 
 X = np.random.default_rng(0).standard_normal((1, 8, 12, 12), dtype=np.float32)
 
@@ -59,10 +62,52 @@ def test_the_host_stands_in_for_a_missing_backend(
     monkeypatch.setattr(grafted, "entry_points", lambda group: ())
     with pytest.warns(RegionWarning, match="simnpu 1 cannot run here"):
         session = graft.load(saved)
+    assert [incident.fault for incident in session.incidents] == [Fault.NOT_LOADED] * 2
     expected = graft.compile(network()).run(None, {"x": X})[0]
-    with pytest.warns(RegionWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RegionWarning)
         result = session.run(None, {"x": X})[0]
     np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_backend_that_comes_back_is_loaded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(grafted, "entry_points", lambda group: ())
+        with pytest.warns(RegionWarning, match="simnpu 1 cannot run here"):
+            session = graft.load(saved)
+    assert all(region.open for region in session.regions.values())
+    for region in session.regions.values():
+        region.guard.breaker = Breaker(cooldown=0.0)
+        region.guard.breaker.fail(at_once=True)
+    expected = graft.compile(network()).run(None, {"x": X})[0]
+    result = session.run(None, {"x": X})[0]
+    np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
+    assert not any(region.open for region in session.regions.values())
+    assert len(session.incidents) == 2
+
+
+def test_a_file_tells_the_placement(saved: Path, tmp_path: Path) -> None:
+    session = graft.load(saved)
+    assert [region.backend for region in session.placement.regions] == ["simnpu"] * 2
+    assert session.placement.nodes == {"host": 1, "simnpu": 4}
+    assert str(session.placement).startswith("host: 1 nodes; simnpu (simulated): 4 of 5 nodes")
+    assert json.loads(session.placement.to_json())["nodes"] == {"host": 1, "simnpu": 4}
+    assert session.incidents == []
+    path = tmp_path / "host.graft"
+    graft.compile(network()).save(path)
+    assert graft.load(path).placement.nodes == {"host": 6}  # a constant among them
+
+
+def test_a_file_is_verified_as_it_was_compiled_or_as_asked(saved: Path, tmp_path: Path) -> None:
+    policies = [region.policy for region in graft.load(saved).regions.values()]
+    assert {(policy.verify, policy.deadline) for policy in policies} == {("sample", None)}
+    asked = graft.load(saved, verify="always", deadline=3.0).regions.values()
+    assert {(one.policy.verify, one.policy.deadline) for one in asked} == {("always", 3.0)}
+    path = tmp_path / "model.graft"
+    options = {"pins": ["conv2d*=simnpu"], "fallback": "error", "verify": "off"}
+    graft.compile(network(), target="simnpu", **options).save(path)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="verify='sample' wants the host's code"):
+        graft.load(path, verify="sample")
 
 
 def test_fallback_error_wants_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,10 +111,7 @@ def test_what_does_not_run_has_no_price(store: PriceStore) -> None:
         timed_region_of(backend, chain("nn.relu"), store)
 
 
-def test_who_does_not_answer_is_not_asked_again(
-    store: PriceStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measure, "DEADLINE", 0.05)
+def test_who_does_not_answer_is_not_asked_again(store: PriceStore) -> None:
     asked = []
 
     class Hanging(Fake):
@@ -126,9 +123,20 @@ def test_who_does_not_answer_is_not_asked_again(
     backend = Hanging(patterns=[("exp", is_op("exp")), ("tanh", is_op("tanh"))])
     found = find_candidates(chain("exp", "tanh"), [backend])
     with pytest.warns(RegionWarning, match="no answer within .*; it is not asked again"):
-        prices = price_all(found, [backend], Pricing(HOST, {}, store))
+        prices = price_all(found, [backend], Pricing(HOST, {}, store, deadline=0.05))
     assert {candidate.backend for candidate in prices} == {"host"}
     assert len(asked) == 1
+
+
+def test_who_does_not_tell_a_price_is_not_asked_again(store: PriceStore) -> None:
+    def hang(_region: Graph) -> None:
+        time.sleep(0.3)
+
+    backend = Fake(patterns=[("exp", is_op("exp")), ("tanh", is_op("tanh"))], price=hang)
+    found = find_candidates(chain("exp", "tanh"), [backend])
+    with pytest.warns(RegionWarning, match="no answer within .*; it is not asked again"):
+        prices = price_all(found, [backend], Pricing(HOST, {}, store, deadline=0.05))
+    assert {candidate.backend for candidate in prices} == {"host"}
 
 
 def test_equal_regions_are_priced_once(store: PriceStore) -> None:
@@ -285,7 +293,7 @@ def test_unsteady_prices_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
     graph, backend = chain("exp"), Fake()
     store = PriceStore(tmp_path, "machine")
     costs = iter([Cost(1.0, Source.MEASURED, 0.5), Cost(0.5, Source.MEASURED, 0.01)])
-    monkeypatch.setattr(measure, "time_region", lambda _backend, _region: next(costs))
+    monkeypatch.setattr(measure, "time_region", lambda _backend, _region, _deadline: next(costs))
     found = [timed_region_of(backend, graph, store) for _ in range(3)]
     assert [cost.seconds for cost in found if cost] == [1.0, 0.5, 0.5]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import warnings
@@ -129,6 +130,7 @@ def compiled(graph: Graph, target: Sequence[str] = ("remote",), **options: Any) 
         for node in graph.nodes
         if known.get(node.op.name) in target
     ]
+    options = {"verify": "off", **options}  # which would go there and back, too
     return graft.compile(graph, target, pins=pins, threads=1, **options)
 
 
@@ -252,8 +254,10 @@ def test_in_the_hosts_memory_nothing_is_copied() -> None:
     backend = Fake("near", [("exp", is_op("exp"))], None, flat(1e-9), simulated=True)
     backend.load = lambda _blob: exp  # type: ignore[method-assign,assignment]
     register_backend(backend)
+    # Where there is a deadline, what comes too late must not be written into the user's arrays.
+    options: dict[str, Any] = {"threads": 1, "deadline": math.inf, "verify": "off"}
     try:
-        module = graft.compile(chain("exp"), "near", pins=["exp=near"], check=False, threads=1)
+        module = graft.compile(chain("exp"), "near", pins=["exp=near"], check=False, **options)
     finally:
         unregister_backend("near")
     before = sys.getrefcount(out)
@@ -297,6 +301,43 @@ def test_a_device_that_is_lost(remote: Remote, what: str) -> None:
     assert remote.card.log == []  # nobody goes there any more
 
 
+@pytest.mark.parametrize("verify", ["sample", "always", "off"])
+def test_a_device_that_comes_back(remote: Remote, verify: str) -> None:
+    graph = chain(*GRAPH)
+    module = compiled(graph, verify=verify)
+    remote.card.broken.add("upload")
+    for region in module.regions.values():
+        region.device_breaker._cooldown = region.guard.breaker._cooldown = 0.2
+    with pytest.warns(RegionWarning, match="cable unplugged"):
+        check(module, graph)
+    remote.card.broken.clear()
+    remote.card.log.clear()
+    time.sleep(0.3)
+    check(module, graph, times=2)
+    assert "upload" in remote.card.log
+    assert not any(region.open for region in module.regions.values())
+    assert len(module.incidents) == 1
+
+
+def test_wrong_numbers_in_the_memory_of_a_device(remote: Remote) -> None:
+    graph = chain(*GRAPH)
+    module = compiled(graph, verify="sample")
+    check(module, graph)
+    module.regions["remote_0"].guard.start_over()
+    region = module.regions["remote_0"]
+    inner = region.runner
+    assert inner is not None
+
+    def wrong(inputs: Sequence[Far], outputs: Sequence[Far]) -> None:
+        inner(inputs, outputs)
+        outputs[0].inside[0, 0] += 5
+
+    region.runner = wrong
+    with pytest.warns(RegionWarning, match="differs from the host's by 5"):
+        check(module, graph)
+    assert module.incidents[0].difference == pytest.approx(5)
+
+
 def test_a_device_that_is_lost_after_a_region_failed(remote: Remote) -> None:
     graph = chain(*GRAPH)
     module = compiled(graph)
@@ -317,7 +358,7 @@ def test_a_device_that_does_not_answer_is_given_up(remote: Remote) -> None:
     module = compiled(graph, deadline=0.1)
     check(module, graph)
     remote.naps = 0.4
-    with pytest.warns(RegionWarning, match="TimeoutError"):
+    with pytest.warns(RegionWarning, match="OverdueError"):
         check(module, graph)
     remote.naps = 0.0
     time.sleep(0.5)

@@ -120,16 +120,38 @@ def test_wrong_results_go_back_to_the_host_and_are_told(
     assert "wrong" not in json.loads(captured.out)["placement"]
 
 
-def test_no_check_trusts(wrong: None, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_check_trusts_until_it_runs(
+    wrong: None, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ("--target", "wrong,host", "--pin", "first/Conv=wrong", "--no-check", "--json")
-    facts = json.loads(said(capsys, "run", model, *arguments))
+    assert main(["run", model, *arguments]) == 0
+    captured = capsys.readouterr()
+    facts = json.loads(captured.out)
     assert facts["placement"]["wrong"] > 0
+    assert [incident["fault"] for incident in facts["incidents"]] == ["differs"]
+    assert "graft: warning: the region 'wrong_0' failed on wrong and is left" in captured.err
+    alone = json.loads(said(capsys, "run", model, "--json"))
+    assert facts["outputs"][0]["mean"] == pytest.approx(alone["outputs"][0]["mean"], rel=1e-3)
+
+
+def test_a_file_is_verified_and_has_a_deadline(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "small.graft")
+    said(capsys, "compile", model, *PLACED, "--verify", "off", "--deadline", "20", "-o", file)
+    facts = json.loads(said(capsys, "run", file, "--verify", "always", "--deadline", "5", "--json"))
+    assert facts["incidents"] == []
+    message = refused(capsys, 2, "run", file, "--verify", "always", "--fallback", "host")
+    assert "--fallback is for models, and a .graft file is compiled already" in message
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["run", "m", "--pin", "a=host"], "--pin is about backends other than the host"),
+        (["bench", "m", "--verify", "off"], "--verify is about backends other than the host"),
+        (["check", "m", "--deadline", "1"], "--deadline is about backends other than the host"),
+        (["check", "m", "--deadline", "-1"], "'-1' is not a number of seconds above 0"),
         (["check", "m", "--measure"], "--measure is about backends other than the host"),
         (["run", "m", "--target", "host", "--no-check"], "--no-check is about backends other"),
         (["run", "m", "--target", "reference,simnpu"], "the reference evaluator runs whole"),

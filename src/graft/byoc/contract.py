@@ -98,6 +98,8 @@ class Backend:
     device: str = "cpu"
     limits: Limits = Limits()
     simulated: bool = False  # prices and profile are a model's, and are labelled so
+    isolation: str = "none"  # "process": all but patterns and predicates in one of its own
+    keeps_deadlines: bool = False  # it answers or raises in time by itself
 
     def missing(self) -> str:
         """What this machine lacks to run the backend, and the remedy; empty where nothing."""

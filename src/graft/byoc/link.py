@@ -15,11 +15,14 @@ from functools import partial
 
 from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import Backend
+from graft.byoc.measure import DEADLINE
 from graft.byoc.outline import outline, region_label
 from graft.byoc.split import halves
 from graft.byoc.trust import CompiledRegion, Demotion, Failure, RegionCompiler
 from graft.ir.graph import Graph, Node
-from graft.runtime.regions import Incident, Policy, Region, RegionWarning
+from graft.runtime.breaker import Breaker
+from graft.runtime.incidents import Incidents
+from graft.runtime.regions import Policy, Region, RegionWarning, incidents_of
 
 Planned = Sequence[tuple[str, Sequence[Node]]]  # backend and nodes, in order
 
@@ -36,9 +39,9 @@ class Linked:
     demotions: tuple[Demotion, ...] = ()
 
     @property
-    def incidents(self) -> list[Incident]:
+    def incidents(self) -> Incidents:
         """All failures at run time so far."""
-        return [incident for region in self.regions.values() for incident in region.incidents]
+        return incidents_of(self.regions)
 
 
 def link(
@@ -50,7 +53,7 @@ def link(
     check: bool = True,
 ) -> Linked:
     """Outline, compile and check until every region that is left holds."""
-    compiler = RegionCompiler(host, check)
+    compiler = RegionCompiler(host, check, policy.deadline or DEADLINE)
     repair = _Repair(graph, backends)
     limits = {name: backend.limits for name, backend in backends.items()}
     left: Planned = planned
@@ -63,7 +66,8 @@ def link(
         ]
         compiled = tuple(item for item in made if isinstance(item, CompiledRegion))
         if len(compiled) == len(made):
-            regions = {item.label: _region(item, host, policy) for item in compiled}
+            breakers = {name: Breaker() for name in backends}
+            regions = {item.label: _region(item, host, policy, breakers) for item in compiled}
             return Linked(outlined, compiled, regions, tuple(repair.demotions))
         left = repair.without(left, made)
 
@@ -104,9 +108,16 @@ class _Repair:
         return parts
 
 
-def _region(item: CompiledRegion, host: Backend, policy: Policy) -> Region:
+def _region(
+    item: CompiledRegion, host: Backend, policy: Policy, breakers: Mapping[str, Breaker]
+) -> Region:
     backend = item.backend
-    on_host = partial(host.runner, item.body)
     return Region(
-        item.label, backend.name, item.runner, on_host, policy, space=backend.limits.space
+        item.label,
+        backend.name,
+        item.runner,
+        partial(host.runner, item.body),
+        policy,
+        backend.limits.space,
+        device_breaker=breakers[backend.name],
     )

@@ -28,8 +28,8 @@ from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
 from graft.ops.index_ranges import index_limits
-from graft.runtime.regions import within
 from graft.runtime.spaces import device_of, uploaded
+from graft.runtime.supervise import within
 
 T = TypeVar("T")
 
@@ -116,13 +116,18 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
     return float(np.median(ordered)), float(high - low) / 2
 
 
-def time_region(backend: Backend, region: Graph) -> Cost:
+def time_region(backend: Backend, region: Graph, deadline: float = DEADLINE) -> Cost:
     """What a region takes on a backend, compiled and run by itself; transfers have a price of
     their own. Raises TimeoutError where a backend does not answer."""
-    made: list[Callable[[], object]] = []
-    within(DEADLINE, lambda: made.append(_tried(backend, region)))
+    run = bounded(backend, deadline, lambda: _tried(backend, region))
     # by the thread that will run it, which matters to some libraries
-    return WATCH.measured(lambda: timed(made[0]))
+    seconds = deadline + BUDGET + PATIENCE
+    return bounded(backend, seconds, lambda: WATCH.measured(lambda: timed(run)))
+
+
+def bounded(backend: Backend, seconds: float, task: Callable[[], T]) -> T:
+    """What is asked of a backend, within a deadline; raises TimeoutError after it."""
+    return task() if backend.keeps_deadlines else within(seconds, task)
 
 
 def _tried(backend: Backend, region: Graph) -> Callable[[], object]:
@@ -146,7 +151,9 @@ class UnrunnableError(Exception):
         self.in_time = in_time
 
 
-def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -> Cost | None:
+def timed_region_of(
+    backend: Backend, region: Graph, store: PriceStore | None, deadline: float = DEADLINE
+) -> Cost | None:
     """The measured price of a region, from the store or by running it; None where nothing can be
     measured: without a store, on a simulated device, or where shapes are known at run time only."""
     types = [value.type for value in (*region.inputs, *region.outputs)]
@@ -158,7 +165,7 @@ def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -
     cost = store.get(key)
     if cost is None:
         try:
-            cost = time_region(backend, region)
+            cost = time_region(backend, region, deadline)
         except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
             in_time = not isinstance(error, TimeoutError)
             raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOME, Backend, Cost, Source
-from graft.byoc.measure import UnrunnableError, timed_region_of
+from graft.byoc.measure import DEADLINE, UnrunnableError, bounded, timed_region_of
 from graft.byoc.region import region_graph, region_hash
 from graft.byoc.sizes import node_work
 from graft.byoc.store import PriceStore
@@ -39,6 +39,7 @@ class Pricing:
     in_place: Mapping[str, Cost]  # value that a fusion group makes -> what that takes
     store: PriceStore | None = None  # None: nothing is measured
     report: Report = lambda _text: None
+    deadline: float = DEADLINE  # seconds that a backend has for an answer
 
 
 def price_all(
@@ -125,10 +126,14 @@ def _on_host(candidate: Candidate, region: Graph, groups: Groups, pricing: Prici
 
 def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
     """What a region takes on a backend."""
-    declared = backend.price(region)
+    try:
+        declared = bounded(backend, pricing.deadline, lambda: backend.price(region))
+    except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
+        in_time = not isinstance(error, TimeoutError)
+        raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error
     if declared is not None:
         return declared
-    measured = timed_region_of(backend, region, pricing.store)
+    measured = timed_region_of(backend, region, pricing.store, pricing.deadline)
     return measured or roofline(backend, region)
 
 

@@ -17,11 +17,11 @@ from graft.base.dims import UNKNOWN, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError
 from graft.byoc.contract import Backend, Runner
-from graft.byoc.measure import DEADLINE, samples, static_shape
+from graft.byoc.measure import DEADLINE, bounded, samples, static_shape
 from graft.byoc.region import region_hash
 from graft.ir.graph import Graph, Node
 from graft.ir.types import TensorType
-from graft.runtime.regions import deliver, within
+from graft.runtime.regions import deliver
 from graft.runtime.spaces import from_home
 
 T = TypeVar("T")
@@ -74,6 +74,7 @@ class RegionCompiler:
     def __init__(self, host: Backend, check: bool = True, deadline: float = DEADLINE) -> None:
         self._host, self._check, self._deadline = host, check, deadline
         self._made: dict[str, CompiledRegion | Failure] = {}
+        self._silent: dict[str, Failure] = {}  # backends that did not answer once
 
     def compile(
         self, node: Node, backend: Backend, nodes: Sequence[Node]
@@ -83,9 +84,11 @@ class RegionCompiler:
         body: Graph = node.attrs.body
         key = f"{backend.name} {region_hash(body)}"
         if key not in self._made:
-            self._made[key] = self._attempt(node, backend, key)
+            self._made[key] = self._silent.get(backend.name) or self._attempt(node, backend, key)
         made = self._made[key]
         if isinstance(made, Failure):
+            if not made.in_time:  # what hangs once would hang again, each time for the deadline
+                self._silent[backend.name] = made
             return made
         return replace(made, label=node.attrs.label, body=body, nodes=tuple(nodes))
 
@@ -95,9 +98,9 @@ class RegionCompiler:
         if unknown:
             return Failure(f"the shape of its result {unknown} depends on the data")
         try:
-            blob = self._bounded(lambda: backend.code(body), "compile")
-            runner = self._bounded(lambda: backend.load(blob), "load")
-            problem = self._difference(body, runner) if self._check else ""
+            blob = self._bounded(backend, lambda: backend.code(body), "compile")
+            runner = self._bounded(backend, lambda: backend.load(blob), "load")
+            problem = self._difference(body, backend, runner) if self._check else ""
         except GraftError as error:
             return Failure(error.message)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the plug-in's affair
@@ -106,15 +109,13 @@ class RegionCompiler:
             return Failure(problem)
         return CompiledRegion(node.attrs.label, backend, body, key, blob, runner)
 
-    def _bounded(self, task: Callable[[], T], what: str) -> T:
-        results: list[T] = []
+    def _bounded(self, backend: Backend, task: Callable[[], T], what: str) -> T:
         try:
-            within(self._deadline, lambda: results.append(task()))
+            return bounded(backend, self._deadline, task)
         except TimeoutError as error:
             raise TimeoutError(f"it did not {what} in time: {error}") from None
-        return results[0]
 
-    def _difference(self, body: Graph, runner: Runner) -> str:
+    def _difference(self, body: Graph, backend: Backend, runner: Runner) -> str:
         """How results differ from the host's; empty where they agree. The second time must be as
         good as the first, whatever the runner keeps from call to call."""
         run, host = from_home(runner), self._host.runner(body)
@@ -125,7 +126,7 @@ class RegionCompiler:
             deliver(host([array.copy() for array in inputs], wanted), wanted, "the host")
             kept = [array.copy() for array in inputs]
             task = partial(_run, run, inputs, found)
-            self._bounded(task, "run")
+            self._bounded(backend, task, "run")
             if any(np.any(a != b) for a, b in zip(inputs, kept, strict=True)):
                 return "it writes over its inputs"
             problem = difference(names, found, wanted)

@@ -29,7 +29,7 @@ from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.placement_options import add_placement_arguments, asked, check_placement
 from graft.cli.records import in_expected_order
 from graft.cli.report import counted, error_text, number, print_json, print_lines, section, table
-from graft.cli.status import status
+from graft.cli.status import spoken_warnings, status
 from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
 from graft.compiler import compile
 from graft.frontends.onnx.importer import import_source
@@ -114,7 +114,7 @@ def execute(options: argparse.Namespace) -> int:
     def run(graph: Graph, feeds: Feeds) -> list[Data]:
         title = f"compiling {options.model.name}"
         module = compiled_as_asked(graph, title, asked(options), options.save_plan)
-        with status(f"running {options.model.name} in Graft"):
+        with status(f"running {options.model.name} in Graft"), spoken_warnings():
             return module.run(None, feeds)
 
     with telling_sizes(graph, options):

@@ -145,6 +145,9 @@ def _check(options: argparse.Namespace) -> None:
         )
 
 
+_ABOUT_REGIONS = ("verify", "deadline", "isolation")
+
+
 def _check_emit(options: argparse.Namespace) -> None:
     """Refuse options on placement where they do not fit the stage."""
     if options.shapes:
@@ -157,7 +160,16 @@ def _check_emit(options: argparse.Namespace) -> None:
     if not others_than_host(options):
         hint = "add --target NAME,host; `graft backends` lists the names"
         raise UsageError(f"--emit {options.emit} wants a backend beside the host", hint=hint)
-    for name in ("save_plan", "measure", "fallback", "no_check", "accuracy"):
+    for name in (
+        "save_plan",
+        "measure",
+        "fallback",
+        "no_check",
+        "verify",
+        "deadline",
+        "isolation",
+        "accuracy",
+    ):
         if getattr(options, name):
             shown = name.replace("_", "-")
             raise UsageError(f"--{shown} is for saving a {SUFFIX} file, not for --emit")

@@ -12,7 +12,7 @@ from graft.base.errors import UserError
 from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
 from graft.byoc.explain_html import to_html
 from graft.cli.explain_text import node_lines, page
-from graft.cli.placement import check_targets, spoken_warnings
+from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
     REFERENCE,
     add_pin_argument,
@@ -21,7 +21,7 @@ from graft.cli.placement_options import (
     targets,
 )
 from graft.cli.report import print_json, print_lines
-from graft.cli.status import status
+from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError, positive
 from graft.compiler import Model, study
 from graft.frontends.onnx.importer import import_model

@@ -4,19 +4,15 @@ tell on standard error."""
 from __future__ import annotations
 
 import difflib
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from graft.byoc.discover import find_backends
-from graft.cli.report import print_note
-from graft.cli.status import status
+from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError
 from graft.compiler import Model, compile
 from graft.module import Module
-from graft.runtime.regions import RegionWarning
 
 
 def check_targets(names: Sequence[str]) -> None:
@@ -46,16 +42,3 @@ def write_plan(module: Module, path: Path) -> None:
     """Write the plan that a module follows."""
     assert module.placement.plan is not None, "there is an accelerator among the targets"
     path.write_text(module.placement.plan.to_text(), encoding="utf-8")
-
-
-@contextmanager
-def spoken_warnings() -> Iterator[None]:
-    """Say what goes back to the host as other messages are said, without a line of code."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RegionWarning)
-        yield
-    for item in caught:
-        if issubclass(item.category, RegionWarning):
-            print_note("warning", item.message)
-        else:
-            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)

@@ -12,8 +12,16 @@ from graft.cli.usage import UsageError, positive
 HOST, REFERENCE = "host", "reference"
 FALLBACKS = ("host", "error")
 
-# What only makes sense where a backend other than the host is a target.
-_ABOUT_OTHERS = ("pin", "plan", "save_plan", "measure", "fallback", "no_check")
+VERIFICATIONS = ("sample", "always", "off")
+ISOLATIONS = ("none", "process")
+
+# What only makes sense where a backend other than the host is a target; the last ones also where a
+# compiled file has regions of one.
+ABOUT_RUNNING = ("verify", "deadline")
+_ABOUT_OTHERS = (
+    *("pin", "plan", "save_plan", "measure", "fallback", "no_check", "isolation"),
+    *ABOUT_RUNNING,
+)
 
 
 def add_target_argument(parser: argparse._ActionsContainer) -> None:
@@ -82,6 +90,35 @@ def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="trust regions without comparing them with the host first",
     )
+    add(
+        "--verify",
+        choices=VERIFICATIONS,
+        help="compare results of accelerators with the host's while the model runs: the first runs"
+        " and a sample of later ones (default), every run, or none",
+    )
+    add(
+        "--deadline",
+        metavar="S",
+        type=seconds,
+        help="how many seconds an accelerator may take to price, compile, load or run something"
+        " (default: 60 at first, then 100 times what a run took, at least 10; inf: no limit)",
+    )
+    add(
+        "--isolation",
+        choices=ISOLATIONS,
+        help="run accelerators in processes of their own, which may crash (default: as they say)",
+    )
+
+
+def seconds(text: str) -> float:
+    """A time, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
+    return value
 
 
 def targets(text: str) -> list[str]:
@@ -144,4 +181,7 @@ def asked(options: argparse.Namespace) -> dict[str, Any]:
         found["fallback"] = options.fallback
     if options.no_check:
         found["check"] = False
+    for name in ("isolation", *ABOUT_RUNNING):
+        if getattr(options, name) is not None:
+            found[name] = getattr(options, name)
     return found

@@ -15,8 +15,8 @@ import numpy as np
 
 from graft.cli.report import table
 from graft.runtime.program import KernelCall, Step, Transfer
-from graft.runtime.regions import Spent
 from graft.runtime.session import Profile
+from graft.runtime.spaces import Spent
 
 SIMULATED = "(simulated)"
 PARTS = ("transfer", "launch", "execution")

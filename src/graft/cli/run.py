@@ -10,7 +10,7 @@ import argparse
 import importlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,7 @@ from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
 from graft.cli.inputs import Fed, add_input_arguments, feed, telling_sizes
 from graft.cli.placement_options import (
+    ABOUT_RUNNING,
     REFERENCE,
     add_placement_arguments,
     asked,
@@ -37,7 +38,7 @@ from graft.cli.profile_flow import (
 )
 from graft.cli.report import figure, number, print_json, print_lines, seconds_text, section, table
 from graft.cli.runnable import Runnable, loaded
-from graft.cli.status import status
+from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError, positive
 from graft.ir.types import TensorType
 from graft.runtime.artifact import SUFFIX
@@ -152,11 +153,13 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that contradict one another."""
     if options.trace is not None and not options.profile:
         raise UsageError("--trace writes what --profile measures", hint="add --profile")
-    on_placement = given(options)
-    if on_placement and _is_compiled(options.model):
-        name = on_placement[0]
-        raise UsageError(f"{name} is for models, and a {SUFFIX} file is compiled already")
-    check_placement(options)
+    if _is_compiled(options.model):
+        on_running = [f"--{name}" for name in ABOUT_RUNNING]
+        for name in given(options):
+            if name not in on_running:
+                raise UsageError(f"{name} is for models, and a {SUFFIX} file is compiled already")
+    else:
+        check_placement(options)
     if options.accuracy is not None and _is_compiled(options.model):
         raise UsageError(f"--accuracy is for models, and a {SUFFIX} file is compiled already")
     if options.target == [REFERENCE]:
@@ -180,7 +183,8 @@ def _run(options: argparse.Namespace) -> Outcome:
     inputs = feed(runnable, options, runnable.bounds)
     feeds = {fed.value.name: fed.data for fed in inputs}
     ready = time.perf_counter()
-    with status(f"running {options.model.name}"), telling_sizes(runnable, options):
+    running = status(f"running {options.model.name}")
+    with running, spoken_warnings(), telling_sizes(runnable, options):
         results = runnable.run(feeds)
     seconds = time.perf_counter() - ready
     session = runnable.chosen(feeds)
@@ -197,7 +201,7 @@ def _run(options: argparse.Namespace) -> Outcome:
 
 def _runnable(options: argparse.Namespace) -> Runnable:
     if _is_compiled(options.model):
-        return loaded(options.model, options.threads)
+        return loaded(options.model, options.threads, options.verify, options.deadline)
     models = importlib.import_module("graft.cli.run_model")
     accuracy = options.accuracy or ACCURACIES[0]
     made = models.compiled(
@@ -292,4 +296,5 @@ def _json(
         "run_seconds": outcome.run_seconds,
         "variant": outcome.variant,
         "profile": _profile_json(outcome.profile),
+        "incidents": [asdict(incident) for incident in outcome.runnable.incidents()],
     }

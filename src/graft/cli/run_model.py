@@ -53,6 +53,7 @@ def compiled(
             "python_steps": _python_steps(session),
         },
         index_bounds(graph),
+        lambda: module.incidents,
     )
 
 

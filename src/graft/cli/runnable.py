@@ -16,10 +16,11 @@ from graft.base.dims import bare_symbol
 from graft.base.dtypes import DType
 from graft.cli.inputs import Input
 from graft.cli.report import counted, seconds_text
-from graft.cli.status import status
+from graft.cli.status import spoken_warnings, status
 from graft.ir.types import TensorType, Type
 from graft.runtime.flow import Kind
 from graft.runtime.flow_session import FlowSession
+from graft.runtime.incidents import Incidents
 from graft.runtime.loaded import load
 from graft.runtime.loop_bodies import steps_of
 from graft.runtime.program import TensorSpec
@@ -51,6 +52,7 @@ class Runnable:
     readied: str  # how, and how long that took
     facts: Mapping[str, Any]  # both of them for programs
     bounds: Mapping[str, int] = field(default_factory=dict)  # of inputs that are indices
+    incidents: Callable[[], Incidents] = Incidents  # what backends have done wrong so far
 
     def chosen(self, feeds: Mapping[str, Data]) -> PlainSession | None:
         """The session of native code that runs these feeds."""
@@ -63,11 +65,13 @@ class Runnable:
         return self.session.variant(feeds) if isinstance(self.session, SpecializedSession) else None
 
 
-def loaded(path: Path, threads: int | None) -> Runnable:
+def loaded(
+    path: Path, threads: int | None, verify: str | None = None, deadline: float | None = None
+) -> Runnable:
     """A compiled file, ready to run."""
     start = time.perf_counter()
-    with status(f"loading {path.name}"):
-        session = load(path, threads)
+    with status(f"loading {path.name}"), spoken_warnings():
+        session = load(path, threads, verify=verify, deadline=deadline)
     seconds = time.perf_counter() - start
     return Runnable(
         [Parameter(spec.name, TensorType(_dtype(spec), spec.shape)) for spec in _inputs(session)],
@@ -79,6 +83,7 @@ def loaded(path: Path, threads: int | None) -> Runnable:
         f"{_steps_text(session)}, {counted(session.threads, 'thread')}",
         f"loaded in {seconds_text(seconds)}",
         {**_steps(general(session)), "threads": session.threads, "load_seconds": seconds},
+        incidents=lambda: session.incidents,
     )
 
 

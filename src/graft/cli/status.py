@@ -1,6 +1,5 @@
-"""One line on the terminal that says what is going on, for whatever takes more than a second.
-
-Nothing is written where standard error is not a terminal.
+"""What is said on standard error: one line on what is going on, for whatever takes more than a
+second and where that is a terminal; and warnings about backends.
 """
 
 from __future__ import annotations
@@ -10,11 +9,14 @@ import shutil
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
 from graft.base.names import printable
+from graft.cli.report import print_note
+from graft.runtime.incidents import RegionWarning
 
 SECONDS_BETWEEN = 1.0
 
@@ -53,3 +55,16 @@ def _tick(labels: Sequence[str], stream: TextIO, done: threading.Event) -> None:
     if shown:
         stream.write(_CLEAR_LINE)
         stream.flush()
+
+
+@contextmanager
+def spoken_warnings() -> Iterator[None]:
+    """Say what backends do wrong as other messages are said, without a line of code."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RegionWarning)
+        yield
+    for item in caught:
+        if issubclass(item.category, RegionWarning):
+            print_note("warning", item.message)
+        else:
+            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)

@@ -28,8 +28,7 @@ from graft.runtime.program import (
     RemoteTensor,
     Transfer,
 )
-from graft.runtime.regions import LostDeviceError
-from graft.runtime.spaces import Device
+from graft.runtime.spaces import Device, LostDeviceError
 from graft.runtime.team import Job
 
 _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
@@ -44,6 +43,26 @@ class Call:
     inputs: list[Any]
     outputs: list[Any]
     users: list[tuple[list[Any], int, Operand]] = field(default_factory=list)
+    _private: dict[int, Array] = field(default_factory=dict)
+
+    def private_outputs(self) -> list[Any]:
+        """The outputs, with arrays of the context's in place of the user's: foreign code that
+        answers too late may write into them."""
+        outputs = self.outputs.copy()
+        for operands, position, _ in self.users:
+            if operands is self.outputs:
+                own = self._private.get(position)
+                if own is None:
+                    array = outputs[position]
+                    own = self._private[position] = aligned_empty(array.shape, array.dtype)
+                outputs[position] = own
+        return outputs
+
+    def publish(self, outputs: Sequence[Any]) -> None:
+        """Copy what is in such arrays to the user's."""
+        for position, array in self._private.items():
+            if outputs[position] is array:
+                np.copyto(self.outputs[position], array)
 
 
 class Context:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +22,16 @@ from graft.base.errors import GraftError, UserError
 from graft.runtime.agreement import ADVANCE
 from graft.runtime.context import Call, Context
 from graft.runtime.engine import Engine
+from graft.runtime.guard import AbandonedError
 from graft.runtime.guards import check_guards
+from graft.runtime.incidents import Fault
 from graft.runtime.lending import ResultSpec
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.native_call import NativeCall
 from graft.runtime.prepared import Prepared, Stretch
-from graft.runtime.program import KernelCall, PythonStep, Remote, Transfer
-from graft.runtime.regions import LostDeviceError, Region, Spent, deliver
-from graft.runtime.spaces import Device, Runner
+from graft.runtime.program import KernelCall, Operand, PythonStep, Remote, Transfer
+from graft.runtime.regions import Region, deliver
+from graft.runtime.spaces import Device, DeviceMemory, LostDeviceError, Runner, Spent
 
 _WORD = np.dtype(np.int64)
 _NONE: Mapping[str, Device] = {}  # the same for all, so that contexts can be anybody's
@@ -150,10 +154,10 @@ class Executor:
         try:
             context, memory = self._take_context()
         except LostDeviceError as error:
-            cause = error.__cause__
-            self._regions[error.space][0].failed(cause if isinstance(cause, Exception) else error)
+            self._regions[error.space][0].failed(error.__cause__ or error, Fault.LOST)
             self._lose(error.space)
             return False
+        is_abandoned = False  # where foreign code may yet write into its memory
         try:
             context.bind(inputs, outputs)
             for item in self._plan:
@@ -162,14 +166,23 @@ class Executor:
                 else:
                     self._run_python(item, context, times)
         except LostDeviceError as error:
+            is_abandoned = error.is_late
             self._lose(error.space)
             return False
+        except AbandonedError as error:
+            is_abandoned = True
+            if error.error is not None:
+                raise error.error from error.error.__cause__
+            return False
         finally:
-            self._give_back(context, memory)
+            if not is_abandoned:
+                self._give_back(context, memory)
         return True
 
     def _take_context(self) -> tuple[Context, Array]:
         """A context, and memory for it that nobody else works in."""
+        if len(self._at_hand) < len(self._devices):
+            self._recall()
         try:
             context = self._free.pop()
             context.fit(self._prepared)
@@ -186,11 +199,23 @@ class Executor:
             self._free.append(context)
 
     def _lose(self, space: str) -> None:
-        """From now on, do without a device; what is under way elsewhere may still use it."""
+        """Do without a device for a while; what is under way elsewhere may still use it."""
         self._at_hand = {name: one for name, one in self._at_hand.items() if name != space}
         self._free = []
         for region in self._regions[space]:
-            region.open = True
+            if not region.device_breaker.is_open:
+                region.device_breaker.fail(at_once=True)
+
+    def _recall(self) -> None:
+        """Try lost devices again whose breakers are half open."""
+        back = {
+            space: device
+            for space, device in self._devices.items()
+            if space in self._at_hand
+            or not any(region.device_breaker.is_open for region in self._regions[space])
+        }
+        if len(back) > len(self._at_hand):
+            self._at_hand, self._free = back, []
 
     def _run_stretch(self, stretch: Stretch, context: Context, times: Times | None) -> None:
         if times is None:
@@ -214,6 +239,8 @@ class Executor:
                 spent = self._transfer(step, context.calls[index], context)
             else:
                 spent = self._call(step, context.calls[index], context)
+        except AbandonedError as error:
+            raise AbandonedError(error.error and error.error.at(step.place)) from None
         except GraftError as error:
             raise error.at(step.place) from None
         if times is not None:
@@ -230,31 +257,18 @@ class Executor:
             return None
         space = self._space_of(step)
         device = context.devices.get(space)
-        if device is None and space in self._devices:
-            return function.stand_in(call.inputs, call.outputs)  # the device has been lost
-        try:
-            spent = function.attempt(call.inputs, call.outputs)
-        except LostDeviceError as error:
-            raise LostDeviceError(space) from error
-        if spent is not None:
-            return spent
-        if device is None:
-            return function.stand_in(call.inputs, call.outputs)
-        return self._by_the_host(function, step, call, device)
-
-    def _by_the_host(self, region: Region, step: PythonStep, call: Call, device: Device) -> Spent:
-        """A region of a device that the host runs this time: its operands go home and back."""
-        inputs = [aligned_empty(one.shape, one.dtype.numpy) for one in step.inputs]
-        outputs = [aligned_empty(one.shape, one.dtype.numpy) for one in step.outputs]
-        begun = time.perf_counter()
-        with _reaching(region, self._space_of(step)):
-            for memory, array in zip(call.inputs, inputs, strict=True):
-                device.download(memory, array)
-        spent = region.stand_in(inputs, outputs)
-        with _reaching(region, self._space_of(step)):
-            for array, memory in zip(outputs, call.outputs, strict=True):
-                device.upload(array, memory)
-        return spent.with_transfer(time.perf_counter() - begun - spent.execution)
+        if device is not None:
+            inputs, outputs = _specs(step.inputs), _specs(step.outputs)
+            memory = DeviceMemory(space, device, inputs, outputs)
+            return function.run(call.inputs, call.outputs, memory)
+        if space in self._devices:  # which has been lost
+            return function.compute(call.inputs, call.outputs)
+        if not function.guard.is_supervised:
+            return function.run(call.inputs, call.outputs)
+        own = call.private_outputs()
+        spent = function.run(call.inputs, own)
+        call.publish(own)
+        return spent
 
     def _transfer(self, step: Transfer, call: Call, context: Context) -> Spent:
         region = self._functions[step.region]
@@ -266,8 +280,10 @@ class Executor:
         if device is None:
             np.copyto(target, source)
         else:
-            with _reaching(region, space):
-                (device.upload if step.upload else device.download)(source, target)
+            own = call.private_outputs() if region.guard.is_supervised else call.outputs
+            copy = device.upload if step.upload else device.download
+            region.guard.transfer(region, partial(copy, source, own[0]), space)
+            call.publish(own)
             if region.simulated:
                 return Spent(region.transfer_seconds(step.home.nbytes), 0.0, 0.0, simulated=True)
         return Spent(time.perf_counter() - begun, 0.0, 0.0)
@@ -305,11 +321,5 @@ class Executor:
         return found
 
 
-@contextmanager
-def _reaching(region: Region, space: str) -> Iterator[None]:
-    """Whatever a device raises meanwhile, it is lost."""
-    try:
-        yield
-    except Exception as error:
-        region.failed(error)
-        raise LostDeviceError(space) from error
+def _specs(operands: Sequence[Operand]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+    return [(one.shape, one.dtype.numpy) for one in operands]

@@ -40,11 +40,12 @@ from graft.runtime.flow import (
 from graft.runtime.flow_call import expected_inputs, prepare_call
 from graft.runtime.flow_checks import Check, Data, Symbols
 from graft.runtime.flow_profile import FlowProfile, Recorder
+from graft.runtime.guard import AbandonedError
 from graft.runtime.lists import hand_on
 from graft.runtime.loop_bodies import can_turn, layout_of
 from graft.runtime.memory import aligned_empty
 from graft.runtime.native_turns import NativeTurns
-from graft.runtime.regions import deliver
+from graft.runtime.regions import Region, deliver
 from graft.runtime.spaces import Runner
 from graft.runtime.turns import (
     Pieces,
@@ -252,17 +253,23 @@ def _supplied(step: Offload, functions: Mapping[str, Runner]) -> Runner:
 def _offload(
     step: Offload, kinds: Sequence[Kind], function: Runner, values: list[Data], run: Run
 ) -> Sequence[Data]:
-    homes = []
-    for kind in kinds:
-        assert kind.dtype is not None
-        shape = tuple(evaluate_dim(dim, run.symbols) for dim in kind.shape or ())
-        homes.append(aligned_empty(shape, kind.dtype.numpy))
-    deliver(
-        function([np.ascontiguousarray(values[n]) for n in step.inputs], homes),
-        homes,
-        step.function,
-    )
-    return homes
+    inputs = [np.ascontiguousarray(values[n]) for n in step.inputs]
+    while True:
+        homes = []
+        for kind in kinds:
+            assert kind.dtype is not None
+            shape = tuple(evaluate_dim(dim, run.symbols) for dim in kind.shape or ())
+            homes.append(aligned_empty(shape, kind.dtype.numpy))
+        if not isinstance(function, Region):
+            deliver(function(inputs, homes), homes, step.function)
+            return homes
+        try:
+            function.run(inputs, homes)
+        except AbandonedError as error:
+            if error.error is not None:
+                raise error.error from error.error.__cause__
+            continue  # in other arrays, without the accelerator
+        return homes
 
 
 def _read(step: Reading, values: list[Data], run: Run) -> Sequence[Data]:

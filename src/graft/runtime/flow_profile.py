@@ -15,7 +15,7 @@ from graft.base.dtypes import Array
 from graft.runtime.executor import Times
 from graft.runtime.flow import FlowStep
 from graft.runtime.program import Program, Step
-from graft.runtime.regions import Spent
+from graft.runtime.spaces import Spent
 
 # Which step: its position in the flow, preceded by that of the step around it, and so on.
 Path = tuple[int, ...]

@@ -21,6 +21,7 @@ from graft.runtime.flow_checks import Data
 from graft.runtime.flow_executor import FlowExecutor, Supplied
 from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
+from graft.runtime.placement import Placed
 from graft.runtime.session import (
     Argument,
     argument,
@@ -32,7 +33,7 @@ from graft.runtime.session import (
 )
 
 
-class FlowSession:
+class FlowSession(Placed):
     """A compiled flow, ready to run; safe to call from several threads.
 
     `threads` and `engine` are as for `Session`; `supplied` are the Python functions that the flow

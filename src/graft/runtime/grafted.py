@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -19,9 +18,15 @@ from pathlib import Path
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.runtime.artifact import load as load_artifact
-from graft.runtime.regions import Policy, Region, RegionWarning
+from graft.runtime.breaker import Breaker
+from graft.runtime.guard import FIRST_DEADLINE, CaughtError, Policy
+from graft.runtime.incidents import Fault
+from graft.runtime.isolation import IsolatedRunner
+from graft.runtime.regions import Region
 from graft.runtime.spaces import Runner
 from graft.runtime.specialized_session import AnySession, session_of
+from graft.runtime.supervise import within
+from graft.runtime.worker import Message, Worker, keep_runner
 
 GROUP = "graft.runtimes"
 _INDEX = "regions"
@@ -38,6 +43,7 @@ class StoredRegion:
     options: Mapping[str, str]
     code: str
     host: str = ""
+    isolation: str = "none"
 
 
 def region_blobs(
@@ -52,58 +58,106 @@ def region_blobs(
 
 
 def load_regions(
-    blobs: Mapping[str, memoryview], threads: int | None
+    blobs: Mapping[str, memoryview],
+    threads: int | None,
+    verify: str | None = None,
+    deadline: float | None = None,
 ) -> dict[str, dict[str, Region]]:
-    """The regions of a file by variant and label, ready to run; none for a file without any."""
-    runners: dict[str, Runner] = {}
+    """The regions of a file by variant and label, ready to run; none for a file without any.
+
+    `verify` and `deadline` stand in for what the file says."""
+    loader = _Loader(blobs, threads)
     found: dict[str, dict[str, Region]] = {}
     for name in blobs:
         kind, _, variant = name.partition(" ")
         if kind == _INDEX:
-            found[variant] = _indexed(blobs[name], blobs, threads, runners)
+            index = json.loads(bytes(blobs[name]))
+            policy = Policy(**index["policy"])
+            policy = replace(
+                policy,
+                verify=verify or policy.verify,
+                deadline=policy.deadline if deadline is None else deadline,
+            )
+            stored = [StoredRegion(**item) for item in index["regions"]]
+            if verify not in (None, "off") and not all(item.host for item in stored):
+                raise UserError(
+                    f"verify='{verify}' wants the host's code, which this file does not hold",
+                    hint="compile the model with fallback='host'",
+                )
+            found[variant] = {item.label: loader.region(item, policy) for item in stored}
     return found
 
 
-def _indexed(
-    described: memoryview,
-    blobs: Mapping[str, memoryview],
-    threads: int | None,
-    runners: dict[str, Runner],
-) -> dict[str, Region]:
-    """The regions of one program; `runners` are those that have been loaded by now."""
-    index = json.loads(bytes(described))
-    policy = Policy(**index["policy"])
-    found: dict[str, Region] = {}
-    for item in index["regions"]:
-        stored = StoredRegion(**item)
-        if stored.code not in runners:
-            runners[stored.code] = _accelerated(stored, blobs, policy)
-        host = partial(artifact_runner, blobs[stored.host], threads) if stored.host else None
-        found[stored.label] = Region(
-            stored.label, stored.backend, runners[stored.code], host, policy
-        )
-    return found
+class _Loader:
+    """Makes regions of what a file holds; equal ones share their code, and a backend's regions the
+    breaker of its device."""
+
+    def __init__(self, blobs: Mapping[str, memoryview], threads: int | None) -> None:
+        self._blobs, self._threads = blobs, threads
+        self._runners: dict[str, Runner] = {}
+        self._breakers: dict[str, Breaker] = {}
+        self._silent: dict[str, Exception] = {}  # backends that did not answer once
+        self._workers: dict[str, Worker] = {}
+
+    def region(self, stored: StoredRegion, policy: Policy) -> Region:
+        """A region, loaded; where that fails, one that the host stands in for, and that is loaded
+        when it is tried again."""
+        host = stored.host and partial(artifact_runner, self._blobs[stored.host], self._threads)
+        breaker = self._breakers.setdefault(stored.backend, Breaker())
+        made = partial(Region, stored.label, stored.backend, on_host=host or None, policy=policy)
+        try:
+            return made(self._runner(stored, policy), device_breaker=breaker)
+        except Exception as error:
+            reason = f"{stored.backend} {stored.version} cannot run here: {error}"
+            if policy.fallback == "error" or not stored.host:
+                raise UserError(
+                    f"the region '{stored.label}' needs {reason}",
+                    hint=f"install the backend '{stored.backend}', or compile with fallback='host'",
+                ) from error
+            region = made(
+                None, device_breaker=breaker, loader=partial(self._load, stored, FIRST_DEADLINE)
+            )
+            fault = Fault.LATE if isinstance(error, TimeoutError) else Fault.NOT_LOADED
+            region.failed(CaughtError(fault, reason))
+            return region
+
+    def _runner(self, stored: StoredRegion, policy: Policy) -> Runner:
+        if stored.code not in self._runners:
+            if stored.backend in self._silent:
+                raise self._silent[stored.backend]
+            try:
+                seconds = FIRST_DEADLINE if policy.deadline is None else policy.deadline
+                if stored.isolation == "none":
+                    runner = within(seconds, partial(self._load, stored, seconds))
+                else:
+                    runner = self._load(stored, seconds)
+                self._runners[stored.code] = runner
+            except TimeoutError as error:
+                self._silent[stored.backend] = error
+                raise
+        return self._runners[stored.code]
+
+    def _load(self, stored: StoredRegion, seconds: float) -> Runner:
+        code = bytes(self._blobs[stored.code])
+        if stored.isolation == "none":
+            return load_code(stored.backend, code)
+        if stored.backend not in self._workers:
+            self._workers[stored.backend] = Worker()
+        worker = self._workers[stored.backend]
+        runner = IsolatedRunner(worker, load_isolated, stored.backend, code, seconds)
+        runner.prepare()
+        return runner
 
 
-def _accelerated(stored: StoredRegion, blobs: Mapping[str, memoryview], policy: Policy) -> Runner:
-    """The accelerator's code, or what says at each call that it cannot run here."""
-    try:
-        loader: Callable[[bytes], Runner] = _announced(stored.backend).load()
-        return loader(bytes(blobs[stored.code]))
-    except Exception as error:
-        reason = f"{stored.backend} {stored.version} cannot run here: {error}"
-        if policy.fallback == "error" or not stored.host:
-            raise UserError(
-                f"the region '{stored.label}' needs {reason}",
-                hint=f"install the backend '{stored.backend}', or compile with fallback='host'",
-            ) from error
-        warnings.warn(f"{reason}; the host stands in for it", RegionWarning, stacklevel=5)
-        failure = reason
+def load_isolated(message: Message) -> Message:
+    """The same in a worker."""
+    return keep_runner(load_code(message.facts, message.blobs[0]))
 
-    def refuse(_inputs: Sequence[Array], _outputs: Sequence[Array]) -> None:
-        raise UserError(failure)
 
-    return refuse
+def load_code(backend: str, code: bytes) -> Runner:
+    """What runs code of a backend, made by the run time that it announces."""
+    load: Callable[[bytes], Runner] = _announced(backend).load()
+    return load(code)
 
 
 def _announced(backend: str) -> EntryPoint:

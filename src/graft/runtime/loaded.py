@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 
 from graft.runtime.artifact import load as load_artifact
+from graft.runtime.placement import BLOB, StoredPlacement
+from graft.runtime.regions import Region
 from graft.runtime.specialized_session import AnySession, session_of
 
 
 def load(
-    path: str | os.PathLike[str], threads: int | None = None, verify: bool | None = None
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    checksum: bool | None = None,
+    verify: str | None = None,
+    deadline: float | None = None,
 ) -> AnySession:
     """Load a compiled model from a `.graft` file.
 
     `threads` is how many threads run it, by default as many as it was compiled for, at most one per
-    core; `verify` says whether large constants are compared with their checksum, too. Regions of
+    core; `checksum` says whether large constants are compared with their checksum, too. Regions of
     other backends are loaded by their own run times; where one is missing, the host stands in, with
-    a warning, unless the model was compiled with `fallback="error"`.
+    a warning, unless the model was compiled with `fallback="error"`. `verify` and `deadline` are as
+    for `compile`, by default as the model was compiled with; what goes wrong is in `incidents`.
     """
-    artifact = load_artifact(path, verify)
+    artifact = load_artifact(path, checksum)
     # Most files have no regions, and looking for run times of other backends is slow to import.
-    regions = {}
-    if artifact.blobs:
+    regions: Mapping[str, Mapping[str, Region]] = {}
+    if artifact.blobs.keys() - {BLOB}:
         grafted = importlib.import_module("graft.runtime.grafted")
-        regions = grafted.load_regions(artifact.blobs, threads)
-    return session_of(artifact, threads, regions)
+        regions = grafted.load_regions(artifact.blobs, threads, verify, deadline)
+    session = session_of(artifact, threads, regions)
+    session.placement = StoredPlacement.from_blobs(artifact.blobs)
+    session.regions = {
+        f"{variant} {label}".strip(): region
+        for variant, own in regions.items()
+        for label, region in own.items()
+    }
+    return session

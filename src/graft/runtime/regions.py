@@ -1,194 +1,134 @@
-"""Regions at run time: the accelerator's code, and the host's where that fails.
+"""Regions at run time: the accelerator's code, and the host's beside it.
 
-A region that raises, answers in the wrong shape or takes longer than its deadline is run again on
-the host within the same inference, so that results stay right. Whoever runs the model is told by a
-warning and in `incidents`. After repeated failures a circuit breaker stops trying.
+How a region runs on either is told here; whether what it gives is to be believed, and what happens
+where it is not, is its guard's affair (`guard.py`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from graft.base.dtypes import Array, dtype_of
-from graft.base.errors import EvaluationError, UserError
-from graft.base.names import LONGEST_LINE, printable
-from graft.runtime.spaces import Device, Runner, device_of, is_simulated, refuse_arrays
+from graft.base.errors import EvaluationError
+from graft.runtime.breaker import Breaker
+from graft.runtime.guard import AbandonedError, Guard, Policy
+from graft.runtime.incidents import Fault, Incidents, RegionWarning, merged
+from graft.runtime.spaces import (
+    HOST_MEMORY,
+    Device,
+    OperandMemory,
+    Runner,
+    Spent,
+    device_of,
+    from_home,
+    is_simulated,
+    refuse_arrays,
+)
 
 HOME = "host"  # the memory space that every value can be brought to
-FALLBACKS = ("host", "error")
-
-
-class RegionWarning(UserWarning):
-    """An accelerator failed and the host stood in for it."""
-
-    def __str__(self) -> str:
-        return printable(super().__str__(), LONGEST_LINE)
-
-
-class LostDeviceError(Exception):
-    """What is in the memory of a device is lost; the inference has to begin again without it."""
-
-    def __init__(self, space: str = "") -> None:
-        super().__init__(f"the memory '{space}' is lost")
-        self.space = space
-
-
-class Spent(NamedTuple):
-    """Seconds of one call: bringing values to the region and back, getting it to start, computing.
-    `simulated` says that they are a model's."""
-
-    transfer: float
-    launch: float
-    execution: float
-    simulated: bool = False
-
-    def with_transfer(self, seconds: float) -> Spent:
-        """The same and some more on the way."""
-        return self._replace(transfer=self.transfer + seconds)
-
-    def with_launch(self, total: float) -> Spent:
-        """The same where what is left of the whole went into getting started."""
-        if self.simulated or not self.execution:
-            return self
-        return self._replace(launch=max(total - self.transfer - self.execution, 0.0))
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """A failure of an accelerator: which region of which backend, and what happened."""
-
-    region: str
-    backend: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What to do about failures: `host` runs the region there, `error` raises.
-
-    A region gets `deadline` seconds if there is one; it then runs in a thread and memory of its
-    own, which costs a copy. The breaker opens after `patience` failures in a row, and at once
-    after a missed deadline.
-    """
-
-    fallback: str = "host"
-    deadline: float | None = None
-    patience: int = 3
-
-    def __post_init__(self) -> None:
-        if self.fallback not in FALLBACKS:
-            raise UserError(f"fallback is one of {', '.join(FALLBACKS)}, not '{self.fallback}'")
 
 
 @dataclass
 class Region:
     """A region, ready to run. `on_host` makes the host's runner when it is first needed.
 
-    Operands are arrays or, where the runner has a device, what lies in the memory of that."""
+    `device_breaker` is the one of its backend's device, which the regions of a model share. A
+    region whose code could not be loaded has no runner, and a `loader` for when it is tried."""
 
     name: str
     backend: str
-    runner: Runner
+    runner: Runner | None
     on_host: Callable[[], Runner] | None
-    policy: Policy = Policy()
-    incidents: list[Incident] = field(default_factory=list)
-    open: bool = False  # the breaker: the accelerator is not tried any more
+    policy: Policy = field(default_factory=Policy)
     space: str = HOME  # the memory that its device has
     device: Device | None = None
-    _failures: int = 0
+    device_breaker: Breaker = field(default_factory=Breaker)
+    loader: Callable[[], Runner] | None = None
     _host: Runner | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.device = self.device or device_of(self.runner)
-        self.simulated = is_simulated(self.runner)
+        self.guard = Guard(self.policy, self.device_breaker)
+        self.simulated = self.keeps_deadlines = False
+        if self.runner is not None:
+            self._adopt(self.runner)
+
+    def _adopt(self, runner: Any) -> None:
+        self.runner, self.device = runner, self.device or device_of(runner)
+        self._from_home = from_home(runner)
+        self.keeps_deadlines = bool(getattr(runner, "keeps_deadlines", False))
+        self.simulated = is_simulated(runner)
         if self.simulated:
-            runner: Any = self.runner
             self._modelled = Spent(0.0, runner.launch_seconds, runner.seconds, simulated=True)
 
+    @property
+    def open(self) -> bool:
+        """Whether the breaker is: the accelerator is not tried for the time being."""
+        return self.guard.is_open
+
+    @property
+    def incidents(self) -> Incidents:
+        """What went wrong at run time."""
+        return self.guard.log.snapshot()
+
+    @property
+    def has_host(self) -> bool:
+        """Whether there is code of the host's to compare with and to fall back on."""
+        return self.on_host is not None
+
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        if self.attempt(inputs, outputs) is None:
-            self.stand_in(inputs, outputs)
+        """Run on arrays in the host's memory, which are the caller's to keep: what answers late
+        does not write there."""
+        while True:
+            own = HOST_MEMORY.empty(outputs)
+            try:
+                self.run(inputs, own)
+            except AbandonedError as error:
+                if error.error is not None:
+                    raise error.error from error
+                continue  # without the accelerator
+            HOST_MEMORY.store(own, outputs)
+            return
 
-    def attempt(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Spent | None:
-        """Run on the accelerator and tell where the time went, as far as that can be told from
-        here; None where the host has to stand in."""
-        if self.open:
-            return None
-        try:
-            spent = self._accelerated(inputs, outputs)
-        except (Exception, SystemExit) as error:  # whatever an accelerator raises
-            self.failed(error)
-            if self.device is not None and isinstance(error, TimeoutError):
-                # what did not answer may yet write into the device's memory
-                raise LostDeviceError from error
-            return None
-        self._failures = 0
-        return spent
+    def run(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        memory: OperandMemory = HOST_MEMORY,
+    ) -> Spent:
+        """Run under guard, on operands in some memory.
 
-    def stand_in(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Spent:
-        """Run on the host, on arrays in its memory."""
-        runner = self._host_runner()
+        Raises `AbandonedError` where the outputs must not be used again."""
+        return self.guard.run(self, inputs, outputs, memory)
+
+    def failed(self, error: BaseException, fault: Fault | None = None) -> None:
+        """Record a failure that was noticed elsewhere."""
+        self.guard.fail(self, error, fault)
+
+    def accelerate(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        is_home: bool,
+        deadline: float | None = None,
+    ) -> Spent:
+        """Run on the accelerator, and tell where the time went as far as that can be told from
+        here. Operands that are at home are brought to its device where it has one."""
+        if self.loader is not None:
+            self._adopt(self.loader())
+            self.loader = None
+        runner: Any = self._from_home if is_home else self.runner
         begun = time.perf_counter()
-        deliver(runner(inputs, outputs), outputs, self.name)
-        return Spent(0.0, 0.0, time.perf_counter() - begun)
-
-    def failed(self, error: BaseException) -> None:
-        """Record what happened and warn of it; raises where the host is not to stand in."""
-        reason = f"{type(error).__name__}: {error}"
-        with self._lock:
-            self.incidents.append(Incident(self.name, self.backend, reason))
-            self._failures += 1
-            if self._failures >= self.policy.patience or isinstance(error, TimeoutError):
-                self.open = True
-            given_up = self.open
-        if self.policy.fallback == "error" or self.on_host is None:
-            raise EvaluationError(
-                f"the region '{self.name}' failed on {self.backend}: {reason}",
-                hint="fallback='host' runs it on the host instead",
-            ) from error
-        then = "is not tried again" if given_up else "was run on the host"
-        message = f"the region '{self.name}' failed on {self.backend} and {then}: {reason}"
-        warnings.warn(message, RegionWarning, stacklevel=5)
-
-    def transfer_seconds(self, size: int) -> float:
-        """What a simulated device would take for so many bytes."""
-        device: Any = self.device
-        seconds: float = device.transfer_seconds(size)
-        return seconds
-
-    def _accelerated(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Spent:
-        deadline = self.policy.deadline
-        if deadline is None:
-            return self._complete(inputs, outputs)
-        spent: list[Spent] = []
-        if self.device is not None:
-            within(deadline, lambda: spent.append(self._complete(inputs, outputs)))
-            return spent[0]
-        begun = time.perf_counter()
-        own_inputs = [array.copy() for array in inputs]
-        own_outputs = [np.empty_like(array) for array in outputs]
-        copied = time.perf_counter()
-        within(deadline, lambda: spent.append(self._complete(own_inputs, own_outputs)))
-        ended = time.perf_counter()
-        for home, array in zip(outputs, own_outputs, strict=True):
-            home[...] = array
-        transfer = copied - begun + time.perf_counter() - ended
-        return spent[0] if spent[0].simulated else spent[0].with_transfer(transfer)
-
-    def _complete(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Spent:
-        begun = time.perf_counter()
-        results = self.runner(inputs, outputs)
+        results = runner(inputs, outputs, *(() if deadline is None else (deadline,)))
         ended = time.perf_counter()
         copying = 0.0
-        if self.device is not None:
+        if not is_home:
             refuse_arrays(results)
         elif results is not None:
             deliver(results, outputs, self.name)
@@ -197,7 +137,19 @@ class Region:
             return self._modelled
         return Spent(copying, 0.0, ended - begun)
 
-    def _host_runner(self) -> Runner:
+    def compute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Spent:
+        """Run on the host, on arrays in its memory."""
+        runner = self.host_runner()
+        begun = time.perf_counter()
+        self.deliver(runner(inputs, outputs), outputs)
+        return Spent(0.0, 0.0, time.perf_counter() - begun)
+
+    def deliver(self, results: Sequence[Array] | None, outputs: Sequence[Array]) -> None:
+        """Copy results home that were returned instead of written."""
+        deliver(results, outputs, self.name)
+
+    def host_runner(self) -> Runner:
+        """What runs the region on the host; made when it is first needed."""
         with self._lock:
             if self._host is None:
                 if self.on_host is None:
@@ -205,25 +157,16 @@ class Region:
                 self._host = self.on_host()
             return self._host
 
+    def transfer_seconds(self, size: int) -> float:
+        """What a simulated device would take for so many bytes."""
+        device: Any = self.device
+        seconds: float = device.transfer_seconds(size)
+        return seconds
 
-def within(seconds: float, task: Callable[[], None]) -> None:
-    """Run a task in a thread of its own; raises TimeoutError when it takes too long."""
-    failure: list[BaseException] = []
 
-    def guarded() -> None:
-        try:
-            task()
-        except BaseException as error:  # noqa: BLE001  handed on to the caller
-            failure.append(error)
-
-    thread = threading.Thread(target=guarded, daemon=True, name="graft-region")
-    started = time.monotonic()
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise TimeoutError(f"no answer within {time.monotonic() - started:.3g} s")
-    if failure:
-        raise failure[0]
+def incidents_of(regions: Mapping[str, Region]) -> Incidents:
+    """What went wrong in a model's regions, in order of time."""
+    return merged(region.guard.log for region in regions.values())
 
 
 def deliver(results: Sequence[Array] | None, outputs: Sequence[Array], name: str) -> None:
@@ -245,3 +188,6 @@ def deliver(results: Sequence[Array] | None, outputs: Sequence[Array], name: str
 
 def _shown(array: Array) -> str:
     return f"{dtype_of(array.dtype)}[{', '.join(map(str, array.shape))}]"
+
+
+__all__ = ["HOME", "Policy", "Region", "RegionWarning", "deliver", "incidents_of"]

@@ -24,10 +24,10 @@ from graft.runtime.executor import Executor
 from graft.runtime.lending import Recycled
 from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
 from graft.runtime.native_call import NativeCall
+from graft.runtime.placement import Placed
 from graft.runtime.prepared import prepared
 from graft.runtime.program import Program, Step, TensorSpec
-from graft.runtime.regions import Spent
-from graft.runtime.spaces import Runner
+from graft.runtime.spaces import Runner, Spent
 
 _ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
@@ -53,7 +53,7 @@ class Profile:
     spent: Mapping[int, Spent] = field(default_factory=dict)
 
 
-class Session:
+class Session(Placed):
     """A compiled program, ready to run; safe to call from several threads.
 
     `threads` is how many threads share the work, by default as many as the program was compiled

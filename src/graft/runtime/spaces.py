@@ -8,16 +8,43 @@ runner without a device works on arrays in the host's memory, where they lie.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
+from graft.runtime.memory import aligned_copy, aligned_empty, unlocked
 
 # Called with inputs and memory for the outputs; returns None, or arrays to copy there. Operands are
 # arrays, or what the runner's device has allocated.
 Runner = Callable[[Sequence[Any], Sequence[Any]], "Sequence[Array] | None"]
+
+
+class LostDeviceError(Exception):
+    """What is in the memory of a device is lost; the inference has to begin again without it.
+
+    `is_late` where a copy to the host's memory is still under way."""
+
+    def __init__(self, space: str = "", is_late: bool = False) -> None:
+        super().__init__(f"the memory '{space}' is lost")
+        self.space, self.is_late = space, is_late
+
+
+class Spent(NamedTuple):
+    """Seconds of one call: bringing values to the region and back, getting it to start, computing.
+    `simulated` says that they are a model's."""
+
+    transfer: float
+    launch: float
+    execution: float
+    simulated: bool = False
+
+    def with_launch(self, total: float) -> Spent:
+        """The same where what is left of the whole went into getting started."""
+        if self.simulated or not self.execution:
+            return self
+        return self._replace(launch=max(total - self.transfer - self.execution, 0.0))
 
 
 class Device(Protocol):
@@ -36,6 +63,63 @@ class Device(Protocol):
     def download(self, memory: Any, array: Array) -> None:
         """Copy a tensor from the device into a contiguous array."""
         ...
+
+
+# Shape and dtype of operands.
+Specs = Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+
+
+class OperandMemory:
+    """Where the operands of a region's run lie, and how the host gets at them: in its own memory
+    here, where operands are arrays."""
+
+    space = ""
+    inputs: Specs = ()
+    outputs: Specs = ()
+
+    def arrays(self, operands: Sequence[Any], specs: Specs) -> Sequence[Array]:
+        """What operands hold, as arrays to read."""
+        return operands
+
+    def copies(self, operands: Sequence[Any], specs: Specs) -> Sequence[Array]:
+        """What operands hold, in memory that a region does not reach."""
+        return [aligned_copy(array) for array in operands]
+
+    def empty(self, outputs: Sequence[Any]) -> list[Array]:
+        """Arrays for results."""
+        return [aligned_empty(array.shape, array.dtype) for array in outputs]
+
+    def store(self, arrays: Sequence[Array], operands: Sequence[Any]) -> None:
+        """Write arrays over operands, inputs too."""
+        for array, operand in zip(arrays, operands, strict=True):
+            if array.size:
+                np.copyto(operand if operand.flags.writeable else unlocked(operand), array)
+
+
+HOST_MEMORY = OperandMemory()
+
+
+class DeviceMemory(OperandMemory):
+    """The same for operands in the memory of a device."""
+
+    def __init__(self, space: str, device: Device, inputs: Specs, outputs: Specs) -> None:
+        self.space, self._device = space, device
+        self.inputs, self.outputs = inputs, outputs
+
+    def arrays(self, operands: Sequence[Any], specs: Specs) -> Sequence[Array]:
+        arrays = [aligned_empty(*spec) for spec in specs]
+        for memory, array in zip(operands, arrays, strict=True):
+            self._device.download(memory, array)
+        return arrays
+
+    copies = arrays
+
+    def empty(self, outputs: Sequence[Any]) -> list[Array]:
+        return [aligned_empty(*spec) for spec in self.outputs]
+
+    def store(self, arrays: Sequence[Array], operands: Sequence[Any]) -> None:
+        for array, memory in zip(arrays, operands, strict=True):
+            self._device.upload(array, memory)
 
 
 def device_of(runner: Runner) -> Device | None:

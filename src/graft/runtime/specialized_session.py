@@ -19,6 +19,7 @@ from graft.runtime.flow_executor import Supplied
 from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.flow_session import FlowSession
+from graft.runtime.placement import Placed
 from graft.runtime.session import (
     Argument,
     Profile,
@@ -33,7 +34,7 @@ from graft.runtime.specialized import AnyProgram, Key, SpecializedProgram, outpu
 PlainSession = Session | FlowSession
 
 
-class SpecializedSession:
+class SpecializedSession(Placed):
     """A model with variants, ready to run; safe to call from several threads.
 
     `threads` is as for `Session`; `supplied` are the Python functions of each program, by the name

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +32,7 @@ from tests.byoc.kit.wrong import (
 
 from graft.base.dtypes import Array
 from graft.byoc.annotate import register_op_attr, unregister
-from graft.byoc.contract import Backend, Limits, Match
+from graft.byoc.contract import Backend, Limits, Match, Runner
 from graft.byoc.kit import Report, conformance
 from graft.byoc.kit.recipes import RECIPES
 from graft.byoc.kit.report import ConformanceError
@@ -303,3 +306,20 @@ def test_a_hanging_backend_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_operators_with_recipes_exist_and_can_be_drawn() -> None:
     assert set(RECIPES) <= set(OPS)
     conformance(Wrong(*sorted(RECIPES)), 3).assert_ok(strict=True)
+
+
+class Crashing(Wrong):
+    """Takes its process along."""
+
+    def load(self, blob: bytes) -> Runner:
+        def run(_inputs: Any, _outputs: Any) -> None:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+        return run
+
+
+def test_a_crash_is_a_failure_like_any_other() -> None:
+    report = conformance(Crashing("nn.relu"), examples=2)
+    (failure,) = report.failures
+    assert failure.reason == "its process died (SIGSEGV)"
+    assert failure.nodes == 1

@@ -29,7 +29,6 @@ from graft.runtime.program import Program
 from graft.runtime.program import Target as CompiledFor
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
-from graft.runtime.spaces import from_home
 from graft.target.target import Target, named_target
 
 
@@ -107,18 +106,10 @@ class HostBackend(Backend):
         `regions` runs what is left to other backends, by label."""
         own = regions or {}
         if why_not_native(graph):
-            compiler = Stretches(self._target, self._options.accuracy, _at_home(own))
+            compiler = Stretches(self._target, self._options.accuracy, own)
             return FlowExecutable.of(graph, compiler, self._target, self._options)
         compiler = Stretches(self._target, self._options.accuracy, own, _spaces(own))
         return HostExecutable(compiler.static(graph), self._options)
-
-
-def _at_home(regions: Mapping[str, Runner]) -> Mapping[str, Runner]:
-    """Regions for a program that has nothing in the memory of devices."""
-    for region in regions.values():
-        if isinstance(region, Region):
-            region.runner, region.device = from_home(region.runner), None
-    return regions
 
 
 def _spaces(regions: Mapping[str, Runner]) -> dict[str, str]:
@@ -171,8 +162,8 @@ class HostExecutable:
     def save(
         self,
         path: str | os.PathLike[str],
-        backends: Mapping[str, str] | None = None,
         blobs: Mapping[str, bytes] | None = None,
+        backends: Mapping[str, str] | None = None,
     ) -> None:
         """Write the program to a file, with what the regions of other backends need."""
         refuse_reference_nodes(self.built.reasons)

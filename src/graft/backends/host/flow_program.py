@@ -92,8 +92,8 @@ class FlowExecutable:
     def save(
         self,
         path: str | os.PathLike[str],
-        backends: Mapping[str, str] | None = None,
         blobs: Mapping[str, bytes] | None = None,
+        backends: Mapping[str, str] | None = None,
     ) -> None:
         """Write the flow to a file, with what the regions of other backends need."""
         refuse_reference_nodes(self._made.reasons)

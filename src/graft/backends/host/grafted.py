@@ -43,10 +43,10 @@ class GraftedProgram:
     ) -> list[Data]:
         return self.built(inputs, homes)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None) -> None:
         """Write the program, the regions' code, and the host's code for each to fall back on."""
-        blobs = stored_regions({"": self._regions}, self._host, self._policy)
-        self.built.save(path, versions_of(self._regions), blobs)
+        own = stored_regions({"": self._regions}, self._host, self._policy)
+        self.built.save(path, {**own, **(blobs or {})}, versions_of(self._regions))
 
 
 def versions_of(regions: Iterable[CompiledRegion]) -> dict[str, str]:
@@ -65,7 +65,9 @@ def stored_regions(
         number = numbers.setdefault(region.key, len(numbers))
         code, fallback = f"region {number}", f"region {number} on the host"
         codes.setdefault(code, region.blob)
-        if policy.fallback == "host" and fallback not in codes:
+        # to fall back on, and to compare with
+        has_host = policy.fallback == "host" or policy.verify != "off"
+        if has_host and fallback not in codes:
             codes[fallback] = host.compile(region.body)
         backend = region.backend
         return StoredRegion(
@@ -76,6 +78,7 @@ def stored_regions(
             dict(backend.options),
             code,
             fallback if fallback in codes else "",
+            backend.isolation,
         )
 
     found = {name: [stored(region) for region in own] for name, own in regions.items()}

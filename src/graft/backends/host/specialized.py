@@ -81,13 +81,13 @@ class SpecializedExecutable:
         """The variant that runs these inputs; empty for the general program."""
         return self.program.name(self.program.key(inputs))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None) -> None:
         """Write all programs to one file, with what the regions of other backends need."""
         refuse_reference_nodes(self.reference_nodes)
         regions = {name: part.regions for name, part in self._parts.items() if part.regions}
-        blobs = stored_regions(regions, self._host, self._policy)
+        own = {**stored_regions(regions, self._host, self._policy), **(blobs or {})}
         versions = versions_of(region for own in regions.values() for region in own)
-        save_as(self.program, path, versions, blobs)
+        save_as(self.program, path, versions, own)
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None

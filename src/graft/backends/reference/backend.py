@@ -48,7 +48,7 @@ class ReferenceProgram:
         """Nothing of it is native."""
         return None
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None) -> None:
         """Refused: a file holds native code."""
         raise UnsupportedError(
             f"'{path}' is not written: a file holds native code, and this model runs on the"

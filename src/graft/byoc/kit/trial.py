@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,11 +19,14 @@ from graft.base.dtypes import Array
 from graft.base.errors import GraftError
 from graft.byoc.candidates import find_candidates, placeable
 from graft.byoc.contract import Backend, Runner
+from graft.byoc.isolate import pack_graph, unpack_graph
 from graft.byoc.measure import samples, static_shape
 from graft.byoc.trust import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.runtime.regions import deliver, within
+from graft.runtime.guard import CrashedError
+from graft.runtime.regions import deliver
+from graft.runtime.worker import Message, Worker
 
 DEADLINE = 60.0  # seconds for everything that is done with one graph
 
@@ -46,13 +50,30 @@ class Outcome:
 
 
 def attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool = False) -> Outcome:
-    """Offer a graph to a backend; what it accepts is compiled, run and compared."""
-    outcomes: list[Outcome] = []
+    """Offer a graph to a backend; what it accepts is compiled, run and compared.
+
+    That happens in a process of its own, which may not survive it: a fork, since a backend may be
+    any object, which lasts until an example ends it."""
+    example = pack_graph(graph)
+    facts = [id(backend), example.facts, pattern, thorough]
+    worker = _WORKERS.setdefault(backend, Worker(fork=True))
     try:
-        within(DEADLINE, lambda: outcomes.append(_attempt(graph, backend, pattern, thorough)))
-    except TimeoutError as error:
+        answer = worker.call(_tried, facts, *example.blobs, deadline=DEADLINE)
+    except (TimeoutError, CrashedError) as error:
         return Outcome(failed=str(error))
-    return outcomes[0]
+    return Outcome(*answer.facts)
+
+
+_WORKERS: WeakKeyDictionary[Backend, Worker] = WeakKeyDictionary()
+
+
+def _tried(message: Message) -> Message:
+    """In the fork, where the backend is at the same address."""
+    address, facts, pattern, thorough = message.facts
+    graph = unpack_graph(Message(facts, message.blobs))
+    (backend,) = (one for one in _WORKERS if id(one) == address)
+    outcome = _attempt(graph, backend, pattern, thorough)
+    return Message([outcome.refused, outcome.failed, outcome.useless])
 
 
 def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Outcome:

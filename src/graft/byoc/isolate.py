@@ -1,0 +1,146 @@
+"""Backends in processes of their own: a backend in, one that cannot hurt this process out.
+
+What runs the backend's own code generator, cost model or library happens in a worker; patterns and
+predicates, which are Python on graphs of this process, stay here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from functools import cache
+from operator import attrgetter
+
+import numpy as np
+
+import graft.ops  # noqa: F401  which graphs from elsewhere name
+from graft.base.dtypes import DType, dtype_of
+from graft.base.errors import UserError
+from graft.byoc.contract import Backend, Cost, Match, PatternTable, Source
+from graft.byoc.measure import DEADLINE
+from graft.ir.graph import Graph
+from graft.ir.parser import from_text
+from graft.ir.printer import to_text
+from graft.rewrite.rule import Refusal
+from graft.runtime.isolation import IsolatedRunner, check_isolation
+from graft.runtime.worker import Message, Task, Worker, keep_runner
+
+Isolation = str | Mapping[str, str] | None  # for all backends, or by name; None: as they say
+
+
+def isolated(backend: Backend, asked: Isolation = None, deadline: float = DEADLINE) -> Backend:
+    """The backend as it is, or in a process of its own where it or the user wants that."""
+    wish = asked.get(backend.name) if isinstance(asked, Mapping) else asked
+    isolation = check_isolation(wish or backend.isolation)
+    return IsolatedBackend(backend, deadline) if isolation == "process" else backend
+
+
+class IsolatedBackend(Backend):
+    """Everything that may crash is asked of a worker, within `deadline` seconds."""
+
+    isolation = "process"
+    keeps_deadlines = True
+
+    def __init__(self, backend: Backend, deadline: float = DEADLINE) -> None:
+        self.inner, self._deadline = backend, deadline
+        self.name, self.version, self.device = backend.name, backend.version, backend.device
+        self.limits, self.simulated = backend.limits, backend.simulated
+        self._reference = _reference(backend)
+        self.worker = Worker()
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return self.inner.options
+
+    def missing(self) -> str:
+        return self.inner.missing()
+
+    def patterns(self) -> PatternTable:
+        return self.inner.patterns()
+
+    def supports(self, match: Match) -> Refusal | None:
+        return self.inner.supports(match)
+
+    def price(self, region: Graph) -> Cost | None:
+        if type(self.inner).price is Backend.price:
+            return None
+        facts = self._ask(_price, pack_graph(region)).facts
+        return None if facts is None else Cost(facts[0], Source(facts[1]), facts[2])
+
+    def compile(self, region: Graph) -> bytes:
+        """Its own passes over the region included."""
+        return self._ask(_compile, pack_graph(region)).blobs[0]
+
+    def load(self, blob: bytes) -> IsolatedRunner:
+        runner = IsolatedRunner(self.worker, _load, self._reference, blob, self._deadline)
+        runner.prepare()
+        return runner
+
+    def _ask(self, task: Task, region: Message) -> Message:
+        facts = [self._reference, region.facts]
+        return self.worker.call(task, facts, *region.blobs, deadline=self._deadline)
+
+
+def _reference(backend: Backend) -> list[str]:
+    """How another process finds the backend: by its class, which it makes an object of."""
+    kind = type(backend)
+    try:
+        if kind.__module__ == "__main__":
+            raise TypeError("it is defined in a script")
+        if type(_made(kind.__module__, kind.__qualname__)) is not kind:
+            raise TypeError("its class is another one there")
+    except Exception as error:
+        raise UserError(
+            f"'{backend.name}' cannot be isolated: another process cannot make it: {error}",
+            hint="define its class in a module, so that it is made without arguments",
+        ) from error
+    return [kind.__module__, kind.__qualname__]
+
+
+def _made(module: str, name: str) -> Backend:
+    backend: Backend = attrgetter(name)(importlib.import_module(module))()
+    return backend
+
+
+def pack_graph(region: Graph) -> Message:
+    """A graph as a message."""
+    text = to_text(region)
+    arrays = {name: np.ascontiguousarray(array) for name, array in text.constants.items()}
+    described = [[name, dtype_of(a.dtype).value, a.shape] for name, a in arrays.items()]
+    return Message([text.text, described], [array.tobytes() for array in arrays.values()])
+
+
+def unpack_graph(message: Message) -> Graph:
+    """The graph of a message."""
+    text, described = message.facts
+    constants = {
+        name: np.frombuffer(blob, DType(dtype).numpy).reshape(shape)
+        for (name, dtype, shape), blob in zip(described, message.blobs, strict=True)
+    }
+    return from_text(text, constants)
+
+
+# In the worker.
+
+
+@cache
+def _backend(module: str, name: str) -> Backend:
+    """The backend, once: it may remember what it has compiled."""
+    return _made(module, name)
+
+
+def _price(message: Message) -> Message:
+    reference, graph = message.facts
+    cost = _backend(*reference).price(unpack_graph(Message(graph, message.blobs)))
+    return Message(cost and [cost.seconds, cost.source.value, cost.spread])
+
+
+def _compile(message: Message) -> Message:
+    reference, graph = message.facts
+    backend = _backend(*reference)
+    region = unpack_graph(Message(graph, message.blobs))
+    return Message(None, [backend.compile(backend.process(region))])
+
+
+def _load(message: Message) -> Message:
+    return keep_runner(_backend(*message.facts).load(message.blobs[0]))

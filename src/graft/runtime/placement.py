@@ -1,0 +1,71 @@
+"""Who runs what of a model, and what went wrong: what modules and loaded files tell alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from graft.runtime.incidents import Incidents
+from graft.runtime.regions import Region, incidents_of
+
+BLOB = "placement"  # under which a file holds it
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRegion:
+    """What one backend runs in one piece: values that its nodes make, and multiply-accumulates."""
+
+    label: str
+    backend: str
+    nodes: tuple[str, ...]
+    macs: int = 0
+
+
+@dataclass(frozen=True)
+class StoredPlacement:
+    """The placement of a model as a file tells it: one line of text, and facts for machines."""
+
+    text: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> Mapping[str, int]:
+        """How many nodes each backend runs."""
+        found: Mapping[str, int] = self.facts.get("nodes", {})
+        return found
+
+    @property
+    def regions(self) -> tuple[PlacedRegion, ...]:
+        """What backends other than the host run, each in one piece."""
+        described = self.facts.get("regions", ())
+        return tuple(PlacedRegion(**{**one, "nodes": tuple(one["nodes"])}) for one in described)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_json(self) -> str:
+        """All of it, for machines."""
+        return json.dumps(self.facts)
+
+    def to_blob(self) -> bytes:
+        return json.dumps({"text": self.text, "facts": self.facts}).encode()
+
+    @classmethod
+    def from_blobs(cls, blobs: Mapping[str, memoryview]) -> StoredPlacement:
+        """As a file holds it; empty for one that does not."""
+        return cls(**json.loads(bytes(blobs[BLOB]))) if BLOB in blobs else cls()
+
+
+class Placed:
+    """What a loaded model tells of its placement and of what went wrong."""
+
+    regions: Mapping[str, Region] = {}
+    placement = StoredPlacement()
+
+    @property
+    def incidents(self) -> Incidents:
+        """What failed on accelerators while the model ran, and was run on the host instead: the
+        latest, and how many there were in all (`total`)."""
+        return incidents_of(self.regions)
