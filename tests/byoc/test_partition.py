@@ -26,6 +26,7 @@ from graft.byoc.price import Pricing
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph
 from graft.rewrite.pattern import is_op
+from graft.runtime.regions import RegionWarning
 
 HOST = Fake("host")
 SLOW = 1.0  # seconds that the host is said to take for each node
@@ -222,3 +223,10 @@ def test_regions_are_measured_whole_and_chosen_again(tmp_path: Path) -> None:
     whole = sum(1 for _ in tmp_path.iterdir())
     assert whole == 3  # softmax, log_softmax, and all four together
     assert found.bill().total == pytest.approx(found.plan.predicted)
+
+
+def test_a_limited_search_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graft.byoc.candidates.MOST_MATCHES", 0)
+    with pytest.warns(RegionWarning, match="best of a limited number of candidates: 'nn.softmax'"):
+        found = placed(chain("nn.softmax"), fake("acc", "nn.softmax"))
+    assert found.plan.method == "limited"

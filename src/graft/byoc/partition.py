@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,9 +21,12 @@ from graft.byoc.problem import HOST, Bill, Choice, Problem, bill, site_of
 from graft.byoc.region import region_graph
 from graft.byoc.sizes import node_work
 from graft.ir.graph import Graph, Node
+from graft.runtime.regions import RegionWarning
 
 # The paper's threshold for a region to be worth offloading: multiply-accumulates.
 FEWEST_MACS = 2_000_000
+# The method of a plan that is the best of a limited number of candidates.
+LIMITED = "limited"
 _MOST_REFINEMENTS = 3
 
 
@@ -61,6 +65,8 @@ def partition(
     unused = options.pins.unused(found.nodes)
     if unused:
         raise UserError(f"the pin '{unused[0]}' fits no node of the model")
+    if found.limits_hit:
+        warnings.warn(_limited(found.limits_hit), RegionWarning, stacklevel=2)
     prices = price_all(found, backends, pricing)
     wholes = _Wholes(placement_of(found, prices, backends), pricing)
     alternatives = other_choices(wholes.placement, options)
@@ -71,13 +77,19 @@ def partition(
     # what is proven is proven at the prices that the plan shows
     known = replace(best, seconds=seconds)
     bound = min(_chosen(placement, [known], options).bound, seconds)
-    final = replace(known, bound=bound, method=choice.method)
+    method = LIMITED if found.limits_hit else choice.method
+    final = replace(known, bound=bound, method=method)
     others = {
         name: replace(other, seconds=wholes.seconds(other))
         for name, other in alternatives.items()
         if math.isfinite(wholes.seconds(other))
     }
     return Partition(_plan(placement, final, others), placement, final, others)
+
+
+def _limited(limits_hit: Sequence[str]) -> str:
+    more = f" (and {len(limits_hit) - 1} more)" if len(limits_hit) > 1 else ""
+    return f"the placement is the best of a limited number of candidates: {limits_hit[0]}{more}"
 
 
 def _settled(
