@@ -62,6 +62,7 @@ class Grafting:
     check: bool
     time_limit: float
     report: Report
+    releases: bool = False  # the host may run what is pinned elsewhere and cannot run there
 
 
 def compile(
@@ -75,7 +76,7 @@ def compile(
     plan: Plan | str | os.PathLike[str] | None = None,
     measure: bool = False,
     check: bool = True,
-    fallback: str = "host",
+    fallback: str | None = None,
     deadline: float | None = None,
     time_limit: float = TIME_LIMIT,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -95,13 +96,19 @@ def compile(
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
     `time_limit` seconds. The chosen plan is run against the host alone and against everything
     offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
-    compares every region with the host before it is trusted, and `fallback` says what happens when
-    one fails later: "host" or "error".
+    compares every region with the host before it is trusted; what fails goes back to the host,
+    unless it is pinned elsewhere, which is an error. `fallback` says what happens when a region
+    fails later: "host" (the default) or "error"; "host", when asked for, also lets the host run
+    what is pinned elsewhere and cannot run there.
     `deadline` is how many seconds a region may take. `report` is told what is being done.
     """
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
-    asked = Grafting(pins, plan, measure, Policy(fallback, deadline), check, time_limit, report)
+    if plan is not None and pins:
+        raise UserError("plan= replays a plan, and pins= are for choosing one")
+    policy = Policy("host" if fallback is None else fallback, deadline)
+    releases = fallback == "host"
+    asked = Grafting(pins, plan, measure, policy, check, time_limit, report, releases)
     accelerators = _accelerators(names)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
     wanted = variant_sizes(graph, shapes or {})
@@ -244,7 +251,35 @@ def _contenders(
         return [_contender(graph, plan, accelerators, host, asked)]
     found = partition_graph(graph, accelerators, host, asked)
     plans = _plans(found, accelerators, asked)
-    return [_contender(graph, plan, accelerators, host, asked) for plan in plans]
+    contenders = [_contender(graph, plan, accelerators, host, asked) for plan in plans]
+    return contenders if asked.releases else _keeping_pins(contenders, graph, asked)
+
+
+def _keeping_pins(
+    contenders: Sequence[_Contender], graph: Graph, asked: Grafting
+) -> list[_Contender]:
+    """The contenders that run every pinned node where it is pinned; an error where none does."""
+    pins = Pins.parse(asked.pins)
+    broken = [_broken_pin(item.linked.demotions, graph, pins) for item in contenders]
+    if all(broken):
+        raise UserError(
+            broken[0], hint="loosen the pin; fallback='host' lets the host run what its pin cannot"
+        )
+    return [item for item, problem in zip(contenders, broken, strict=True) if not problem]
+
+
+def _broken_pin(demotions: Sequence[Demotion], graph: Graph, pins: Pins) -> str:
+    """A pin that does not hold and why, in words; empty where all hold."""
+    nodes = {node.output.name: node for node in graph.nodes}
+    for demotion in demotions:
+        for name in demotion.nodes:
+            pin = pins.broken(nodes[name], demotion.backend)
+            if pin is not None:
+                return (
+                    f"the pin '{pin}' cannot hold for %{name} ({nodes[name].op.name}):"
+                    f" {demotion.reason}"
+                )
+    return ""
 
 
 def _plans(found: Partition, accelerators: Sequence[Backend], asked: Grafting) -> list[Plan]:
@@ -312,7 +347,7 @@ def partition_graph(
             asked.report(f"the host's prices are estimates: {error}")
     store = PriceStore(default_folder() / PRICES, host.machine_key)
     pricing = Pricing(host, in_place, store, asked.report)
-    options = PartitionOptions(Pins.parse(asked.pins), asked.time_limit)
+    options = PartitionOptions(Pins.parse(asked.pins), asked.releases, asked.time_limit)
     return partition(graph, accelerators, pricing, options)
 
 

@@ -8,7 +8,7 @@ is limited; where a limit cuts some off, `Candidates.limits_hit` says so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
@@ -58,6 +58,8 @@ class Candidates:
     graph: Graph
     candidates: tuple[Candidate, ...]
     refusals: Mapping[Node, tuple[Refused, ...]]
+    # Per node, why matches that hold it were refused, wherever they end.
+    refused_matches: Mapping[Node, tuple[Refused, ...]] = field(default_factory=dict)
     limits_hit: tuple[str, ...] = ()  # where there would have been more candidates, in words
 
     @cached_property
@@ -87,7 +89,10 @@ def find_candidates(graph: Graph, backends: Sequence[Backend], pins: Pins = NO_P
         finder.accelerator(backend)
     finder.host()
     refusals = {node: tuple(reasons) for node, reasons in finder.refusals.items()}
-    return Candidates(graph, tuple(finder.found.values()), refusals, tuple(finder.limits_hit))
+    refused = {node: tuple(reasons) for node, reasons in finder.refused_matches.items()}
+    return Candidates(
+        graph, tuple(finder.found.values()), refusals, refused, tuple(finder.limits_hit)
+    )
 
 
 class _Finder:
@@ -98,6 +103,7 @@ class _Finder:
         self.order = {node: number for number, node in enumerate(graph.nodes)}
         self.found: dict[tuple[str, frozenset[Node]], Candidate] = {}
         self.refusals: dict[Node, list[Refused]] = {}
+        self.refused_matches: dict[Node, dict[Refused, None]] = {}
         self.limits_hit: list[str] = []
 
     def accelerator(self, backend: Backend) -> None:
@@ -128,6 +134,8 @@ class _Finder:
             if refusal is None:
                 accepted.add(frozenset(nodes))
                 self.take(backend, entry.name, nodes, None)
+            else:
+                self.refuse_match(nodes, Refused(backend.name, entry.name, refusal.reason))
         if accepted:
             return
         if refusal is None:
@@ -185,13 +193,19 @@ class _Finder:
     ) -> None:
         refusal = refusal or self.pinned(backend.name, nodes)
         if refusal is not None:
-            self.refuse(nodes[-1], Refused(backend.name, pattern, refusal.reason))
+            refused = Refused(backend.name, pattern, refusal.reason)
+            self.refuse(nodes[-1], refused)
+            self.refuse_match(nodes, refused)
             return
         key = backend.name, frozenset(nodes)
         self.found.setdefault(key, Candidate(backend.name, pattern, nodes))
 
     def refuse(self, node: Node, refused: Refused) -> None:
         self.refusals.setdefault(node, []).append(refused)
+
+    def refuse_match(self, nodes: Sequence[Node], refused: Refused) -> None:
+        for node in nodes:
+            self.refused_matches.setdefault(node, {})[refused] = None
 
     def pinned(self, backend: str, nodes: Sequence[Node]) -> Refusal | None:
         verdicts = (self.pins.verdict(node, backend) for node in nodes)

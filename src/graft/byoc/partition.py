@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from graft.base.errors import UserError
 from graft.byoc.annotate import NO_PINS, Pins
-from graft.byoc.candidates import Candidate, Candidates, find_candidates
+from graft.byoc.candidates import Candidate, Candidates, find_candidates, placeable
 from graft.byoc.choose import TIME_LIMIT, choose
 from graft.byoc.contract import HOME, Backend, Cost
 from graft.byoc.greedy import greedy, host_only, pruned
@@ -20,6 +20,7 @@ from graft.byoc.price import Pricing, price_all, refined
 from graft.byoc.problem import HOST, Bill, Choice, Problem, bill, site_of
 from graft.byoc.region import region_graph
 from graft.byoc.sizes import node_work
+from graft.byoc.unplaced import unplaced, why_unplaced
 from graft.ir.graph import Graph, Node
 from graft.runtime.regions import RegionWarning
 
@@ -32,9 +33,11 @@ _MOST_REFINEMENTS = 3
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """What a user may ask of partitioning."""
+    """What a user may ask of partitioning; `releases` lets what a pin wants elsewhere, and cannot
+    run there, run on the host."""
 
     pins: Pins = NO_PINS
+    releases: bool = False
     time_limit: float = TIME_LIMIT
     fewest_macs: int = FEWEST_MACS
 
@@ -61,13 +64,9 @@ def partition(
 ) -> Partition:
     """Find candidates, price them, choose; then measure chosen regions as a whole and choose again,
     until the choice stays the same. What is cheapest by what whole regions take is the plan."""
-    found = find_candidates(graph, backends, options.pins)
-    unused = options.pins.unused(found.nodes)
-    if unused:
-        raise UserError(f"the pin '{unused[0]}' fits no node of the model")
+    found, prices = _priced(graph, backends, pricing, options)
     if found.limits_hit:
         warnings.warn(_limited(found.limits_hit), RegionWarning, stacklevel=2)
-    prices = price_all(found, backends, pricing)
     wholes = _Wholes(placement_of(found, prices, backends), pricing)
     alternatives = other_choices(wholes.placement, options)
     choice, tried = _settled(wholes, prices, alternatives, options)
@@ -85,6 +84,41 @@ def partition(
         if math.isfinite(wholes.seconds(other))
     }
     return Partition(_plan(placement, final, others), placement, final, others)
+
+
+def _priced(
+    graph: Graph, backends: Sequence[Backend], pricing: Pricing, options: PartitionOptions
+) -> tuple[Candidates, Mapping[Candidate, Cost]]:
+    """Candidates and their prices, which leave no node without a place to run."""
+    pins, names = options.pins, [backend.name for backend in backends]
+    _check_pins(pins, placeable(graph), names)
+    while True:
+        found = find_candidates(graph, backends, pins)
+        prices = price_all(found, backends, pricing)
+        left = unplaced(found, prices.costs)
+        if not left:
+            return found, prices.costs
+        why = why_unplaced(left[0], found, prices.failures, names, pins)
+        message = f"%{left[0].output.name} ({left[0].op.name}): {why}"
+        if not options.releases:
+            raise UserError(
+                f"nothing can run {message}",
+                hint="loosen the pins; fallback='host' lets the host run what its pin cannot",
+            )
+        warnings.warn(f"the host has to run {message}", RegionWarning, stacklevel=3)
+        pins = replace(pins, released=pins.released | set(left))
+
+
+def _check_pins(pins: Pins, nodes: Sequence[Node], backends: Sequence[str]) -> None:
+    unused = pins.unused(nodes)
+    if unused:
+        raise UserError(f"the pin '{unused[0]}' fits no node of the model")
+    for pin in pins.pins:
+        if not pin.forbidden and pin.backend not in (HOME, *backends):
+            raise UserError(
+                f"the pin '{pin}' names a backend that is no target",
+                hint=f"the targets are {', '.join((*backends, HOME))}",
+            )
 
 
 def _limited(limits_hit: Sequence[str]) -> str:
@@ -168,23 +202,10 @@ class _Wholes:
 
 
 def _chosen(placement: Placement, known: Sequence[Choice], options: PartitionOptions) -> Choice:
-    _check_cover(placement)
     try:
         return choose(placement.problem, known, options.time_limit)
     except ValueError as error:
         raise UserError(f"the model cannot be placed: {error}", hint="loosen the pins") from None
-
-
-def _check_cover(placement: Placement) -> None:
-    """Refuse a graph with a node that nothing may run: pins have left it no place."""
-    for node, options in zip(placement.found.nodes, placement.problem.covering, strict=True):
-        if not options:
-            refusals = placement.found.refusals.get(node, ())
-            why = "; ".join(f"{refused.backend}: {refused.reason}" for refused in refusals)
-            raise UserError(
-                f"nothing can run %{node.output.name} ({node.op.name}): {why or 'no candidates'}",
-                hint="loosen the pins",
-            )
 
 
 def other_choices(placement: Placement, options: PartitionOptions) -> dict[str, Choice]:
