@@ -64,6 +64,10 @@ class Grafting:
     report: Report
     releases: bool = False  # the host may run what is pinned elsewhere and cannot run there
 
+    def __post_init__(self) -> None:
+        if self.plan is not None and self.pins:
+            raise UserError("plan= replays a plan, and pins= are for choosing one")
+
 
 def compile(
     model: Model,
@@ -104,8 +108,6 @@ def compile(
     """
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
-    if plan is not None and pins:
-        raise UserError("plan= replays a plan, and pins= are for choosing one")
     policy = Policy("host" if fallback is None else fallback, deadline)
     releases = fallback == "host"
     asked = Grafting(pins, plan, measure, policy, check, time_limit, report, releases)
@@ -365,7 +367,7 @@ def _linked(
     if missing:
         raise UserError(f"the plan wants '{missing[0]}', which is not among the targets")
     asked.report(f"compiling and checking {len(planned)} regions")
-    return link(graph, planned, backends, host, asked.policy, asked.check)
+    return link(graph, planned, backends, host, asked.policy, asked.check, host.strict)
 
 
 def _module(made: _Built, host: HostBackend, policy: Policy, strict: bool) -> Module:

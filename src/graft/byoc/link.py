@@ -48,9 +48,11 @@ def link(
     host: Backend,
     policy: Policy,
     check: bool = True,
+    judge: Backend | None = None,
 ) -> Linked:
-    """Outline, compile and check until every region that is left holds."""
-    compiler = RegionCompiler(host, check)
+    """Outline, compile and check until every region that is left holds. `judge` is the host as
+    results are compared with it, where that is another one than runs the model."""
+    compiler = RegionCompiler(judge or host, check)
     repair = _Repair(graph, backends)
     limits = {name: backend.limits for name, backend in backends.items()}
     left: Planned = planned
