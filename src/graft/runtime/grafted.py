@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -19,6 +19,7 @@ from pathlib import Path
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.runtime.artifact import load as load_artifact
+from graft.runtime.loaders import Loader, check_version
 from graft.runtime.regions import Policy, Region, RegionWarning
 from graft.runtime.spaces import Runner
 from graft.runtime.specialized_session import AnySession, session_of
@@ -88,7 +89,8 @@ def _indexed(
 def _accelerated(stored: StoredRegion, blobs: Mapping[str, memoryview], policy: Policy) -> Runner:
     """The accelerator's code, or what says at each call that it cannot run here."""
     try:
-        loader: Callable[[bytes], Runner] = _announced(stored.backend).load()
+        loader: Loader = _announced(stored.backend).load()
+        check_version(loader, stored.version)
         return loader(bytes(blobs[stored.code]))
     except Exception as error:
         reason = f"{stored.backend} {stored.version} cannot run here: {error}"

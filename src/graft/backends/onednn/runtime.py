@@ -20,6 +20,7 @@ from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
 from graft.runtime.cores import available_cores
 from graft.runtime.json_graph import JsonGraph, JsonNode, unpack
+from graft.runtime.loaders import versioned
 from graft.runtime.memory import address_of, aligned_empty
 
 # Numbers of oneDNN's C interface: settings, arguments of primitives, what can be asked for.
@@ -227,6 +228,8 @@ class Region:
         return primitive, self._stream, len(table), table.ctypes.data_as(c_void_p)
 
 
+# Code is a graph whose primitives are made anew, by any oneDNN 3.
+@versioned("3", loads=lambda version: version.startswith("3."))
 def load(blob: bytes) -> Region:
     """What `graft.load` calls for a region of this backend."""
     library().omp_set_num_threads(library().threads)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
-
 import onnx
 
 from graft.backends.openvino import runtime
@@ -34,10 +31,7 @@ class OpenVino(OnnxBackend):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        try:
-            return installed("openvino")
-        except PackageNotFoundError:
-            return "not installed"
+        return runtime.version()
 
     def missing(self) -> str:
         return runtime.missing()

@@ -6,11 +6,14 @@ import io
 import threading
 from collections.abc import Sequence
 from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 from importlib.util import find_spec
 from typing import Any
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
+from graft.runtime.loaders import versioned
 from graft.runtime.memory import unlocked
 
 DEVICE = "CPU"
@@ -22,6 +25,14 @@ def missing() -> str:
     """What to install, or nothing."""
     hint = "it needs the package 'openvino': pip install 'graft-compiler[openvino]'"
     return "" if find_spec("openvino") else hint
+
+
+def version() -> str:
+    """OpenVINO's, which its compiled form is for."""
+    try:
+        return installed("openvino")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 @cache
@@ -61,6 +72,7 @@ class Region:
             self._request.infer()
 
 
+@versioned(version)
 def load(blob: bytes) -> Region:
     """What `graft.load` calls for a region of this backend."""
     return Region(blob)

@@ -45,7 +45,7 @@ class SimNpu(Backend):
     """A device that exists as a model of its time only."""
 
     name = "simnpu"
-    version = "1"
+    version = runtime.VERSION
     device = "simulated"
     simulated = True
 

@@ -14,9 +14,12 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.runtime.grafted import artifact_runner
+from graft.runtime.loaders import versioned
 from graft.runtime.memory import aligned_empty
 
 _TIMES = struct.Struct("<dddd")
+
+VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Region:
         self._compute([one.inside for one in inputs], [one.inside for one in outputs])
 
 
+@versioned(VERSION)
 def load(blob: bytes) -> Region:
     """What `graft.load` calls for a region of this backend."""
     return Region(blob)
