@@ -89,12 +89,13 @@ def compile(
     """Compile a model: a path, bytes, a `ModelProto` or a graph.
 
     `target` names the backends to use; the host is always one of them. `strict` refuses to run any
-    operator on the reference evaluator. `threads` is how many threads native code uses, by default
-    one per core. `machine` names the machine that native code is for, by default this one; a module
-    for another one can be saved, but not run here. `accuracy="strict"` rules out algorithms that
-    trade accuracy for speed, which by default are used within a stated bound (Winograd's, for
-    convolutions). `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that get variants of
-    their own, chosen when the inputs have them; at all other sizes the general program runs.
+    operator on the reference evaluator. `threads` is how many threads native code uses, and other
+    backends that can be told, by default one per core. `machine` names the machine that native code
+    is for, by default this one; a module for another one can be saved, but not run here.
+    `accuracy="strict"` rules out algorithms that trade accuracy for speed, which by default are
+    used within a stated bound (Winograd's, for convolutions). `shapes` gives sizes of symbolic dims
+    ({"batch": [1, 8]}) that get variants of their own, chosen when the inputs have them; at all
+    other sizes the general program runs.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
@@ -109,8 +110,8 @@ def compile(
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
     policy = Policy("host" if fallback is None else fallback, deadline)
-    releases = fallback == "host"
-    asked = Grafting(pins, plan, measure, policy, check, time_limit, report, releases)
+    lenient = fallback == "host"
+    asked = Grafting(pins, plan, measure, policy, check, time_limit, report, lenient)
     accelerators = _accelerators(names)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
     wanted = variant_sizes(graph, shapes or {})
@@ -118,13 +119,7 @@ def compile(
         return _on_reference(graph, names, options, strict, wanted)
 
     host = HostBackend(options)
-    if accelerators and machine != HOST:
-        raise UserError(
-            f"'{accelerators[0].name}' is for this machine, and machine='{machine}' is another",
-            hint="compile for the host alone",
-        )
-    if plan is not None and wanted.symbols:
-        raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
+    _refuse_contradictions(accelerators, machine, plan is not None, wanted)
     general = _built(graph, accelerators, host, asked)
     if not wanted.symbols:
         return _module(general, host, asked.policy, strict)
@@ -133,6 +128,18 @@ def compile(
         for sizes in wanted.sizes
     }
     return _specialized(general, wanted.symbols, variants, host, asked.policy, strict)
+
+
+def _refuse_contradictions(
+    accelerators: Sequence[Backend], machine: str, replays: bool, wanted: VariantSizes
+) -> None:
+    if accelerators and machine != HOST:
+        raise UserError(
+            f"'{accelerators[0].name}' is for this machine, and machine='{machine}' is another",
+            hint="compile for the host alone",
+        )
+    if replays and wanted.symbols:
+        raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
 
 
 def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Report) -> Graph:
@@ -348,7 +355,7 @@ def partition_graph(
         except GraftError as error:  # numbers that nobody chose may be none that it takes
             asked.report(f"the host's prices are estimates: {error}")
     store = PriceStore(default_folder() / PRICES, host.machine_key)
-    pricing = Pricing(host, in_place, store, asked.report)
+    pricing = Pricing(host, in_place, store, asked.report, host.threads)
     options = PartitionOptions(Pins.parse(asked.pins), asked.releases, asked.time_limit)
     return partition(graph, accelerators, pricing, options)
 
@@ -367,7 +374,9 @@ def _linked(
     if missing:
         raise UserError(f"the plan wants '{missing[0]}', which is not among the targets")
     asked.report(f"compiling and checking {len(planned)} regions")
-    return link(graph, planned, backends, host, asked.policy, asked.check, host.strict)
+    return link(
+        graph, planned, backends, host, asked.policy, asked.check, host.strict, host.threads
+    )
 
 
 def _module(made: _Built, host: HostBackend, policy: Policy, strict: bool) -> Module:

@@ -286,7 +286,7 @@ def test_unsteady_prices_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
     graph, backend = chain("exp"), Fake()
     store = PriceStore(tmp_path, "machine")
     costs = iter([Cost(1.0, Source.MEASURED, 0.5), Cost(0.5, Source.MEASURED, 0.01)])
-    monkeypatch.setattr(measure, "time_region", lambda _backend, _region: next(costs))
+    monkeypatch.setattr(measure, "time_region", lambda *_given: next(costs))
     found = [timed_region_of(backend, graph, store) for _ in range(3)]
     assert [cost.seconds for cost in found if cost] == [1.0, 0.5, 0.5]
 

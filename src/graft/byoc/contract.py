@@ -134,7 +134,10 @@ class Backend:
 
         A function with an attribute `device` (see `Device`) works in the memory of that instead:
         it gets what the device has allocated, and writes its outputs there. Transfers are then
-        steps of the program, and what regions of one `limits.space` hand each other stays."""
+        steps of the program, and what regions of one `limits.space` hand each other stays.
+
+        A `load` with a parameter `threads` is told how many threads the user allows, None for one
+        per core. Calls may come from several threads at once."""
         raise NotImplementedError(f"{type(self).__name__} does not load")
 
     def runner(self, region: Graph) -> Runner:

@@ -49,10 +49,11 @@ def link(
     policy: Policy,
     check: bool = True,
     judge: Backend | None = None,
+    threads: int | None = None,
 ) -> Linked:
     """Outline, compile and check until every region that is left holds. `judge` is the host as
     results are compared with it, where that is another one than runs the model."""
-    compiler = RegionCompiler(judge or host, check)
+    compiler = RegionCompiler(judge or host, check, threads=threads)
     repair = _Repair(graph, backends)
     limits = {name: backend.limits for name, backend in backends.items()}
     left: Planned = planned

@@ -28,6 +28,7 @@ from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
 from graft.ops.index_ranges import index_limits
+from graft.runtime.loaders import load_for
 from graft.runtime.regions import within
 from graft.runtime.spaces import device_of, uploaded
 
@@ -116,21 +117,21 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
     return float(np.median(ordered)), float(high - low) / 2
 
 
-def time_region(backend: Backend, region: Graph) -> Cost:
+def time_region(backend: Backend, region: Graph, threads: int | None = None) -> Cost:
     """What a region takes on a backend, compiled and run by itself; transfers have a price of
     their own. Raises TimeoutError where a backend does not answer."""
     made: list[Callable[[], object]] = []
-    within(DEADLINE, lambda: made.append(_tried(backend, region)))
+    within(DEADLINE, lambda: made.append(_tried(backend, region, threads)))
     # by the thread that will run it, which matters to some libraries
     return WATCH.measured(lambda: timed(made[0]))
 
 
-def _tried(backend: Backend, region: Graph) -> Callable[[], object]:
+def _tried(backend: Backend, region: Graph, threads: int | None) -> Callable[[], object]:
     """A region that has run once."""
     inputs: Sequence[Any] = samples(region)
     homes = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
     outputs: Sequence[Any] = homes
-    runner = backend.load(backend.compile(backend.process(region)))
+    runner = load_for(backend.load, backend.compile(backend.process(region)), threads)
     device = device_of(runner)
     if device is not None:
         inputs, outputs = uploaded(device, inputs), uploaded(device, homes)
@@ -146,7 +147,9 @@ class UnrunnableError(Exception):
         self.in_time = in_time
 
 
-def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -> Cost | None:
+def timed_region_of(
+    backend: Backend, region: Graph, store: PriceStore | None, threads: int | None = None
+) -> Cost | None:
     """The measured price of a region, from the store or by running it; None where nothing can be
     measured: without a store, on a simulated device, or where shapes are known at run time only."""
     types = [value.type for value in (*region.inputs, *region.outputs)]
@@ -158,7 +161,7 @@ def timed_region_of(backend: Backend, region: Graph, store: PriceStore | None) -
     cost = store.get(key)
     if cost is None:
         try:
-            cost = time_region(backend, region)
+            cost = time_region(backend, region, threads)
         except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
             in_time = not isinstance(error, TimeoutError)
             raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error

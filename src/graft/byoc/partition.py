@@ -174,7 +174,8 @@ class _Wholes:
         if key not in self._known:
             region = region_graph(nodes, self.placement.found.graph)
             try:
-                cost = timed_region_of(self._backends[name], region, self._pricing.store)
+                backend, pricing = self._backends[name], self._pricing
+                cost = timed_region_of(backend, region, pricing.store, pricing.threads)
                 self._known[key] = None if cost is None else cost.seconds
             except UnrunnableError as error:
                 self._pricing.report(f"{name} does not run a region as a whole: {error}")

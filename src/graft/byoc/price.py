@@ -39,6 +39,7 @@ class Pricing:
     in_place: Mapping[str, Cost]  # value that a fusion group makes -> what that takes
     store: PriceStore | None = None  # None: nothing is measured
     report: Report = lambda _text: None
+    threads: int | None = None  # that the user allows
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
     declared = backend.price(region)
     if declared is not None:
         return declared
-    measured = timed_region_of(backend, region, pricing.store)
+    measured = timed_region_of(backend, region, pricing.store, pricing.threads)
     return measured or roofline(backend, region)
 
 

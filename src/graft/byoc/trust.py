@@ -26,6 +26,7 @@ from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Node
 from graft.ir.types import TensorType
+from graft.runtime.loaders import load_for
 from graft.runtime.regions import deliver, within
 from graft.runtime.spaces import from_home
 
@@ -68,8 +69,15 @@ class Demotion:
 class RegionCompiler:
     """Compiles regions, each kind once, and checks them against the host."""
 
-    def __init__(self, host: Backend, check: bool = True, deadline: float = DEADLINE) -> None:
+    def __init__(
+        self,
+        host: Backend,
+        check: bool = True,
+        deadline: float = DEADLINE,
+        threads: int | None = None,
+    ) -> None:
         self._host, self._check, self._deadline = host, check, deadline
+        self._threads = threads
         self._made: dict[str, CompiledRegion | Failure] = {}
 
     def compile(
@@ -93,7 +101,7 @@ class RegionCompiler:
             return Failure(f"the shape of its result {unknown} depends on the data")
         try:
             blob = self._bounded(lambda: backend.compile(backend.process(body)), "compile")
-            runner = self._bounded(lambda: backend.load(blob), "load")
+            runner = self._bounded(lambda: load_for(backend.load, blob, self._threads), "load")
             problem = self._difference(body, runner) if self._check else ""
         except GraftError as error:
             return Failure(error.message)

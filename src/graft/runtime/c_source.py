@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +57,7 @@ def pack_code(
 
 
 class CompiledRegion:
-    """A region in C. Calls take turns, since they share the workspace."""
+    """A region in C. Calls at the same time have a workspace each; constants are shared."""
 
     def __init__(self, blob: bytes) -> None:
         graph = unpack(blob)
@@ -70,21 +69,21 @@ class CompiledRegion:
         self.source = bytes(graph.constants[_SOURCE]).decode()
         stored = (graph.constants[f"constant {number}"] for number in range(count))
         self._constants = [aligned_copy(array) for array in stored]
-        self._workspace = aligned_empty((workspace,), np.dtype(np.uint8))
+        self._size = workspace
+        self._free: list[Array] = []  # workspaces; a list's own operations are atomic
         self._library = _opened(bytes(graph.constants[_CODE]))
         self._function = getattr(self._library, ENTRY)
         self._function.restype = None
         self._table = _addresses(self._constants)
-        self._lock = threading.Lock()
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        with self._lock:
-            self._function(
-                _addresses(inputs),
-                _addresses(outputs),
-                self._table,
-                ctypes.c_void_p(address_of(self._workspace)),
-            )
+        try:
+            workspace = self._free.pop()
+        except IndexError:
+            workspace = aligned_empty((self._size,), np.dtype(np.uint8))
+        where = ctypes.c_void_p(address_of(workspace))
+        self._function(_addresses(inputs), _addresses(outputs), self._table, where)
+        self._free.append(workspace)
 
 
 def _addresses(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:

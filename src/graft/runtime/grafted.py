@@ -19,7 +19,7 @@ from pathlib import Path
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.runtime.artifact import load as load_artifact
-from graft.runtime.loaders import Loader, check_version
+from graft.runtime.loaders import Loader, check_version, load_for
 from graft.runtime.regions import Policy, Region, RegionWarning
 from graft.runtime.spaces import Runner
 from graft.runtime.specialized_session import AnySession, session_of
@@ -78,7 +78,7 @@ def _indexed(
     for item in index["regions"]:
         stored = StoredRegion(**item)
         if stored.code not in runners:
-            runners[stored.code] = _accelerated(stored, blobs, policy)
+            runners[stored.code] = _accelerated(stored, blobs, policy, threads)
         host = partial(artifact_runner, blobs[stored.host], threads) if stored.host else None
         found[stored.label] = Region(
             stored.label, stored.backend, runners[stored.code], host, policy
@@ -86,12 +86,14 @@ def _indexed(
     return found
 
 
-def _accelerated(stored: StoredRegion, blobs: Mapping[str, memoryview], policy: Policy) -> Runner:
+def _accelerated(
+    stored: StoredRegion, blobs: Mapping[str, memoryview], policy: Policy, threads: int | None
+) -> Runner:
     """The accelerator's code, or what says at each call that it cannot run here."""
     try:
         loader: Loader = _announced(stored.backend).load()
         check_version(loader, stored.version)
-        return loader(bytes(blobs[stored.code]))
+        return load_for(loader, bytes(blobs[stored.code]), threads)
     except Exception as error:
         reason = f"{stored.backend} {stored.version} cannot run here: {error}"
         if policy.fallback == "error" or not stored.host:

@@ -1,11 +1,13 @@
-"""Run times of backends: which versions of a backend's code a loader takes.
+"""Run times of backends: how their code is loaded, and which versions of it.
 
 A loader is what the entry-point group `graft.runtimes` names: a function from a blob to a runner.
-It says its version, and loads code of that version only, unless it says that it can do more.
+It says its version, and loads code of that version only, unless it says that it can do more. One
+with a parameter `threads` is told how many threads the user allows, None for one per core.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -28,6 +30,13 @@ def versioned(
         return loader
 
     return declare
+
+
+def load_for(load: Callable[..., Runner], blob: bytes, threads: int | None) -> Runner:
+    """Code, loaded to run on so many threads, where its run time can be told."""
+    if "threads" in inspect.signature(load).parameters:
+        return load(blob, threads=threads)
+    return load(blob)
 
 
 def check_version(loader: Loader, made_by: str) -> None:

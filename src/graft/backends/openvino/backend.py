@@ -42,5 +42,5 @@ class OpenVino(OnnxBackend):
     def compile_model(self, model: onnx.ModelProto) -> bytes:
         return runtime.compile_model(model.SerializeToString())
 
-    def load(self, blob: bytes) -> runtime.Region:
-        return runtime.load(blob)
+    def load(self, blob: bytes, threads: int | None = None) -> runtime.Region:
+        return runtime.load(blob, threads)

@@ -84,5 +84,5 @@ class SimNpu(Backend):
         )
         return runtime.pack(timing, HostBackend().compile(region))
 
-    def load(self, blob: bytes) -> Runner:
-        return runtime.load(blob)
+    def load(self, blob: bytes, threads: int | None = None) -> Runner:
+        return runtime.load(blob, threads)

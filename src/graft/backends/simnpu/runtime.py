@@ -71,16 +71,16 @@ class Region:
 
     simulated = True
 
-    def __init__(self, blob: bytes) -> None:
+    def __init__(self, blob: bytes, threads: int | None = None) -> None:
         self.seconds, self.launch_seconds, latency, bandwidth = _TIMES.unpack_from(blob)
         self.device = Bus(latency, bandwidth)
-        self._compute = artifact_runner(blob[_TIMES.size :])
+        self._compute = artifact_runner(blob[_TIMES.size :], threads)
 
     def __call__(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         self._compute([one.inside for one in inputs], [one.inside for one in outputs])
 
 
 @versioned(VERSION)
-def load(blob: bytes) -> Region:
+def load(blob: bytes, threads: int | None = None) -> Region:
     """What `graft.load` calls for a region of this backend."""
-    return Region(blob)
+    return Region(blob, threads)
