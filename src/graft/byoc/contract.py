@@ -45,8 +45,9 @@ class Limits:
 
     Regions read and write tensors of `space`; bringing one there or back takes `latency` and then
     a second per `bytes_per_second`. Images (tensors of rank 4) cross the border in `layout`, and
-    float32 tensors as `dtype`. One region, that is its constants and the values it makes, has to
-    fit `memory_bytes`. Peak rates serve as a roofline where nothing is measured or declared.
+    float32 tensors as `dtype`. The constants of all regions, which stay there, and the values that
+    one region makes have to fit `memory_bytes`. Peak rates serve as a roofline where nothing is
+    measured or declared.
     """
 
     space: str = HOME
