@@ -63,6 +63,11 @@ class Grafting:
     check: bool
     time_limit: float
     report: Report
+    releases: bool = False  # the host may run what is pinned elsewhere and cannot run there
+
+    def __post_init__(self) -> None:
+        if self.plan is not None and self.pins:
+            raise UserError("plan= replays a plan, and pins= are for choosing one")
 
 
 def compile(
@@ -76,7 +81,7 @@ def compile(
     plan: Plan | str | os.PathLike[str] | None = None,
     measure: bool = False,
     check: bool = True,
-    fallback: str = "host",
+    fallback: str | None = None,
     deadline: float | None = None,
     verify: str = "sample",
     isolation: Isolation = None,
@@ -87,28 +92,32 @@ def compile(
     """Compile a model: a path, bytes, a `ModelProto` or a graph.
 
     `target` names the backends to use; the host is always one of them. `strict` refuses to run any
-    operator on the reference evaluator. `threads` is how many threads native code uses, by default
-    one per core. `machine` names the machine that native code is for, by default this one; a module
-    for another one can be saved, but not run here. `accuracy="strict"` rules out algorithms that
-    trade accuracy for speed within a stated bound (Winograd's, for convolutions). `shapes` gives
-    sizes of symbolic dims ({"batch": [1, 8]}) that get variants of their own.
+    operator on the reference evaluator. `threads` is how many threads native code uses, and other
+    backends that can be told, by default one per core. `machine` names the machine that native code
+    is for, by default this one; a module for another one can be saved, but not run here.
+    `accuracy="strict"` rules out algorithms that trade accuracy for speed within a stated bound
+    (Winograd's, for convolutions). `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that
+    get variants of their own.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
     `time_limit` seconds. The chosen plan is run against the host alone and against everything
     offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
-    compares every region with the host before it is trusted, and `fallback` says what happens when
-    one fails later: "host" or "error". `deadline` is how many seconds a backend has to price,
-    compile, load or run a region: by default 60, once it has run 100 times what that took, at least
-    10. `verify` says when results are compared with the host's while the model runs: "sample" (the
-    first runs, and later ones within 1 % of the time), "always" or "off". `isolation="process"`
-    runs backends in processes of their own, all or by name ({"mynpu": "process"}); by default those
-    that ask for it. `report` is told what is being done.
+    compares every region with the host before it is trusted; what fails goes back to the host,
+    unless it is pinned elsewhere, which is an error. `fallback` says what happens when a region
+    fails later: "host" (the default) or "error"; "host", when asked for, also lets the host run
+    what is pinned elsewhere and cannot run there. `deadline` is how many seconds a backend has to
+    price, compile, load or run a region: by default 60, once it has run 100 times what that took,
+    at least 10. `verify` says when results are compared with the host's while the model runs:
+    "sample" (the first runs, and later ones within 1 % of the time), "always" or "off".
+    `isolation="process"` runs backends in processes of their own, all or by name
+    ({"mynpu": "process"}); by default those that ask for it. `report` is told what is being done.
     """
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
-    policy = Policy(fallback, deadline, verify)
-    asked = Grafting(pins, plan, measure, policy, check, time_limit, report)
+    policy = Policy("host" if fallback is None else fallback, deadline, verify)
+    lenient = fallback == "host"
+    asked = Grafting(pins, plan, measure, policy, check, time_limit, report, lenient)
     accelerators = _accelerators(names, isolation, deadline)
     graph = optimize(model if isinstance(model, Graph) else import_model(model))
     wanted = variant_sizes(graph, shapes or {})
@@ -128,14 +137,14 @@ def compile(
 
 
 def _refuse_contradictions(
-    accelerators: Sequence[Backend], machine: str, has_plan: bool, wanted: VariantSizes
+    accelerators: Sequence[Backend], machine: str, replays: bool, wanted: VariantSizes
 ) -> None:
     if accelerators and machine != HOST:
         raise UserError(
             f"'{accelerators[0].name}' is for this machine, and machine='{machine}' is another",
             hint="compile for the host alone",
         )
-    if has_plan and wanted.symbols:
+    if replays and wanted.symbols:
         raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
 
 
@@ -260,7 +269,35 @@ def _contenders(
         return [_contender(graph, plan, accelerators, host, asked)]
     found = partition_graph(graph, accelerators, host, asked)
     plans = _plans(found, accelerators, asked)
-    return [_contender(graph, plan, accelerators, host, asked) for plan in plans]
+    contenders = [_contender(graph, plan, accelerators, host, asked) for plan in plans]
+    return contenders if asked.releases else _keeping_pins(contenders, graph, asked)
+
+
+def _keeping_pins(
+    contenders: Sequence[_Contender], graph: Graph, asked: Grafting
+) -> list[_Contender]:
+    """The contenders that run every pinned node where it is pinned; an error where none does."""
+    pins = Pins.parse(asked.pins)
+    broken = [_broken_pin(item.linked.demotions, graph, pins) for item in contenders]
+    if all(broken):
+        raise UserError(
+            broken[0], hint="loosen the pin; fallback='host' lets the host run what its pin cannot"
+        )
+    return [item for item, problem in zip(contenders, broken, strict=True) if not problem]
+
+
+def _broken_pin(demotions: Sequence[Demotion], graph: Graph, pins: Pins) -> str:
+    """A pin that does not hold and why, in words; empty where all hold."""
+    nodes = {node.output.name: node for node in graph.nodes}
+    for demotion in demotions:
+        for name in demotion.nodes:
+            pin = pins.broken(nodes[name], demotion.backend)
+            if pin is not None:
+                return (
+                    f"the pin '{pin}' cannot hold for %{name} ({nodes[name].op.name}):"
+                    f" {demotion.reason}"
+                )
+    return ""
 
 
 def _plans(found: Partition, accelerators: Sequence[Backend], asked: Grafting) -> list[Plan]:
@@ -328,8 +365,8 @@ def partition_graph(
             asked.report(f"the host's prices are estimates: {error}")
     store = PriceStore(default_folder() / PRICES, host.machine_key)
     deadline = asked.policy.deadline or DEADLINE
-    pricing = Pricing(host, in_place, store, asked.report, deadline)
-    options = PartitionOptions(Pins.parse(asked.pins), asked.time_limit)
+    pricing = Pricing(host, in_place, store, asked.report, deadline, host.threads)
+    options = PartitionOptions(Pins.parse(asked.pins), asked.releases, asked.time_limit)
     return partition(graph, accelerators, pricing, options)
 
 
@@ -347,7 +384,9 @@ def _linked(
     if missing:
         raise UserError(f"the plan wants '{missing[0]}', which is not among the targets")
     asked.report(f"compiling and checking {len(planned)} regions")
-    return link(graph, planned, backends, host, asked.policy, asked.check)
+    return link(
+        graph, planned, backends, host, asked.policy, asked.check, host.strict, host.threads
+    )
 
 
 def _module(made: _Built, host: HostBackend, policy: Policy, strict: bool) -> Module:

@@ -26,4 +26,4 @@ def test_a_few_examples(name: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", BACKENDS)
 def test_as_many_examples_as_by_default(name: str) -> None:
-    conformance(backend(name)).assert_ok(strict=True)
+    conformance(backend(name)).assert_ok()

@@ -53,6 +53,11 @@ def fewest_launches(problem: Problem, cover: tuple[int, ...]) -> float:
         for number in cover
     ]
 
+    held = dict.fromkeys(range(len(problem.sites)), 0)
+    for number in cover:
+        option = problem.options[number]
+        held[option.site] += sum(problem.held[n] for n in option.nodes) if problem.held else 0
+
     @cache
     def best(done: frozenset[int], site: int, room: int) -> float:
         if len(done) == len(cover):
@@ -65,6 +70,7 @@ def fewest_launches(problem: Problem, cover: tuple[int, ...]) -> float:
             needed = sum(problem.memory[n] for n in option.nodes)
             target = problem.sites[option.site]
             capacity = target.capacity if target.capacity is not None else 1 << 62
+            capacity -= held[option.site]
             after = done | {index}
             if option.site == site and needed <= room:
                 found = min(found, best(after, site, room - needed))

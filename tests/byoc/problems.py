@@ -31,6 +31,7 @@ def random_problem(seed: int, most_nodes: int = 12) -> Problem:
         tuple(draw.randint(0, 4) for _ in range(nodes)),
         tuple(_options(draw, nodes, readers, accelerators)),
         tuple(_flows(draw, readers, accelerators + 1)),
+        tuple(draw.choice([0, 0, 1, 2]) for _ in range(nodes)) if seed % 2 else (),
     )
 
 

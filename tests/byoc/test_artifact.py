@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import graft
+from graft.backends.simnpu.runtime import load as load_simulated
 from graft.base.errors import UserError
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
@@ -18,6 +20,8 @@ from graft.runtime import grafted
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.breaker import Breaker
 from graft.runtime.incidents import Fault, RegionWarning
+from graft.runtime.loaders import versioned
+from graft.runtime.spaces import Runner
 
 X = np.random.default_rng(0).standard_normal((1, 8, 12, 12), dtype=np.float32)
 
@@ -117,3 +121,50 @@ def test_fallback_error_wants_the_backend(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(grafted, "entry_points", lambda group: ())
     with pytest.raises(UserError, match="needs simnpu 1 cannot run here"):
         graft.load(path)
+
+
+@versioned("2")
+def newer(_blob: bytes) -> Runner:
+    raise AssertionError("it is not asked to load code of version 1")
+
+
+@versioned("2", loads=lambda version: version == "1")
+def willing(blob: bytes) -> Runner:
+    return load_simulated(blob)
+
+
+def silent(_blob: bytes) -> Runner:
+    raise AssertionError("it is not asked to load anything")
+
+
+def announce(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    point = EntryPoint("simnpu", f"{__name__}:{name}", grafted.GROUP)
+    monkeypatch.setattr(grafted, "entry_points", lambda group: (point,))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("newer", "its code was made by version 1, and version 2 is installed"),
+        ("silent", "the installed run time does not say its version"),
+    ],
+)
+def test_code_of_another_version_is_not_loaded(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
+) -> None:
+    announce(monkeypatch, name)
+    with pytest.warns(RegionWarning, match=reason):
+        session = graft.load(saved)
+    expected = graft.compile(network()).run(None, {"x": X})[0]
+    with pytest.warns(RegionWarning, match=f"run on the host: .*{reason}"):
+        result = session.run(None, {"x": X})[0]
+    np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_time_may_load_code_of_other_versions(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce(monkeypatch, "willing")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graft.load(saved).run(None, {"x": X})

@@ -45,6 +45,67 @@ def test_every_match_of_every_backend_is_kept() -> None:
     assert {c.backend for c in found.of_node[relu]} == {"first", "host"}
 
 
+def two_layers_added() -> Graph:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 3, 9, 7))
+    weight = g.constant(np.ones((4, 3, 3, 3), np.float32))
+    other = g.constant(np.full((4, 3, 3, 3), 2, np.float32))
+    return g.build(g("add", g("nn.conv2d", x, weight), g("nn.conv2d", x, other)))
+
+
+def test_both_operands_of_a_commutative_operator_are_tried() -> None:
+    graph = two_layers_added()
+    pattern = op.add(op.nn.conv2d(wildcard(), wildcard()), wildcard())
+    found = find_candidates(graph, [Fake(patterns=[("conv_add", pattern)])])
+    first, second, add = found.nodes
+    own = [candidate.nodes for candidate in found.candidates if candidate.backend == "fake"]
+    assert own == [(first, add), (second, add)]
+    assert found.limits_hit == ()
+
+
+def test_optional_parts_are_there_or_not() -> None:
+    """The parts above a match that it may hold or leave out, in all combinations."""
+    g = Builder()
+    x, y = (g.input(name, tensor("float32", 2, 3)) for name in "xy")
+    graph = g.build(g("subtract", g("exp", x), g("tanh", y)))
+    left, right = wildcard(), wildcard()
+    pattern = op.subtract(op.exp(left) | left, right | op.tanh(right))
+    found = find_candidates(graph, [Fake(patterns=[("p", pattern)])])
+    assert sorted(offered(found, "fake"), key=len) == [
+        ["subtract"],
+        ["exp", "subtract"],
+        ["tanh", "subtract"],
+        ["exp", "tanh", "subtract"],
+    ]
+
+
+def test_what_lies_on_the_way_to_a_dominator_has_alternatives_too() -> None:
+    g = Builder()
+    x, y = (g.input(name, tensor("float32", 2, 3)) for name in "xy")
+    between = g("multiply", g("exp", x), g("tanh", y))
+    graph = g.build(g("nn.relu", between))
+    path = op.multiply(wildcard(), op.tanh(wildcard()) | wildcard())
+    pattern = is_op("nn.relu").dominates(op.exp(wildcard()), path)
+    found = find_candidates(graph, [Fake(patterns=[("p", pattern)])])
+    full = ["exp", "tanh", "multiply", "nn.relu"]
+    assert offered(found, "fake") == [full, ["exp", "multiply", "nn.relu"]]
+
+
+def test_a_limit_that_is_hit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graft.byoc.candidates.MOST_MATCHES", 1)
+    pattern = op.add(op.nn.conv2d(wildcard(), wildcard()), wildcard())
+    found = find_candidates(two_layers_added(), [Fake(patterns=[("conv_add", pattern)])])
+    assert offered(found, "fake") == [["nn.conv2d", "add"]]
+    assert found.limits_hit == ("'conv_add' of fake matches at %add in more than 1 ways",)
+
+
+def test_what_two_accelerators_leave_of_a_group_is_one_part() -> None:
+    graph = chain("exp", "tanh", "negative", "nn.relu")
+    one, two = Fake("one", [("p", is_op("exp"))]), Fake("two", [("p", is_op("nn.relu"))])
+    found = find_candidates(graph, [one, two])
+    assert ["tanh", "negative"] in offered(found, "host")
+
+
 def test_constants_are_nobodys() -> None:
     graph = conv_relu()
     assert [node.op.name for node in placeable(graph)] == FULL

@@ -104,7 +104,7 @@ def raw_faster_rcnn(models_dir: Path) -> Problem:
     graph = import_model(models_dir / "faster_rcnn_resnet50.onnx")
     backends = [SimNpu()]
     found = find_candidates(graph, backends)
-    prices = price_all(found, backends, Pricing(HostBackend(), {}))
+    prices = price_all(found, backends, Pricing(HostBackend(), {})).costs
     return placement_of(found, prices, backends).problem
 
 

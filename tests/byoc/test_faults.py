@@ -84,6 +84,7 @@ def network(*between: str) -> Graph:
 def compiled(graph: Graph | None = None, threads: int = 1, **options: Any) -> Module:
     graph = graph or network("sigmoid")
     pins = [f"{node.output.name}=faulty" for node in graph.nodes if node.op.name in KNOWN]
+    options = {"fallback": "host", **options}
     return graft.compile(graph, "faulty", threads=threads, pins=pins, **options)
 
 

@@ -25,7 +25,9 @@ from graft.byoc.place import HOST_STEP
 from graft.byoc.price import Pricing
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph
-from graft.rewrite.pattern import is_op
+from graft.rewrite.pattern import is_op, op, wildcard
+from graft.rewrite.rule import Refusal
+from graft.runtime.regions import RegionWarning
 
 HOST = Fake("host")
 SLOW = 1.0  # seconds that the host is said to take for each node
@@ -143,9 +145,39 @@ def test_pins_that_cannot_be_met() -> None:
     graph = steps()
     with pytest.raises(UserError, match="fits no node"):
         placed(graph, fake("acc", "nn.softmax"), pins=("layer9/*=host",))
-    why = "acc: no pattern of acc ends in nn.log_softmax"
+    with pytest.raises(UserError, match="names a backend that is no target"):
+        placed(graph, fake("acc", "nn.softmax"), pins=("*=elsewhere",))
+    pin = f"{graph.nodes[1].output.name}=acc"
+    why = "no pattern of acc fits: no pattern of acc ends in nn.log_softmax"
     with pytest.raises(UserError, match=f"nothing can run %log_softmax .*{why}"):
-        placed(graph, fake("acc", "nn.softmax"), pins=(f"{graph.nodes[1].output.name}=acc",))
+        placed(graph, fake("acc", "nn.softmax"), pins=(pin,))
+    with pytest.raises(UserError, match=f"the pins '{pin}' and '.*=host' leave it no backend"):
+        placed(graph, fake("acc", "nn.softmax"), pins=(pin, pin.replace("acc", "host")))
+
+
+def test_a_refused_pin_names_the_cause() -> None:
+    """The refusal of the match that would hold the node, wherever that match ends."""
+    table = [("conv_bias", op.nn.bias_add(op.nn.conv2d(wildcard(), wildcard()), wildcard()))]
+    accelerator = Fake("acc", table, lambda match: Refusal("three channels are too few"))
+    why = "the pin 'conv2d=acc' leaves it to acc; acc refuses it: three channels are too few"
+    with pytest.raises(UserError, match=why):
+        placed(conv_relu(), accelerator, pins=("conv2d=acc",))
+
+
+def test_a_pin_that_fails_when_it_is_priced_names_the_cause(tmp_path: Path) -> None:
+    class Broken(Fake):
+        def compile(self, region: Graph) -> bytes:
+            raise RuntimeError("no such register")
+
+    graph, accelerator = chain("nn.softmax"), Broken("acc", [("p", is_op("nn.softmax"))])
+    pricing = Pricing(HOST, host_prices(graph), PriceStore(tmp_path, "machine"))
+    pins = Pins.parse(["softmax=acc"])
+    why = "acc accepts nn.softmax and does not run it: RuntimeError: no such register"
+    with pytest.warns(RegionWarning), pytest.raises(UserError, match=why):
+        partition(graph, [accelerator], pricing, PartitionOptions(pins))
+    with pytest.warns(RegionWarning, match="the host has to run %softmax"):
+        found = partition(graph, [accelerator], pricing, PartitionOptions(pins, releases=True))
+    assert is_host_only(found.plan)
 
 
 def test_alternatives_are_priced_beside() -> None:
@@ -222,3 +254,10 @@ def test_regions_are_measured_whole_and_chosen_again(tmp_path: Path) -> None:
     whole = sum(1 for _ in tmp_path.iterdir())
     assert whole == 3  # softmax, log_softmax, and all four together
     assert found.bill().total == pytest.approx(found.plan.predicted)
+
+
+def test_a_limited_search_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graft.byoc.candidates.MOST_MATCHES", 0)
+    with pytest.warns(RegionWarning, match="best of a limited number of candidates: 'nn.softmax'"):
+        found = placed(chain("nn.softmax"), fake("acc", "nn.softmax"))
+    assert found.plan.method == "limited"

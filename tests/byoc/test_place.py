@@ -100,10 +100,9 @@ def test_sites_memory_and_launches() -> None:
     problem = placed(fake("a", limits)).problem
     assert problem.sites[1].launch == 0.5 + HOST_STEP
     assert problem.sites[1].capacity == 77
-    conv, bias, relu = problem.memory
     result = 1 * 4 * 7 * 5 * 4
-    assert conv == 4 * 3 * 3 * 3 * 4 + result  # weights and result
-    assert (bias, relu) == (4 * 4 + result, result)
+    assert problem.memory == (result, result, result)
+    assert problem.held == (4 * 3 * 3 * 3 * 4, 4 * 4, 0)  # weights
 
 
 def test_flows() -> None:

@@ -104,7 +104,7 @@ def test_what_does_not_run_has_no_price(store: PriceStore) -> None:
     found = find_candidates(conv_relu(), [backend])
     said: list[str] = []
     with pytest.warns(RegionWarning, match="fake accepts nn.relu and does not run it: RuntimeErr"):
-        prices = price_all(found, [backend], Pricing(HOST, {}, store, said.append))
+        prices = price_all(found, [backend], Pricing(HOST, {}, store, said.append)).costs
     assert {candidate.backend for candidate in prices} == {"host"}
     assert "fake does not run nn.relu: RuntimeError: out of registers" in said
     with pytest.raises(UnrunnableError, match="out of registers"):
@@ -122,8 +122,9 @@ def test_who_does_not_answer_is_not_asked_again(store: PriceStore) -> None:
 
     backend = Hanging(patterns=[("exp", is_op("exp")), ("tanh", is_op("tanh"))])
     found = find_candidates(chain("exp", "tanh"), [backend])
+    pricing = Pricing(HOST, {}, store, deadline=0.05)
     with pytest.warns(RegionWarning, match="no answer within .*; it is not asked again"):
-        prices = price_all(found, [backend], Pricing(HOST, {}, store, deadline=0.05))
+        prices = price_all(found, [backend], pricing).costs
     assert {candidate.backend for candidate in prices} == {"host"}
     assert len(asked) == 1
 
@@ -155,7 +156,8 @@ def test_equal_regions_are_priced_once(store: PriceStore) -> None:
 def test_the_host_is_priced_by_the_groups_of_a_whole_run() -> None:
     graph = conv_relu()
     found = find_candidates(graph, [])
-    prices = price_all(found, [], Pricing(HOST, {"relu": Cost(5.0, Source.MEASURED)}, None))
+    pricing = Pricing(HOST, {"relu": Cost(5.0, Source.MEASURED)}, None)
+    prices = price_all(found, [], pricing).costs
     by_label = {candidate.label: cost for candidate, cost in prices.items()}
     group = by_label["nn.conv2d+nn.bias_add+nn.relu"]
     assert group == Cost(5.0, Source.MEASURED)
@@ -293,7 +295,7 @@ def test_unsteady_prices_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
     graph, backend = chain("exp"), Fake()
     store = PriceStore(tmp_path, "machine")
     costs = iter([Cost(1.0, Source.MEASURED, 0.5), Cost(0.5, Source.MEASURED, 0.01)])
-    monkeypatch.setattr(measure, "time_region", lambda _backend, _region, _deadline: next(costs))
+    monkeypatch.setattr(measure, "time_region", lambda *_given: next(costs))
     found = [timed_region_of(backend, graph, store) for _ in range(3)]
     assert [cost.seconds for cost in found if cost] == [1.0, 0.5, 0.5]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.byoc.brute import covers, fewest_launches
 from tests.byoc.problems import random_problem
@@ -31,6 +33,15 @@ def test_memory_asks_for_two() -> None:
     stages = schedule(problem, range(4))
     assert stages is not None
     assert bill(problem, range(4), stages).launches == 2.0
+
+
+def test_constants_of_all_regions_stay() -> None:
+    """Each region alone would fit; both of their constants and the results of one have to."""
+    problem = replace(two_lines(capacity=3), held=(0, 1, 0, 1))
+    stages = schedule(problem, range(4))
+    assert stages is not None
+    assert bill(problem, range(4), stages).launches == 2.0
+    assert schedule(replace(problem, held=(0, 2, 0, 1)), range(4)) is None
 
 
 def test_what_does_not_fit_has_no_order() -> None:

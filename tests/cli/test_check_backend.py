@@ -38,7 +38,7 @@ def backends() -> Iterator[None]:
 
 
 def test_a_good_backend(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--backend", "good", "--examples", "4", "--strict"]) == 0
+    assert main(["check", "--backend", "good", "--examples", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("good 1: 2 patterns, 16 graphs tried, ")
     assert lines[0].endswith(" 0 failures (seed 0)")
@@ -57,12 +57,11 @@ def test_a_bad_backend_is_shown_a_graph(capsys: pytest.CaptureFixture[str]) -> N
     assert "FAILED nn.conv2d: its result %conv2d differs" in capsys.readouterr().out
 
 
-def test_untested_patterns_fail_only_strictly(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--backend", "picky", "--examples", "3"]) == 0
+def test_untested_patterns_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--backend", "picky", "--examples", "3"]) == 1
     out = capsys.readouterr().out
     assert "× sums are not for us" in out
-    assert "warning: no example of add was accepted: it is untested" in out
-    assert main(["check", "--backend", "picky", "--examples", "3", "--strict"]) == 1
+    assert "FAILED add: no example of it was accepted" in out
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_untested_patterns_fail_only_strictly(capsys: pytest.CaptureFixture[str]
         (["--backend", "goood"], 1, "there is no backend 'goood'\n  hint: did you mean 'good'?"),
         (["model.onnx", "--backend", "good"], 2, "a model and --backend are given"),
         ([], 2, "what is to be checked?"),
-        (["model.onnx", "--strict"], 2, "--examples and --strict are about --backend NAME"),
+        (["model.onnx", "--examples", "3"], 2, "--examples is about --backend NAME"),
         (["--backend", "good", "--examples", "0"], 2, "'0' is not a positive whole number"),
     ],
 )

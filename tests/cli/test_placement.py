@@ -107,13 +107,36 @@ def test_the_stages_of_placement(
 
 
 def test_check_with_an_accelerator(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "check", model, *PLACED).endswith("Graft and ONNX Runtime agree.\n")
+    text = said(capsys, "check", model, *PLACED)
+    assert "simnpu (simulated): " in text
+    assert text.endswith("Graft and ONNX Runtime agree.\n")
+    facts = json.loads(said(capsys, "check", model, *PLACED, "--json"))
+    assert facts["placement"]["nodes"]["simnpu"] > 0
+
+
+def test_check_tells_what_went_back_to_the_host(
+    wrong: None, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--target", "wrong,host", "--pin", "first/Conv=wrong", "--fallback", "host")
+    assert main(["check", model, *arguments]) == 0
+    text = capsys.readouterr().out
+    assert "  wrong gave %" in text
+    assert "back to the host: its result" in text
+
+
+def test_a_pin_that_does_not_hold_is_an_error(
+    wrong: None, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", model, "--target", "wrong,host", "--pin", "first/Conv=wrong"]) == 1
+    text = capsys.readouterr().err
+    assert "the pin 'first/Conv=wrong' cannot hold for %" in text
+    assert "differs from the host's" in text
 
 
 def test_wrong_results_go_back_to_the_host_and_are_told(
     wrong: None, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("--target", "wrong,host", "--pin", "first/Conv=wrong")
+    arguments = ("--target", "wrong,host", "--pin", "first/Conv=wrong", "--fallback", "host")
     assert main(["run", model, *arguments, "--json"]) == 0
     captured = capsys.readouterr()
     assert "graft: warning: wrong_0 goes back to the host: its result" in captured.err

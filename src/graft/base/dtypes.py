@@ -116,3 +116,13 @@ def dtype_of(numpy_dtype: np.dtype[Any]) -> DType:
         if candidate == numpy_dtype:
             return member
     raise UnsupportedError(f"arrays of {numpy_dtype} have no Graft dtype")
+
+
+def float_info(dtype: Any) -> Any:
+    """Precision and range of a float dtype of NumPy's or of `ml_dtypes`."""
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+
+
+def integer_info(dtype: Any) -> Any:
+    """Range and bits of an integer dtype of NumPy's or of `ml_dtypes`."""
+    return ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from graft.base.errors import UserError
-from graft.byoc.contract import Backend, Match
+from graft.byoc.contract import HOME, Backend, Match
 from graft.ir.graph import Node
 from graft.ir.op import OPS
 from graft.rewrite.pattern import Formula, Pattern, formula
@@ -118,9 +118,10 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The user's wishes, all of which hold."""
+    """The user's wishes, all of which hold; nodes that are `released` from them run on the host."""
 
     pins: tuple[Pin, ...] = ()
+    released: frozenset[Node] = frozenset()
 
     @staticmethod
     def parse(texts: Iterable[str]) -> Pins:
@@ -129,10 +130,21 @@ class Pins:
 
     def verdict(self, node: Node, backend: str) -> Refusal | None:
         """Why the node must not run on the backend, or None where nothing speaks against it."""
+        if node in self.released and backend == HOME:
+            return None
         for pin in self.pins:
             if (pin.backend == backend) == pin.forbidden and fits(node, pin.glob):
                 return Refusal(f"the pin '{pin}' keeps it off {backend}", node)
         return None
+
+    def of(self, node: Node) -> tuple[Pin, ...]:
+        """The pins that speak of a node."""
+        return tuple(pin for pin in self.pins if fits(node, pin.glob))
+
+    def broken(self, node: Node, backend: str) -> Pin | None:
+        """The pin that wants the node on the backend."""
+        wanted = (pin for pin in self.of(node) if not pin.forbidden and pin.backend == backend)
+        return next(wanted, None)
 
     def unused(self, nodes: Iterable[Node]) -> tuple[Pin, ...]:
         """Pins that fit no node at all: probably misspelt."""

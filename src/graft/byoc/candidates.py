@@ -1,14 +1,16 @@
 """Which backend could run what: a graph and backends in, candidates and refusals out.
 
 Every match of every pattern of every backend is kept, however much they overlap: choosing is
-somebody else's work. What is not a candidate leaves a reason behind.
+somebody else's work. What is not a candidate leaves a reason behind. How many matches are looked at
+is limited; where a limit cuts some off, `Candidates.limits_hit` says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 
 from graft.byoc.annotate import NO_PINS, Entry, Pins, predicate_of, refusal_of, tables_of
 from graft.byoc.contract import HOME, Backend, Match
@@ -19,6 +21,12 @@ from graft.passes.group_fusion import fusion_groups
 from graft.rewrite.match import Match as Matched
 from graft.rewrite.match import Mismatch, match, matches
 from graft.rewrite.rule import Refusal, root_operators
+
+# Matches of one pattern at one node that are looked at. Each commutative operator with two operands
+# doubles their number, so this is a pattern with ten of them, all of whose orders match.
+MOST_MATCHES = 1024
+# Parts of one fusion group that are offered to the host, beside its single nodes.
+MOST_PARTS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +58,9 @@ class Candidates:
     graph: Graph
     candidates: tuple[Candidate, ...]
     refusals: Mapping[Node, tuple[Refused, ...]]
+    # Per node, why matches that hold it were refused, wherever they end.
+    refused_matches: Mapping[Node, tuple[Refused, ...]] = field(default_factory=dict)
+    limits_hit: tuple[str, ...] = ()  # where there would have been more candidates, in words
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -78,7 +89,10 @@ def find_candidates(graph: Graph, backends: Sequence[Backend], pins: Pins = NO_P
         finder.accelerator(backend)
     finder.host()
     refusals = {node: tuple(reasons) for node, reasons in finder.refusals.items()}
-    return Candidates(graph, tuple(finder.found.values()), refusals)
+    refused = {node: tuple(reasons) for node, reasons in finder.refused_matches.items()}
+    return Candidates(
+        graph, tuple(finder.found.values()), refusals, refused, tuple(finder.limits_hit)
+    )
 
 
 class _Finder:
@@ -89,6 +103,8 @@ class _Finder:
         self.order = {node: number for number, node in enumerate(graph.nodes)}
         self.found: dict[tuple[str, frozenset[Node]], Candidate] = {}
         self.refusals: dict[Node, list[Refused]] = {}
+        self.refused_matches: dict[Node, dict[Refused, None]] = {}
+        self.limits_hit: list[str] = []
 
     def accelerator(self, backend: Backend) -> None:
         entries = [(entry, root_operators(entry.formula.pattern)) for entry in tables_of(backend)]
@@ -106,20 +122,38 @@ class _Finder:
                 self.refuse(node, Refused(backend.name, "", reason))
 
     def try_entry(self, backend: Backend, entry: Entry, node: Node) -> None:
-        """All ways in which one pattern matches at one node, the first good one taken."""
+        """Take every match of one pattern at one node that the backend accepts; where it accepts
+        none, the last refusal is the reason."""
         refusal: Refusal | None = None
-        for value in node.outputs:
-            for matched in matches(entry.formula.pattern, value, self.graph.producers.get):
-                nodes = self.in_order(matched.nodes)
-                refusal = self.why_not(backend, entry, nodes, matched)
-                if refusal is None:
-                    self.take(backend, entry.name, nodes, None)
-                    return
+        accepted: set[frozenset[Node]] = set()
+        for matched in self.all_matches(backend, entry, node):
+            nodes = self.in_order(matched.nodes)
+            if frozenset(nodes) in accepted:  # the same operands in another order
+                continue
+            refusal = self.why_not(backend, entry, nodes, matched)
+            if refusal is None:
+                accepted.add(frozenset(nodes))
+                self.take(backend, entry.name, nodes, None)
+            else:
+                self.refuse_match(nodes, Refused(backend.name, entry.name, refusal.reason))
+        if accepted:
+            return
         if refusal is None:
             failed = match(entry.formula.pattern, node.output, self.graph.producers.get)
             reason = str(failed) if isinstance(failed, Mismatch) else "does not match"
             refusal = Refusal(reason)
         self.refuse(node, Refused(backend.name, entry.name, refusal.reason))
+
+    def all_matches(self, backend: Backend, entry: Entry, node: Node) -> Iterator[Matched]:
+        """The matches of one pattern at one node, up to the limit."""
+        for value in node.outputs:
+            found = matches(entry.formula.pattern, value, self.graph.producers.get)
+            yield from islice(found, MOST_MATCHES)
+            if next(found, None) is not None:
+                self.limits_hit.append(
+                    f"'{entry.name}' of {backend.name} matches at %{value.name} in more than"
+                    f" {MOST_MATCHES} ways"
+                )
 
     def why_not(
         self, backend: Backend, entry: Entry, nodes: tuple[Node, ...], matched: Matched
@@ -159,13 +193,19 @@ class _Finder:
     ) -> None:
         refusal = refusal or self.pinned(backend.name, nodes)
         if refusal is not None:
-            self.refuse(nodes[-1], Refused(backend.name, pattern, refusal.reason))
+            refused = Refused(backend.name, pattern, refusal.reason)
+            self.refuse(nodes[-1], refused)
+            self.refuse_match(nodes, refused)
             return
         key = backend.name, frozenset(nodes)
         self.found.setdefault(key, Candidate(backend.name, pattern, nodes))
 
     def refuse(self, node: Node, refused: Refused) -> None:
         self.refusals.setdefault(node, []).append(refused)
+
+    def refuse_match(self, nodes: Sequence[Node], refused: Refused) -> None:
+        for node in nodes:
+            self.refused_matches.setdefault(node, {})[refused] = None
 
     def pinned(self, backend: str, nodes: Sequence[Node]) -> Refusal | None:
         verdicts = (self.pins.verdict(node, backend) for node in nodes)
@@ -200,17 +240,39 @@ class _Finder:
                 self.found.setdefault(key, Candidate(HOME, "fusion", nodes))
 
     def host_pieces(self) -> Iterator[tuple[Node, ...]]:
-        taken = [set(candidate.nodes) for candidate in self.found.values()]
+        taken = [frozenset(candidate.nodes) for candidate in self.found.values()]
         for group in fusion_groups(self.graph):
             nodes = self.in_order(group)
             if not nodes:
                 continue
-            yield nodes
+            yield from self.parts(nodes, taken)
             if len(nodes) > 1:
-                cuts = {frozenset(other & set(nodes)) for other in taken}
-                for cut in cuts - {frozenset(), frozenset(nodes)}:
-                    yield from self.connected([node for node in nodes if node not in cut])
                 yield from ((node,) for node in nodes)
+
+    def parts(
+        self, group: tuple[Node, ...], taken: Sequence[frozenset[Node]]
+    ) -> list[tuple[Node, ...]]:
+        """A fusion group, and what is left of it when accelerators take any of their candidates,
+        up to the limit; where they take less, the larger parts."""
+        whole = frozenset(group)
+        cuts = dict.fromkeys(nodes & whole for nodes in taken)
+        parts = {whole: group}
+        for part in (queue := [group]):
+            for cut in cuts:
+                if not cut or cut.isdisjoint(part):
+                    continue
+                for rest in self.connected([node for node in part if node not in cut]):
+                    if frozenset(rest) in parts:
+                        continue
+                    if len(parts) == MOST_PARTS:
+                        last = group[-1].output.name
+                        self.limits_hit.append(
+                            f"the host's fusion group %{last} has more than {MOST_PARTS} parts"
+                        )
+                        return list(parts.values())
+                    parts[frozenset(rest)] = rest
+                    queue.append(rest)
+        return list(parts.values())
 
     def connected(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
         """The pieces of some nodes that hang together, each in order."""

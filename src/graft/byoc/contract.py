@@ -46,8 +46,9 @@ class Limits:
 
     Regions read and write tensors of `space`; bringing one there or back takes `latency` and then
     a second per `bytes_per_second`. Images (tensors of rank 4) cross the border in `layout`, and
-    float32 tensors as `dtype`. One region, that is its constants and the values it makes, has to
-    fit `memory_bytes`. Peak rates serve as a roofline where nothing is measured or declared.
+    float32 tensors as `dtype`. The constants of all regions, which stay there, and the values that
+    one region makes have to fit `memory_bytes`. Peak rates serve as a roofline where nothing is
+    measured or declared.
     """
 
     space: str = HOME
@@ -144,7 +145,10 @@ class Backend:
 
         A function with an attribute `device` (see `Device`) works in the memory of that instead:
         it gets what the device has allocated, and writes its outputs there. Transfers are then
-        steps of the program, and what regions of one `limits.space` hand each other stays."""
+        steps of the program, and what regions of one `limits.space` hand each other stays.
+
+        A `load` with a parameter `threads` is told how many threads the user allows, None for one
+        per core. Calls may come from several threads at once."""
         raise NotImplementedError(f"{type(self).__name__} does not load")
 
     def runner(self, region: Graph) -> Runner:

@@ -79,9 +79,17 @@ def _first_fit(
             if option.site == site and number not in banned and _fits(problem, option)
         ]
         offers.sort(key=lambda n: (-len(problem.options[n].nodes), problem.options[n].nodes))
+        capacity = problem.sites[site].capacity
+        held = problem.held_by(n for n, o in kept.items() if problem.options[o].site == site)
+        largest = 0
         for number in offers:
             nodes = problem.options[number].nodes
-            if not any(node in owner for node in nodes):
+            if any(node in owner for node in nodes):
+                continue
+            more = held + problem.held_by(nodes)
+            most = max(largest, sum(problem.memory[node] for node in nodes))
+            if capacity is None or more + most <= capacity:
+                held, largest = more, most
                 owner.update(dict.fromkeys(nodes, number))
     if len(owner) < problem.nodes:
         return None
@@ -90,7 +98,8 @@ def _first_fit(
 
 def _fits(problem: Problem, option: Option) -> bool:
     capacity = problem.sites[option.site].capacity
-    return capacity is None or sum(problem.memory[node] for node in option.nodes) <= capacity
+    needed = sum(problem.memory[node] for node in option.nodes) + problem.held_by(option.nodes)
+    return capacity is None or needed <= capacity
 
 
 def _staged(problem: Problem, options: tuple[int, ...], method: str) -> Choice | None:

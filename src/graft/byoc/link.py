@@ -51,9 +51,13 @@ def link(
     host: Backend,
     policy: Policy,
     check: bool = True,
+    judge: Backend | None = None,
+    threads: int | None = None,
 ) -> Linked:
-    """Outline, compile and check until every region that is left holds."""
-    compiler = RegionCompiler(host, check, policy.deadline or DEADLINE)
+    """Outline, compile and check until every region that is left holds. `judge` is the host as
+    results are compared with it, where that is another one than runs the model."""
+    deadline = policy.deadline or DEADLINE
+    compiler = RegionCompiler(judge or host, check, deadline, threads)
     repair = _Repair(graph, backends)
     limits = {name: backend.limits for name, backend in backends.items()}
     left: Planned = planned

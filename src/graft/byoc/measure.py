@@ -28,6 +28,7 @@ from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
 from graft.ops.index_ranges import index_limits
+from graft.runtime.loaders import load_for
 from graft.runtime.spaces import device_of, uploaded
 from graft.runtime.supervise import within
 
@@ -116,10 +117,12 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
     return float(np.median(ordered)), float(high - low) / 2
 
 
-def time_region(backend: Backend, region: Graph, deadline: float = DEADLINE) -> Cost:
+def time_region(
+    backend: Backend, region: Graph, deadline: float = DEADLINE, threads: int | None = None
+) -> Cost:
     """What a region takes on a backend, compiled and run by itself; transfers have a price of
     their own. Raises TimeoutError where a backend does not answer."""
-    run = bounded(backend, deadline, lambda: _tried(backend, region))
+    run = bounded(backend, deadline, lambda: _tried(backend, region, threads))
     # by the thread that will run it, which matters to some libraries
     seconds = deadline + BUDGET + PATIENCE
     return bounded(backend, seconds, lambda: WATCH.measured(lambda: timed(run)))
@@ -130,12 +133,12 @@ def bounded(backend: Backend, seconds: float, task: Callable[[], T]) -> T:
     return task() if backend.keeps_deadlines else within(seconds, task)
 
 
-def _tried(backend: Backend, region: Graph) -> Callable[[], object]:
+def _tried(backend: Backend, region: Graph, threads: int | None) -> Callable[[], object]:
     """A region that has run once."""
     inputs: Sequence[Any] = samples(region)
     homes = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
     outputs: Sequence[Any] = homes
-    runner = backend.load(backend.code(region))
+    runner = load_for(backend.load, backend.code(region), threads)
     device = device_of(runner)
     if device is not None:
         inputs, outputs = uploaded(device, inputs), uploaded(device, homes)
@@ -152,7 +155,11 @@ class UnrunnableError(Exception):
 
 
 def timed_region_of(
-    backend: Backend, region: Graph, store: PriceStore | None, deadline: float = DEADLINE
+    backend: Backend,
+    region: Graph,
+    store: PriceStore | None,
+    deadline: float = DEADLINE,
+    threads: int | None = None,
 ) -> Cost | None:
     """The measured price of a region, from the store or by running it; None where nothing can be
     measured: without a store, on a simulated device, or where shapes are known at run time only."""
@@ -165,7 +172,7 @@ def timed_region_of(
     cost = store.get(key)
     if cost is None:
         try:
-            cost = time_region(backend, region, deadline)
+            cost = time_region(backend, region, deadline, threads)
         except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
             in_time = not isinstance(error, TimeoutError)
             raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error

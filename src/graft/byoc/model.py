@@ -105,10 +105,19 @@ class Model:
             self.launches[number] = total
             self.deepen(here, total, most)
             if site.capacity is not None:
+                # each launch has room for its results beside all constants
+                held = self.held(here)
                 sizes = self.problem.memory
-                held = plus([scaled(term, sizes[node]) for node, term in enumerate(here)])
-                rest = minus({total: float(site.capacity)}, held)
-                self.programme.at_least_zero(scaled(rest, 1.0 / max(site.capacity, 1)))
+                made = plus([scaled(term, sizes[node]) for node, term in enumerate(here)])
+                whole = {total: float(site.capacity)}
+                room = minus({CONSTANT: float(site.capacity)}, held)
+                for rest in (minus(whole, plus([made, held])), room):
+                    self.programme.at_least_zero(scaled(rest, 1.0 / max(site.capacity, 1)))
+
+    def held(self, here: Sequence[Linear]) -> Linear:
+        """Bytes of constants that a site keeps, given whether each node runs there."""
+        sizes = self.problem.held or (0,) * len(here)
+        return plus([scaled(term, sizes[node]) for node, term in enumerate(here)])
 
     def deepen(self, here: Sequence[Linear], total: int, most: float) -> None:
         """The stretches on a site that any path to a node has, node by node."""
@@ -142,7 +151,7 @@ class Model:
             self.programme.at_least_zero(minus({total: 1.0}, begun))
 
     def fit_stages(self, positions: Sequence[Position]) -> None:
-        """Regions within their memory."""
+        """Regions within what memory the constants of all of them leave."""
         for stage in self.stages:
             capacity = self.problem.sites[stage % self.count].capacity
             if capacity is None:
@@ -154,7 +163,9 @@ class Model:
                     if stage in position.stages
                 ]
             )
-            rest = minus({CONSTANT: float(capacity)}, needed)
+            site = stage % self.count
+            here = [plus([p.at(k) for k in p.stages if k % self.count == site]) for p in positions]
+            rest = minus({CONSTANT: float(capacity)}, plus([needed, self.held(here)]))
             self.programme.at_least_zero(scaled(rest, 1.0 / max(capacity, 1)))
 
     def forbid(self, circle: Sequence[int]) -> None:

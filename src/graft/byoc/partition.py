@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graft.base.errors import UserError
 from graft.byoc.annotate import NO_PINS, Pins
-from graft.byoc.candidates import Candidate, Candidates, find_candidates
+from graft.byoc.candidates import Candidate, Candidates, find_candidates, placeable
 from graft.byoc.choose import TIME_LIMIT, choose
 from graft.byoc.contract import HOME, Backend, Cost
 from graft.byoc.greedy import greedy, host_only, pruned
@@ -19,18 +20,24 @@ from graft.byoc.price import Pricing, price_all, refined
 from graft.byoc.problem import HOST, Bill, Choice, Problem, bill, site_of
 from graft.byoc.region import region_graph
 from graft.byoc.sizes import node_work
+from graft.byoc.unplaced import unplaced, why_unplaced
 from graft.ir.graph import Graph, Node
+from graft.runtime.regions import RegionWarning
 
 # The paper's threshold for a region to be worth offloading: multiply-accumulates.
 FEWEST_MACS = 2_000_000
+# The method of a plan that is the best of a limited number of candidates.
+LIMITED = "limited"
 _MOST_REFINEMENTS = 3
 
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """What a user may ask of partitioning."""
+    """What a user may ask of partitioning; `releases` lets what a pin wants elsewhere, and cannot
+    run there, run on the host."""
 
     pins: Pins = NO_PINS
+    releases: bool = False
     time_limit: float = TIME_LIMIT
     fewest_macs: int = FEWEST_MACS
 
@@ -57,11 +64,9 @@ def partition(
 ) -> Partition:
     """Find candidates, price them, choose; then measure chosen regions as a whole and choose again,
     until the choice stays the same. What is cheapest by what whole regions take is the plan."""
-    found = find_candidates(graph, backends, options.pins)
-    unused = options.pins.unused(found.nodes)
-    if unused:
-        raise UserError(f"the pin '{unused[0]}' fits no node of the model")
-    prices = price_all(found, backends, pricing)
+    found, prices = _priced(graph, backends, pricing, options)
+    if found.limits_hit:
+        warnings.warn(_limited(found.limits_hit), RegionWarning, stacklevel=2)
     wholes = _Wholes(placement_of(found, prices, backends), pricing)
     alternatives = other_choices(wholes.placement, options)
     choice, tried = _settled(wholes, prices, alternatives, options)
@@ -71,13 +76,54 @@ def partition(
     # what is proven is proven at the prices that the plan shows
     known = replace(best, seconds=seconds)
     bound = min(_chosen(placement, [known], options).bound, seconds)
-    final = replace(known, bound=bound, method=choice.method)
+    method = LIMITED if found.limits_hit else choice.method
+    final = replace(known, bound=bound, method=method)
     others = {
         name: replace(other, seconds=wholes.seconds(other))
         for name, other in alternatives.items()
         if math.isfinite(wholes.seconds(other))
     }
     return Partition(_plan(placement, final, others), placement, final, others)
+
+
+def _priced(
+    graph: Graph, backends: Sequence[Backend], pricing: Pricing, options: PartitionOptions
+) -> tuple[Candidates, Mapping[Candidate, Cost]]:
+    """Candidates and their prices, which leave no node without a place to run."""
+    pins, names = options.pins, [backend.name for backend in backends]
+    _check_pins(pins, placeable(graph), names)
+    while True:
+        found = find_candidates(graph, backends, pins)
+        prices = price_all(found, backends, pricing)
+        left = unplaced(found, prices.costs)
+        if not left:
+            return found, prices.costs
+        why = why_unplaced(left[0], found, prices.failures, names, pins)
+        message = f"%{left[0].output.name} ({left[0].op.name}): {why}"
+        if not options.releases:
+            raise UserError(
+                f"nothing can run {message}",
+                hint="loosen the pins; fallback='host' lets the host run what its pin cannot",
+            )
+        warnings.warn(f"the host has to run {message}", RegionWarning, stacklevel=3)
+        pins = replace(pins, released=pins.released | set(left))
+
+
+def _check_pins(pins: Pins, nodes: Sequence[Node], backends: Sequence[str]) -> None:
+    unused = pins.unused(nodes)
+    if unused:
+        raise UserError(f"the pin '{unused[0]}' fits no node of the model")
+    for pin in pins.pins:
+        if not pin.forbidden and pin.backend not in (HOME, *backends):
+            raise UserError(
+                f"the pin '{pin}' names a backend that is no target",
+                hint=f"the targets are {', '.join((*backends, HOME))}",
+            )
+
+
+def _limited(limits_hit: Sequence[str]) -> str:
+    more = f" (and {len(limits_hit) - 1} more)" if len(limits_hit) > 1 else ""
+    return f"the placement is the best of a limited number of candidates: {limits_hit[0]}{more}"
 
 
 def _settled(
@@ -128,10 +174,9 @@ class _Wholes:
         if key not in self._known:
             region = region_graph(nodes, self.placement.found.graph)
             try:
-                pricing = self._pricing
-                cost = timed_region_of(
-                    self._backends[name], region, pricing.store, pricing.deadline
-                )
+                backend, pricing = self._backends[name], self._pricing
+                limits = pricing.deadline, pricing.threads
+                cost = timed_region_of(backend, region, pricing.store, *limits)
                 self._known[key] = None if cost is None else cost.seconds
             except UnrunnableError as error:
                 self._pricing.report(f"{name} does not run a region as a whole: {error}")
@@ -159,23 +204,10 @@ class _Wholes:
 
 
 def _chosen(placement: Placement, known: Sequence[Choice], options: PartitionOptions) -> Choice:
-    _check_cover(placement)
     try:
         return choose(placement.problem, known, options.time_limit)
     except ValueError as error:
         raise UserError(f"the model cannot be placed: {error}", hint="loosen the pins") from None
-
-
-def _check_cover(placement: Placement) -> None:
-    """Refuse a graph with a node that nothing may run: pins have left it no place."""
-    for node, options in zip(placement.found.nodes, placement.problem.covering, strict=True):
-        if not options:
-            refusals = placement.found.refusals.get(node, ())
-            why = "; ".join(f"{refused.backend}: {refused.reason}" for refused in refusals)
-            raise UserError(
-                f"nothing can run %{node.output.name} ({node.op.name}): {why or 'no candidates'}",
-                hint="loosen the pins",
-            )
 
 
 def other_choices(placement: Placement, options: PartitionOptions) -> dict[str, Choice]:

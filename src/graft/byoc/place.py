@@ -17,7 +17,7 @@ from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOME, Backend, Cost, Limits
 from graft.byoc.problem import Flow, Option, Problem, Site
 from graft.byoc.region import is_constant
-from graft.byoc.sizes import node_memory, value_bytes
+from graft.byoc.sizes import constant_bytes, result_bytes, value_bytes
 from graft.ir.graph import Graph, Node, Value
 
 # Bytes per second at which the host rearranges or converts tensors.
@@ -82,9 +82,10 @@ def placement_of(
         for item in priced
     )
     limits_of = [Limits(), *(_limits_with(backends, form) for form in forms[1:])]
-    memory = tuple(node_memory(node, found.graph) for node in found.nodes)
+    memory = tuple(result_bytes(node) for node in found.nodes)
+    held = tuple(constant_bytes(node, found.graph) for node in found.nodes)
     flows = tuple(_flows(found, number, limits_of))
-    problem = Problem(tuple(sites), memory, options, flows)
+    problem = Problem(tuple(sites), memory, options, flows, held)
     return Placement(found, priced, tuple(backends), problem)
 
 

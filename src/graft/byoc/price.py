@@ -40,17 +40,26 @@ class Pricing:
     store: PriceStore | None = None  # None: nothing is measured
     report: Report = lambda _text: None
     deadline: float = DEADLINE  # seconds that a backend has for an answer
+    threads: int | None = None  # that the user allows
 
 
-def price_all(
-    found: Candidates, backends: Sequence[Backend], pricing: Pricing
-) -> dict[Candidate, Cost]:
-    """A price for every candidate that can be had; a backend that fails on one has none there."""
+@dataclass(frozen=True)
+class Prices:
+    """What candidates take, and why backends do not run others that they accept."""
+
+    costs: Mapping[Candidate, Cost]
+    failures: Mapping[Candidate, str]
+
+
+def price_all(found: Candidates, backends: Sequence[Backend], pricing: Pricing) -> Prices:
+    """A price for every candidate that can be had; a backend that fails on one has none there, but
+    a failure."""
     by_name = {backend.name: backend for backend in backends}
     groups = _timed_groups(found, pricing)
     trials = _Trials(pricing)
-    known: dict[str, Cost | None] = {}
+    known: dict[str, Cost | str] = {}
     prices: dict[Candidate, Cost] = {}
+    failures: dict[Candidate, str] = {}
     for number, candidate in enumerate(found.candidates):
         region = region_graph(candidate.nodes, found.graph)
         if candidate.backend == HOME:
@@ -62,10 +71,12 @@ def price_all(
             pricing.report(f"pricing {number + 1} of {len(found.candidates)}: {candidate.label}")
             known[key] = trials.price(backend, region, candidate.label)
         cost = known[key]
-        if cost is not None:
+        if isinstance(cost, Cost):
             prices[candidate] = cost
+        else:
+            failures[candidate] = cost
     trials.warn()
-    return prices
+    return Prices(prices, failures)
 
 
 class _Trials:
@@ -76,10 +87,10 @@ class _Trials:
         self._silent: set[str] = set()  # backends that did not answer once, and would not again
         self._failed: dict[tuple[str, str], list[str]] = {}  # backend and reason -> regions
 
-    def price(self, backend: Backend, region: Graph, label: str) -> Cost | None:
-        """The price, if there is one."""
+    def price(self, backend: Backend, region: Graph, label: str) -> Cost | str:
+        """The price, or why there is none."""
         if backend.name in self._silent:
-            return None
+            return "it did not answer in time before, and is not asked again"
         try:
             return price(backend, region, self._pricing)
         except UnrunnableError as error:
@@ -87,7 +98,7 @@ class _Trials:
             self._failed.setdefault((backend.name, str(error)), []).append(label)
             if not error.in_time:
                 self._silent.add(backend.name)
-            return None
+            return str(error)
 
     def warn(self) -> None:
         """Say what was left to the host for no better reason than that."""
@@ -133,7 +144,8 @@ def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
         raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error
     if declared is not None:
         return declared
-    measured = timed_region_of(backend, region, pricing.store, pricing.deadline)
+    limits = pricing.deadline, pricing.threads
+    measured = timed_region_of(backend, region, pricing.store, *limits)
     return measured or roofline(backend, region)
 
 

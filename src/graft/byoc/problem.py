@@ -23,7 +23,7 @@ class Site:
     name: str
     launch: float = 0.0
     form: int = 0
-    capacity: int | None = None  # bytes that one region may need
+    capacity: int | None = None  # bytes for the constants of all regions and the results of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,18 @@ class Problem:
     """A graph's placement as numbers."""
 
     sites: tuple[Site, ...]  # the host first
-    memory: tuple[int, ...]  # per node, bytes of its constants and results
+    memory: tuple[int, ...]  # per node, bytes of its results, while its region runs
     options: tuple[Option, ...]
     flows: tuple[Flow, ...]
+    held: tuple[int, ...] = ()  # per node, bytes of its constants, for good; empty: none
 
     @property
     def nodes(self) -> int:
         return len(self.memory)
+
+    def held_by(self, nodes: Iterable[int]) -> int:
+        """Bytes that nodes on one place keep there, whichever region runs."""
+        return sum(self.held[node] for node in nodes) if self.held else 0
 
     @cached_property
     def covering(self) -> tuple[tuple[int, ...], ...]:
@@ -138,9 +143,13 @@ def bill(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Bil
     for before, after in problem.edges:
         if stages[after] < stages[before]:
             raise ValueError(f"node {after} comes before node {before}, which it reads from")
+    held = {
+        site: problem.held_by(node for node, own in enumerate(sites) if own == site)
+        for site in set(sites)
+    }
     for nodes in regions.values():
         site = problem.sites[sites[nodes[0]]]
-        needed = sum(problem.memory[node] for node in nodes)
+        needed = sum(problem.memory[node] for node in nodes) + held[sites[nodes[0]]]
         if site.capacity is not None and needed > site.capacity:
             raise ValueError(f"a region needs {needed} of {site.name}'s {site.capacity} bytes")
     for number in options:

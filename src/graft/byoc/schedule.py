@@ -43,6 +43,15 @@ class _Jobs:
     def site(self, option: int) -> int:
         return self.problem.options[option].site
 
+    @cached_property
+    def held(self) -> dict[int, int]:
+        """Bytes of constants on each site."""
+        found: dict[int, int] = {}
+        for option in self.options:
+            own = self.problem.held_by(self.problem.options[option].nodes)
+            found[self.site(option)] = found.get(self.site(option), 0) + own
+        return found
+
     def memory(self, option: int) -> int:
         return sum(self.problem.memory[node] for node in self.problem.options[option].nodes)
 
@@ -97,7 +106,7 @@ def _advanced(jobs: _Jobs, state: _State, site: int) -> _State:
     capacity = jobs.problem.sites[site].capacity
     missing, ready = dict(state.missing), set(state.ready)
     region: list[int] = []
-    room = capacity
+    room = None if capacity is None else capacity - jobs.held.get(site, 0)
     stack = sorted((option for option in ready if jobs.site(option) == site), reverse=True)
     while stack:
         option = stack.pop()

@@ -6,11 +6,13 @@ the results of its last node only, so that in the order of these nodes none wait
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import Backend
 from graft.ir.graph import Graph, Node
+
+_MOST_STEPS = 10_000  # pieces that are tried where they overlap
 
 
 def halves(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[list[Node]]:
@@ -29,13 +31,35 @@ def halves(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[list[N
 def pieces_of(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[tuple[Node, ...]]:
     """A region as candidates, large ones where there is a choice, in an order in which they can
     run; nothing where candidates do not cover it."""
-    left = set(nodes)
-    found = [one for one in find_candidates(graph, [backend]).candidates if left >= set(one.nodes)]
-    own = [one.nodes for one in found if one.backend == backend.name]
-    pieces = []
-    for piece in sorted(own, key=len, reverse=True):
-        if left >= set(piece):
-            pieces.append(piece)
-            left -= set(piece)
+    inside = frozenset(nodes)
+    found = find_candidates(graph, [backend]).candidates
     order = {node: number for number, node in enumerate(graph.nodes)}
-    return [] if left else sorted(pieces, key=lambda piece: order[piece[-1]])
+    by_root: dict[Node, list[tuple[Node, ...]]] = {}
+    for one in sorted(found, key=lambda one: -len(one.nodes)):
+        if one.backend == backend.name and inside >= set(one.nodes):
+            by_root.setdefault(one.nodes[-1], []).append(one.nodes)
+    return _cover(sorted(nodes, key=lambda node: order[node]), by_root)
+
+
+def _cover(
+    nodes: Sequence[Node], by_root: Mapping[Node, Sequence[tuple[Node, ...]]]
+) -> list[tuple[Node, ...]]:
+    """Nodes, which are in the order of the graph, as disjoint pieces; empty where that is not
+    found. The last node that is left is always the last one of its piece."""
+    chosen: list[tuple[Node, ...]] = []
+    tried = [iter(by_root.get(nodes[-1], ()))]
+    for _ in range(_MOST_STEPS):
+        piece = next(tried[-1], None)
+        covered = {node for own in chosen for node in own}
+        if piece is None:
+            tried.pop()
+            if not chosen:
+                return []
+            chosen.pop()
+        elif covered.isdisjoint(piece):
+            chosen.append(piece)
+            left = [node for node in nodes if node not in covered and node not in piece]
+            if not left:
+                return chosen[::-1]
+            tried.append(iter(by_root.get(left[-1], ())))
+    return []

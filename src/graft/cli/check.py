@@ -7,11 +7,13 @@ whether the graph as imported differs too (if not, a pass is to blame), and at w
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from graft.byoc.trust import Demotion
 from graft.cli.check_backend import add_backend_arguments, check_backend, wants_backend
 from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.index_bounds import index_bounds
@@ -36,6 +38,7 @@ from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
+from graft.module import Placement
 
 DESCRIPTION = """\
 Compare a model's results with ONNX Runtime's on given or generated inputs. The
@@ -77,6 +80,7 @@ class Verdict:
     blame: PassBlame | None
     nodes: NodeComparison | None
     random_node: str  # one that draws random numbers, if any
+    placement: Placement | None = None  # who runs what, where other backends than the host may
 
     @property
     def outputs_agree(self) -> bool:
@@ -111,14 +115,19 @@ def execute(options: argparse.Namespace) -> int:
         graph = import_source(source)
     feeds = {fed.value.name: fed.data for fed in feed(graph, options, index_bounds(graph))}
 
+    placements: list[Placement] = []
+
     def run(graph: Graph, feeds: Feeds) -> list[Data]:
         title = f"compiling {options.model.name}"
         module = compiled_as_asked(graph, title, asked(options), options.save_plan)
+        placements.append(module.placement)
         with status(f"running {options.model.name} in Graft"), spoken_warnings():
             return module.run(None, feeds)
 
     with telling_sizes(graph, options):
         verdict = check(options.model, source, graph, feeds, tolerance, options.nodes, run)
+    if options.target:
+        verdict = replace(verdict, placement=placements[0])
     if options.json:
         print_json(_json(verdict))
     else:
@@ -184,6 +193,9 @@ def _text(verdict: Verdict) -> Iterator[str]:
     yield str(verdict.path)
     limits = f"rtol {verdict.tolerance.relative:g}, atol {verdict.tolerance.absolute:g}"
     yield f"  compared with {verdict.peer}, {limits}"
+    if verdict.placement is not None:
+        yield f"  {verdict.placement}"
+        yield from (f"  {_demoted(demotion)}" for demotion in verdict.placement.demotions)
     header = ("name", "type", "max abs error", "max rel error", "wrong", "verdict")
     rows = [(one.name, one.type, *_figures(one.difference)) for one in verdict.outputs]
     yield from section("Outputs", table(rows, header, right=(2, 3, 4)))
@@ -198,6 +210,11 @@ def _text(verdict: Verdict) -> Iterator[str]:
     if verdict.random_node and not verdict.agrees:
         yield f"The node '{verdict.random_node}' draws random numbers, which never agree."
     yield "Graft and ONNX Runtime agree." if verdict.agrees else "Graft and ONNX Runtime DIFFER."
+
+
+def _demoted(demotion: Demotion) -> str:
+    nodes = ", ".join(f"%{name}" for name in demotion.nodes)
+    return f"{demotion.backend} gave {nodes} back to the host: {demotion.reason}"
 
 
 def _figures(difference: Difference) -> tuple[str, str, str, str]:
@@ -253,6 +270,7 @@ def _json(verdict: Verdict) -> dict[str, Any]:
         "rtol": verdict.tolerance.relative,
         "atol": verdict.tolerance.absolute,
         "agrees": verdict.agrees,
+        "placement": None if verdict.placement is None else json.loads(verdict.placement.to_json()),
         "outputs": [
             {"name": one.name, "type": one.type, **_difference_json(one.difference)}
             for one in verdict.outputs

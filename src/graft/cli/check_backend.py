@@ -35,9 +35,6 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         help=f"graphs to make up for each pattern (default {_EXAMPLES}); see also --seed",
     )
-    group.add_argument(
-        "--strict", action="store_true", help="fail where no example of a pattern was accepted"
-    )
 
 
 def wants_backend(options: argparse.Namespace) -> bool:
@@ -48,8 +45,8 @@ def wants_backend(options: argparse.Namespace) -> bool:
         return True
     if options.model is None:
         raise UsageError("what is to be checked?", hint="name a model, or a backend by --backend")
-    if options.strict or options.examples is not None:
-        raise UsageError("--examples and --strict are about --backend NAME")
+    if options.examples is not None:
+        raise UsageError("--examples is about --backend NAME")
     return False
 
 
@@ -60,11 +57,11 @@ def check_backend(options: argparse.Namespace) -> int:
     examples, seed = options.examples or _EXAMPLES, options.seed or 0
     if found.origins[backend.name] == _HERE:
         with status(f"checking {backend.name}") as tell:
-            return _print(conformance(backend, examples, seed, tell), options.strict, options.json)
+            return _print(conformance(backend, examples, seed, tell), options.json)
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "graph"
-        flags = [str(int(options.strict)), str(int(options.json))]
-        command = [sys.executable, "-c", _CHILD, backend.name, str(examples), str(seed), *flags]
+        flag = str(int(options.json))
+        command = [sys.executable, "-c", _CHILD, backend.name, str(examples), str(seed), flag]
         code = subprocess.run([*command, str(journal)], check=False).returncode
         if code >= 0 or not journal.exists():
             return code
@@ -73,14 +70,14 @@ def check_backend(options: argparse.Namespace) -> int:
     failure = Failure(pattern, reason, text)
     none = PatternReport("combined")
     dead = Report(backend.name, backend.version, seed, (), none, (failure,))
-    return _print(dead, options.strict, options.json)
+    return _print(dead, options.json)
 
 
 # A backend may bring its process down; so it gets one of its own.
 _CHILD = "import sys; from graft.cli.check_backend import child; sys.exit(child(*sys.argv[1:]))"
 
 
-def child(name: str, examples: str, seed: str, strict: str, as_json: str, journal: str) -> int:
+def child(name: str, examples: str, seed: str, as_json: str, journal: str) -> int:
     """The check itself, which notes every graph before it is tried."""
     backend = backend_named(name, find_backends())
 
@@ -89,12 +86,12 @@ def child(name: str, examples: str, seed: str, strict: str, as_json: str, journa
 
     with status(f"checking {name}") as tell:
         report = conformance(backend, int(examples), int(seed), tell, note)
-    return _print(report, strict == "1", as_json == "1")
+    return _print(report, as_json == "1")
 
 
-def _print(report: Report, strict: bool, as_json: bool) -> int:
+def _print(report: Report, as_json: bool) -> int:
     if as_json:
         print_json(report.to_json())
     else:
         print_lines(report.lines())
-    return 0 if report.ok and not (strict and report.untested) else 1
+    return 0 if report.ok else 1

@@ -83,7 +83,8 @@ def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--fallback",
         choices=FALLBACKS,
-        help="when an accelerator fails at run time: its part runs on the host (default), or error",
+        help="when an accelerator fails at run time: its part runs on the host (default), or error;"
+        " 'host', when given, also lets the host run what is pinned elsewhere and cannot run there",
     )
     add(
         "--no-check",

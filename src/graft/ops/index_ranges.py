@@ -6,7 +6,7 @@ search along it, counted up to its extent or brought within it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from graft.base.dims import UNKNOWN, AnyDim, Unknown, at_least, dim_max, dim_min
 from graft.base.dtypes import DType
@@ -51,7 +51,6 @@ class IndexRanges:
 
 def index_limits(graph: Graph) -> dict[Value, Dims]:
     """The extents that a graph's inputs have to lie below, those that are used as indices."""
-    makers = {value: node for node in graph.nodes for value in node.outputs}
     found: dict[Value, Dims] = {}
     for node in graph.nodes:
         pointed = pointing(node)
@@ -59,13 +58,13 @@ def index_limits(graph: Graph) -> dict[Value, Dims]:
             continue
         extents = [extent - (pointed.count - 1) for extent in pointed.extents]
         known = tuple(one for one in extents if not isinstance(one, Unknown))
-        for source in _sources(pointed.indices, makers):
+        for source in source_values(pointed.indices, graph):
             found[source] = (*found.get(source, ()), *known)
     return found
 
 
-def _sources(value: Value, makers: Mapping[Value, Node]) -> Iterator[Value]:
-    """The values that no node makes whose elements a value has as they are."""
+def source_values(value: Value, graph: Graph) -> Iterator[Value]:
+    """The inputs of a graph whose elements a value has as they are."""
     seen: set[Value] = set()
     waiting = [value]
     while waiting:
@@ -73,7 +72,7 @@ def _sources(value: Value, makers: Mapping[Value, Node]) -> Iterator[Value]:
         if one in seen:
             continue
         seen.add(one)
-        node = makers.get(one)
+        node = graph.producers.get(one)
         if node is None:
             yield one
         elif _RULES.get(node.op.name) in (_same, _converted):

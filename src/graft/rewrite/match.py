@@ -67,12 +67,14 @@ class _State:
 
     bound: dict[Pattern, Value]
     nodes: tuple[Node, ...] = ()
+    passed: int = 0  # values on the way to a dominator, which are covered only behind it
 
     def bind(self, pattern: Pattern, value: Value) -> _State:
-        return _State({**self.bound, pattern: value}, self.nodes)
+        return _State({**self.bound, pattern: value}, self.nodes, self.passed)
 
     def cover(self, node: Node) -> _State:
-        return self if node in self.nodes else _State(self.bound, (*self.nodes, node))
+        nodes = self.nodes if node in self.nodes else (*self.nodes, node)
+        return _State(self.bound, nodes, self.passed)
 
 
 def match(pattern: Pattern, root: Value, producer: Producer) -> Match | Mismatch:
@@ -99,8 +101,9 @@ class _Matcher:
 
     def fail(self, reason: str, value: Value, state: _State) -> Iterator[_State]:
         """Remember the failure that got furthest."""
-        if len(state.nodes) > self._deepest:
-            self._deepest = len(state.nodes)
+        depth = len(state.nodes) + state.passed
+        if depth > self._deepest:
+            self._deepest = depth
             self.failure = Mismatch(reason, value)
         return iter(())
 
@@ -194,49 +197,53 @@ class _Matcher:
 
     def dominated(self, pattern: Dominated, value: Value, state: _State) -> Iterator[_State]:
         for child in self.match(pattern.child, value, state):
-            for reached, on_the_way in self.upwards(pattern.path, value, child):
-                for found in self.match(pattern.parent, reached, on_the_way):
-                    between = self.led(pattern.path, reached, value, child, found)
-                    if between is not None:
-                        yield between.bind(pattern, value)
+            for reached, passed in self.upwards(pattern.path, value, child):
+                state = _State(child.bound, child.nodes, passed)
+                for parent in self.match(pattern.parent, reached, state):
+                    way = between(reached, value, self.producer)
+                    for led in self.led(pattern.path, way, child, parent):
+                        yield led.bind(pattern, value)
 
-    def upwards(self, path: Pattern, root: Value, child: _State) -> Iterator[tuple[Value, _State]]:
-        """What the root is made of, by way of nodes that match the path; the nearest first."""
-        queue, seen = deque([(root, child)]), {root}
+    def upwards(self, path: Pattern, root: Value, child: _State) -> Iterator[tuple[Value, int]]:
+        """What the root is made of, by way of nodes that match the path, with how many values are
+        between; the nearest first."""
+        queue, seen = deque([(root, -1)]), {root}
         while queue:
-            value, state = queue.popleft()
+            value, passed = queue.popleft()
             node = self.producer(value)
             if value is not root:
-                yield value, state
-                passed = self.passed(path, value, state, child)
-                if node is None or passed is None:
+                yield value, passed
+                state = _State(child.bound, child.nodes, passed)
+                if node is None or next(self.passed(path, value, state, child), None) is None:
                     continue
-                state = passed
             for operand in node.args if node is not None else ():
                 if operand not in seen:
                     seen.add(operand)
-                    queue.append((operand, state))
+                    queue.append((operand, passed + 1))
 
-    def passed(self, path: Pattern, value: Value, state: _State, child: _State) -> _State | None:
-        """The state after a value on the way; None where it does not match the path."""
-        if self.producer(value) in child.nodes:
-            return state
-        for found in self.match(path, value, _State(child.bound, state.nodes)):
+    def passed(self, path: Pattern, value: Value, state: _State, child: _State) -> Iterator[_State]:
+        """The states after a value on the way, one for each way in which it matches the path."""
+        node = self.producer(value)
+        if node in child.nodes:
+            yield state
+            return
+        for found in self.match(path, value, _State(child.bound, state.nodes, state.passed)):
             covered = _State(state.bound, found.nodes)
-            node = self.producer(value)
-            return covered if node is None else covered.cover(node)
-        return None
+            yield covered if node is None else covered.cover(node)
 
     def led(
-        self, path: Pattern, parent: Value, root: Value, child: _State, found: _State
-    ) -> _State | None:
-        """The state after all ways from the parent to the root; None where one does not match."""
-        for value in between(parent, root, self.producer):
-            passed = self.passed(path, value, found, child)
-            if passed is None:
-                return None
-            found = passed
-        return found
+        self, path: Pattern, way: list[Value], child: _State, state: _State
+    ) -> Iterator[_State]:
+        """The states after all values on the way; none where one of them does not match."""
+        stack = [iter((state,))]  # not recursive: ways may be as long as the graph
+        while stack:
+            reached = next(stack[-1], None)
+            if reached is None:
+                stack.pop()
+            elif len(stack) > len(way):
+                yield reached
+            else:
+                stack.append(self.passed(path, way[len(stack) - 1], reached, child))
 
     def violation(self, constraint: Constraint, value: Value) -> str:
         if isinstance(constraint, AttrsAre):

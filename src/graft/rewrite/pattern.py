@@ -231,6 +231,30 @@ def is_tuple_get_item(node: Pattern, index: int) -> Pattern:
     return ResultOf(node, index)
 
 
+def operators_in(pattern: Pattern) -> set[str]:
+    """The names of all operators that a pattern speaks of."""
+    found: set[str] = set()
+    seen: set[Pattern] = set()
+    waiting = [pattern]
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one, OpIs):
+            found.update(one.names)
+            waiting += [*(one.args or ()), *([one.every] if one.every is not None else [])]
+        elif isinstance(one, ResultOf):
+            waiting.append(one.node)
+        elif isinstance(one, Either):
+            waiting += one.alternatives
+        elif isinstance(one, Constrained):
+            waiting.append(one.inner)
+        elif isinstance(one, Dominated):
+            waiting += [one.child, one.parent, one.path]
+    return found
+
+
 def as_pattern(given: Pattern | Number) -> Pattern:
     """A number stands for a constant of that value."""
     return given if isinstance(given, Pattern) else ConstantIs(given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -22,6 +22,7 @@ from graft.runtime.breaker import Breaker
 from graft.runtime.guard import FIRST_DEADLINE, CaughtError, Policy
 from graft.runtime.incidents import Fault
 from graft.runtime.isolation import IsolatedRunner
+from graft.runtime.loaders import Loader, check_version, load_for
 from graft.runtime.regions import Region
 from graft.runtime.spaces import Runner
 from graft.runtime.specialized_session import AnySession, session_of
@@ -140,24 +141,27 @@ class _Loader:
     def _load(self, stored: StoredRegion, seconds: float) -> Runner:
         code = bytes(self._blobs[stored.code])
         if stored.isolation == "none":
-            return load_code(stored.backend, code)
+            return load_code(stored.backend, stored.version, code, self._threads)
         if stored.backend not in self._workers:
             self._workers[stored.backend] = Worker()
         worker = self._workers[stored.backend]
-        runner = IsolatedRunner(worker, load_isolated, stored.backend, code, seconds)
+        facts = [stored.backend, stored.version, self._threads]
+        runner = IsolatedRunner(worker, load_isolated, facts, code, seconds)
         runner.prepare()
         return runner
 
 
 def load_isolated(message: Message) -> Message:
     """The same in a worker."""
-    return keep_runner(load_code(message.facts, message.blobs[0]))
+    backend, version, threads = message.facts
+    return keep_runner(load_code(backend, version, message.blobs[0], threads))
 
 
-def load_code(backend: str, code: bytes) -> Runner:
-    """What runs code of a backend, made by the run time that it announces."""
-    load: Callable[[bytes], Runner] = _announced(backend).load()
-    return load(code)
+def load_code(backend: str, version: str, code: bytes, threads: int | None) -> Runner:
+    """What runs code that some version of a backend made, by the run time that it announces."""
+    loader: Loader = _announced(backend).load()
+    check_version(loader, version)
+    return load_for(loader, code, threads)
 
 
 def _announced(backend: str) -> EntryPoint:

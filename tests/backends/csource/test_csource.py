@@ -11,11 +11,12 @@ from graft.backends.csource.backend import CSource
 from graft.backends.csource.loops import EMITTERS
 from graft.base.errors import UserError
 from graft.byoc.candidates import find_candidates
-from graft.byoc.formats.c_source import compile_c, compiler
+from graft.byoc.formats.c_source import FLAGS, compile_c, compiler, instruction_set
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
+from graft.runtime import c_source, native
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C compiler here")
 
@@ -96,3 +97,22 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "needs a C compiler" in CSource().missing()
     with pytest.raises(UserError, match="there is no C compiler"):
         compile_c("")
+
+
+def test_code_is_refused_where_the_processor_lacks_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs = instruction_set(tuple(FLAGS))
+    assert needs.architecture == native.host_architecture()
+    if needs.architecture == "x86_64":
+        assert {"sse2", "ssse3"} <= set(needs.features)
+    blob = CSource().compile(CASES["exp"])
+    CSource().load(blob)
+    missing = needs.features[-1]
+    left = native.host_features() - {missing}
+    monkeypatch.setattr(c_source, "host_features", lambda: left)
+    with pytest.raises(UserError, match=f"needs a processor with {missing}"):
+        CSource().load(blob)
+    monkeypatch.setattr(c_source, "host_architecture", lambda: "riscv64")
+    with pytest.raises(UserError, match="and this machine is riscv64"):
+        CSource().load(blob)

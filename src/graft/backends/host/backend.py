@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from graft.backends.host.flow_program import FlowExecutable
-from graft.backends.host.options import HostOptions
+from graft.backends.host.options import Accuracy, HostOptions
 from graft.backends.host.program import HostProgram
 from graft.backends.host.saving import HOST_VERSION, refuse_reference_nodes, save_as
 from graft.backends.host.step_times import by_value, median_costs
@@ -86,6 +86,11 @@ class HostBackend(Backend):
 
     def load(self, blob: bytes) -> Runner:
         return artifact_runner(blob, self._options.threads)
+
+    @property
+    def strict(self) -> HostBackend:
+        """The host without algorithms that trade accuracy for speed."""
+        return HostBackend(replace(self._options, accuracy=Accuracy.STRICT))
 
     def runner(self, region: Graph) -> Runner:
         """The same without the way through bytes."""

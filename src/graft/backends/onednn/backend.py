@@ -295,5 +295,5 @@ class OneDnn(Backend):
         steps = _Plan(nodes, region.outputs).steps
         return pack({"inputs": inputs, "nodes": steps, "outputs": outputs}, arrays)
 
-    def load(self, blob: bytes) -> runtime.Region:
-        return runtime.load(blob)
+    def load(self, blob: bytes, threads: int | None = None) -> runtime.Region:
+        return runtime.load(blob, threads)

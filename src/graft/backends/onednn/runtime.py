@@ -20,6 +20,7 @@ from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
 from graft.runtime.cores import available_cores
 from graft.runtime.json_graph import JsonGraph, JsonNode, unpack
+from graft.runtime.loaders import versioned
 from graft.runtime.memory import address_of, aligned_empty
 
 # Numbers of oneDNN's C interface: settings, arguments of primitives, what can be asked for.
@@ -92,7 +93,9 @@ def _allocate(steps: Sequence[_Step]) -> None:
 class Region:
     """A loaded region; one call at a time works on the caller's memory."""
 
-    def __init__(self, graph: JsonGraph) -> None:
+    def __init__(self, graph: JsonGraph, threads: int | None = None) -> None:
+        self._threads = threads or library().threads
+        library().omp_set_num_threads(self._threads)
         self._steps, self._ends, self._lock = list[_Step](), list[Any](), threading.Lock()
         self._engine = self._make("engine", "engine_create", _CPU, c_size_t(0))
         self._stream = self._make("stream", "stream_create", self._engine, _IN_ORDER)
@@ -116,7 +119,7 @@ class Region:
         bind, execute = library().dnnl_memory_set_data_handle, library().dnnl_primitive_execute
         with self._lock:
             # Primitives are made for a number of threads, which OpenMP keeps per calling thread.
-            library().omp_set_num_threads(library().threads)
+            library().omp_set_num_threads(self._threads)
             for end, memory in self._ends:
                 bind(memory, ends[end])
             if any(execute(*call) for call in self._calls):
@@ -227,7 +230,8 @@ class Region:
         return primitive, self._stream, len(table), table.ctypes.data_as(c_void_p)
 
 
-def load(blob: bytes) -> Region:
+# Code is a graph whose primitives are made anew, by any oneDNN 3.
+@versioned("3", loads=lambda version: version.startswith("3."))
+def load(blob: bytes, threads: int | None = None) -> Region:
     """What `graft.load` calls for a region of this backend."""
-    library().omp_set_num_threads(library().threads)
-    return Region(unpack(blob))
+    return Region(unpack(blob), threads)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
-
 import onnx
 
 from graft.backends.openvino import runtime
@@ -34,10 +31,7 @@ class OpenVino(OnnxBackend):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        try:
-            return installed("openvino")
-        except PackageNotFoundError:
-            return "not installed"
+        return runtime.version()
 
     def missing(self) -> str:
         return runtime.missing()
@@ -48,5 +42,5 @@ class OpenVino(OnnxBackend):
     def compile_model(self, model: onnx.ModelProto) -> bytes:
         return runtime.compile_model(model.SerializeToString())
 
-    def load(self, blob: bytes) -> runtime.Region:
-        return runtime.load(blob)
+    def load(self, blob: bytes, threads: int | None = None) -> runtime.Region:
+        return runtime.load(blob, threads)

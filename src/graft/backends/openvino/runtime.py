@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Sequence
 from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 from importlib.util import find_spec
 from typing import Any
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
+from graft.runtime.loaders import versioned
 from graft.runtime.memory import unlocked
 
 DEVICE = "CPU"
@@ -22,6 +24,14 @@ def missing() -> str:
     """What to install, or nothing."""
     hint = "it needs the package 'openvino': pip install 'graft-compiler[openvino]'"
     return "" if find_spec("openvino") else hint
+
+
+def version() -> str:
+    """OpenVINO's, which its compiled form is for."""
+    try:
+        return installed("openvino")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 @cache
@@ -43,24 +53,30 @@ def compile_model(model: bytes) -> bytes:
 
 
 class Region:
-    """A compiled region; one call at a time works on the caller's memory."""
+    """A compiled region. Calls at the same time have a request each, with memory of its own for
+    what lies between inputs and outputs; they share the code and the constants."""
 
-    def __init__(self, blob: bytes) -> None:
-        model = core().import_model(io.BytesIO(blob), DEVICE, _OPTIONS)
-        self._request = model.create_infer_request()
-        self._lock = threading.Lock()
+    def __init__(self, blob: bytes, threads: int | None = None) -> None:
+        allowed = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+        self._model = core().import_model(io.BytesIO(blob), DEVICE, {**_OPTIONS, **allowed})
+        self._free: list[Any] = []  # requests; a list's own operations are atomic
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         from openvino import Tensor
 
-        with self._lock:
-            for index, array in enumerate(inputs):
-                self._request.set_input_tensor(index, Tensor(unlocked(array), shared_memory=True))
-            for index, array in enumerate(outputs):
-                self._request.set_output_tensor(index, Tensor(array, shared_memory=True))
-            self._request.infer()
+        try:
+            request = self._free.pop()
+        except IndexError:
+            request = self._model.create_infer_request()
+        for index, array in enumerate(inputs):
+            request.set_input_tensor(index, Tensor(unlocked(array), shared_memory=True))
+        for index, array in enumerate(outputs):
+            request.set_output_tensor(index, Tensor(array, shared_memory=True))
+        request.infer()
+        self._free.append(request)
 
 
-def load(blob: bytes) -> Region:
+@versioned(version)
+def load(blob: bytes, threads: int | None = None) -> Region:
     """What `graft.load` calls for a region of this backend."""
-    return Region(blob)
+    return Region(blob, threads)

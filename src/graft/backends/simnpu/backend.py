@@ -45,7 +45,7 @@ class SimNpu(Backend):
     """A device that exists as a model of its time only."""
 
     name = "simnpu"
-    version = "1"
+    version = runtime.VERSION
     device = "simulated"
     simulated = True
 
@@ -84,5 +84,5 @@ class SimNpu(Backend):
         )
         return runtime.pack(timing, HostBackend().compile(region))
 
-    def load(self, blob: bytes) -> Runner:
-        return runtime.load(blob)
+    def load(self, blob: bytes, threads: int | None = None) -> Runner:
+        return runtime.load(blob, threads)

@@ -14,9 +14,12 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.runtime.grafted import artifact_runner
+from graft.runtime.loaders import versioned
 from graft.runtime.memory import aligned_empty
 
 _TIMES = struct.Struct("<dddd")
+
+VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +71,16 @@ class Region:
 
     simulated = True
 
-    def __init__(self, blob: bytes) -> None:
+    def __init__(self, blob: bytes, threads: int | None = None) -> None:
         self.seconds, self.launch_seconds, latency, bandwidth = _TIMES.unpack_from(blob)
         self.device = Bus(latency, bandwidth)
-        self._compute = artifact_runner(blob[_TIMES.size :])
+        self._compute = artifact_runner(blob[_TIMES.size :], threads)
 
     def __call__(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         self._compute([one.inside for one in inputs], [one.inside for one in outputs])
 
 
-def load(blob: bytes) -> Region:
+@versioned(VERSION)
+def load(blob: bytes, threads: int | None = None) -> Region:
     """What `graft.load` calls for a region of this backend."""
-    return Region(blob)
+    return Region(blob, threads)

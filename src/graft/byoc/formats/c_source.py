@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from graft.base.dtypes import Array
@@ -15,6 +16,7 @@ from graft.base.errors import UserError
 from graft.byoc.contract import Backend, Runner
 from graft.ir.graph import Graph
 from graft.runtime import c_source
+from graft.runtime.native import host_architecture, host_features
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c11", "-shared", "-fPIC")
@@ -53,7 +55,8 @@ class CSourceBackend(Backend):
     def compile(self, region: Graph) -> bytes:
         source = self.source(region)
         code = compile_c(source.text, self.flags)
-        return c_source.pack_code(code, source.text, source.constants, source.workspace)
+        needs = instruction_set(tuple(self.flags))
+        return c_source.pack_code(code, source.text, source.constants, source.workspace, needs)
 
     def load(self, blob: bytes) -> Runner:
         return c_source.load(blob)
@@ -64,6 +67,22 @@ def compiler() -> str | None:
     chosen = os.environ.get("CC")
     names = (chosen,) if chosen else COMPILERS
     return next((path for name in names if (path := shutil.which(name))), None)
+
+
+@cache
+def instruction_set(flags: tuple[str, ...]) -> c_source.InstructionSet:
+    """What code compiled with these flags may use, by the macros that the compiler defines, as
+    __AVX2__ where it may use AVX2."""
+    command = [str(compiler()), *flags, "-dM", "-E", "-x", "c", os.devnull]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    macros = {_plain(line.split()[1]) for line in done.stdout.splitlines() if " " in line}
+    used = sorted(name for name in host_features() if _plain(name) in macros)
+    return c_source.InstructionSet(host_architecture(), tuple(used))
+
+
+def _plain(name: str) -> str:
+    """A feature's or macro's name as both are compared: 'sse4.2' is __SSE4_2__."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def compile_c(text: str, flags: Sequence[str] = FLAGS) -> bytes:

@@ -18,17 +18,19 @@ from graft.byoc.contract import Backend
 from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.report import Failure, PatternReport, Report
 from graft.byoc.kit.shrink import shrink
-from graft.byoc.kit.synthesize import UnbuildableError, synthesize
+from graft.byoc.kit.synthesize import UnbuildableError, synthesize, with_symbols
 from graft.byoc.kit.trial import Outcome, attempt
 from graft.ir.graph import Graph
 from graft.ir.op import OPS
 from graft.ir.printer import to_text
-from graft.rewrite.pattern import Formula, is_op
+from graft.rewrite.pattern import Formula, is_op, operators_in
 
 COMBINED = "combined"
 EXAMPLES = 20
 _FAILURES = 3  # of one pattern, after which it is left alone
 _STUBBORN = 8  # times as many examples for a pattern that accepts few of them
+_HOPELESS = 100  # examples after which a pattern that accepts none is given up
+_SYMBOLIC = 3  # every so many examples have an axis of an extent that is not known
 _PATIENCE = 20  # drawings per graph that make no sense or do not match
 
 Progress = Callable[[str], None]
@@ -59,6 +61,11 @@ def conformance(
     accepted = [e for e, tally in zip(entries, tallies, strict=True) if tally.clean]
     if accepted:
         _try_together(combined, accepted, examples * 2)
+    failures += [
+        Failure(tally.name, "no example of it was accepted, so that nothing is known about it")
+        for tally in tallies
+        if not tally.accepted
+    ]
     for tally in (*tallies, combined):
         failures += sorted(tally.failures, key=lambda failure: len(failure.text))
     patterns = tuple(tally.report() for tally in tallies)
@@ -87,9 +94,23 @@ def broken_promises(backend: Backend) -> list[str]:
         (all(rate is None or rate > 0 for rate in rates), "a rate of its limits is not positive"),
         (all(0 <= t < math.inf for t in times), "a time of its limits is negative or infinite"),
         (limits.memory_bytes is None or limits.memory_bytes > 0, "limits.memory_bytes is no size"),
+        *(
+            (False, f"'{name}' names the operator '{op}', which does not exist")
+            for name, op in unknown_operators(backend)
+        ),
         *((count == 1, f"two patterns are named '{name}'") for name, count in entries.items()),
     ]
     return [reason for holds, reason in checks if not holds]
+
+
+def unknown_operators(backend: Backend) -> list[tuple[str, str]]:
+    """Patterns, and operators in them that nobody has registered."""
+    return [
+        (entry.name, name)
+        for entry in tables_of(backend)
+        for name in sorted(operators_in(entry.formula.pattern))
+        if name not in OPS
+    ]
 
 
 @dataclass
@@ -158,14 +179,18 @@ def _kind(reason: str) -> str:
 
 def _try_pattern(tally: _Tally, entry: Entry, examples: int) -> None:
     """First plain examples, so that most patterns get at least one, then anything; a pattern that
-    accepts little gets more."""
-    for number in range(examples * _STUBBORN):
+    accepts little gets more, one that accepts nothing most."""
+    for number in range(max(examples * _STUBBORN, _HOPELESS)):
         if number >= examples and tally.accepted >= examples / 4:
+            return
+        if number >= examples * _STUBBORN and tally.accepted:
             return
         for redraw in range(_PATIENCE):
             draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", plain=number < 3)
             try:
                 graph = synthesize([entry.formula.pattern], draw)
+                if number % _SYMBOLIC == 1:
+                    graph = with_symbols(graph, draw)
             except UnbuildableError:
                 continue
             if not tally.offer(graph).useless:

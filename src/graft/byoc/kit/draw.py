@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array, DType, integer_info
 
 T = TypeVar("T")
 
@@ -68,4 +68,8 @@ class Draw:
             return generator.random(shape) < 0.5
         if dtype.is_float:
             return np.asarray(generator.standard_normal(shape)).astype(dtype.numpy)
+        if dtype.bits <= 8:  # numbers for sure; wider integers may be indices or counts
+            info = integer_info(dtype.numpy)
+            low, high = int(info.min), int(info.max) + 1
+            return np.asarray(generator.integers(low, high, shape)).astype(dtype.numpy)
         return np.asarray(generator.integers(0, 3, shape)).astype(dtype.numpy)

@@ -13,6 +13,7 @@ from itertools import combinations, permutations
 from types import MappingProxyType
 from typing import Any
 
+from graft.base.dims import AnyDim
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError
 from graft.byoc.candidates import placeable
@@ -48,12 +49,25 @@ def shrink(graph: Graph, fails: Fails, budget: float = BUDGET) -> Graph:
 
 def _smaller(graph: Graph) -> Iterator[Graph]:
     """Everything one step smaller, the largest steps first."""
+    yield from _without_symbols(graph)
     yield from _fewer_nodes(graph)
     yield from _without_one(graph)
     yield from _fewer_outputs(graph)
     yield from _smaller_shapes(graph)
     yield from _plainer_attrs(graph)
     yield from _fewer_constants(graph)
+
+
+def _without_symbols(graph: Graph) -> Iterator[Graph]:
+    """Numbers for symbolic extents, where these are not what is wrong."""
+    shapes = {value: value.shape or () for value in _leaves(graph)}
+    axes = [
+        (v, a) for v, shape in shapes.items() for a, d in enumerate(shape) if type(d) is not int
+    ]
+    for target in (1, 2, 3, 5) if axes else ():
+        made = _rebuilt(graph, dict.fromkeys(axes, target), {})
+        if made is not None:
+            yield made
 
 
 def _fewer_nodes(graph: Graph) -> Iterator[Graph]:
@@ -88,12 +102,13 @@ def _leaves(graph: Graph) -> list[Value]:
 
 
 def _sizes(graph: Graph) -> dict[tuple[Value, int], int]:
-    """The extent of every axis of every leaf."""
+    """The extent of every axis of every leaf; symbolic ones stay as they are."""
     shapes = {value: value.shape or () for value in _leaves(graph)}
     return {
-        (value, axis): int(str(dim))
+        (value, axis): dim
         for value, shape in shapes.items()
         for axis, dim in enumerate(shape)
+        if isinstance(dim, int)
     }
 
 
@@ -190,8 +205,8 @@ def _rebuilt(
     builder = Builder(graph.name)
     made: dict[Value, Value] = {}
 
-    def shape_of(value: Value) -> tuple[int, ...]:
-        extents = [int(str(dim)) for dim in value.shape or ()]
+    def shape_of(value: Value) -> tuple[AnyDim, ...]:
+        extents = list(value.shape or ())
         for axis in range(len(extents)):
             extents[axis] = sizes.get((value, axis), extents[axis])
         return tuple(extents[1:] if value is dropped else extents)
@@ -215,11 +230,12 @@ def _rebuilt(
         return None
 
 
-def _leaf(builder: Builder, node: Node, shape: tuple[int, ...], opened: Value | None) -> Value:
+def _leaf(builder: Builder, node: Node, shape: tuple[AnyDim, ...], opened: Value | None) -> Value:
     value = node.output
     if value is opened:
         return builder.input(value.name, TensorType(value.dtype, shape))
     array: Array = node.attrs.value.array
     if array.shape != shape:
-        array = Draw(f"{value.name} {shape}").array(value.dtype, shape)
+        extents = tuple(dim for dim in shape if isinstance(dim, int))
+        array = Draw(f"{value.name} {extents}").array(value.dtype, extents)
     return builder.constant(array, value.name)

@@ -12,9 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, InternalError
-from graft.byoc.kit import recipes_movement, recipes_window  # noqa: F401  they register recipes
+from graft.byoc.kit import (  # noqa: F401  they register recipes
+    recipes_movement,
+    recipes_quantized,
+    recipes_window,
+)
 from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.recipes import call_of
 from graft.ir.builder import Builder
@@ -53,6 +58,36 @@ def synthesize(patterns: Sequence[Pattern], draw: Draw) -> Graph:
         kept = [value for value in results[:-1] if maker.unread(value) or draw.chance(0.2)]
         outputs = dict.fromkeys((*kept, results[-1]))
         return eliminate_dead_code(maker.builder.build(*outputs))
+    except (GraftError, IndexError, ValueError, ArithmeticError) as error:
+        raise UnbuildableError(str(error)) from error
+
+
+def with_symbols(graph: Graph, draw: Draw) -> Graph:
+    """The same graph for any extent of one axis; inputs whose first axes agree change together."""
+    ranked = [value for value in graph.inputs if value.shape]
+    if not ranked:
+        raise UnbuildableError("there is no axis")
+    chosen = draw.among(ranked)
+    axis = 0 if draw.chance(0.7) else draw.between(0, len(chosen.shape or ()) - 1)
+    builder = Builder(graph.name)
+    made: dict[Value, Value] = {}
+    extent = (chosen.shape or ())[axis]
+
+    def opened(value: Value) -> TensorType:
+        shape = list(value.shape or ())
+        if len(shape) > axis and shape[axis] == extent:
+            shape[axis] = symbol("n")
+        return TensorType(value.dtype, tuple(shape))
+
+    try:
+        for value in graph.inputs:
+            made[value] = builder.input(value.name, opened(value))
+        for node in graph.nodes:
+            inputs = [None if value is None else made[value] for value in node.inputs]
+            names = [value.name for value in node.outputs]
+            results = builder.add(node.op, inputs, node.attrs, names)
+            made.update(zip(node.outputs, results, strict=True))
+        return builder.build(*(made[value] for value in graph.outputs))
     except (GraftError, IndexError, ValueError, ArithmeticError) as error:
         raise UnbuildableError(str(error)) from error
 
@@ -169,7 +204,9 @@ class _Maker:
                 contents = None if contents is None else contents.astype(type_.dtype.numpy)
             plain = plain.inner
         constant = isinstance(plain, ConstantIs)
-        if constant or contents is not None or (position and self.draw.chance(0.6)):
+        # The first operand is seldom a constant, and never the only one that could be an input.
+        share = 0.6 if position else 0.15 if self._count and not self.draw.plain else 0.0
+        if constant or contents is not None or self.draw.chance(share):
             value = self._constant(plain, type_, contents)
         else:
             self._count += 1

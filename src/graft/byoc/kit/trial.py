@@ -20,8 +20,8 @@ from graft.base.errors import GraftError
 from graft.byoc.candidates import find_candidates, placeable
 from graft.byoc.contract import Backend, Runner
 from graft.byoc.isolate import pack_graph, unpack_graph
-from graft.byoc.measure import samples, static_shape
-from graft.byoc.trust import difference
+from graft.byoc.probe import Probe, probes, shape_at
+from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.runtime.guard import CrashedError
@@ -83,17 +83,37 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
         return Outcome(failed=f"supports raised {_said(error)}")
     if refused:
         return Outcome(refused=refused)
-    feeds = [_inputs(graph, first) for first in (0, 1000)]
-    try:
-        with np.errstate(all="ignore"):
-            wanted = [[np.asarray(item) for item in evaluate(graph, feed)] for feed in feeds]
-    except (GraftError, ValueError, ArithmeticError):
-        return Outcome(useless=True)
-    # What libraries make of a logarithm of less than nothing later on, nobody promises.
-    if len(placeable(graph)) > 1 and any(_makes_nan(graph, feed) for feed in feeds):
+    cases = [case for given in probes(graph) if (case := _case(graph, given)) is not None]
+    if not cases:
         return Outcome(useless=True)
     with np.errstate(all="ignore"):
-        return Outcome(failed=_failure(graph, backend, feeds, wanted, thorough))
+        return Outcome(failed=_failure(graph, backend, cases, thorough))
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Inputs, the reference's results, and those for inputs moved by a last bit."""
+
+    probe: Probe
+    wanted: list[Array]
+    nearby: list[Array]
+
+
+def _case(graph: Graph, given: Probe) -> _Case | None:
+    """None where the reference has no answer, or nobody promises what libraries make of it: a
+    logarithm of less than nothing that later nodes read."""
+    probe = _settled(graph, given)
+    try:
+        if len(placeable(graph)) > 1 and _makes_nan(graph, probe.inputs):
+            return None
+        return _Case(probe, _evaluated(graph, probe.inputs), _evaluated(graph, probe.nearby))
+    except (GraftError, ValueError, ArithmeticError):
+        return None
+
+
+def _evaluated(graph: Graph, inputs: list[Array]) -> list[Array]:
+    with np.errstate(all="ignore"):
+        return [np.asarray(item) for item in evaluate(graph, inputs)]
 
 
 def _makes_nan(graph: Graph, feed: list[Array]) -> bool:
@@ -132,32 +152,23 @@ def _anonymous(reason: str, graph: Graph) -> str:
     return re.sub(r"\[[\d, ]*\]", "[…]", reason)
 
 
-def _inputs(graph: Graph, seed: int) -> list[Array]:
-    """Data for the inputs; whole numbers where rounding must not decide."""
+def _settled(graph: Graph, given: Probe) -> Probe:
+    """Inputs on which rounding does not decide: whole numbers where results jump."""
     nodes = placeable(graph)
-    whole = len(nodes) > 1 and any(node.op.name in _JUMPS for node in nodes)
-    arrays = samples(graph, seed)
-    if not whole:
-        return arrays
-    return [np.rint(a).astype(a.dtype) if a.dtype.kind == "f" else a for a in arrays]
+    if len(nodes) == 1 or not any(node.op.name in _JUMPS for node in nodes):
+        return given
+    whole = [np.rint(a).astype(a.dtype) if a.dtype.kind == "f" else a for a in given.inputs]
+    return replace(given, inputs=whole, nearby=whole)
 
 
-def _failure(
-    graph: Graph,
-    backend: Backend,
-    feeds: Sequence[list[Array]],
-    wanted: Sequence[list[Array]],
-    thorough: bool,
-) -> str:
+def _failure(graph: Graph, backend: Backend, cases: Sequence[_Case], thorough: bool) -> str:
     try:
         runner = _stage("compile or load", lambda: backend.runner(graph))
-        problem = _calls(graph, runner, feeds, wanted)
+        problem = _calls(graph, runner, cases)
         if not problem and thorough:
-            problem = _threads(graph, runner, feeds, wanted)
+            problem = _threads(graph, runner, cases)
             again = _stage("compile a second time", lambda: backend.runner(graph))
-            problem = problem or _prefixed(
-                "compiled a second time, ", _calls(graph, again, feeds, wanted)
-            )
+            problem = problem or _prefixed("compiled a second time, ", _calls(graph, again, cases))
     except _StageError as error:
         return str(error)
     return problem
@@ -186,22 +197,21 @@ def _prefixed(prefix: str, problem: str) -> str:
     return f"{prefix}{problem}" if problem else ""
 
 
-def _calls(
-    graph: Graph, runner: Runner, feeds: Sequence[list[Array]], wanted: Sequence[list[Array]]
-) -> str:
-    """The first inputs, then others in other memory, then the first again."""
-    before: list[Array] | None = None
-    for number in (0, 1, 0):
-        inputs = [np.array(array) for array in feeds[number]]
-        outputs = _homes(graph)
+def _calls(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
+    """The first inputs, then others in other memory and of other sizes, then the first again."""
+    before: tuple[list[Array], _Case] | None = None
+    for case in (*cases, cases[0]):
+        inputs = [np.array(array) for array in case.probe.inputs]
+        outputs = _homes(graph, case.probe)
         problem = _call(graph, runner, inputs, outputs)
-        problem = problem or _written(graph, inputs, feeds[number])
-        problem = problem or _compared(graph, outputs, wanted[number])
+        problem = problem or _written(graph, inputs, case.probe.inputs)
+        problem = problem or _compared(graph, outputs, case)
         if problem:
-            return _prefixed("" if before is None else "in a later call, ", problem)
-        if before is not None and not _unchanged(before, wanted[1 - number], graph):
+            sizes = f" (on {case.probe})" if case is not cases[0] else ""
+            return _prefixed("" if before is None else "in a later call, ", problem) + sizes
+        if before is not None and _compared(graph, *before):
             return "it writes the results of an earlier call again"
-        before = outputs
+        before = outputs, case
         for array in inputs:  # nobody may look at them any more
             array[...] = 0
     return ""
@@ -215,9 +225,9 @@ def _call(graph: Graph, runner: Runner, inputs: list[Array], outputs: list[Array
     return ""
 
 
-def _homes(graph: Graph) -> list[Array]:
+def _homes(graph: Graph, probe: Probe) -> list[Array]:
     """Memory for the results, with contents that no result has by chance."""
-    homes = [np.empty(static_shape(value), value.dtype.numpy) for value in graph.outputs]
+    homes = [np.empty(shape_at(value, probe.sizes), value.dtype.numpy) for value in graph.outputs]
     for home in homes:
         home.reshape(-1).view(np.uint8).fill(0x5A)
     return homes
@@ -230,18 +240,11 @@ def _written(graph: Graph, inputs: list[Array], originals: list[Array]) -> str:
     return ""
 
 
-def _compared(graph: Graph, found: Sequence[Array], wanted: Sequence[Array]) -> str:
-    names = [value.name for value in graph.outputs]
-    return difference(names, found, wanted).replace("the host's", "the reference's")
+def _compared(graph: Graph, found: Sequence[Array], case: _Case) -> str:
+    return difference(graph, found, case.wanted, case.nearby, "the reference's")
 
 
-def _unchanged(earlier: list[Array], wanted: list[Array], graph: Graph) -> bool:
-    return not _compared(graph, earlier, wanted)
-
-
-def _threads(
-    graph: Graph, runner: Runner, feeds: Sequence[list[Array]], wanted: Sequence[list[Array]]
-) -> str:
+def _threads(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
     """Calls from several threads at once, each with inputs of its own."""
     problems: list[str] = []
     gate = threading.Barrier(_THREADS)
@@ -249,10 +252,10 @@ def _threads(
     def work(number: int) -> None:
         gate.wait()
         for turn in range(4):
-            chosen = (number + turn) % 2
-            outputs = _homes(graph)
-            problem = _call(graph, runner, [np.array(a) for a in feeds[chosen]], outputs)
-            problem = problem or _compared(graph, outputs, wanted[chosen])
+            case = cases[(number + turn) % len(cases)]
+            outputs = _homes(graph, case.probe)
+            problem = _call(graph, runner, [np.array(a) for a in case.probe.inputs], outputs)
+            problem = problem or _compared(graph, outputs, case)
             if problem:
                 problems.append(problem)
                 return

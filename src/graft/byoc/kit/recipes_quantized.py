@@ -1,0 +1,54 @@
+"""Recipes of quantisation and of layers of narrow integers: whole ranges, zero points, scales per
+channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.byoc.kit.draw import Draw
+from graft.byoc.kit.recipes import RECIPES, Call, Known, extents, recipe
+from graft.ir.op import Op
+from graft.ir.types import TensorType
+
+_BYTES = (DType.INT8, DType.UINT8)
+
+
+@recipe("qnn.dequantize", "qnn.quantize")
+def _quantization(draw: Draw, op: Op, known: Known) -> Call:
+    """A scale and a zero point for everything, or one for each channel."""
+    given = known[0] if known else None
+    narrow = draw.among(_BYTES)
+    if op.name == "qnn.dequantize":
+        data = given or TensorType(narrow, draw.shape(draw.among((1, 2, 4))))
+        narrow = data.dtype
+    else:
+        data = given or TensorType(DType.FLOAT32, draw.shape(draw.among((1, 2, 4))))
+    shape = extents(data)
+    per_channel = len(shape) > 1 and not draw.plain and draw.chance(0.3)
+    own = (shape[1],) if per_channel else ()
+    scale = np.abs(draw.array(DType.FLOAT32, own)) * np.float32(0.05) + np.float32(0.01)
+    contents: dict[int, Array] = {1: scale, 2: draw.array(narrow, own)}
+    count = len(known) or draw.among((2, 3, 3))
+    types = (data, TensorType(DType.FLOAT32, own), TensorType(narrow, own))
+    attrs: dict[str, Any] = {"dtype": narrow} if op.name == "qnn.quantize" else {}
+    chosen = {position: array for position, array in contents.items() if position < count}
+    return Call(types[:count], attrs, chosen)
+
+
+@recipe("qnn.conv1d", "qnn.conv2d", "qnn.conv3d", "qnn.dense")
+def _layer(draw: Draw, op: Op, known: Known) -> Call:
+    """The layer of that name on floats, with bytes instead, and a zero point of the data."""
+    data = known[0] if known else None
+    plain = RECIPES[op.name.replace("qnn.", "nn.")](draw, op, [data] if data is not None else [])
+    shapes = [extents(type_) for type_ in plain.operands if type_ is not None]
+    byte = data.dtype if data is not None else draw.among(_BYTES)
+    types = (
+        TensorType(byte, shapes[0]),
+        TensorType(DType.INT8, shapes[1]),
+        TensorType(byte, ()),
+    )
+    count = len(known) or draw.among((2, 3))
+    return Call(types[:count], plain.attrs, {2: draw.array(byte, ())} if count > 2 else {})

@@ -1,0 +1,140 @@
+"""How far results may lie apart: a graph in, what its outputs may differ by; results in, the first
+difference in words out.
+
+Floats may differ by `FACTOR * u * sqrt(depth)` of their size and of the largest result, where u is
+the rounding of the coarsest float in the graph and depth the number of roundings one after the
+other: those of the longest path, on which a sum of n products counts n. Rounding errors add up like
+steps of a random walk. Added to that is a multiple of what the reference itself moves by where its
+inputs change in their last bit, so that nobody is blamed for results that are hardly determined.
+Quantised results may differ by one step, all other integers not at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType, float_info
+from graft.byoc.sizes import node_work, number
+from graft.ir.graph import Graph, Value
+from graft.ir.op import Kind
+from graft.ir.types import TensorType
+
+FACTOR = 64.0
+MOVEMENT = 16.0  # times what the reference moves by where inputs change in their last bit
+# float64 is not always better than this: functions come from tables and polynomials.
+COARSEST_DOUBLE = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What one output may differ by."""
+
+    relative: float  # of the element, and of the largest one
+    steps: int = 0  # of an integer
+
+
+def tolerances(graph: Graph) -> list[Tolerance]:
+    """What each output may differ by."""
+    unit, depths = _rounding(graph), depth_of(graph)
+    return [
+        Tolerance(
+            FACTOR * unit * math.sqrt(depths.get(value, 1.0)), int(_is_quantized(value, graph))
+        )
+        for value in graph.outputs
+    ]
+
+
+def depth_of(graph: Graph) -> dict[Value, float]:
+    """Per value, the roundings one after the other that it is made by."""
+    depths: dict[Value, float] = {}
+    for node in graph.nodes:
+        before = max((depths.get(value, 0.0) for value in node.args), default=0.0)
+        own = 0.0 if node.op.name == "constant" else _terms(node.outputs, node_work(node))
+        depths.update(dict.fromkeys(node.outputs, before + own))
+    return depths
+
+
+def _terms(outputs: Sequence[Value], work: tuple[int, int, int]) -> float:
+    """Operations for an element of a result."""
+    macs, flops, _ = work
+    elements = max((_elements(value) for value in outputs), default=1)
+    return max(1.0, (macs + flops) / max(elements, 1))
+
+
+def _elements(value: Value) -> int:
+    shape = value.type.shape if isinstance(value.type, TensorType) else None
+    return math.prod(number(dim) for dim in shape or ())
+
+
+def _rounding(graph: Graph) -> float:
+    """Half a unit in the last place of the coarsest float in the graph."""
+    values = [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
+    dtypes = {value.dtype for value in values if isinstance(value.type, TensorType)}
+    units = [float(float_info(d.numpy).eps) / 2 for d in dtypes if d.is_float]
+    return max([*units, COARSEST_DOUBLE])
+
+
+def _is_quantized(value: Value, graph: Graph) -> bool:
+    """Whether a value is a quantisation's result, moved about at most."""
+    node = graph.producers.get(value)
+    while node is not None and node.op.kind is Kind.INJECTIVE and node.args:
+        node = graph.producers.get(node.args[0])
+    return node is not None and node.op.name == "qnn.quantize"
+
+
+def difference(
+    graph: Graph,
+    found: Sequence[Array],
+    wanted: Sequence[Array],
+    nearby: Sequence[Array] | None = None,
+    whose: str = "the host's",
+) -> str:
+    """The first result that differs by more than it may, in words; empty where none does.
+
+    `wanted` are the reference's results, `nearby` its results on inputs moved by a last bit."""
+    others = wanted if nearby is None else nearby
+    limits = tolerances(graph)
+    for value, ours, theirs, near, limit in zip(
+        graph.outputs, found, wanted, others, limits, strict=True
+    ):
+        problem = _differs(ours, theirs, near, limit, whose)
+        if problem:
+            return f"its result %{value.name} {problem}"
+    return ""
+
+
+def _differs(found: Array, wanted: Array, nearby: Array, limit: Tolerance, whose: str) -> str:
+    if not DType(str(wanted.dtype)).is_float:
+        return _differs_in_steps(found, wanted, nearby, limit.steps, whose)
+    ours, theirs, near = (array.astype(np.float64) for array in (found, wanted, nearby))
+    steady = (np.isnan(theirs) == np.isnan(near)) & (np.isinf(theirs) == np.isinf(near))
+    if np.any((np.isnan(ours) != np.isnan(theirs)) & steady):
+        return f"is NaN where {whose} is not, or the other way round"
+    infinite = np.isinf(theirs) & steady
+    if np.any(ours[infinite] != theirs[infinite]):
+        return f"is not infinite where {whose} is"
+    finite = np.isfinite(theirs) & np.isfinite(near)
+    ours, theirs, near = ours[finite], theirs[finite], near[finite]
+    scale = float(np.abs(theirs).max(initial=0.0))
+    # denormals may count as zero
+    floor = 2 * float(float_info(wanted.dtype).tiny)
+    allowed = limit.relative * (np.abs(theirs) + scale) + MOVEMENT * np.abs(theirs - near) + floor
+    error = np.abs(ours - theirs)
+    if np.all(error <= allowed):
+        return ""
+    worst = float(error[~(error <= allowed)].max())
+    return f"differs from {whose} by {worst:.3g} where the largest is {scale:.3g}"
+
+
+def _differs_in_steps(found: Array, wanted: Array, nearby: Array, steps: int, whose: str) -> str:
+    if steps:
+        ours, theirs, near = (array.astype(np.int64) for array in (found, wanted, nearby))
+        differ = np.abs(ours - theirs) > steps + np.abs(theirs - near)
+    else:
+        differ = (found != wanted) & (wanted == nearby)
+    wrong = int(np.count_nonzero(differ))
+    return f"differs from {whose} in {wrong} of {wanted.size} elements" if wrong else ""

@@ -1,0 +1,58 @@
+"""Run times of backends: how their code is loaded, and which versions of it.
+
+A loader is what the entry-point group `graft.runtimes` names: a function from a blob to a runner.
+It says its version, and loads code of that version only, unless it says that it can do more. One
+with a parameter `threads` is told how many threads the user allows, None for one per core.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TypeVar
+
+from graft.base.errors import UserError
+from graft.runtime.spaces import Runner
+
+Loader = Callable[[bytes], Runner]
+L = TypeVar("L", bound=Callable[..., Runner])
+
+
+def versioned(
+    version: str | Callable[[], str], loads: Callable[[str], bool] | None = None
+) -> Callable[[L], L]:
+    """Say of a loader which version of the backend it belongs to (or a function that finds out),
+    and which others made code that it loads."""
+
+    def declare(loader: L) -> L:
+        loader.version = version  # type: ignore[attr-defined]
+        loader.loads = loads  # type: ignore[attr-defined]
+        return loader
+
+    return declare
+
+
+def load_for(load: Callable[..., Runner], blob: bytes, threads: int | None) -> Runner:
+    """Code, loaded to run on so many threads, where its run time can be told."""
+    if "threads" in inspect.signature(load).parameters:
+        return load(blob, threads=threads)
+    return load(blob)
+
+
+def check_version(loader: Loader, made_by: str) -> None:
+    """Refuse code of a version that the loader does not say it loads."""
+    loads: Callable[[str], bool] | None = getattr(loader, "loads", None)
+    if loads is not None and loads(made_by):
+        return
+    version = getattr(loader, "version", None)
+    found = version() if callable(version) else version
+    if found is None:
+        raise UserError(
+            "the installed run time does not say its version",
+            hint="declare it with graft.runtime.loaders.versioned",
+        )
+    if found != made_by:
+        raise UserError(
+            f"its code was made by version {made_by}, and version {found} is installed",
+            hint="compile the model again, or install that version",
+        )

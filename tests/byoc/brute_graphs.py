@@ -1,0 +1,263 @@
+"""Placement by trying everything, from matching on: the oracle of candidates and choice together.
+
+Shares nothing with the matcher, the candidates or the problem: patterns are small trees of tuples,
+written out into every form that they stand for and laid over the graph one by one.
+
+    "x"                     any value, the same one wherever the name is used again
+    "const"                 a constant
+    ("exp", tree)           an operator; both orders of the operands where it is commutative
+    ("|", tree, tree)       one or the other
+    ("?", tree, "exp")      the tree, or the operator on it
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from graft.byoc.contract import HOME
+from graft.byoc.place import HOST_STEP
+from graft.byoc.sizes import node_work
+from graft.ir.builder import Builder
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import tensor
+from graft.rewrite.pattern import Pattern, apply, is_constant, wildcard
+
+Tree = Any
+
+UNARY = ("exp", "tanh", "nn.relu", "negative", "nn.softmax")
+COMMUTATIVE = ("add", "multiply")
+BINARY = (*COMMUTATIVE, "subtract")
+HOST_BYTES = 1e7  # per second, so that a node takes some 30 microseconds
+PER_NODE = 1e-6  # what the roofline adds for each
+
+
+@dataclass(frozen=True)
+class Device:
+    """A backend: its patterns by name, where its memory is, and what it takes to use it."""
+
+    name: str
+    table: Mapping[str, Tree]
+    space: str
+    launch: float
+    latency: float
+
+    def seconds(self, names: Sequence[str]) -> float:
+        """The price of a candidate, by its operators in order; no sum of the prices of parts."""
+        return 1e-6 * (1 + self._number(names) % 40)
+
+    def refuses(self, names: Sequence[str]) -> bool:
+        return self._number(names) % 7 == 0
+
+    def _number(self, names: Sequence[str]) -> int:
+        return zlib.crc32(f"{self.name} {'+'.join(names)}".encode())
+
+
+def random_graph(draw: random.Random) -> Graph:
+    """Up to six nodes over two inputs and a constant; what nobody reads is an output."""
+    g = Builder()
+    type_ = tensor("float32", 4, 8)
+    values = [g.input("a", type_), g.input("b", type_)]
+    constant = g.constant(np.ones((4, 8), np.float32))
+    made: list[Value] = []
+    read: set[Value] = set()
+    for _ in range(draw.randint(1, 6)):
+        near = (values + made)[-3:]
+        if draw.random() < 0.5:
+            operands = [draw.choice(near), draw.choice([*near, constant])]
+            made.append(g(draw.choice(BINARY), *operands))
+        else:
+            operands = [draw.choice(near)]
+            made.append(g(draw.choice(UNARY), *operands))
+        read.update(operands)
+    extra = {value for value in made if draw.random() < 0.1}
+    return g.build(*(value for value in made if value not in read or value in extra))
+
+
+def random_devices(draw: random.Random, graph: Graph) -> list[Device]:
+    """One or two devices whose patterns come from the graph, changed a little."""
+    devices = []
+    latency = draw.choice([0.0, 2e-6, 8e-6])
+    for name in ("one", "two")[: draw.randint(1, 2)]:
+        table = {f"p{n}": random_tree(draw, graph) for n in range(draw.randint(1, 4))}
+        space = draw.choice([HOME, "card"])
+        devices.append(Device(name, table, space, draw.choice([0.0, 1e-5]), latency))
+    return devices
+
+
+def random_tree(draw: random.Random, graph: Graph) -> Tree:
+    """A pattern that has a chance to match: it follows the graph upwards from some node."""
+    roots = [node for node in graph.nodes if node.op.name != "constant"]
+
+    def of(value: Value, depth: int) -> Tree:
+        node = graph.producers.get(value)
+        if node is None or depth == 0 or draw.random() < 0.15:
+            return draw.choice(["x", "y", "z", "w"])
+        if node.op.name == "constant":
+            return draw.choice(["const", "x", "y"])
+        args = [of(operand, depth - 1) for operand in node.args]
+        if draw.random() < 0.3:
+            args.reverse()
+        tree = (node.op.name, *args)
+        if draw.random() < 0.2:
+            return ("|", tree, draw.choice(["v", (draw.choice(UNARY), "v")]))
+        return ("?", tree, draw.choice(UNARY)) if draw.random() < 0.2 else tree
+
+    while True:
+        tree = of(draw.choice(roots).output, draw.randint(1, 3))
+        if all(not isinstance(form, str) for form in forms(tree)):
+            return tree
+
+
+def pattern_of(tree: Tree, cards: dict[str, Pattern] | None = None) -> Pattern:
+    """The tree in the pattern language."""
+    cards = {} if cards is None else cards
+    if tree == "const":
+        return is_constant()
+    if isinstance(tree, str):
+        return cards.setdefault(tree, wildcard(tree))
+    head, *rest = tree
+    if head == "|":
+        return pattern_of(rest[0], cards) | pattern_of(rest[1], cards)
+    if head == "?":
+        return pattern_of(rest[0], cards).optional(lambda inner: apply(rest[1], inner))
+    return apply(head, *(pattern_of(part, cards) for part in rest))
+
+
+def forms(tree: Tree) -> list[Tree]:
+    """Every tree of operators and leaves alone that a pattern stands for."""
+    if isinstance(tree, str):
+        return [tree]
+    head, *rest = tree
+    if head == "|":
+        return forms(rest[0]) + forms(rest[1])
+    if head == "?":
+        return [(rest[1], inner) for inner in forms(rest[0])] + forms(rest[0])
+    plain = [(head, *parts) for parts in product(*map(forms, rest))]
+    if head in COMMUTATIVE:
+        plain += [(head, right, left) for _, left, right in plain]
+    return plain
+
+
+def laid_over(form: Tree, value: Value, graph: Graph, bound: dict[str, Value]) -> set[Node] | None:
+    """The nodes that a plain form covers when its root is the value."""
+    node = graph.producers.get(value)
+    if form == "const":
+        return set() if node is not None and node.op.name == "constant" else None
+    if isinstance(form, str):
+        return set() if bound.setdefault(form, value) is value else None
+    head, *rest = form
+    if node is None or node.op.name != head or len(node.args) != len(rest):
+        return None
+    covered = {node}
+    for part, operand in zip(rest, node.args, strict=True):
+        inner = laid_over(part, operand, graph, bound)
+        if inner is None:
+            return None
+        covered |= inner
+    return covered
+
+
+Candidate = tuple[str, frozenset[Node], float]  # device, nodes, seconds
+
+
+def candidates(graph: Graph, devices: Sequence[Device]) -> set[Candidate]:
+    """Everything that may be chosen: each node on the host, and what devices match and accept."""
+    found: set[Candidate] = set()
+    for node in graph.nodes:
+        if node.op.name == "constant":
+            continue
+        seconds = node_work(node).bytes / HOST_BYTES + PER_NODE
+        found.add((HOME, frozenset([node]), seconds))
+        for device in devices:
+            for tree in device.table.values():
+                for form in forms(tree):
+                    covered = laid_over(form, node.output, graph, {})
+                    if covered is None or not _is_closed(covered, node, graph):
+                        continue
+                    names = [n.op.name for n in graph.nodes if n in covered]
+                    if not device.refuses(names):
+                        found.add((device.name, frozenset(covered), device.seconds(names)))
+    return found
+
+
+def _is_closed(covered: set[Node], root: Node, graph: Graph) -> bool:
+    """Whether nothing but the root's result is wanted outside."""
+    inner = [value for node in covered - {root} for value in node.outputs]
+    readers = [node for node in graph.nodes if any(value in node.args for value in inner)]
+    return covered >= set(readers) and not set(inner) & set(graph.outputs)
+
+
+def cheapest(graph: Graph, devices: Sequence[Device]) -> float:
+    """The price of the best legal placement."""
+    nodes = [node for node in graph.nodes if node.op.name != "constant"]
+    options = sorted(
+        candidates(graph, devices), key=lambda option: (option[0], option[2], len(option[1]))
+    )
+    return min(
+        sum(seconds for _, _, seconds in cover)
+        + _transfers(graph, cover, devices)
+        + _launches(graph, cover, devices)
+        for cover in _covers(nodes, options)
+    )
+
+
+def _covers(nodes: Sequence[Node], options: Sequence[Candidate]) -> Iterator[tuple[Candidate, ...]]:
+    if not nodes:
+        yield ()
+        return
+    for option in options:
+        if nodes[0] in option[1] and option[1] <= set(nodes):
+            rest = [node for node in nodes if node not in option[1]]
+            for others in _covers(rest, options):
+                yield (option, *others)
+
+
+def _transfers(graph: Graph, cover: Sequence[Candidate], devices: Sequence[Device]) -> float:
+    spaces = {HOME: HOME, **{device.name: device.space for device in devices}}
+    where = {node: spaces[name] for name, nodes, _ in cover for node in nodes}
+    total = 0.0
+    for value in (*graph.inputs, *(v for node in where for v in node.outputs)):
+        producer = graph.producers.get(value)
+        made = HOME if producer is None else where[producer]
+        wanted = {where[node] for node in where if value in node.args}
+        wanted |= {HOME} if value in graph.outputs else set()
+        latency = devices[0].latency
+        crossings = [space for space in (*(wanted - {made}),) if space != HOME]
+        total += latency * (len(crossings) + (made != HOME and bool(wanted - {made})))
+    return total
+
+
+def _launches(graph: Graph, cover: Sequence[Candidate], devices: Sequence[Device]) -> float:
+    """The cheapest order: neighbours on one device share a launch; infinite for a cycle."""
+    price = {HOME: 0.0, **{device.name: device.launch + HOST_STEP for device in devices}}
+    owner = {node: number for number, (_, nodes, _) in enumerate(cover) for node in nodes}
+    needs = [
+        {
+            owner[source]
+            for node in nodes
+            for source in map(graph.producers.get, node.args)
+            if source in owner and source not in nodes
+        }
+        for _, nodes, _ in cover
+    ]
+
+    @cache
+    def best(done: frozenset[int], last: str) -> float:
+        ready = [n for n in range(len(cover)) if n not in done and needs[n] <= done]
+        if not ready:
+            return 0.0 if len(done) == len(cover) else float("inf")
+        names = ((number, cover[number][0]) for number in ready)
+        return min(
+            (0.0 if name == last else price[name]) + best(done | {number}, name)
+            for number, name in names
+        )
+
+    return best(frozenset(), HOME)

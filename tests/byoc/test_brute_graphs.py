@@ -1,0 +1,62 @@
+"""The chosen placement is the best one of all, from matching on: random graphs and pattern tables
+against brute force with a matcher of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from tests.byoc.brute_graphs import (
+    HOST_BYTES,
+    Device,
+    candidates,
+    cheapest,
+    pattern_of,
+    random_devices,
+    random_graph,
+)
+from tests.byoc.fakes import Fake
+
+from graft.byoc.candidates import find_candidates
+from graft.byoc.contract import HOME, Cost, Limits, Match
+from graft.byoc.partition import PartitionOptions, partition
+from graft.byoc.price import Pricing
+from graft.ir.graph import Graph
+from graft.rewrite.rule import Refusal
+
+COUNT = 1000 if os.environ.get("GRAFT_FULL") == "1" else 150
+HOST = Fake("host", limits=Limits(peak_flops=1e300, peak_bytes_per_second=HOST_BYTES))
+
+
+def backend_of(device: Device) -> Fake:
+    def supports(match: Match) -> Refusal | None:
+        refused = device.refuses([node.op.name for node in match.nodes])
+        return Refusal("its number is a multiple of seven") if refused else None
+
+    def price(region: Graph) -> Cost:
+        names = [node.op.name for node in region.nodes if node.op.name != "constant"]
+        return Cost(device.seconds(names))
+
+    table = [(name, pattern_of(tree)) for name, tree in device.table.items()]
+    limits = Limits(space=device.space, launch_seconds=device.launch, latency=device.latency)
+    return Fake(device.name, table, supports, price, limits, simulated=True)
+
+
+@pytest.mark.parametrize("chunk", range(5))
+def test_equals_brute_force(chunk: int) -> None:
+    for seed in range(chunk * COUNT // 5, (chunk + 1) * COUNT // 5):
+        draw = random.Random(seed)
+        graph = random_graph(draw)
+        devices = random_devices(draw, graph)
+        backends = [backend_of(device) for device in devices]
+        offered = {
+            (one.backend, frozenset(one.nodes))
+            for one in find_candidates(graph, backends).candidates
+            if one.backend != HOME
+        }
+        expected = candidates(graph, devices)
+        assert offered == {(name, nodes) for name, nodes, _ in expected if name != HOME}, seed
+        found = partition(graph, backends, Pricing(HOST, {}), PartitionOptions(time_limit=600.0))
+        assert found.plan.predicted == pytest.approx(cheapest(graph, devices), rel=1e-6), seed
+        assert found.choice.proven, seed

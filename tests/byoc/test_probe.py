@@ -1,0 +1,112 @@
+"""What regions are checked on, and how far their results may lie apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.byoc.fakes import chain
+
+from graft.base.dims import symbol
+from graft.byoc.probe import Kind, probe, probes
+from graft.byoc.tolerance import depth_of, difference, tolerances
+from graft.ir.builder import Builder
+from graft.ir.graph import Graph
+from graft.ir.types import tensor
+
+
+def of(op: str, *types: tuple[str, ...], **attrs: object) -> Graph:
+    g = Builder()
+    values = [g.input(f"x{n}", tensor(*type_)) for n, type_ in enumerate(types)]
+    return g.build(g(op, *values, **attrs))
+
+
+def test_static_graphs_are_tried_three_times() -> None:
+    found = list(probes(chain("exp")))
+    assert [str(one) for one in found] == ["ordinary data", "edges data", "ordinary data"]
+    edges = found[1].inputs[0]
+    tiny = np.finfo(np.float32).tiny
+    assert np.abs(edges).max() > 1e3
+    assert np.any((np.abs(edges) < tiny) & (edges != 0))
+    assert np.any((edges == 0) & np.signbit(edges))
+    assert np.all(np.isfinite(edges))
+    moved = np.abs(found[0].nearby[0] - found[0].inputs[0])
+    assert 0 < moved.max() < 1e-6
+
+
+def test_symbols_are_tried_at_their_ends() -> None:
+    graph = of("add", ("float32", symbol("n"), symbol("m")), ("float32", symbol("m")))
+    sizes = list(dict.fromkeys((one.sizes["m"], one.sizes["n"]) for one in probes(graph)))
+    assert sizes == [(100, 100), (1, 1), (3, 5)]
+    for one in probes(graph):
+        assert one.inputs[0].shape == (one.sizes["n"], one.sizes["m"])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint64"])
+def test_integers_use_their_whole_range(dtype: str) -> None:
+    graph = of("add", (dtype, 40, 50), (dtype, 40, 50))
+    info = np.iinfo(dtype)
+    edges = probe(graph, Kind.EDGES, {}, 0).inputs[0]
+    assert (edges.min(), edges.max()) == (info.min, info.max)
+    ordinary = probe(graph, Kind.ORDINARY, {}, 0).inputs[0]
+    assert len(np.unique(ordinary)) > 100
+    assert np.any(np.abs(ordinary.astype(np.float64)) > info.max / 4)
+
+
+def test_integers_that_mean_something_stay_legal() -> None:
+    taken = of("take", ("float32", 7, 3), ("int64", 90), axis=0)
+    for one in probes(taken):
+        assert one.inputs[1].min() >= 0
+        assert one.inputs[1].max() <= 6
+    divided = of("divide", ("int32", 90), ("int32", 90))
+    for one in probes(divided):
+        assert one.inputs[1].min() >= 1
+
+
+def test_large_numbers_do_not_overflow_a_sum() -> None:
+    graph = of("nn.dense", ("float16", 3, 500), ("float16", 2, 500))
+    for one in probes(graph):
+        left, right = (array.astype(np.float32) for array in one.inputs)
+        assert np.abs(left @ right.T).max() < np.finfo(np.float16).max
+
+
+def test_tolerance_grows_with_the_depth_of_the_sum() -> None:
+    shallow, deep = chain("exp"), of("nn.dense", ("float32", 2, 400), ("float32", 3, 400))
+    assert depth_of(deep)[deep.outputs[0]] == 400
+    (small,), (large,) = tolerances(shallow), tolerances(deep)
+    assert large.relative == pytest.approx(20 * small.relative)
+    assert small.relative == pytest.approx(64 * 2.0**-24)
+
+
+def test_the_coarsest_float_counts() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 5))
+    half = g("cast", x, dtype="float16")
+    graph = g.build(g("cast", g("exp", half), dtype="float32"))
+    assert tolerances(graph)[0].relative > 64 * 2.0**-12
+
+
+def test_quantised_results_may_be_a_step_apart() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 4))
+    scale, zero = g.constant(np.float32(0.1)), g.constant(np.int8(3))
+    graph = g.build(g("qnn.quantize", x, scale, zero, dtype="int8"))
+    wanted = [np.array([1, 2, 3, 127], np.int8)]
+    assert difference(graph, [np.array([2, 1, 3, 127], np.int8)], wanted) == ""
+    found = [np.array([1, 2, 3, -128], np.int8)]
+    problem = "its result %quantize differs from the host's in 1 of 4 elements"
+    assert difference(graph, found, wanted) == problem
+
+
+def test_what_is_hardly_determined_is_nobodys_fault() -> None:
+    """1e8 - 1e8 is anything within rounding; where the reference moves as much, so may others."""
+    graph = of("subtract", ("float32", 2), ("float32", 2))
+    wanted, found = [np.array([4.0, 1.0], np.float32)], [np.array([12.0, 1.0], np.float32)]
+    assert "differs from the host's by 8" in difference(graph, found, wanted)
+    assert difference(graph, found, wanted, [np.array([8.0, 1.0], np.float32)]) == ""
+
+
+def test_denormals_may_count_as_zero() -> None:
+    graph = chain("exp")
+    shape = (1, 3, 9, 7)
+    wanted = [np.full(shape, 1e-40, np.float32)]
+    assert difference(graph, [np.zeros(shape, np.float32)], wanted) == ""
