@@ -79,6 +79,7 @@ def compile(
     deadline: float | None = None,
     time_limit: float = TIME_LIMIT,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    strict_import: bool = False,
     report: Report = _quietly,
 ) -> Module:
     """Compile a model: a path, bytes, a `ModelProto` or a graph.
@@ -90,24 +91,23 @@ def compile(
     trade accuracy for speed, which by default are used within a stated bound (Winograd's, for
     convolutions). `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that get variants of
     their own, chosen when the inputs have them; at all other sizes the general program runs.
+    `strict_import` refuses what ONNX Runtime puts up with, and else gives a `ModelWarning`.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
     `time_limit` seconds. The chosen plan is run against the host alone and against everything
     offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
     compares every region with the host before it is trusted, and `fallback` says what happens when
-    one fails later: "host" or "error".
-    `deadline` is how many seconds a region may take. `report` is told what is being done.
+    one fails later, "host" or "error", or takes more than `deadline` seconds.
     """
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))
     asked = Grafting(pins, plan, measure, Policy(fallback, deadline), check, time_limit, report)
     accelerators = _accelerators(names)
-    graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    graph = _optimized(model, strict_import)
     wanted = variant_sizes(graph, shapes or {})
     if REFERENCE in names:
         return _on_reference(graph, names, options, strict, wanted)
-
     host = HostBackend(options)
     if accelerators and machine != HOST:
         raise UserError(
@@ -124,6 +124,13 @@ def compile(
         for sizes in wanted.sizes
     }
     return _specialized(general, wanted.symbols, variants, host, asked.policy, strict)
+
+
+def _optimized(model: Model, strict_import: bool = False) -> Graph:
+    """The model's graph after the passes; warnings on the model name the caller of the caller."""
+    if not isinstance(model, Graph):
+        model = import_model(model, strict_import, stacklevel=3)
+    return optimize(model)
 
 
 def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Report) -> Graph:
@@ -180,7 +187,7 @@ def study(
     Nothing is compiled for it and it is not run, but for what is timed to price it; with `measure`,
     the plans are put to work and run end to end."""
     accelerators = _accelerators([target] if isinstance(target, str) else target)
-    graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    graph = _optimized(model)
     if accelerators:
         graph = duplicate_dequantize(graph)
     host = HostBackend(HostOptions(threads))

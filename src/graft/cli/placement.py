@@ -4,19 +4,18 @@ tell on standard error."""
 from __future__ import annotations
 
 import difflib
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from graft.base.errors import GraftWarning
 from graft.byoc.discover import find_backends
 from graft.cli.status import status
 from graft.cli.usage import UsageError
 from graft.compiler import Model, compile
 from graft.module import Module
-from graft.runtime.regions import RegionWarning
 
 
 def check_targets(names: Sequence[str]) -> None:
@@ -50,12 +49,9 @@ def write_plan(module: Module, path: Path) -> None:
 
 @contextmanager
 def spoken_warnings() -> Iterator[None]:
-    """Say what goes back to the host as other messages are said, without a line of code."""
+    """Say what went otherwise than asked once the work is done, below the line of its status."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RegionWarning)
+        warnings.simplefilter("always", GraftWarning)
         yield
     for item in caught:
-        if issubclass(item.category, RegionWarning):
-            print(f"graft: warning: {item.message}", file=sys.stderr)
-        else:
-            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
+        warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)

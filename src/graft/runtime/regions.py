@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graft.base.dtypes import Array, dtype_of
-from graft.base.errors import EvaluationError, UserError
+from graft.base.errors import EvaluationError, GraftWarning, UserError
 from graft.runtime.spaces import Device, Runner, device_of, is_simulated, refuse_arrays
 
 HOME = "host"  # the memory space that every value can be brought to
 FALLBACKS = ("host", "error")
 
 
-class RegionWarning(UserWarning):
+class RegionWarning(GraftWarning):
     """An accelerator failed and the host stood in for it."""
 
 

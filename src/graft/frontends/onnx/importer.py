@@ -16,27 +16,41 @@ from graft.base.errors import ModelError, Place, UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (registers the lowerings)
 from graft.frontends.onnx.functions import inlined_size, local_functions, opset_versions
 from graft.frontends.onnx.reader import Source, read_model
-from graft.frontends.onnx.scope import Budget, Scope, sorted_nodes
+from graft.frontends.onnx.scope import Budget, Scope, nodes_of
 from graft.frontends.onnx.types import type_from_onnx
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.literal import Literal
-from graft.ir.types import TensorType, Type, compatible
+from graft.ir.types import TensorType, Type, compatible, join
 
 # How often a node may be lowered on average, since loops import their bodies again and again.
 _PATIENCE = 100
 _LEAST = 2_000
 
 
-def import_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
-    """Import a model from a path, bytes or a `ModelProto`."""
-    return import_source(read_model(source))
+def import_model(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    strict: bool = False,
+    stacklevel: int = 1,
+) -> Graph:
+    """Import a model from a path, bytes or a `ModelProto`.
+
+    `strict` refuses what breaks ONNX's rules; else what ONNX Runtime puts up with is imported, with
+    a warning `stacklevel` calls further out."""
+    return import_source(read_model(source, strict=strict), stacklevel + 1)
 
 
-def import_source(source: Source) -> Graph:
-    """Import a model that has been read."""
+def import_source(source: Source, stacklevel: int = 1) -> Graph:
+    """Import a model that has been read; it says itself how strictly."""
+    try:
+        return _imported(source)
+    finally:  # also where it fails: what was put up with may be the reason
+        source.leniency.warn(stacklevel + 1)
+
+
+def _imported(source: Source) -> Graph:
     model, place = source.model, Place(source.name)
-    opsets = opset_versions(model.opset_import, place)
+    opsets = opset_versions(model.opset_import, place, source.leniency)
     if not opsets:
         raise ModelError("the model does not say which opset it uses", place)
     functions = local_functions(model, source.name)
@@ -46,7 +60,7 @@ def import_source(source: Source) -> Graph:
     scope.initializers.update(source.initializers())
     scope.declared.update((info.name, info.type) for info in model.graph.value_info)
     _declare_inputs(scope, builder, source)
-    scope.lower_all(sorted_nodes(model.graph, source.name))
+    scope.lower_all(nodes_of(scope, model.graph))
     outputs = [scope.output(info.name) for info in model.graph.output]
     for info, value in zip(model.graph.output, outputs, strict=True):
         _check_output(info, value, source)
@@ -86,8 +100,13 @@ def _check_output(info: onnx.ValueInfoProto, value: Value, source: Source) -> No
         return
     place = Place(source.name, info.name, "output")
     declared = _declared(info, place)
-    if not compatible(_without_mere_names(declared, value.type), value.type):
-        raise ModelError(f"declared {declared}, but computed as {value.type}", place)
+    if compatible(_without_mere_names(declared, value.type), value.type):
+        return
+    error = ModelError(f"declared {declared}, but computed as {value.type}", place)
+    if join(declared, value.type) is not None:  # only the shapes differ
+        source.leniency.allow(error, "the computed one counts")
+    else:
+        raise error
 
 
 def _without_mere_names(declared: Type, computed: Type) -> Type:
