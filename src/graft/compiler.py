@@ -98,7 +98,7 @@ def compile(
     `time_limit` seconds. The chosen plan is run against the host alone and against everything
     offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
     compares every region with the host before it is trusted, and `fallback` says what happens when
-    one fails later, "host" or "error", or takes more than `deadline` seconds.
+    one fails later, "host" or "error", or takes more than `deadline` seconds. `report` is told.
     """
     names = [target] if isinstance(target, str) else list(target)
     options = HostOptions(threads, machine, Accuracy.named(accuracy))

@@ -186,3 +186,36 @@ def test_commands_warn_or_refuse(
     assert main([command, str(path), "--strict-import", *others]) == 1
     output = capsys.readouterr()
     assert "has no 'alhpa'" in output.err + output.out
+
+
+def test_a_dim_whose_name_is_a_sum_is_that_sum() -> None:
+    """Also where the input that has it stands before those that tell the numbers."""
+    inputs = [value("m", FLOAT, ["past + new"]), value("a", FLOAT, ["past"])]
+    inputs.append(value("x", FLOAT, ["new"]))
+    joined = node("Concat", "a x", "c", axis=0)
+    proto = model([joined, it("Add", ["c", "m"])], inputs)
+    assert str(import_model(proto).inputs[0].type) == "float32[new + past]"
+    data = {name: np.ones(n, np.float32) for name, n in (("m", 5), ("a", 2), ("x", 3))}
+    for target in ("host", "reference"):
+        module = graft.compile(proto, target=target)
+        np.testing.assert_array_equal(module.run(None, data)[0], np.full(5, 2, np.float32))
+        with pytest.raises(GraftError, match="4"):
+            module.run(None, {**data, "m": np.ones(4, np.float32)})
+
+
+@pytest.mark.parametrize("name", ["past + other", "2", "+", "a b", "n/2"])
+def test_other_names_of_dims_are_names(name: str) -> None:
+    graph = import_model(model(it("Relu"), [value("x", FLOAT, ["past", name])]))
+    assert graph.input_symbols == {"past", name}
+
+
+def test_static_data_that_do_not_fill_symbolic_extents_are_an_error() -> None:
+    """ONNX Runtime fuses such a shape into -1, and then takes any number for the dim."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2, 3] x, float[n] other) => (float[a, b] y)
+    { n = Shape (other)  two = Constant <value_ints = [2]> ()
+      s = Concat <axis = 0> (two, n)  y = Reshape (x, s) }"""
+    module = graft.compile(onnx.parser.parse_model(text))
+    assert module.run(None, {"x": X, "other": X[0]})[0].shape == (2, 3)
+    with pytest.raises(GraftError, match="6 elements do not fill"):
+        module.run(None, {"x": X, "other": X[0, :2]})

@@ -7,12 +7,15 @@ node. What comes out is a verified-by-construction graph whose nodes remember th
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
+from functools import partial
 
 import onnx
 
 from graft import ops  # noqa: F401  (registers the operators)
+from graft.base.dims import AnyDim, bare_symbol, parse_dim, symbols_of
 from graft.base.dtypes import Array, dtype_of
-from graft.base.errors import ModelError, Place, UnsupportedError
+from graft.base.errors import ModelError, ParseError, Place, UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (registers the lowerings)
 from graft.frontends.onnx.functions import inlined_size, local_functions, opset_versions
 from graft.frontends.onnx.reader import Source, read_model
@@ -21,7 +24,7 @@ from graft.frontends.onnx.types import type_from_onnx
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.literal import Literal
-from graft.ir.types import TensorType, Type, compatible, join
+from graft.ir.types import TensorType, Type, compatible, join, map_dims
 
 # How often a node may be lowered on average, since loops import their bodies again and again.
 _PATIENCE = 100
@@ -70,16 +73,33 @@ def _imported(source: Source) -> Graph:
 def _declare_inputs(scope: Scope, builder: Builder, source: Source) -> None:
     """Inputs that have an initialiser are constants; old models declare all of them so."""
     seen: set[str] = set()
+    free = [i for i in source.model.graph.input if i.name not in scope.initializers]
+    symbols = {dim.dim_param for info in free for dim in info.type.tensor_type.shape.dim}
     for info in source.model.graph.input:
         if info.name in seen:
             raise ModelError(f"the input '{info.name}' is declared twice", Place(source.name))
         seen.add(info.name)
         default, place = scope.initializers.get(info.name), Place(source.name, info.name, "input")
         if default is None:
-            scope.values[info.name] = builder.input(info.name, _declared(info, place))
+            type_ = map_dims(_declared(info, place), partial(_in_symbols, symbols=symbols))
+            scope.values[info.name] = builder.input(info.name, type_)
         elif info.type.WhichOneof("value"):
             array = default.array if isinstance(default, Literal) else default
             _check_default(_declared(info, place), array, place)
+
+
+def _in_symbols(dim: AnyDim, symbols: Collection[str]) -> AnyDim:
+    """A dim, or what its name says if that is arithmetic on others: "past + length" is their sum.
+
+    Exporters write such names for extents that they know; as symbols of their own, they would be
+    different from the sums that are computed.
+    """
+    name = bare_symbol(dim)
+    try:
+        written = dim if name is None else parse_dim(name)
+    except ParseError:
+        return dim
+    return written if symbols_of(written) and symbols_of(written) <= set(symbols) else dim
 
 
 def _check_default(declared: Type, array: Array, place: Place) -> None:
