@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from typing import Any
 
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.specialized_session import AnySession, session_of
@@ -15,7 +19,8 @@ def load(
     """Load a compiled model from a `.graft` file.
 
     `threads` is how many threads run it, by default as many as it was compiled for, at most one per
-    core; `verify` says whether large constants are compared with their checksum, too. Regions of
+    core; `verify` says whether large constants are compared with their checksum here (True), never
+    (False), or when they are used first. Regions of
     other backends are loaded by their own run times; where one is missing, the host stands in, with
     a warning, unless the model was compiled with `fallback="error"`.
     """
@@ -25,4 +30,28 @@ def load(
     if artifact.blobs:
         grafted = importlib.import_module("graft.runtime.grafted")
         regions = grafted.load_regions(artifact.blobs, threads)
-    return session_of(artifact, threads, regions)
+    session = session_of(artifact, threads, regions)
+    if artifact.unverified is not None:
+        _verify_before_use(session, artifact.unverified)
+    return session
+
+
+def _verify_before_use(session: AnySession, verify: Callable[[], None]) -> None:
+    """Let whatever runs the session first compare its constants; nothing runs on damaged ones.
+
+    The methods are replaced in the instance only until then: runs of small models take about as
+    long as asking whether something is still to be done.
+    """
+    lock = Lock()
+    names = ("run", "bind", "profile")
+
+    def checked(name: str, *arguments: Any, **options: Any) -> Any:
+        with lock:
+            if name in vars(session):
+                verify()
+                for one in names:
+                    delattr(session, one)
+        return getattr(session, name)(*arguments, **options)
+
+    for name in names:
+        setattr(session, name, partial(checked, name))
