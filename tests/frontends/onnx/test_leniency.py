@@ -9,7 +9,17 @@ import numpy as np
 import onnx
 import pytest
 from onnx.helper import make_opsetid
-from tests.frontends.onnx.small_models import FLOAT, MINE, function, it, model, node, tensor, value
+from tests.frontends.onnx.small_models import (
+    FLOAT,
+    MINE,
+    function,
+    it,
+    model,
+    node,
+    tensor,
+    untyped,
+    value,
+)
 
 import graft
 from graft.base.errors import GraftError, ModelError, ModelWarning
@@ -123,6 +133,12 @@ CASES = {
         constants_of_one_name,
         "'c' is defined twice; the latest counts (node 'c' (Constant) in <ModelProto>, and 1 more)",
         X * 2,
+    ),
+    "listed twice": (
+        lambda: model(it("Relu"), outputs=[untyped("y"), untyped("y")]),
+        "the output 'y' is listed twice; the second one is called 'y_1'"
+        " (node 'y' (output) in <ModelProto>)",
+        np.maximum(X, 0),
     ),
     "no results": (
         without_results,

@@ -24,6 +24,7 @@ from graft.frontends.onnx.types import type_from_onnx
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.literal import Literal
+from graft.ir.names import FreshNames
 from graft.ir.types import TensorType, Type, compatible, join, map_dims
 
 # How often a node may be lowered on average, since loops import their bodies again and again.
@@ -67,7 +68,20 @@ def _imported(source: Source) -> Graph:
     outputs = [scope.output(info.name) for info in model.graph.output]
     for info, value in zip(model.graph.output, outputs, strict=True):
         _check_output(info, value, source)
-    return builder.build(*outputs, names=[info.name for info in model.graph.output])
+    return builder.build(*outputs, names=_output_names(source))
+
+
+def _output_names(source: Source) -> list[str]:
+    """The names of the outputs; one that is listed again gets another, and keeps its position."""
+    fresh = FreshNames()
+    names = []
+    for info in source.model.graph.output:
+        names.append(fresh(info.name))
+        if names[-1] != info.name:
+            place = Place(source.name, info.name, "output")
+            error = ModelError(f"the output '{info.name}' is listed twice", place)
+            source.leniency.allow(error, f"the second one is called '{names[-1]}'")
+    return names
 
 
 def _declare_inputs(scope: Scope, builder: Builder, source: Source) -> None:
