@@ -12,7 +12,7 @@ is above a hundredth, it at most doubles what is allowed anyway.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,15 @@ def agreement(
     actual: Sequence[Any],
     makeups: Mapping[str, Makeup] = {},
     slack: float = 0.0,
+    narrowest: str = "float64",
 ) -> Agreement:
-    """Compare outputs one by one, by their parts; `slack` is what probabilities may be off by."""
+    """Compare outputs one by one, by their parts; `slack` is what probabilities may be off by.
+
+    `narrowest` is the narrowest float on the way: results can be no better than that."""
     if len(expected) != len(actual):
         return Agreement(f"{len(actual)} outputs instead of {len(expected)}", np.inf)
     found = [
-        _compared(theirs, ours, makeups.get(name, Makeup()), slack)
+        _compared(theirs, ours, makeups.get(name, Makeup()), slack, narrowest)
         for name, theirs, ours in zip(names, expected, actual, strict=True)
     ]
     return _first(names, found)
@@ -58,20 +61,34 @@ def _first(names: Sequence[str], found: Sequence[Agreement]) -> Agreement:
     return Agreement(first, max((f.error for f in found), default=0.0))
 
 
-def _compared(expected: Any, actual: Any, makeup: Makeup, slack: float) -> Agreement:
+def _compared(
+    expected: Any, actual: Any, makeup: Makeup, slack: float, narrowest: str
+) -> Agreement:
     if isinstance(expected, dict):
         if not isinstance(actual, dict) or list(expected) != list(actual):
             return Agreement("another map", np.inf)
-        return _compared(list(expected.values()), list(actual.values()), makeup, slack)
+        sides = (_array(side.values()) for side in (expected, actual))
+        return _compared(*sides, makeup, slack, narrowest)
     if isinstance(expected, list):
         if not isinstance(actual, list):
             return Agreement(f"{type(actual).__name__} instead of a sequence", np.inf)
-        return agreement([f"[{i}]" for i in range(len(expected))], expected, actual)
-    return _arrays(np.asarray(expected), np.asarray(actual), makeup, slack)
+        names = [f"[{i}]" for i in range(len(expected))]
+        return agreement(names, expected, actual, slack=slack, narrowest=narrowest)
+    return _arrays(np.asarray(expected), np.asarray(actual), makeup, slack, narrowest)
+
+
+def _array(values: Iterable[Any]) -> np.ndarray[Any, Any]:
+    """The values of a map as an array; what were floats of 32 bits are Python's by now."""
+    array = np.asarray(list(values))
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _arrays(
-    expected: np.ndarray[Any, Any], actual: np.ndarray[Any, Any], makeup: Makeup, slack: float
+    expected: np.ndarray[Any, Any],
+    actual: np.ndarray[Any, Any],
+    makeup: Makeup,
+    slack: float,
+    narrowest: str,
 ) -> Agreement:
     if expected.shape != actual.shape:
         return Agreement(f"shape {actual.shape} instead of {expected.shape}", np.inf)
@@ -80,10 +97,12 @@ def _arrays(
     if expected.dtype.kind != "f":
         wrong = int(np.sum(expected != actual))
         return Agreement(f"{wrong} of {expected.size} differ" if wrong else "", float(wrong > 0))
-    tolerance = _TOLERANCES[expected.dtype.name]
+    tolerance = max(_TOLERANCES[name] for name in (expected.dtype.name, narrowest))
+    # Numbers below the smallest normal one have only so many digits.
+    least = 2 * float(np.finfo(expected.dtype).smallest_subnormal)
     sides = (makeup.parts(side.astype(np.float64)) for side in (expected, actual))
     found = [
-        _floats(theirs, ours, tolerance, slack if is_bounded else 0.0)
+        _floats(theirs, ours, tolerance, max(least, slack if is_bounded else 0.0))
         for theirs, ours, is_bounded in zip(*sides, makeup.bounded, strict=True)
     ]
     return found[0] if len(found) == 1 else _first([f"part {i}" for i in range(len(found))], found)

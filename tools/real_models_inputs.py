@@ -8,11 +8,15 @@ same for the same name.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import onnx
+
+from graft.base.dims import evaluate_dim, parse_dim, symbols_of
+from graft.base.errors import GraftError
 
 SIZES = 3  # rounds of extents for models that leave some open
 
@@ -42,7 +46,7 @@ _SOUND = re.compile(r"audio|sound|wave|signal|speech|pcm", re.IGNORECASE)
 def feeds(model: onnx.ModelProto, arguments: Sequence[Any], turn: int) -> dict[str, Any]:
     """Inputs for one turn; `arguments` have a name, a shape and a type, as sessions give them."""
     random = np.random.default_rng(turn)
-    chosen: dict[str, int] = {}
+    chosen = _chosen(arguments, turn)
     found = {}
     for argument in arguments:
         if argument.type not in _DTYPES:
@@ -60,11 +64,25 @@ def is_open(arguments: Sequence[Any]) -> bool:
     return any(not isinstance(extent, int) for a in arguments for extent in a.shape)
 
 
-def _open_extent(argument: Any, axis: int, turn: int, chosen: dict[str, int]) -> int:
+def _chosen(arguments: Sequence[Any], turn: int) -> dict[str, int]:
+    """An extent for each name; a name that is arithmetic on others ("past + length") follows."""
+    chosen: dict[str, int] = {}
+    for argument in arguments:
+        for axis, name in enumerate(argument.shape):
+            if isinstance(name, str) and name:
+                chosen.setdefault(name, _size_of(argument, axis, turn))
+    for name in chosen:
+        with suppress(GraftError):
+            dim = parse_dim(name)
+            if symbols_of(dim) <= chosen.keys() - {name}:
+                chosen[name] = evaluate_dim(dim, chosen)
+    return chosen
+
+
+def _open_extent(argument: Any, axis: int, turn: int, chosen: Mapping[str, int]) -> int:
     """An extent for an axis; one that has a name gets the same everywhere."""
     name = argument.shape[axis]
-    size = _size_of(argument, axis, turn)
-    return chosen.setdefault(name, size) if isinstance(name, str) and name else size
+    return chosen[name] if isinstance(name, str) and name else _size_of(argument, axis, turn)
 
 
 def _size_of(argument: Any, axis: int, turn: int) -> int:

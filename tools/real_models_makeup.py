@@ -35,7 +35,10 @@ class Makeup:
 
 def makeups(model: onnx.ModelProto) -> dict[str, Makeup]:
     """The makeup of each output, by name."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except onnx.shape_inference.InferenceError:  # operators that ONNX has no schema of
+        graph = model.graph
     dims: dict[str, Sequence[Any]] = {
         value.name: value.type.tensor_type.shape.dim for value in (*graph.value_info, *graph.input)
     }

@@ -87,6 +87,7 @@ def compile(
     isolation: Isolation = None,
     time_limit: float = TIME_LIMIT,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    strict_import: bool = False,
     report: Report = _quietly,
 ) -> Module:
     """Compile a model: a path, bytes, a `ModelProto` or a graph.
@@ -97,7 +98,8 @@ def compile(
     is for, by default this one; a module for another one can be saved, but not run here.
     `accuracy="strict"` rules out algorithms that trade accuracy for speed within a stated bound
     (Winograd's, for convolutions). `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that
-    get variants of their own.
+    get variants of their own. `strict_import` refuses what ONNX Runtime puts up with, and else
+    gives a `ModelWarning`.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
@@ -119,11 +121,10 @@ def compile(
     lenient = fallback == "host"
     asked = Grafting(pins, plan, measure, policy, check, time_limit, report, lenient)
     accelerators = _accelerators(names, isolation, deadline)
-    graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    graph = _optimized(model, strict_import)
     wanted = variant_sizes(graph, shapes or {})
     if REFERENCE in names:
         return _on_reference(graph, names, options, strict, wanted)
-
     host = HostBackend(options)
     _refuse_contradictions(accelerators, machine, plan is not None, wanted)
     general = _built(graph, accelerators, host, asked)
@@ -146,6 +147,13 @@ def _refuse_contradictions(
         )
     if replays and wanted.symbols:
         raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
+
+
+def _optimized(model: Model, strict_import: bool = False) -> Graph:
+    """The model's graph after the passes; warnings on the model name the caller of the caller."""
+    if not isinstance(model, Graph):
+        model = import_model(model, strict_import, stacklevel=3)
+    return optimize(model)
 
 
 def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Report) -> Graph:
@@ -202,7 +210,7 @@ def study(
     Nothing is compiled for it and it is not run, but for what is timed to price it; with `measure`,
     the plans are put to work and run end to end."""
     accelerators = _accelerators([target] if isinstance(target, str) else target)
-    graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    graph = _optimized(model)
     if accelerators:
         graph = duplicate_dequantize(graph)
     host = HostBackend(HostOptions(threads))

@@ -65,7 +65,7 @@ def _assert_same(found: Any, data: Any) -> None:
 
 
 def options(**given: Any) -> argparse.Namespace:
-    usual = {"inputs": [], "dims": [], "seed": 0, "batch": None}
+    usual = {"inputs": [], "dims": [], "seed": 0, "batch": None, "strict_import": False}
     return argparse.Namespace(**{**usual, **given})
 
 

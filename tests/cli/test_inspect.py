@@ -34,13 +34,13 @@ def test_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Gol
 def test_every_obstacle_is_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
-    code, text = inspected(capsys, saved(tmp_path, OBSTACLES))
+    code, text = inspected(capsys, saved(tmp_path, OBSTACLES), "--strict-import")
     assert code == 1
     golden("inspect_obstacles", in_folder(text, tmp_path))
 
 
 def test_obstacles_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = inspected(capsys, saved(tmp_path, OBSTACLES), "--json")
+    code, text = inspected(capsys, saved(tmp_path, OBSTACLES), "--strict-import", "--json")
     facts = json.loads(text)
     assert code == 1
     assert facts["importable"] is False

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -118,7 +119,8 @@ def judged(folder: Path, text: str, theirs: float, ours: float, x: Any) -> str:
     onnx.save(model, folder / "model.onnx")
     (true,) = graft.compile(model, target="reference").run(None, {"x": x})
     calls = [Call({"x": x}, [(true + off).astype(true.dtype)], 0.0) for off in (theirs, ours)]
-    return Judge.of(folder / "model.onnx", model, ["y"]).verdict(*calls)[0]
+    with patch.object(Judge, "_by_peer", lambda *_: calls[0].outputs):
+        return Judge.of(folder / "model.onnx", model, ["y"]).verdict(*calls)[0]
 
 
 FLOATS = """
@@ -152,6 +154,33 @@ def test_verdicts_on_narrow_integers(tmp_path: Path) -> None:
     assert judged(tmp_path, NARROW, 1, 0, x).startswith("same as the reference; ONNX Runtime")
     said = judged(tmp_path, NARROW, 0, 1, x)
     assert said == "differs: y: 4 of 4 differ; the reference evaluator is with ONNX Runtime"
+
+
+def test_what_the_optimiser_changes_is_not_held_against_a_model(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(FLOATS)
+    onnx.save(model, tmp_path / "model.onnx")
+    x = np.zeros(3, np.float32)
+    fused, plain = (Call({"x": x}, [np.full(3, y, np.float32)], 0.0) for y in (0.4, 0.5))
+    verdict, _ = Judge.of(tmp_path / "model.onnx", model, ["y"]).verdict(fused, plain)
+    assert verdict.startswith("same as ONNX Runtime without its optimiser: y: 3 of 3 differ")
+
+
+def test_results_that_inputs_do_not_determine_are_close(tmp_path: Path) -> None:
+    """A difference of numbers that are nearly equal has few digits, however it is computed."""
+    text = FLOATS.replace("Sigmoid(x)", "Sub(x, c)").replace("{ y", "<float[3] c = {1, 1, 1}> { y")
+    x = np.full(3, 1 + 1e-5, np.float32)
+    model = onnx.parser.parse_model(text)
+    onnx.save(model, tmp_path / "model.onnx")
+    calls = [Call({"x": x}, [x - np.float32(1) + off], 0.0) for off in np.float32([0, 2e-7])]
+    verdict, _ = Judge.of(tmp_path / "model.onnx", model, ["y"]).verdict(*calls)
+    assert verdict.startswith("close, as far as rounded inputs allow")
+
+
+def test_random_numbers_are_not_compared(tmp_path: Path) -> None:
+    text = FLOATS.replace("Sigmoid", "RandomUniformLike")
+    assert judged(tmp_path, text, 0.5, 0.25, np.ones(3, np.float32)) == (
+        "same, but for random numbers"
+    )
 
 
 def test_the_gravest_verdict_stands() -> None:

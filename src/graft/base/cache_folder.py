@@ -1,10 +1,27 @@
-"""The folder of everything that Graft keeps between processes: kernels, prices, calibrations."""
+"""The folder of everything that Graft keeps between processes: kernels, prices, calibrations.
+
+Nothing depends on it: where it cannot be used, there is one warning, and all is made anew.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
+import warnings
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+
+from graft.base.errors import GraftWarning
+
+_PRIVATE = 0o700
+_OTHERS = 0o077  # what anybody but the owner may do
+_warned: set[Path] = set()  # cache folders that have been warned of
+
+
+class CacheWarning(GraftWarning):
+    """The cache folder cannot be used; everything works, and takes longer."""
 
 
 def default_folder() -> Path:
@@ -12,19 +29,63 @@ def default_folder() -> Path:
     chosen = os.environ.get("GRAFT_CACHE_DIR")
     if chosen:
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # no $HOME, and a user whom the system does not know
+        base = os.devnull  # in which there is nothing, and never will be
     return Path(base) / "graft"
+
+
+@cache
+def is_private(folder: Path) -> bool:
+    """Whether a folder is there, or can be made, and belongs to this user alone.
+
+    Code is run from it: what another user could have put there must not be. Asked once a process.
+    """
+    try:
+        folder.mkdir(_PRIVATE, parents=True, exist_ok=True)
+        status = folder.stat()
+        if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+            warn_uncached(folder, "it belongs to another user")
+            return False
+        if stat.S_IMODE(status.st_mode) & _OTHERS:
+            folder.chmod(_PRIVATE)
+    except OSError as error:
+        warn_uncached(folder, error.strerror or str(error))
+        return False
+    return True
 
 
 def keep_text(path: Path, text: str) -> None:
     """Write a file whole or not at all; a disk that is full or read-only only costs time."""
+    keep_bytes(path, text.encode("utf-8"))
+
+
+def keep_bytes(path: Path, content: bytes, suffix: str = "") -> None:
+    """The same for bytes; until it is whole, the file has another name, with this suffix."""
     temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        path.parent.mkdir(_PRIVATE, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(suffix=suffix, dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.replace(temporary, path)
-    except OSError:
+    except OSError as error:
+        warn_uncached(path.parent, error.strerror or str(error))
+    else:
+        temporary = None
+    finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            with suppress(OSError):
+                os.unlink(temporary)
+
+
+def warn_uncached(folder: Path, reason: str) -> None:
+    """Say that something is not kept, the first time; one reason mostly keeps all of it away."""
+    root = default_folder()
+    if root in _warned:
+        return
+    _warned.add(root)
+    advice = "set GRAFT_CACHE_DIR to a folder of your own"
+    message = f"nothing is kept for the next time: {folder}: {reason}; {advice}"
+    warnings.warn(message, CacheWarning, stacklevel=3)

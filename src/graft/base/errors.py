@@ -97,5 +97,13 @@ class EvaluationError(UserError):
     """A graph that cannot be run on the values it was given."""
 
 
+class GraftWarning(UserWarning):
+    """Something that went otherwise than asked, and that a user should know of."""
+
+
+class ModelWarning(GraftWarning):
+    """A model that breaks ONNX's rules in a way that is put up with."""
+
+
 class InternalError(GraftError):
     """A broken promise inside Graft: please report it."""

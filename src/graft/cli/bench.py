@@ -38,6 +38,7 @@ from graft.cli.bench_rounds import (
 from graft.cli.bench_statistics import summarize
 from graft.cli.compare import Tolerance
 from graft.cli.inputs import add_input_arguments
+from graft.cli.model_options import add_strict_import_argument
 from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
     add_placement_arguments,
@@ -130,6 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tolerance_arguments(parser)
     add_placement_arguments(parser)
     form = parser.add_mutually_exclusive_group()
+    add_strict_import_argument(parser)
     form.add_argument("--json", action="store_true", help="print one JSON object")
     form.add_argument("--markdown", action="store_true", help="print Markdown tables")
 

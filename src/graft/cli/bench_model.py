@@ -34,7 +34,7 @@ class Subject:
 
 def prepared(path: Path, options: argparse.Namespace, folder: Path) -> Subject:
     """Read and import the model, make up its inputs, and write it into the folder."""
-    source = read_model(path)
+    source = read_model(path, strict=options.strict_import)
     if options.batch is None:
         graph = import_source(source)
     else:

@@ -26,6 +26,7 @@ from graft.cli.localize import (
     blame_pass,
     compare_nodes,
 )
+from graft.cli.model_options import add_strict_import_argument
 from graft.cli.peer import Feeds, Peer, onnxruntime, opened_peer
 from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.placement_options import add_placement_arguments, asked, check_placement
@@ -101,6 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_placement_arguments(parser)
     add_backend_arguments(parser)
+    add_strict_import_argument(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -111,7 +113,7 @@ def execute(options: argparse.Namespace) -> int:
     onnxruntime()  # before any work
     tolerance = tolerance_of(options)
     with status(f"importing {options.model.name}"):
-        source = read_model(options.model)
+        source = read_model(options.model, strict=options.strict_import)
         graph = import_source(source)
     feeds = {fed.value.name: fed.data for fed in feed(graph, options, index_bounds(graph))}
 

@@ -17,6 +17,7 @@ from graft.byoc.discover import find_backends
 from graft.byoc.outline import outline
 from graft.byoc.plan import regions_of
 from graft.cli.kernels import KERNEL_STAGES, flow_kernel_text, kernel_text
+from graft.cli.model_options import add_strict_import_argument
 from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
     add_placement_arguments,
@@ -100,6 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on the file")
     add_placement_arguments(parser)
+    add_strict_import_argument(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -229,7 +231,7 @@ def _accuracy(options: argparse.Namespace) -> Accuracy:
 def _stage(options: argparse.Namespace, name: str) -> Graph:
     """The graph as it is at one of the stages."""
     start = time.perf_counter()
-    graph = import_model(options.model)
+    graph = import_model(options.model, options.strict_import)
     if options.verbose:
         seconds = seconds_text(time.perf_counter() - start)
         print(f"import: {len(graph.nodes)} nodes, {seconds}", file=sys.stderr)

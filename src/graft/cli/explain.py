@@ -12,6 +12,7 @@ from graft.base.errors import UserError
 from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
 from graft.byoc.explain_html import to_html
 from graft.cli.explain_text import node_lines, page
+from graft.cli.model_options import add_strict_import_argument
 from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
     REFERENCE,
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_strict_import_argument(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -96,9 +98,10 @@ def _explained(options: argparse.Namespace) -> Explanation:
 
 def _subject(options: argparse.Namespace) -> tuple[Model, str]:
     """The model, or the variant of it that is asked for, and what it is called."""
+    imported = import_model(options.model, options.strict_import)
     if not options.shapes:
-        return options.model, options.model.stem
-    graph = optimize(import_model(options.model))
+        return imported, options.model.stem
+    graph = optimize(imported)
     wanted = variant_sizes(graph, shapes_of(options))
     if len(wanted.sizes) > 1:
         raise UsageError("graft explain takes one variant at a time", hint="--shapes NAME=SIZE")

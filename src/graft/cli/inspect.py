@@ -14,6 +14,7 @@ import onnx
 
 from graft.base.dims import bare_symbol
 from graft.base.errors import GraftError
+from graft.cli.model_options import add_strict_import_argument
 from graft.cli.report import (
     INDENT,
     counted,
@@ -103,6 +104,7 @@ class Summary:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
+    add_strict_import_argument(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--text", action="store_true", help="print the imported graph, nothing else")
     form.add_argument("--json", action="store_true", help="print one JSON object")
@@ -110,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     with status(f"reading {options.model.name}"):
-        source = read_model(options.model)
+        source = read_model(options.model, strict=options.strict_import)
     if options.text:
         with status(f"importing {options.model.name}"):
             text = to_text(import_source(source)).text

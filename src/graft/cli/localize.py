@@ -19,7 +19,7 @@ from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.peer import Feeds, Peer
 from graft.cli.records import in_expected_order
 from graft.frontends.onnx.reader import Source
-from graft.frontends.onnx.scope import sorted_nodes
+from graft.frontends.onnx.scope import in_order
 from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import bytes_of
@@ -100,7 +100,7 @@ def compare_nodes(
     graph: Graph, source: Source, peer: Peer, feeds: Feeds, tolerance: Tolerance
 ) -> NodeComparison:
     """Compare the values inside the model, in order, up to the first that differs."""
-    nodes = sorted_nodes(source.model.graph, source.name)
+    nodes = in_order(source.model.graph.node, source.name)
     named = dict(_named_values(graph, nodes))
     walk = _Walk(graph, nodes, named, peer, feeds)
     compared = 0

@@ -13,11 +13,12 @@ import io
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol, TextIO, cast
 
 from graft import __version__
-from graft.base.errors import GraftError, InternalError
+from graft.base.errors import GraftError, GraftWarning, InternalError
 from graft.base.names import LONGEST_LINE, printable
 from graft.cli.usage import UsageError
 
@@ -135,12 +136,30 @@ def _parser(name: str, command: Command) -> argparse.ArgumentParser:
 def _execute(name: str, arguments: list[str]) -> int:
     try:
         command = cast(Command, importlib.import_module(f"graft.cli.{name.replace('-', '_')}"))
-        return command.execute(_parser(name, command).parse_args(arguments))
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", GraftWarning)
+            warnings.showwarning = _show_warning
+            return command.execute(_parser(name, command).parse_args(arguments))
     except (GraftError, OSError, MemoryError):
         raise
     except Exception as error:
         # Nothing else is raised on purpose.
         raise InternalError(f"{type(error).__name__}: {error}") from error
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Graft's own as other messages are said, without a line of code; others as ever."""
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    if issubclass(category, GraftWarning):
+        text = printable(f"graft: warning: {message}", LONGEST_LINE) + "\n"
+    print(text, end="", file=file or sys.stderr)
 
 
 def _code(error: Exception) -> int:

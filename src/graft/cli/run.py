@@ -20,6 +20,7 @@ from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
 from graft.cli.inputs import Fed, add_input_arguments, feed, telling_sizes
+from graft.cli.model_options import add_strict_import_argument
 from graft.cli.placement_options import (
     ABOUT_RUNNING,
     REFERENCE,
@@ -111,6 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", type=Path, help="with --profile: write trace events there"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_strict_import_argument(parser)
     add_placement_arguments(parser)
 
 
@@ -162,6 +164,8 @@ def _check(options: argparse.Namespace) -> None:
         check_placement(options)
     if options.accuracy is not None and _is_compiled(options.model):
         raise UsageError(f"--accuracy is for models, and a {SUFFIX} file is compiled already")
+    if options.strict_import and _is_compiled(options.model):
+        raise UsageError(f"--strict-import is for models; a {SUFFIX} file is compiled already")
     if options.target == [REFERENCE]:
         hint = f"leave out --target {REFERENCE}"
         if options.profile:
@@ -205,7 +209,12 @@ def _runnable(options: argparse.Namespace) -> Runnable:
     models = importlib.import_module("graft.cli.run_model")
     accuracy = options.accuracy or ACCURACIES[0]
     made = models.compiled(
-        options.model, asked(options), options.save_plan, options.threads, accuracy
+        options.model,
+        asked(options),
+        options.save_plan,
+        options.threads,
+        accuracy,
+        options.strict_import,
     )
     return cast(Runnable, made)
 

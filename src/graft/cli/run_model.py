@@ -26,12 +26,13 @@ def compiled(
     save_plan: Path | None,
     threads: int | None,
     accuracy: str,
+    strict_import: bool,
 ) -> Runnable:
     """A model, compiled and ready to run."""
     start = time.perf_counter()
     title = f"compiling {path.name}"
     check_targets(asked["target"])  # before anything takes time
-    graph = import_source(read_model(path))
+    graph = import_source(read_model(path, strict=strict_import))
     module = compiled_as_asked(graph, title, asked, save_plan, threads=threads, accuracy=accuracy)
     session = module.program.session
     seconds = time.perf_counter() - start

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+from graft.base.errors import GraftWarning
 from graft.base.names import printable
-from graft.cli.report import print_note
-from graft.runtime.incidents import RegionWarning
 
 SECONDS_BETWEEN = 1.0
 
@@ -59,12 +58,9 @@ def _tick(labels: Sequence[str], stream: TextIO, done: threading.Event) -> None:
 
 @contextmanager
 def spoken_warnings() -> Iterator[None]:
-    """Say what backends do wrong as other messages are said, without a line of code."""
+    """Say what went otherwise than asked once the work is done, below the line of its status."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RegionWarning)
+        warnings.simplefilter("always", GraftWarning)
         yield
     for item in caught:
-        if issubclass(item.category, RegionWarning):
-            print_note("warning", item.message)
-        else:
-            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
+        warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)

@@ -92,10 +92,11 @@ def obstacles(source: Source) -> list[Obstacle]:
     model = source.model
     try:
         look = _Look(source, local_functions(model, source.name))
-        opsets = opset_versions(model.opset_import, Place(source.name))
+        opsets = opset_versions(model.opset_import, Place(source.name), source.leniency)
     except GraftError:
         return []  # no node is to blame; the importer says what is wrong
     look.at_nodes(model.graph.node, "", opsets)
+    source.leniency.places.clear()  # the importer has told them
     return look.found
 
 
@@ -128,14 +129,12 @@ class _Look:
     ) -> None:
         function = self.functions.get(called(node))
         if function is not None:
-            check_call(function, node)
+            check_call(function, node, self.source.leniency, place)
             self._into(function, called(node), place, opsets)
             return
-        opset = opset_of(domain, opsets)
-        if opset is None:
-            raise ModelError(f"the model imports no opset of domain '{domain}'")
+        opset = opset_of(domain, opsets, self.source.leniency, place)
         if key(domain, node.op_type) in LOWERINGS:
-            check_against_schema(node, domain, opset)
+            check_against_schema(node, domain, opset, self.source.leniency, place)
             return
         try:
             schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
@@ -157,7 +156,7 @@ class _Look:
         """Look at a function's nodes, at its first call only."""
         if identity not in self.seen:
             self.seen.add(identity)
-            own = opset_versions(function.opset_import, place)
+            own = opset_versions(function.opset_import, place, self.source.leniency)
             self.at_nodes(function.node, f"{place.node}/", {**opsets, **own})
 
 

@@ -141,6 +141,9 @@ def join(first: Type, second: Type) -> Type | None:
     if isinstance(first, OptionalType) and isinstance(second, OptionalType):
         inner = join(first.element, second.element)
         return None if inner is None else OptionalType(inner)
+    if isinstance(first, MapType) and isinstance(second, MapType) and first.key == second.key:
+        inner = join(first.value, second.value)
+        return None if inner is None else MapType(first.key, inner)
     return first if first == second else None
 
 

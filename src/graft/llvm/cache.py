@@ -3,14 +3,14 @@
 In go a `Function` and a `Target`; out comes a key, a hash of all that the object code depends on:
 the loop IR, the target, LLVM, and the code of this room itself, so that no entry is ever stale.
 Many processes may use one folder: entries appear complete or not at all, a damaged one counts as
-missing, and the least recently used go when the folder grows too large.
+missing, and the least recently used go when the folder grows too large. The folder is this user's
+alone, or it is not used: machine code is run from it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import llvmlite
 
-from graft.base.cache_folder import default_folder
+from graft.base.cache_folder import default_folder, is_private, keep_bytes, warn_uncached
 from graft.loop.ir import Buffer, Const, Function, Var
 from graft.target.target import Target
 
@@ -116,18 +116,25 @@ class KernelCache:
     limit: int = DEFAULT_LIMIT
 
     def get(self, key: str) -> bytes | None:
-        """The object code under a key, if it is there and whole."""
+        """The object code under a key, if it is there and whole, and nobody else's."""
         path = self._path(key)
+        if not is_private(self._root):
+            return None
         try:
             content = path.read_bytes()
-            digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-            if hashlib.sha256(code).digest() != digest:
-                path.unlink(missing_ok=True)
-                return None
-            os.utime(path)
         except FileNotFoundError:
             return None
-        return code
+        except OSError as error:
+            warn_uncached(path, error.strerror or str(error))
+            return None
+        digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        is_whole = hashlib.sha256(code).digest() == digest
+        with suppress(OSError):  # on a disk that cannot be written, neither is done
+            if is_whole:
+                os.utime(path)
+            else:
+                path.unlink(missing_ok=True)
+        return code if is_whole else None
 
     def remembered(self, key: str, make: Callable[[], bytes]) -> bytes:
         """The object code under a key, made and kept if it is not there."""
@@ -140,16 +147,10 @@ class KernelCache:
     def put(self, key: str, code: bytes) -> None:
         """Keep object code under a key; whoever reads at the same time sees all of it or none."""
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(suffix=_TEMPORARY, dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(hashlib.sha256(code).digest() + code)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        self._tidy(path.parent)
+        if is_private(self._root):
+            keep_bytes(path, hashlib.sha256(code).digest() + code, _TEMPORARY)
+            with suppress(OSError):
+                self._tidy(path.parent)
 
     def usage(self) -> Usage:
         """How many entries there are, and how large they are together."""
@@ -164,11 +165,15 @@ class KernelCache:
         return before
 
     def _path(self, key: str) -> Path:
-        return self.folder / "kernels" / key[:2] / (key + _SUFFIX)
+        return self._root / key[:2] / (key + _SUFFIX)
+
+    @property
+    def _root(self) -> Path:
+        return self.folder / "kernels"
 
     def _files(self, suffix: str) -> Iterator[tuple[float, int, Path]]:
         """Time of last use, size and path of each file; some may vanish meanwhile."""
-        return _statuses((self.folder / "kernels").glob(f"*/*{suffix}"))
+        return _statuses(self._root.glob(f"*/*{suffix}"))
 
     def _tidy(self, shelf: Path) -> None:
         """Make room where it is needed; what is needed, one shelf tells.

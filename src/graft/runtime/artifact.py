@@ -1,14 +1,17 @@
 """Programs as files: a program and its blobs in, one `.graft` file out, and back.
 
 docs/artifact.md describes the format. Code and blobs are checked against their SHA-256 on every
-load. Constants are mapped, not read; they are checked when they are small, or on request.
+load. Constants are mapped, not read; they are checked when they are small, on request, or else by
+whoever uses them first.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,16 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import Place, UserError
-from graft.runtime.container import ArtifactError, Container, Section, read, write
+from graft.runtime.container import (
+    ArtifactError,
+    Container,
+    Section,
+    damaged,
+    digest,
+    read,
+    write,
+)
+from graft.runtime.cores import available_cores
 from graft.runtime.encoding import (
     decode_integers,
     decode_program,
@@ -60,6 +72,7 @@ class Artifact:
     program: AnyProgram | SpecializedProgram
     origin: Origin
     blobs: Mapping[str, memoryview]
+    unverified: Callable[[], None] | None = None  # compares constants that nobody has looked at
 
 
 def save(
@@ -83,7 +96,8 @@ def save(
     ]
     for name, blob in (blobs or {}).items():
         sections.append(Section(f"{_BLOB}{name}", [memoryview(blob)]))
-    constants = [c.reshape(-1).view(np.uint8).data for c in pool.constants]
+    constants = [_bytes(c) for c in pool.constants]
+    header["digests"] = _digests(pool.constants)
     sections.append(Section(_CONSTANTS, constants))
     write(Path(path), header, sections)
 
@@ -105,19 +119,20 @@ def load(path: str | os.PathLike[str], verify: bool | None = None) -> Artifact:
     """Read a file, its constants mapped into memory; refuses one that cannot run here.
 
     `verify` says whether to compare the constants with their checksum, which reads them all; by
-    default they are if they have less than 64 MiB. The file may be replaced or deleted while it is
-    in use, but must not be overwritten in place.
+    default they are if they have less than 64 MiB, and else left to `unverified`. The file may be
+    replaced or deleted while it is in use, but must not be overwritten in place.
     """
     place = Place(source=str(path))
     container = read(Path(path))
     try:
         _check_target(decode_target(container.header["target"]), place)
-        if verify is None:
-            verify = len(container.sections[_CONSTANTS]) < _VERIFIED_UNASKED
-        if verify:
+        is_small = len(container.sections[_CONSTANTS]) < _VERIFIED_UNASKED
+        if verify or (verify is None and is_small):
             container.verify(_CONSTANTS)
         artifact = _decode(container)
         artifact.program.validate()
+        if verify is None and not is_small:
+            artifact = replace(artifact, unverified=partial(_verify_constants, container))
     except ArtifactError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, UserError) as error:
@@ -148,6 +163,29 @@ def _decode(container: Container) -> Artifact:
     else:
         program = decode_program(header, target, constants, objects)
     return Artifact(program, Origin(header["graft"], dict(header["backends"])), blobs)
+
+
+def _verify_constants(container: Container) -> None:
+    """Compare each constant with its checksum, or all together in files that have none of each."""
+    if "digests" not in container.header:
+        container.verify(_CONSTANTS)
+        return
+    described, wanted = container.header["constants"], container.header["digests"]
+    found = _digests(_mapped(described, container.sections[_CONSTANTS]))
+    for number, ((dtype, shape), *digests) in enumerate(zip(described, found, wanted, strict=True)):
+        if len(set(digests)) > 1:
+            which = f"constant {number}, {dtype}{shape}"
+            raise damaged(f"{which}, does not match its checksum", container.source)
+
+
+def _digests(constants: Sequence[Array]) -> list[str]:
+    """Their checksums; hashing leaves other threads their turn, so that all cores work on it."""
+    with ThreadPoolExecutor(available_cores()) as pool:
+        return list(pool.map(digest, map(_bytes, constants)))
+
+
+def _bytes(constant: Array) -> memoryview:
+    return constant.reshape(-1).view(np.uint8).data
 
 
 def _mapped(described: list[Any], data: memoryview) -> tuple[Array, ...]:

@@ -64,10 +64,15 @@ class Container:
     _padded: Mapping[str, memoryview] = field(repr=False)
     _place: Place
 
+    @property
+    def source(self) -> Place:
+        """The file, for error messages."""
+        return self._place
+
     def verify(self, name: str) -> memoryview:
         """A section, compared with its checksum."""
         if _digest([self._padded[name]]) != self._digests[name]:
-            raise _damaged(f"the section '{name}' does not match its checksum", self._place)
+            raise damaged(f"the section '{name}' does not match its checksum", self._place)
         return self.sections[name]
 
 
@@ -122,13 +127,13 @@ def read(path: Path) -> Container:
     start = _PREAMBLE.size + header_bytes
     text = mapped[_PREAMBLE.size : start]
     if hashlib.sha256(text).digest() != head[-32:]:
-        raise _damaged("its header does not match its checksum", place)
+        raise damaged("its header does not match its checksum", place)
     try:
         header = json.loads(bytes(text))
         _check_format(header, head)
         return _container(header, mapped[start:], place)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _damaged("its header makes no sense", place) from error
+        raise damaged("its header makes no sense", place) from error
 
 
 def _check_format(header: dict[str, Any], head: bytes) -> None:
@@ -159,7 +164,7 @@ def _check_preamble(head: bytes, size: int, place: Place) -> int:
     if head[: len(MAGIC)] != MAGIC[: len(head)] or not head:
         raise _foreign(head, place)
     if len(head) < _PREAMBLE.size:
-        raise _damaged(f"it ends after {len(head)} bytes", place)
+        raise damaged(f"it ends after {len(head)} bytes", place)
     _, version, nothing, header_bytes, file_bytes, _ = _PREAMBLE.unpack(head)
     if version > FORMAT:
         raise ArtifactError(
@@ -174,10 +179,10 @@ def _check_preamble(head: bytes, size: int, place: Place) -> int:
             hint="compile the model again",
         )
     if size != file_bytes:
-        raise _damaged(f"it has {size} bytes and should have {file_bytes}", place)
+        raise damaged(f"it has {size} bytes and should have {file_bytes}", place)
     room = size - _PREAMBLE.size
     if version < 1 or nothing or header_bytes > room or header_bytes % ALIGNMENT:
-        raise _damaged("its first bytes make no sense", place)
+        raise damaged("its first bytes make no sense", place)
     return int(header_bytes)
 
 
@@ -190,9 +195,15 @@ def _foreign(head: bytes, place: Place) -> ArtifactError:
     return ArtifactError("this is not a file that Graft wrote", place, hint)
 
 
-def _damaged(how: str, place: Place) -> ArtifactError:
+def damaged(how: str, place: Place) -> ArtifactError:
+    """The error for a file that is not as it was written."""
     hint = "copy the file again, or compile the model again"
     return ArtifactError(f"this file is damaged: {how}", place, hint)
+
+
+def digest(piece: memoryview) -> str:
+    """The SHA-256 of some bytes, in hexadecimal."""
+    return _digest([piece])
 
 
 def _digest(pieces: Iterable[memoryview | bytes]) -> str:

@@ -30,6 +30,8 @@ class Check:
         is_static = kind.shape is not None and all(isinstance(dim, int) for dim in kind.shape)
         self._static = kind.shape if is_static else None
         self._extents = [_Extent(dim) for dim in kind.shape or ()]
+        # Whether a dim follows from symbols that other values have to give a number first.
+        self.is_derived = any(symbols_of(dim) and not bare_symbol(dim) for dim in kind.shape or ())
 
     def __call__(self, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:
         """The data, if it is what the flow says; gives numbers to the symbols in its shape."""

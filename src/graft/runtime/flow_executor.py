@@ -95,6 +95,8 @@ class FlowExecutor:
         self._flow = flow
         self._finished = flow.finished
         self._checks = [Check(kind) for kind in flow.kinds]
+        inputs = range(len(flow.inputs))
+        self._order = sorted(inputs, key=lambda i: self._checks[flow.inputs[i]].is_derived)
         self._supplied = supplied
 
         def inner(one: Flow) -> FlowExecutor:
@@ -160,8 +162,9 @@ class FlowExecutor:
         symbols: Symbols = {name: around[name] for name in flow.inherited}
         for number, array in flow.constants:
             values[number] = array
-        for number, data in zip(flow.inputs, inputs, strict=True):
-            values[number] = self._checks[number](data, symbols, UserError)
+        for position in self._order:
+            number = flow.inputs[position]
+            values[number] = self._checks[number](inputs[position], symbols, UserError)
         return values, symbols
 
     def taken(self, inputs: Sequence[Data], around: Symbols) -> tuple[list[Data], Symbols]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from graft.base.errors import GraftWarning
 from graft.base.names import LONGEST_LINE, printable
 
 KEPT = 64  # incidents per region
@@ -31,7 +32,7 @@ class Fault(StrEnum):
     NOT_LOADED = "not loaded"  # its code cannot be loaded here
 
 
-class RegionWarning(UserWarning):
+class RegionWarning(GraftWarning):
     """An accelerator failed and the host stood in for it."""
 
     def __str__(self) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from threading import Lock
+from typing import Any
 
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.placement import BLOB, StoredPlacement
@@ -22,7 +25,8 @@ def load(
     """Load a compiled model from a `.graft` file.
 
     `threads` is how many threads run it, by default as many as it was compiled for, at most one per
-    core; `checksum` says whether large constants are compared with their checksum, too. Regions of
+    core; `checksum` says whether large constants are compared with their checksum here (True),
+    never (False), or when they are used first. Regions of
     other backends are loaded by their own run times; where one is missing, the host stands in, with
     a warning, unless the model was compiled with `fallback="error"`. `verify` and `deadline` are as
     for `compile`, by default as the model was compiled with; what goes wrong is in `incidents`.
@@ -40,4 +44,27 @@ def load(
         for variant, own in regions.items()
         for label, region in own.items()
     }
+    if artifact.unverified is not None:
+        _verify_before_use(session, artifact.unverified)
     return session
+
+
+def _verify_before_use(session: AnySession, verify: Callable[[], None]) -> None:
+    """Let whatever runs the session first compare its constants; nothing runs on damaged ones.
+
+    The methods are replaced in the instance only until then: runs of small models take about as
+    long as asking whether something is still to be done.
+    """
+    lock = Lock()
+    names = ("run", "bind", "profile")
+
+    def checked(name: str, *arguments: Any, **options: Any) -> Any:
+        with lock:
+            if name in vars(session):
+                verify()
+                for one in names:
+                    delattr(session, one)
+        return getattr(session, name)(*arguments, **options)
+
+    for name in names:
+        setattr(session, name, partial(checked, name))

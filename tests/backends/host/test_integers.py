@@ -135,3 +135,20 @@ def test_a_halo_of_something_else_is_refused() -> None:
     (data,) = made.graph.inputs
     stores[data] = Storage(data.dtype, (1, 8, 5, 5), 8, (1, 1, 1, 1))
     assert "halo" in Case(made.graph, made.group, stores).refusal(conv2d)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "slab", "block", "begins"),
+    [(9, 16, 16, [0]), (32, 16, 16, [0, 16]), (9, 4, 16, [0, 4, 8, 12]), (24, 16, 8, [0, 8])],
+)
+def test_starts_of_sums_lie_in_the_slabs_of_the_weights(
+    outputs: int, slab: int, block: int, begins: list[int]
+) -> None:
+    """Whatever a slab or a block lacks is zero; slabs that do not make up the blocks overlap."""
+    starts = np.arange(1, outputs + 1, dtype=np.int32)
+    channels = conv_plan.Channels(1, outputs, 1, slab, 1, 1)
+    rows = conv_plan.pack_starts(starts, channels, block)
+    padded = np.pad(starts, (0, 64))
+    np.testing.assert_array_equal(rows, [padded[begin : begin + slab] for begin in begins])
+    weights = conv_plan.pack_weights(starts.reshape(-1, 1, 1, 1), channels, block)
+    np.testing.assert_array_equal(weights.reshape(rows.shape), rows)

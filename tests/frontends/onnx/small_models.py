@@ -95,7 +95,7 @@ def refused(make: Callable[[], Any], error: type[GraftError], message: str, plac
     """The model is refused on import, by this error, with this in its message, at this place."""
     source = make()
     with pytest.raises(GraftError) as caught:
-        import_model(source)
+        import_model(source, strict=True)
     assert type(caught.value) is error
     assert isinstance(caught.value, UserError)
     assert message in caught.value.message

@@ -293,11 +293,9 @@ OPERATORS: dict[str, Mistake] = {
         "it",
     ),
     "foreign": (
-        lambda: model(
-            it("BeamSearch", domain="com.microsoft"), opsets={"": 18, "com.microsoft": 1}
-        ),
+        lambda: model(it("AttnLSTM", domain="com.microsoft"), opsets={"": 18, "com.microsoft": 1}),
         UnsupportedError,
-        "operator BeamSearch belongs to the foreign domain 'com.microsoft'",
+        "operator AttnLSTM belongs to the foreign domain 'com.microsoft'",
         "it",
     ),
     "of a domain not imported": (
@@ -388,7 +386,7 @@ def test_foreign_operators_say_what_to_do() -> None:
     with pytest.raises(UnsupportedError) as caught:
         import_model(OPERATORS["foreign"][0]())
     assert str(caught.value) == (
-        "operator BeamSearch belongs to the foreign domain 'com.microsoft'\n"
-        "  at node 'it' (BeamSearch) in <ModelProto>\n"
+        "operator AttnLSTM belongs to the foreign domain 'com.microsoft'\n"
+        "  at node 'it' (AttnLSTM) in <ModelProto>\n"
         "  hint: register a lowering, add a local function that defines it, or export without it"
     )

@@ -283,7 +283,7 @@ def test_initializers_of_one_name_or_none_are_errors() -> None:
         model = helper.make_model(helper.make_graph([], "g", [], []))
         model.graph.initializer.extend(tensors)
         with pytest.raises(ModelError, match=message):
-            list(read_model(model).initializers())
+            list(read_model(model, strict=True).initializers())
 
 
 def survives(data: bytes) -> bool:

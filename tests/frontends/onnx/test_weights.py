@@ -297,6 +297,29 @@ def test_link_within_the_folder_is_followed(data_folder: Path) -> None:
     assert only(read_model(model_of(tensor), folder=data_folder)).tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("location", ["d.bin", "sub/e.bin"])
+def test_a_link_put_there_meanwhile_is_not_followed(
+    location: str, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it was found where a file lies, somebody replaces a part of its path."""
+    (data_folder / "sub" / "e.bin").write_bytes(bytes(16))
+    (data_folder.parent / "e.bin").write_bytes(bytes(16))
+    tensor = external("w", TensorProto.FLOAT, [4], location=location)
+    source = read_model(model_of(tensor), folder=data_folder)
+    find = Path.resolve
+
+    def found_and_replaced(path: Path, strict: bool = False) -> Path:
+        result = find(path, strict)
+        part = data_folder / Path(location).parts[0]
+        part.rename(data_folder / "away")
+        part.symlink_to(data_folder.parent / ("outside.bin" if part == result else "."))
+        return result
+
+    monkeypatch.setattr(Path, "resolve", found_and_replaced)
+    with pytest.raises(ModelError, match="which cannot be read"):
+        list(source.initializers())
+
+
 def test_model_and_data_may_be_links_into_one_store(tmp_path: Path) -> None:
     """As download caches lay out files: named links to files named by their content."""
     store, snapshot = tmp_path / "store", tmp_path / "snapshot"

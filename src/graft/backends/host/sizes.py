@@ -32,7 +32,8 @@ def size_checks(nodes: Sequence[Node]) -> tuple[SizeCheck, ...]:
     """What has to hold of the symbols' numbers, node by node."""
     found: list[SizeCheck] = []
     for node in nodes:
-        if not all(map(_is_static, node.args)):
+        # A reshape of static data to symbolic extents has to be checked as well.
+        if not all(map(_is_static, (*node.args, *node.outputs))):
             verdict = _verdict(node, {})
             if isinstance(verdict, Test):
                 found.append(SizeCheck(verdict, node.place or Place()))

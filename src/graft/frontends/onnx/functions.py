@@ -8,7 +8,7 @@ else: such graphs get names of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 
 from graft.base.errors import ModelError, Place, UnsupportedError, UserError
+from graft.frontends.onnx.leniency import Leniency
 from graft.frontends.onnx.types import type_to_onnx
 from graft.ir.graph import Value
 
@@ -36,6 +37,12 @@ _IMPLIED = {"com.microsoft": 1}
 # Operators that ONNX Runtime's optimiser writes into models of older opsets than they are in, and
 # the first that has them.
 _WRITTEN_EARLY = {"LayerNormalization": 17}
+
+# Operators that were experimental, with attributes that no schema speaks of, until this opset.
+_EXPERIMENTAL_UNTIL = {"MeanVarianceNormalization": 9, "ThresholdedRelu": 10}
+
+# What becomes of an attribute that an operator or function does not have.
+IGNORED = "it is ignored"
 
 # What a schema gives as the largest number of operands where there is none.
 _ANY_NUMBER = 2**31 - 1
@@ -72,14 +79,19 @@ def _full_name(function: onnx.FunctionProto) -> str:
     return f"{name}:{function.overload}" if function.overload else name
 
 
-def opset_versions(imports: Iterable[onnx.OperatorSetIdProto], place: Place) -> dict[str, int]:
+def opset_versions(
+    imports: Iterable[onnx.OperatorSetIdProto], place: Place, leniency: Leniency
+) -> dict[str, int]:
     """Opset versions by domain; `ai.onnx` is the empty domain."""
     found: dict[str, int] = {}
     for entry in imports:
         domain, version = plain_domain(entry.domain), entry.version
-        of = f" of '{domain}'" if domain else ""
         if found.setdefault(domain, version) != version:
-            raise ModelError(f"opsets {found[domain]} and {version}{of} are both imported", place)
+            both = f"opsets {found[domain]} and {version}{_of(domain)} are both imported"
+            leniency.allow(ModelError(both, place), "the latter counts")
+        found[domain] = version
+    for domain, version in found.items():
+        of = _of(domain)
         newest = onnx.defs.C.schema_version_map().get(domain, (1, version))[1]
         if not 1 <= version <= _LARGEST_VERSION:
             raise ModelError(f"there is no opset {version}{of}", place)
@@ -89,9 +101,21 @@ def opset_versions(imports: Iterable[onnx.OperatorSetIdProto], place: Place) -> 
     return found
 
 
-def opset_of(domain: str, opsets: Mapping[str, int]) -> int | None:
-    """The version in which a domain's operators are meant; None where it is not imported."""
-    return opsets.get(domain, _IMPLIED.get(domain))
+def _of(domain: str) -> str:
+    return f" of '{domain}'" if domain else ""
+
+
+def opset_of(domain: str, opsets: Mapping[str, int], leniency: Leniency, place: Place) -> int:
+    """The version in which a domain's operators are meant; the newest where it is not imported."""
+    version = opsets.get(domain, _IMPLIED.get(domain))
+    if version is not None:
+        return version
+    error = ModelError(f"the model imports no opset of domain '{domain}'", place)
+    if domain not in onnx.defs.C.schema_version_map():
+        raise error
+    newest = int(onnx.defs.C.schema_version_map()[domain][1])
+    leniency.allow(error, f"opset {newest} is taken")
+    return newest
 
 
 def inlined_size(model: onnx.ModelProto, functions: Functions, source: str) -> int:
@@ -183,37 +207,63 @@ def check_attributes(node: onnx.NodeProto) -> None:
         seen.add(name)
 
 
-def check_call(function: onnx.FunctionProto, node: onnx.NodeProto) -> None:
-    """Refuse a call of a local function with too many operands, or unknown attributes."""
+def check_call(
+    function: onnx.FunctionProto, node: onnx.NodeProto, leniency: Leniency, place: Place
+) -> None:
+    """Refuse a call of a local function with too many operands, or unknown attributes.
+
+    Where unknown attributes are put up with, nothing of the body refers to them.
+    """
     check_attributes(node)
     known = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
     for attribute in node.attribute:
         if attribute.name not in known:
-            raise ModelError(f"the function '{function.name}' has no '{attribute.name}'")
+            message = f"the function '{function.name}' has no '{attribute.name}'"
+            leniency.allow(ModelError(message, place), IGNORED)
 
 
-def check_against_schema(node: onnx.NodeProto, domain: str, opset: int) -> None:
+def check_against_schema(
+    node: onnx.NodeProto, domain: str, opset: int, leniency: Leniency, place: Place
+) -> onnx.NodeProto:
     """Refuse wrong operand counts and attributes that the operator does not have.
 
-    An operator that no schema speaks of, at any version, is what its lowering takes it for.
+    Gives the node, less attributes that are put up with. An operator that no schema speaks of, at
+    any version, is what its lowering takes it for.
     """
     check_attributes(node)
+    if not domain and opset < _EXPERIMENTAL_UNTIL.get(node.op_type, 0):
+        return node
     first = 1 if domain else _WRITTEN_EARLY.get(node.op_type, 1)
     schema = _schema(node.op_type, domain, max(opset, first))
     if schema is None:
         if onnx.defs.has(node.op_type, domain):
             raise ModelError(f"{node.op_type} does not exist in opset {opset}")
-        return
+        return node
     if not schema.min_input <= len(node.input) <= schema.max_input and node.input:
         wanted = _operand_count(schema.min_input, schema.max_input)
         raise ModelError(f"{node.op_type} takes {wanted}, has {len(node.input)}")
+    unknown = [a.name for a in node.attribute if a.name not in schema.attributes]
+    for name in unknown:
+        message = f"{node.op_type} of opset {opset} has no '{name}'"
+        leniency.allow(ModelError(message, place), IGNORED)
+    node = without_attributes(node, unknown)
     for attribute in node.attribute:
-        known = schema.attributes.get(attribute.name)
-        if known is None:
-            raise ModelError(f"{node.op_type} of opset {opset} has no '{attribute.name}'")
+        known = schema.attributes[attribute.name]
         kind: Any = known.type
         if attribute.type and int(kind.value) != attribute.type:
             raise ModelError(f"attribute '{attribute.name}' of {node.op_type} has a wrong type")
+    return node
+
+
+def without_attributes(node: onnx.NodeProto, names: Collection[str]) -> onnx.NodeProto:
+    """The node, less these attributes."""
+    if not names:
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    copy.attribute.extend(a for a in node.attribute if a.name not in names)
+    return copy
 
 
 def _operand_count(least: int, most: int) -> str:

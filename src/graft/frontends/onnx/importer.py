@@ -7,35 +7,53 @@ node. What comes out is a verified-by-construction graph whose nodes remember th
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
+from functools import partial
 
 import onnx
 
+from graft.base.dims import AnyDim, bare_symbol, parse_dim, symbols_of
 from graft.base.dtypes import Array, dtype_of
-from graft.base.errors import ModelError, Place, UnsupportedError
+from graft.base.errors import ModelError, ParseError, Place, UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (registers the lowerings)
 from graft.frontends.onnx.functions import inlined_size, local_functions, opset_versions
 from graft.frontends.onnx.reader import Source, read_model
-from graft.frontends.onnx.scope import Budget, Scope, sorted_nodes
+from graft.frontends.onnx.scope import Budget, Scope, nodes_of
 from graft.frontends.onnx.types import type_from_onnx
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.literal import Literal
-from graft.ir.types import TensorType, Type, compatible
+from graft.ir.names import FreshNames
+from graft.ir.types import TensorType, Type, compatible, join, map_dims
 
 # How often a node may be lowered on average, since loops import their bodies again and again.
 _PATIENCE = 100
 _LEAST = 2_000
 
 
-def import_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
-    """Import a model from a path, bytes or a `ModelProto`."""
-    return import_source(read_model(source))
+def import_model(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    strict: bool = False,
+    stacklevel: int = 1,
+) -> Graph:
+    """Import a model from a path, bytes or a `ModelProto`.
+
+    `strict` refuses what breaks ONNX's rules; else what ONNX Runtime puts up with is imported, with
+    a warning `stacklevel` calls further out."""
+    return import_source(read_model(source, strict=strict), stacklevel + 1)
 
 
-def import_source(source: Source) -> Graph:
-    """Import a model that has been read."""
+def import_source(source: Source, stacklevel: int = 1) -> Graph:
+    """Import a model that has been read; it says itself how strictly."""
+    try:
+        return _imported(source)
+    finally:  # also where it fails: what was put up with may be the reason
+        source.leniency.warn(stacklevel + 1)
+
+
+def _imported(source: Source) -> Graph:
     model, place = source.model, Place(source.name)
-    opsets = opset_versions(model.opset_import, place)
+    opsets = opset_versions(model.opset_import, place, source.leniency)
     if not opsets:
         raise ModelError("the model does not say which opset it uses", place)
     functions = local_functions(model, source.name)
@@ -45,26 +63,56 @@ def import_source(source: Source) -> Graph:
     scope.initializers.update(source.initializers())
     scope.declared.update((info.name, info.type) for info in model.graph.value_info)
     _declare_inputs(scope, builder, source)
-    scope.lower_all(sorted_nodes(model.graph, source.name))
+    scope.lower_all(nodes_of(scope, model.graph))
     outputs = [scope.output(info.name) for info in model.graph.output]
     for info, value in zip(model.graph.output, outputs, strict=True):
         _check_output(info, value, source)
-    return builder.build(*outputs, names=[info.name for info in model.graph.output])
+    return builder.build(*outputs, names=_output_names(source))
+
+
+def _output_names(source: Source) -> list[str]:
+    """The names of the outputs; one that is listed again gets another, and keeps its position."""
+    fresh = FreshNames()
+    names = []
+    for info in source.model.graph.output:
+        names.append(fresh(info.name))
+        if names[-1] != info.name:
+            place = Place(source.name, info.name, "output")
+            error = ModelError(f"the output '{info.name}' is listed twice", place)
+            source.leniency.allow(error, f"the second one is called '{names[-1]}'")
+    return names
 
 
 def _declare_inputs(scope: Scope, builder: Builder, source: Source) -> None:
     """Inputs that have an initialiser are constants; old models declare all of them so."""
     seen: set[str] = set()
+    free = [i for i in source.model.graph.input if i.name not in scope.initializers]
+    symbols = {dim.dim_param for info in free for dim in info.type.tensor_type.shape.dim}
     for info in source.model.graph.input:
         if info.name in seen:
             raise ModelError(f"the input '{info.name}' is declared twice", Place(source.name))
         seen.add(info.name)
         default, place = scope.initializers.get(info.name), Place(source.name, info.name, "input")
         if default is None:
-            scope.values[info.name] = builder.input(info.name, _declared(info, place))
+            type_ = map_dims(_declared(info, place), partial(_in_symbols, symbols=symbols))
+            scope.values[info.name] = builder.input(info.name, type_)
         elif info.type.WhichOneof("value"):
             array = default.array if isinstance(default, Literal) else default
             _check_default(_declared(info, place), array, place)
+
+
+def _in_symbols(dim: AnyDim, symbols: Collection[str]) -> AnyDim:
+    """A dim, or what its name says if that is arithmetic on others: "past + length" is their sum.
+
+    Exporters write such names for extents that they know; as symbols of their own, they would be
+    different from the sums that are computed.
+    """
+    name = bare_symbol(dim)
+    try:
+        written = dim if name is None else parse_dim(name)
+    except ParseError:
+        return dim
+    return written if symbols_of(written) and symbols_of(written) <= set(symbols) else dim
 
 
 def _check_default(declared: Type, array: Array, place: Place) -> None:
@@ -85,8 +133,13 @@ def _check_output(info: onnx.ValueInfoProto, value: Value, source: Source) -> No
         return
     place = Place(source.name, info.name, "output")
     declared = _declared(info, place)
-    if not compatible(_without_mere_names(declared, value.type), value.type):
-        raise ModelError(f"declared {declared}, but computed as {value.type}", place)
+    if compatible(_without_mere_names(declared, value.type), value.type):
+        return
+    error = ModelError(f"declared {declared}, but computed as {value.type}", place)
+    if join(declared, value.type) is not None:  # only the shapes differ
+        source.leniency.allow(error, "the computed one counts")
+    else:
+        raise error
 
 
 def _without_mere_names(declared: Type, computed: Type) -> Type:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import onnx
 
 from graft.base.errors import UnsupportedError
+from graft.frontends.onnx.functions import without_attributes
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 
@@ -67,11 +68,7 @@ def _only_grew(op_type: str, opset: int) -> bool:
 
 
 def _without_flags(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    del copy.attribute[:]
-    copy.attribute.extend(a for a in node.attribute if a.name not in _DROPPED)
-    return copy
+    return without_attributes(node, _DROPPED)
 
 
 def _aligned(node: onnx.NodeProto, operands: Operands, builder: Builder) -> Operands:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -18,6 +18,7 @@ from onnx.serialization import registry
 
 from graft.base.dtypes import Array
 from graft.base.errors import ModelError, Place
+from graft.frontends.onnx.leniency import Leniency
 from graft.frontends.onnx.skeleton import (
     SeededWeight,
     fill_skeleton,
@@ -63,9 +64,10 @@ class Source:
     name: str
     weights: Weights
     seeded: Mapping[str, SeededWeight]
+    leniency: Leniency = field(default_factory=Leniency)
 
     def initializers(self) -> Iterator[tuple[str, Array]]:
-        """The main graph's initialisers, each made when its turn comes."""
+        """The main graph's initialisers, each made when its turn comes; the latest one counts."""
         seen: set[str] = set()
         for tensor in self.model.graph.initializer:
             yield self._new(tensor.name, seen), self.weights.array(tensor)
@@ -75,11 +77,11 @@ class Source:
             yield self._new(name, seen), weight.draw()
 
     def _new(self, name: str, seen: set[str]) -> str:
-        if not name or name in seen:
-            message = (
-                f"initialiser '{name}' is given twice" if name else "an initialiser lacks a name"
-            )
-            raise ModelError(message, Place(source=self.name))
+        if not name:
+            raise ModelError("an initialiser lacks a name", Place(source=self.name))
+        if name in seen:
+            error = ModelError(f"initialiser '{name}' is given twice", Place(source=self.name))
+            self.leniency.allow(error, "the latest counts")
         seen.add(name)
         return name
 
@@ -87,8 +89,21 @@ class Source:
 def read_model(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto,
     folder: str | os.PathLike[str] | None = None,
+    strict: bool = False,
 ) -> Source:
-    """Read a model; `folder` is where its external data is, if not beside the file."""
+    """Read a model; `folder` is where its external data is, if not beside the file.
+
+    `strict` refuses what breaks ONNX's rules and could be put up with when it is imported.
+    """
+    read = _read(source, folder)
+    read.leniency.strict = strict
+    return read
+
+
+def _read(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    folder: str | os.PathLike[str] | None,
+) -> Source:
     folders: tuple[Path, ...] = () if folder is None else (Path(folder).resolve(),)
     if isinstance(source, onnx.ModelProto):
         return _source(source, Weights("<ModelProto>", folders=folders))

@@ -36,6 +36,7 @@ from graft.frontends.onnx.functions import (
     with_own_names,
 )
 from graft.frontends.onnx.legacy import MODERN, modernize
+from graft.frontends.onnx.leniency import Leniency
 from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.registry import LOWERINGS, key
 from graft.frontends.onnx.types import contradiction
@@ -161,6 +162,10 @@ class Scope:
             label = node.name or f"{node.op_type}_{index}"
             place = Place(self.source.name, f"{self.path}{label}", node.op_type)
             self.budget.spend(place)
+            if not any(node.output) and not self.source.leniency.strict:
+                error = ModelError("a node has no results", place)
+                self.source.leniency.allow(error, "it is left out")
+                continue
             operands = tuple(self._operand(name, place) for name in node.input)
             since = len(self.builder)
             results = self.lower_call(node, operands, place)
@@ -188,9 +193,8 @@ class Scope:
             raise ModelError(f"'{plain_name(name)}' is defined twice", place)
         if value is None:
             raise UnsupportedError(f"the result '{plain_name(name)}' is not available", place)
-        otherwise = contradiction(self.declared[name], value.type) if name in self.declared else ""
-        if otherwise:
-            raise ModelError(f"'{name}' is declared {otherwise}, but is {value.type}", place)
+        if name in self.declared:
+            _check_declared(name, self.declared[name], value.type, place, self.source.leniency)
         if value not in self.constants:
             value = self.builder.rename(value, plain_name(name), since)
         self.values[name] = value
@@ -202,19 +206,18 @@ class Scope:
         """Lower one node on given operands."""
         self.builder.place = place
         domain = plain_domain(node.domain)
-        opset = opset_of(domain, self.opsets)
+        leniency = self.source.leniency
         try:
             function = self.functions.get(called(node))
             if function is not None:
-                check_call(function, node)
+                check_call(function, node, leniency, place)
                 within = entered(function, self.inlined)
                 return self._inline(function, with_own_names(node), operands, place, within)
-            if opset is None:
-                raise ModelError(f"the model imports no opset of domain '{domain}'", place)
+            opset = opset_of(domain, self.opsets, leniency, place)
             lowering = key(domain, node.op_type)
             if lowering not in LOWERINGS:
                 return self._by_schema(node, operands, opset, place)
-            check_against_schema(node, domain, opset)
+            node = check_against_schema(node, domain, opset, leniency, place)
             if domain == "" and opset < MODERN:
                 node, operands = modernize(node, operands, opset, self.builder)
             results = LOWERINGS.get(lowering)(Call(node, operands, self, opset, place))
@@ -230,7 +233,8 @@ class Scope:
         body = function_body(node, operands, opset)
         if body is None:
             raise unknown_operator(node, opset, place)
-        check_against_schema(node, plain_domain(node.domain), opset)
+        domain = plain_domain(node.domain)
+        node = check_against_schema(node, domain, opset, self.source.leniency, place)
         return self._inline(body, node, operands, place, self.inlined)
 
     def _inline(
@@ -246,7 +250,8 @@ class Scope:
         if len(operands) > len(function.input):
             count = len(function.input)
             raise ModelError(f"{function.name} takes {count} operands, has {len(operands)}", place)
-        opsets = {**self.opsets, **opset_versions(function.opset_import, place)}
+        own = opset_versions(function.opset_import, place, self.source.leniency)
+        opsets = {**self.opsets, **own}
         inner = self._within(f"{place.node}/", caller=self, opsets=opsets, inlined=inlined)
         inner.values.update(zip_longest(function.input, operands))
         inner.lower_all(in_order(list(instantiate(function, node)), self.source.name))
@@ -296,7 +301,7 @@ class Scope:
         return inner
 
     def _lower_graph(self, proto: onnx.GraphProto) -> list[Value]:
-        self.lower_all(sorted_nodes(proto, self.source.name))
+        self.lower_all(nodes_of(self, proto))
         return [self.output(info.name) for info in proto.output]
 
     def bodies(self, protos: Mapping[str, onnx.GraphProto]) -> tuple[list[Graph], list[Value]]:
@@ -324,13 +329,42 @@ def _with_captures(body: Body, captures: Sequence[Value]) -> Graph:
     return replace(graph, inputs=tuple(inputs))
 
 
-def sorted_nodes(proto: onnx.GraphProto, source: str) -> Sequence[onnx.NodeProto]:
-    """A graph's nodes in an order in which each follows those it reads; a cycle is an error."""
-    return in_order(proto.node, source)
+def _check_declared(
+    name: str, declared: onnx.TypeProto, type_: Type, place: Place, leniency: Leniency
+) -> None:
+    """Refuse a result of another kind or dtype than the graph declares it with."""
+    otherwise = contradiction(declared, type_)
+    if not otherwise:
+        return
+    error = ModelError(f"'{name}' is declared {otherwise}, but is {type_}", place)
+    if not otherwise.startswith("with rank"):
+        raise error
+    leniency.allow(error, "the computed one counts")
+
+
+def nodes_of(scope: Scope, proto: onnx.GraphProto) -> Sequence[onnx.NodeProto]:
+    """A graph's nodes, each after those it reads.
+
+    Of constants with one name, initialisers among them, the latest counts, as in ONNX Runtime.
+    """
+    latest: dict[str, int] = {}
+    overridden = set()
+    for index, node in enumerate(proto.node):
+        if node.op_type == "Constant" and len(node.output) == 1:
+            name = node.output[0]
+            if name in latest or name in scope.initializers:
+                place = Place(scope.source.name, f"{scope.path}{node.name or name}", node.op_type)
+                error = ModelError(f"'{plain_name(name)}' is defined twice", place)
+                scope.source.leniency.allow(error, "the latest counts")
+                scope.initializers.pop(name, None)
+                overridden.add(latest.get(name))
+            latest[name] = index
+    nodes = [node for index, node in enumerate(proto.node) if index not in overridden]
+    return in_order(nodes if overridden else proto.node, scope.source.name)
 
 
 def in_order(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.NodeProto]:
-    """The nodes, sorted so that each follows those it reads."""
+    """The nodes, sorted so that each follows those it reads; a cycle is an error."""
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     before = [
         sorted({producer[name] for name in _reads(node) if name in producer} - {i})

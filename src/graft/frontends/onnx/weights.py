@@ -235,15 +235,15 @@ class Weights:
             path = (self.folders[0] / location).resolve()
         except (OSError, RuntimeError, ValueError) as error:
             raise self._unreadable(label, location, error) from error
-        inside = any(path.is_relative_to(folder) for folder in self.folders)
-        if not inside or Path(location).is_absolute():
+        folder = next((folder for folder in self.folders if path.is_relative_to(folder)), None)
+        if folder is None or Path(location).is_absolute():
             raise self._error(
                 f"{label} is in '{location}', which is not inside the model's folder",
                 hint="external data has to lie beside the model or below it, symbolic links too",
             )
         if path not in self._files:
             try:
-                self._files[path] = map_file(path)
+                self._files[path] = _map_below(folder, path.relative_to(folder))
             except OSError as error:
                 raise self._unreadable(label, location, error) from error
         return self._files[path]
@@ -257,6 +257,10 @@ class Weights:
         return ModelError(message, Place(source=self.name), hint)
 
 
+# Without O_NONBLOCK, opening a named pipe would wait for a writer.
+_READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
 def is_external(tensor: TensorProto) -> bool:
     """Whether the tensor's data is somewhere else."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
@@ -264,8 +268,28 @@ def is_external(tensor: TensorProto) -> bool:
 
 def map_file(path: Path) -> Buffer:
     """A regular file's bytes, mapped; an OSError says what is wrong with any other."""
-    # Without O_NONBLOCK, opening a named pipe would wait for a writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return _mapped(os.open(path, _READING))
+
+
+def _map_below(folder: Path, path: Path) -> Buffer:
+    """The same for a file below a folder, on a path that has been found to have no links.
+
+    One that somebody puts there since then is not followed: it may lead anywhere.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in path.parts[:-1]:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            inner = os.open(part, flags, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        return _mapped(os.open(path.name or ".", _READING | os.O_NOFOLLOW, dir_fd=descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _mapped(descriptor: int) -> Buffer:
+    """An open file's bytes; closes it."""
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):

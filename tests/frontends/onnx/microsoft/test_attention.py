@@ -205,3 +205,42 @@ def test_quantised_projection() -> None:
     agrees("QAttention", *operands, outputs="y present", opened=False, **attributes)
     operands = data, weight, BIAS, scalar(0.01), scalar(0.02)
     agrees("QAttention", *operands, None, zeros[0], opened=False, num_heads=HEADS)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("past", [0, 3, 5])
+def test_a_cache_with_room_to_grow(causal: int, past: int) -> None:
+    """Past and present are one buffer: of it, so many rows count, and new ones go behind them."""
+    rows = past + LENGTH + 2
+    buffers = [floats(BATCH, HEADS, rows, SIZE, seed=seed) for seed in (6, 7)]
+    shared = {"num_heads": HEADS, "unidirectional": causal, "outputs": "y k v"}
+    operands = [QUERY, QUERY * 2, QUERY - 1, floats(3 * HIDDEN, seed=8), None, None]
+    length = np.array([past], np.int32)
+    y, *present = by_graft("MultiHeadAttention", [*operands, *buffers, length], **shared)
+    cut = [buffer[:, :, :past] for buffer in buffers]
+    expected, *grown = by_graft("MultiHeadAttention", [*operands, *cut], **shared)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    for buffer, row, whole_buffer in zip(present, grown, buffers, strict=True):
+        np.testing.assert_array_equal(buffer[:, :, : past + LENGTH], row)
+        np.testing.assert_array_equal(buffer[:, :, past + LENGTH :], whole_buffer[:, :, -2:])
+
+
+def test_a_cache_in_one_piece_with_room_to_grow() -> None:
+    past, rows = 3, 3 + LENGTH + 2
+    buffer = floats(2, BATCH, HEADS, rows, SIZE, seed=4)
+    attributes = {"num_heads": HEADS, "unidirectional": 1, "outputs": "y p"}
+    operands = [X, WEIGHT, BIAS, None]
+    given = [*operands, buffer, None, np.array([past], np.int32)]
+    y, present = by_graft("Attention", given, past_present_share_buffer=1, **attributes)
+    expected, grown = by_graft("Attention", [*operands, buffer[:, :, :, :past]], **attributes)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(present[:, :, :, : past + LENGTH], grown)
+    with pytest.raises(ModelError, match="past_sequence_length comes with"):
+        by_graft("Attention", given, **attributes)
+
+
+def test_what_is_said_of_a_cache_that_is_not_there_means_nothing() -> None:
+    key, value = (floats(BATCH, HEADS, KEYS, SIZE, seed=seed) for seed in (1, 2))
+    said = np.array([2], np.int32), np.zeros((BATCH, 1, 9), np.int32)
+    operands = QUERY, key, value, None, None, None, None, None, *said
+    agrees("MultiHeadAttention", *operands, opened=False, num_heads=HEADS)

@@ -186,7 +186,7 @@ def test_a_wrong_node_is_refused(
     op_type: str, operands: list[Array], attributes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message) as caught:
-        import_model(model(op_type, operands, **attributes))
+        import_model(model(op_type, operands, **attributes), strict=True)
     assert caught.value.place is not None
     assert caught.value.place.node == "it"
 

@@ -29,6 +29,7 @@ from graft.backends.host.kernels.conv_plan import (
     flattened,
     halo,
     ordinary_weights,
+    pack_starts,
     pack_weights,
     phases,
     skips_rows,
@@ -151,7 +152,7 @@ class _Writer(ImageWriter):
             packed = in_quads(packed, axis=4)
             first = starts(parameters.group, anchor, plain, self.data.dtype)
             if first is not None:
-                rows = first.reshape(-1, self.channels.slab)
+                rows = pack_starts(first, self.channels, result.block)
                 self.begin = parameters.packed(rows, "begin")
         self.weights = parameters.packed(packed, "weights")
         # a job's channels: a slab of whole blocks, or a block of several slabs

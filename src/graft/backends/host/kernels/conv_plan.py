@@ -264,11 +264,10 @@ def pack_weights(weight: Array, channels: Channels, block: int) -> Array:
     Channels that the last block lacks have zeros for weights. Slabs that do not make up the blocks
     overlap: the last one ends where they do."""
     outputs, _, rows, columns = weight.shape
-    size, whole = channels.slab, -(-outputs // block) * block
-    slabs = -(-whole // size)
+    size, begins = channels.slab, _slab_begins(outputs, channels.slab, block)
+    slabs = len(begins)
     spread = np.zeros((slabs, size, channels.count, rows, columns), weight.dtype)
-    for slab in range(slabs):
-        begin = min(slab * size, max(0, whole - size))
+    for slab, begin in enumerate(begins):
         for place in range(min(size, outputs - begin)):
             group = (begin + place) // channels.outputs
             first = group * channels.inputs - channels.start(slab)
@@ -277,6 +276,19 @@ def pack_weights(weight: Array, channels: Channels, block: int) -> Array:
         slabs, size, channels.count // channels.unit, channels.unit, rows, columns
     )
     return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
+
+
+def pack_starts(starts: Array, channels: Channels, block: int) -> Array:
+    """What the sums of [outputs] start from as [slab, out], in the slabs of the weights."""
+    size, begins = channels.slab, _slab_begins(len(starts), channels.slab, block)
+    whole = np.pad(starts, (0, max(0, begins[-1] + size - len(starts))))
+    return np.stack([whole[begin : begin + size] for begin in begins])
+
+
+def _slab_begins(outputs: int, size: int, block: int) -> list[int]:
+    """The first output of each slab."""
+    whole = -(-outputs // block) * block
+    return [min(first, max(0, whole - size)) for first in range(0, whole, size)]
 
 
 def is_depthwise(conv: Node, weight: Sequence[int]) -> bool:

@@ -130,7 +130,7 @@ def _softsign(call: Call) -> Value:
 @lowers("ThresholdedRelu")
 def _thresholded_relu(call: Call) -> Value:
     x = call.input(0)
-    is_above = call.op("greater", x, call.scalar(_coefficient(call, "alpha"), x))
+    is_above = call.op("greater", x, call.scalar(call.float("alpha", 1.0), x))
     return call.op("where", is_above, x, call.scalar(0, x))
 
 

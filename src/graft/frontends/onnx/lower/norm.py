@@ -111,8 +111,9 @@ def _normalized(call: Call, name: str, *operands: Value | None, **attrs: Any) ->
 
 @lowers("LayerNormalization")
 def _layer_normalization(call: Call) -> tuple[Value | None, ...]:
+    """The result has the scale's dtype, which ONNX Runtime lets be another than the data's."""
     x, axis = call.input(0), call.int("axis", -1)
-    operands = x, call.input(1), call.optional(2)
+    operands = cast_to(call, x, call.input(1).dtype), call.input(1), call.optional(2)
     result = _normalized(call, "nn.layer_norm", *operands, axis=axis)
     if not (call.wants(1) or call.wants(2)):
         return (result,)
@@ -173,8 +174,13 @@ def _lp_normalization(call: Call) -> Value:
 
 @lowers("MeanVarianceNormalization")
 def _mean_variance_normalization(call: Call) -> Value:
+    """Until opset 9 it was experimental, and said otherwise what is normalised."""
     x, axes = call.input(0), call.ints("axes", (0, 2, 3))
+    if call.opset < 9 and call.int("across_channels", 0):
+        axes = (0, 1, 2, 3)
     _, difference, variance = _deviation(call, _at_least_float32(call, x), axes)
+    if call.opset < 9 and not call.int("normalize_variance", 1):
+        return cast_to(call, difference, x.dtype)
     deviation = call.op("sqrt", variance)
     divisor = call.op("add", deviation, call.scalar(1e-9, deviation))
     return cast_to(call, call.op("divide", difference, divisor), x.dtype)

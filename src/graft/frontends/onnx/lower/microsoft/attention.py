@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graft.base.dim_questions import provably_equal
+from graft.base.dim_questions import provably_different, provably_equal
 from graft.base.dims import UNKNOWN
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.lower.attention import extent, merge_heads, split_heads
@@ -19,6 +19,7 @@ from graft.frontends.onnx.lower.linear import matmul
 from graft.frontends.onnx.lower.microsoft.activation import with_bias
 from graft.frontends.onnx.lower.microsoft.contract import (
     lowers_microsoft,
+    main,
     refuse_attribute,
     refuse_operand,
 )
@@ -35,7 +36,8 @@ class Heads:
     query: Value
     key: Value
     value: Value
-    past: Value | None  # the cached keys alone
+    start: Value | None = None  # where the queries stand among the keys, if something is cached
+    lengths: Value | None = None  # of each batch: how many rows of a cache with room to grow count
 
 
 def _attended(
@@ -46,15 +48,19 @@ def _attended(
     if added is not None and bias is not None:
         added = call.op("add", added, bias)
     causal = bool(call.int("unidirectional", 0))
-    start = extent(call, heads.past, 2) if causal and heads.past is not None else None
+    start = heads.start if causal else None
     scale = call.float("scale", 0.0) or None
-    operands = heads.query, heads.key, heads.value, bias if added is None else added, None, start
-    result, *scores = call.ops("nn.attention", *operands, scale=scale, causal=causal, **attrs)
+    operands = heads.query, heads.key, heads.value, bias if added is None else added
+    result, *scores = call.ops(
+        *("nn.attention", *operands, heads.lengths, start), scale=scale, causal=causal, **attrs
+    )
     return merge_heads(call, result), *scores
 
 
 def _mask_bias(call: Call, mask: Value, heads: Heads) -> Value:
     """What is added to the scores: the filter value where the mask hides a key."""
+    if heads.lengths is not None:
+        call.unsupported(f"{call.node.op_type} with a mask and a cache that has room to grow")
     visible = _visible(call, mask, heads)
     shown = call.scalar(0, heads.query)
     hidden = call.scalar(call.float("mask_filter_value", _FILTER), heads.query)
@@ -83,7 +89,9 @@ def _visible_by_position(call: Call, mask: Value, heads: Heads) -> Value:
     if isinstance(batch, int) and count == 3 * batch + 2:  # running totals follow the lengths
         lengths = call.op("strided_slice", mask, begin=[0], end=[batch], axes=[0])
         return call.op("less", keys, _per_batch(call, lengths))
-    if not isinstance(batch, int) or count != 2 * batch:
+    if not (isinstance(batch, int) and isinstance(count, int)) or count != 2 * batch:
+        if not provably_different(count, batch):  # lengths are usual, and sizes checked when run
+            return call.op("less", keys, _per_batch(call, mask))
         call.unsupported(
             f"{call.node.op_type} with a mask of {count} numbers for a batch of {batch}",
             "give the batch and the mask the same size, or use a mask with an axis for the keys",
@@ -104,9 +112,9 @@ def _per_batch(call: Call, numbers: Value) -> Value:
     " rotary_embedding_dim scale unidirectional",
 )
 def _attention(call: Call) -> tuple[Value | None, ...]:
-    refuse_operand(call, 6, "past_sequence_length")
     projected = with_bias(call, matmul(call, call.input(0), call.input(1)), call.optional(2))
-    return _self_attention(call, projected, call.optional(3), call.optional(4), call.optional(5))
+    cached = call.optional(4), call.optional(6)
+    return _self_attention(call, projected, call.optional(3), cached, call.optional(5))
 
 
 @lowers_microsoft(
@@ -120,15 +128,24 @@ def _qattention(call: Call) -> tuple[Value | None, ...]:
     data = call.input(0), call.input(3), call.optional(6)
     weight = call.input(1), call.input(4), call.optional(7)
     projected = with_bias(call, scaled_product(call, data, weight), call.input(2))
-    return _self_attention(call, projected, call.optional(5), call.optional(8), None)
+    refuse_attribute(call, "past_present_share_buffer", 0)
+    return _self_attention(call, projected, call.optional(5), (call.optional(8), None), None)
 
 
 def _self_attention(
-    call: Call, projected: Value, mask: Value | None, past: Value | None, bias: Value | None
+    call: Call,
+    projected: Value,
+    mask: Value | None,
+    cached: tuple[Value | None, Value | None],
+    bias: Value | None,
 ) -> tuple[Value | None, ...]:
-    """Attention over what one projection has made: queries, keys and values side by side."""
+    """Attention over what one projection has made: queries, keys and values side by side.
+
+    `cached` is what came before, and how much of it counts if it has room to grow."""
     refuse_attribute(call, "do_rotary", 0)
-    refuse_attribute(call, "past_present_share_buffer", 0)
+    past, length = cached
+    if bool(call.int("past_present_share_buffer", 0)) != (length is not None):
+        call.fail("past_sequence_length comes with past_present_share_buffer, and never without")
     count, sizes = call.int("num_heads"), call.ints("qkv_hidden_sizes", ())
     if len(sizes) not in (0, 3):
         call.fail(f"qkv_hidden_sizes has {len(sizes)} entries, not 3")
@@ -139,7 +156,7 @@ def _self_attention(
     if past is not None:
         halves = call.ops("split", past, axis=0, sections=2)
         past_key, past_value = (call.op("squeeze", half, axes=(0,)) for half in halves)
-    heads = _joined(call, query, key, value, past_key, past_value)
+    heads = _joined(call, query, key, value, past_key, past_value, length)
     present = None
     if call.wants(1):
         both = (call.op("expand_dims", x, axes=(0,)) for x in (heads.key, heads.value))
@@ -154,12 +171,24 @@ def _joined(
     value: Value,
     past_key: Value | None,
     past_value: Value | None,
+    length: Value | None,
 ) -> Heads:
-    """Heads with the cache in front of the new keys and values."""
+    """Heads with the cache in front of the new keys and values.
+
+    With a `length`, only so much of the cache counts, and the new rows are written behind it: the
+    buffers of past and present are one in ONNX Runtime."""
     if past_key is None or past_value is None:
-        return Heads(query, key, value, None)
-    keys = call.op("concatenate", past_key, key, axis=2)
-    return Heads(query, keys, call.op("concatenate", past_value, value, axis=2), past_key)
+        return Heads(query, key, value)
+    if length is None:
+        keys = call.op("concatenate", past_key, key, axis=2)
+        values = call.op("concatenate", past_value, value, axis=2)
+        return Heads(query, keys, values, extent(call, past_key, 2))
+    batch = call.op("expand_dims", extent(call, query, 0), axes=(0,))
+    past = call.op("reshape", call.op("cast", length, dtype="int64"), shape=(1,))
+    starts = main(call, "Expand", past, batch)
+    keys = call.op("tensor_scatter", past_key, key, starts, axis=2)
+    values = call.op("tensor_scatter", past_value, value, starts, axis=2)
+    return Heads(query, keys, values, starts, call.op("add", starts, extent(call, key, 2)))
 
 
 @lowers_microsoft(
@@ -169,12 +198,14 @@ def _joined(
     "mask_filter_value num_heads scale unidirectional",
 )
 def _multi_head_attention(call: Call) -> tuple[Value | None, ...]:
-    refuse_operand(call, 8, "past_sequence_length")
-    refuse_operand(call, 9, "cache_indirection")
-    if (call.optional(6) is None) != (call.optional(7) is None):
+    """Where nothing is cached, a length of the cache and an order of its beams mean nothing."""
+    past_key, past_value = call.optional(6), call.optional(7)
+    if (past_key is None) != (past_value is None):
         call.fail("past_key and past_value come together or not at all")
+    if past_key is not None:
+        refuse_operand(call, 9, "cache_indirection")
     query, key, value = _three(call)
-    heads = _joined(call, query, key, value, call.optional(6), call.optional(7))
+    heads = _joined(call, query, key, value, past_key, past_value, call.optional(8))
     scores = {"scores": "biased"} if call.wants(3) else {}
     results = _attended(call, heads, call.optional(4), call.optional(5), **scores)
     return results[0], heads.key, heads.value, *results[1:]

@@ -1,7 +1,7 @@
 """How the operators of `com.microsoft` are declared: operands, attributes, and shared lowerings.
 
 ONNX has no schemas of that domain, so each lowering says itself which operands and attributes its
-operator has; anything else in a node is an error instead of being overlooked. Many of these
+operator has; anything else in a node is told instead of being overlooked. Many of these
 operators are one of ONNX's own with something added: `main` lowers that part as ONNX's lowering
 does, at a fixed version of its rules.
 """
@@ -14,7 +14,9 @@ from typing import Any
 
 import onnx
 
+from graft.base.errors import ModelError
 from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.functions import IGNORED
 from graft.frontends.onnx.registry import LOWERINGS, Lowering, lowers
 from graft.ir.graph import Value
 
@@ -51,7 +53,8 @@ class Signature:
                 call.fail(f"{op_type} lacks its operand '{self.names[position]}'")
         for attribute in call.node.attribute:
             if attribute.name not in self.attributes:
-                call.fail(f"{op_type} has no attribute '{attribute.name}'")
+                error = ModelError(f"{op_type} has no attribute '{attribute.name}'", call.place)
+                call.scope.source.leniency.allow(error, IGNORED)
 
 
 def lowers_microsoft(

@@ -1,0 +1,36 @@
+"""What breaks ONNX's rules and is put up with, as ONNX Runtime does, with a warning.
+
+In go the errors that a strict import would raise; out comes one warning per kind of mistake, with
+the first node that has it and the number of the others.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+
+from graft.base.errors import ModelWarning, Place, UserError
+
+
+@dataclass
+class Leniency:
+    """How one model's mistakes are treated: errors if `strict`, else collected."""
+
+    strict: bool = False
+    places: dict[str, dict[Place, None]] = field(default_factory=dict)  # by message
+
+    def allow(self, error: UserError, consequence: str) -> None:
+        """Raise the error if strict; else note it, and what is done instead."""
+        if self.strict:
+            raise error
+        noted = self.places.setdefault(f"{error.message}; {consequence}", {})
+        noted[error.place or Place()] = None
+
+    def warn(self, stacklevel: int) -> None:
+        """Tell what was put up with since the last time."""
+        for message, places in self.places.items():
+            first, *others = places
+            more = f", and {len(others)} more" if others else ""
+            where = f" ({first}{more})" if str(first) else more
+            warnings.warn(f"{message}{where}", ModelWarning, stacklevel=stacklevel + 1)
+        self.places.clear()
