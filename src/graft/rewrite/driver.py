@@ -75,6 +75,10 @@ class Site:
         """How many nodes read the value; being a graph output counts as one more."""
         return self._workspace.uses(value)
 
+    def readers(self, value: Value) -> Iterable[Node]:
+        """The nodes that read the value."""
+        return self._workspace.users.get(value, ())
+
     def only_use(self, value: Value) -> bool:
         """Whether nothing else reads the value."""
         return self.uses(value) == 1
