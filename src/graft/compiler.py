@@ -32,6 +32,7 @@ from graft.byoc.store import PRICES, PriceStore
 from graft.byoc.trust import CompiledRegion, Demotion
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
+from graft.ir.sizes import check_sizes
 from graft.ir.types import TensorType
 from graft.module import REFERENCE, Module, Placement, Program, Signature
 from graft.passes.bind_sizes import bind_sizes
@@ -39,6 +40,7 @@ from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
 from graft.passes.variant_sizes import VariantSizes, variant_sizes
 from graft.runtime.regions import Policy
+from graft.runtime.session import count_threads
 from graft.runtime.specialized import Key, variant_name
 from graft.target.target import HOST
 
@@ -99,11 +101,11 @@ def compile(
     one fails later: "host" or "error".
     `deadline` is how many seconds a region may take. `report` is told what is being done.
     """
-    names = [target] if isinstance(target, str) else list(target)
-    options = HostOptions(threads, machine, Accuracy.named(accuracy))
+    names = _names_of(target)
+    options = _options(threads, machine, accuracy)
     asked = Grafting(pins, plan, measure, Policy(fallback, deadline), check, time_limit, report)
     accelerators = _accelerators(names)
-    graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    graph = optimize(check_sizes(model if isinstance(model, Graph) else import_model(model)))
     wanted = variant_sizes(graph, shapes or {})
     if REFERENCE in names:
         return _on_reference(graph, names, options, strict, wanted)
@@ -126,10 +128,16 @@ def compile(
     return _specialized(general, wanted.symbols, variants, host, asked.policy, strict)
 
 
+def _options(threads: int | None, machine: str, accuracy: str) -> HostOptions:
+    if threads is not None and machine == HOST:
+        count_threads(None, threads)
+    return HostOptions(threads, machine, Accuracy.named(accuracy))
+
+
 def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Report) -> Graph:
     """The graph for these sizes, with what was computed from them folded."""
     report(f"compiling for {variant_name(wanted.symbols, sizes)}")
-    return optimize(bind_sizes(graph, dict(zip(wanted.symbols, sizes, strict=True))))
+    return optimize(check_sizes(bind_sizes(graph, dict(zip(wanted.symbols, sizes, strict=True)))))
 
 
 @dataclass(frozen=True)
@@ -179,8 +187,8 @@ def study(
 
     Nothing is compiled for it and it is not run, but for what is timed to price it; with `measure`,
     the plans are put to work and run end to end."""
-    accelerators = _accelerators([target] if isinstance(target, str) else target)
-    graph = optimize(model if isinstance(model, Graph) else import_model(model))
+    accelerators = _accelerators(_names_of(target))
+    graph = optimize(check_sizes(model if isinstance(model, Graph) else import_model(model)))
     if accelerators:
         graph = duplicate_dequantize(graph)
     host = HostBackend(HostOptions(threads))
@@ -192,6 +200,14 @@ def study(
     contenders = [_contender(graph, plan, accelerators, host, asked) for plan in plans]
     measured = _fastest(graph, contenders, asked).plan.measured
     return Study(graph, found, measured, contenders[0].linked.demotions)
+
+
+def _names_of(target: str | Sequence[str]) -> list[str]:
+    if isinstance(target, str):
+        return [target]
+    if not isinstance(target, Sequence) or not all(isinstance(name, str) for name in target):
+        raise UserError(f"target={target!r}: it is the name of a backend, or a list of names")
+    return list(target)
 
 
 def _accelerators(names: Sequence[str]) -> list[Backend]:
