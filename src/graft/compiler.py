@@ -33,6 +33,7 @@ from graft.byoc.store import PRICES, PriceStore
 from graft.byoc.trust import CompiledRegion, Demotion
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
+from graft.ir.sizes import check_sizes
 from graft.ir.types import TensorType
 from graft.module import REFERENCE, Module, Placement, Program, Signature
 from graft.passes.bind_sizes import bind_sizes
@@ -40,6 +41,7 @@ from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
 from graft.passes.variant_sizes import VariantSizes, variant_sizes
 from graft.runtime.regions import Policy, Region
+from graft.runtime.session import count_threads
 from graft.runtime.specialized import Key, variant_name
 from graft.target.target import HOST
 
@@ -115,8 +117,8 @@ def compile(
     `isolation="process"` runs backends in processes of their own, all or by name
     ({"mynpu": "process"}); by default those that ask for it. `report` is told what is being done.
     """
-    names = [target] if isinstance(target, str) else list(target)
-    options = HostOptions(threads, machine, Accuracy.named(accuracy))
+    names = _names_of(target)
+    options = _options(threads, machine, accuracy)
     policy = Policy("host" if fallback is None else fallback, deadline, verify)
     lenient = fallback == "host"
     asked = Grafting(pins, plan, measure, policy, check, time_limit, report, lenient)
@@ -153,13 +155,19 @@ def _optimized(model: Model, strict_import: bool = False) -> Graph:
     """The model's graph after the passes; warnings on the model name the caller of the caller."""
     if not isinstance(model, Graph):
         model = import_model(model, strict_import, stacklevel=3)
-    return optimize(model)
+    return optimize(check_sizes(model))
+
+
+def _options(threads: int | None, machine: str, accuracy: str) -> HostOptions:
+    if threads is not None and machine == HOST:
+        count_threads(None, threads)
+    return HostOptions(threads, machine, Accuracy.named(accuracy))
 
 
 def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Report) -> Graph:
     """The graph for these sizes, with what was computed from them folded."""
     report(f"compiling for {variant_name(wanted.symbols, sizes)}")
-    return optimize(bind_sizes(graph, dict(zip(wanted.symbols, sizes, strict=True))))
+    return optimize(check_sizes(bind_sizes(graph, dict(zip(wanted.symbols, sizes, strict=True)))))
 
 
 @dataclass(frozen=True)
@@ -209,7 +217,7 @@ def study(
 
     Nothing is compiled for it and it is not run, but for what is timed to price it; with `measure`,
     the plans are put to work and run end to end."""
-    accelerators = _accelerators([target] if isinstance(target, str) else target)
+    accelerators = _accelerators(_names_of(target))
     graph = _optimized(model)
     if accelerators:
         graph = duplicate_dequantize(graph)
@@ -222,6 +230,14 @@ def study(
     contenders = [_contender(graph, plan, accelerators, host, asked) for plan in plans]
     measured = _fastest(graph, contenders, asked).plan.measured
     return Study(graph, found, measured, contenders[0].linked.demotions)
+
+
+def _names_of(target: str | Sequence[str]) -> list[str]:
+    if isinstance(target, str):
+        return [target]
+    if not isinstance(target, Sequence) or not all(isinstance(name, str) for name in target):
+        raise UserError(f"target={target!r}: it is the name of a backend, or a list of names")
+    return list(target)
 
 
 def _accelerators(

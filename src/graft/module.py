@@ -17,7 +17,7 @@ import numpy as np
 from graft.backends.host.specialized import SpecializedExecutable
 from graft.backends.reference.backend import ReferenceBackend
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import UserError
+from graft.base.errors import UnsupportedError, UserError
 from graft.base.names import printable
 from graft.byoc.candidates import placeable
 from graft.byoc.contract import HOME
@@ -33,7 +33,15 @@ from graft.runtime.flow_session import deliver_home
 from graft.runtime.incidents import Incidents
 from graft.runtime.placement import BLOB, PlacedRegion, StoredPlacement
 from graft.runtime.regions import Region, incidents_of
-from graft.runtime.session import as_array, check_homes, chosen, extent_name, refuse_names
+from graft.runtime.session import (
+    as_array,
+    check_homes,
+    chosen,
+    dispatched,
+    extent_name,
+    refuse_names,
+    require_feeds,
+)
 from graft.runtime.specialized_session import AnySession
 
 REFERENCE = ReferenceBackend.name
@@ -242,7 +250,7 @@ class Module:
         wanted = None if output_names is None else chosen(output_names, self.signature.output_names)
         results: list[Data] | None = None
         if not outputs and self._dispatcher is not None:
-            results = self._dispatcher.run(feeds)
+            results = dispatched(self._dispatcher, feeds)
         if results is None:
             inputs = self._ordered(feeds)
             results = self._delivered(inputs, outputs) if outputs else self.program(inputs)
@@ -292,6 +300,7 @@ class Module:
 
     def _ordered(self, feeds: Mapping[str, Any]) -> list[Data]:
         slots = self._slots
+        require_feeds(feeds)
         if feeds.keys() != slots.keys():
             refuse_names(feeds, list(slots))
         return [slot.accept(feeds[name]) for name, slot in slots.items()]
@@ -340,9 +349,12 @@ def _fed(value: Value, data: Any) -> Data:
 
 def _check_type(kind: str, name: str, wanted: Type, array: Array) -> None:
     """Refuse an array that is not of the type, as far as that is known before a run."""
-    actual = TensorType(dtype_of(array.dtype), tuple(array.shape))
     if not isinstance(wanted, TensorType):
         raise UserError(f"the {kind} '{name}' is a {wanted}, not an array")
+    try:
+        actual = TensorType(dtype_of(array.dtype), tuple(array.shape))
+    except UnsupportedError as error:
+        raise UserError(f"the {kind} '{name}' wants {wanted}: {error.message}") from None
     if actual.dtype != wanted.dtype:
         hint = f"convert it with .astype('{wanted.dtype}')" if kind == "input" else ""
         raise UserError(f"the {kind} '{name}' wants {wanted}, not {actual}", hint=hint)

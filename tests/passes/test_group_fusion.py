@@ -268,3 +268,15 @@ def test_a_concatenation_of_many_is_a_kernel_for_itself(count: int, expected: in
 
     after = run_pass(group_fusion, graph_of(build, X))
     assert len(groups(after)) == expected
+
+
+def test_movements_in_a_row_are_few() -> None:
+    def build(g: Builder, value: Value) -> Value:
+        for _ in range(30):
+            value = g("sin", g("transpose", value, axes=[1, 0]))
+        return value
+
+    grouped = group_fusion(graph_of(build, X))
+    assert 4 <= len(grouped.nodes) <= 8
+    for node in grouped.nodes:
+        assert [one.op.name for one in node.attrs.body.nodes].count("transpose") <= 8

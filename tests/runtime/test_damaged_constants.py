@@ -87,8 +87,8 @@ def test_threads_that_come_at_once_see_one_check(path: Path) -> None:
 
 def test_asked_for_on_load_or_never(path: Path) -> None:
     with pytest.raises(ArtifactError, match="'constants' does not match its checksum"):
-        graft.load(damaged(path), verify=True)
-    assert graft.load(path, verify=False).run(None, {"x": X})[0].shape == (2, 4)
+        graft.load(damaged(path), checksum=True)
+    assert graft.load(path, checksum=False).run(None, {"x": X})[0].shape == (2, 4)
 
 
 def test_a_file_without_digests_is_checked_as_a_whole(

@@ -52,6 +52,7 @@ from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
 from graft.cli.usage import UsageError, positive
 from graft.ir.evaluate import Data
 from graft.ir.types import TensorType
+from graft.runtime.session import count_threads
 
 DESCRIPTION = """\
 Time Graft beside other runtimes, all with the same number of threads. Outputs are
@@ -158,7 +159,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.save_plan is not None and len(options.models) > 1:
         raise UsageError("--save-plan is for one model", hint="bench them one by one")
     machine = this_machine()
-    threads = options.threads or machine.cores
+    threads = count_threads(None, options.threads) if options.threads else machine.cores
     contenders = [CONTENDERS[name] for name in (GRAFT, *options.peers)]
     form = MARKDOWN if options.markdown else TEXT
     comparisons = []

@@ -90,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return BROKEN_PIPE
     except (GraftError, OSError, MemoryError) as error:
+        if isinstance(error, OSError) and not _takes_text(sys.stdout):
+            _silence_stdout()
         if debug:
             traceback.print_exc()
         print(_message(error), file=sys.stderr)
@@ -181,10 +183,24 @@ def _message(error: GraftError | OSError | MemoryError) -> str:
 
 
 def _write_any_text() -> None:
-    """Let names that the terminal's encoding lacks be printed all the same, escaped."""
+    """Let names that the terminal's encoding lacks be printed all the same, escaped.
+
+    Streams that were closed before the process began are None; what is printed goes nowhere."""
+    if sys.stdout is None or sys.stderr is None:
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _takes_text(stream: TextIO) -> bool:
+    """Whether what is buffered can still be written: a disk may be full."""
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True
 
 
 def _silence_stdout() -> None:

@@ -83,7 +83,7 @@ def _children(kind: Any) -> Callable[[object], tuple[object, ...]] | None:
     """What reads all fields of a dataclass; None for other types."""
     if not is_dataclass(kind):
         return None
-    names = [one.name for one in fields(kind)]
+    names = [one.name for one in fields(kind) if one.init]
     if len(names) > 1:
         return attrgetter(*names)
     return lambda part: tuple(getattr(part, name) for name in names)

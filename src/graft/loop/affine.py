@@ -8,22 +8,35 @@ are canonical, terms cancel wherever they can.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from functools import lru_cache
 
 from graft.loop.ir import INDEX, Binary, BinaryKind, Const, Expr
 from graft.loop.print import expression_text
+from graft.loop.traverse import MOST_WRITTEN, children, operands_first, written_size
 
 Monomial = tuple[Expr, ...]  # sorted; () is the constant's
 Polynomial = dict[Monomial, int]
 
 ZERO, ONE = Const(0), Const(1)
+# What indices never have; products of sums of data, multiplied out, grow exponentially.
+_MOST_TERMS, _MOST_FACTORS, _LARGEST = 64, 16, 1 << 62
 
 
 @lru_cache(maxsize=1 << 16)
 def atom_key(atom: Expr) -> str:
-    """What atoms are sorted by."""
-    return expression_text(atom)
+    """What atoms are sorted by: their text, or a digest where that is long."""
+    if written_size(atom) <= MOST_WRITTEN:
+        return expression_text(atom)
+    digests: dict[int, str] = {}
+    for node in operands_first(atom):
+        below = [digests[id(child)] for child in children(node)]
+        own = expression_text(node) if not below else f"{type(node).__name__} {node.dtype}"
+        detail = getattr(node, "kind", "") or getattr(node, "name", "")
+        text = " ".join((own, detail, str(node.lanes), *below))
+        digests[id(node)] = hashlib.sha256(text.encode()).hexdigest()
+    return digests[id(atom)]
 
 
 def is_index(expr: Expr) -> bool:
@@ -33,17 +46,43 @@ def is_index(expr: Expr) -> bool:
 
 def polynomial(expr: Expr) -> Polynomial:
     """The normal form of a scalar index expression."""
+    return dict(_polynomial(expr)) if isinstance(expr, Binary) else _leaf(expr)
+
+
+def _leaf(expr: Expr) -> Polynomial:
+    if isinstance(expr, Const):
+        return {(): int(expr.value)} if expr.value else {}
+    return {(expr,): 1}
+
+
+@lru_cache(maxsize=1 << 16)
+def _polynomial(expr: Binary) -> Polynomial:
+    """Remembered: what is not small is gone through again at each of the nodes above it."""
     match expr:
-        case Const():
-            return {(): int(expr.value)} if expr.value else {}
         case Binary(BinaryKind.ADD, left, right):
-            return plus(polynomial(left), polynomial(right))
+            terms = plus(polynomial(left), polynomial(right))
         case Binary(BinaryKind.SUBTRACT, left, right):
-            return plus(polynomial(left), polynomial(right), -1)
+            terms = plus(polynomial(left), polynomial(right), -1)
         case Binary(BinaryKind.MULTIPLY, left, right):
-            return times(polynomial(left), polynomial(right))
+            terms = _product(polynomial(left), polynomial(right))
         case _:
             return {(expr,): 1}
+    return terms if _is_small(terms) else {(expr,): 1}
+
+
+def _product(left: Polynomial, right: Polynomial) -> Polynomial:
+    """The product, or anything that is not small where it would not be."""
+    if len(left) * len(right) > _MOST_TERMS:
+        return {(): _LARGEST}
+    return times(left, right)
+
+
+def _is_small(terms: Polynomial) -> bool:
+    """Whether terms are as few and as small as those of indices; int64 data need not be."""
+    return len(terms) <= _MOST_TERMS and all(
+        len(monomial) <= _MOST_FACTORS and abs(count) < _LARGEST
+        for monomial, count in terms.items()
+    )
 
 
 def plus(left: Polynomial, right: Polynomial, factor: int = 1) -> Polynomial:

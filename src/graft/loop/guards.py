@@ -40,7 +40,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.ranges import Context
-from graft.loop.simplify import is_same, simplify
+from graft.loop.simplify import simplify
 from graft.loop.traverse import (
     block,
     map_expr,
@@ -135,7 +135,7 @@ def _branched(store: Store, context: Context, lanes: set[str]) -> Stmt:
         return store
 
     def with_value(value: Expr, known: Context) -> Stmt:
-        changed = map_expr(lambda e: value if is_same(e, choice) else e, store.value)
+        changed = map_expr(lambda e: value if e == choice else e, store.value)
         return _branched(replace(store, value=simplify(changed, known)), known, lanes)
 
     if variables(choice.condition) & lanes:

@@ -1,8 +1,13 @@
 """The loop IR: typed expressions and statements that a kernel is made of.
 
-Everything is immutable. An expression has a dtype and a number of lanes (1 is a scalar). Extents,
-indices and conditions are expressions, so extents may be symbolic. Buffers are addressed with one
-index per dimension; in a vector access those that are vectors have equally many lanes.
+Everything is immutable. An expression has a dtype and a number of lanes (1 is a scalar). It is a
+graph: an object may be an operand in many places, so an expression can be exponentially larger when
+it is written out than in memory. Hash and `==` look at each object once, as everything that walks
+over expressions has to (see `traverse`). Extents, indices and conditions are expressions, so
+extents may be symbolic. Buffers are addressed with one index per dimension; in a vector access
+those that are vectors have equally many lanes.
+
+Types follow from operands, but are fields: they are asked for all the time, deep inside.
 
 The grammar, one line per node:
 
@@ -13,8 +18,11 @@ The grammar, one line per node:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from enum import Enum, StrEnum
+from operator import attrgetter
 from typing import TypeVar
 
 from graft.base.dtypes import DType
@@ -34,18 +42,76 @@ _Kind = TypeVar("_Kind", bound=type[_Hashed])
 
 
 def _hashed_once(kind: _Kind) -> _Kind:
-    """The class, whose hash is worked out when it is first asked for."""
+    """The class, whose hash is worked out when it is first asked for, and `==` in linear time."""
     compute = kind.__hash__
+    read = attrgetter(*(one.name for one in fields(kind) if one.init))  # type: ignore[arg-type]
 
     def remembered(self: _Hashed) -> int:
         try:
             return self._hash
         except AttributeError:
+            _hash_operands(self)
             object.__setattr__(self, "_hash", compute(self))
             return self._hash
 
+    def equal(self: _Hashed, other: object) -> bool:
+        return self is other or _are_equal(self, other)
+
     kind.__hash__ = remembered  # type: ignore[method-assign,assignment]
+    kind.__eq__ = equal  # type: ignore[method-assign,assignment]
+    _FIELDS[kind] = read
     return kind
+
+
+_FIELDS: dict[type, Callable[[object], tuple[object, ...]]] = {}
+
+
+def _operands(node: object) -> list[_Hashed]:
+    """The nodes directly inside a node."""
+    return [
+        part
+        for field_ in _FIELDS[type(node)](node)
+        for part in (field_ if type(field_) is tuple else (field_,))
+        if isinstance(part, _Hashed)
+    ]
+
+
+def _hash_operands(node: _Hashed) -> None:
+    """Hash all below a node, deepest first: Python's stack is not as deep as expressions are."""
+    waiting = [part for part in _operands(node) if not hasattr(part, "_hash")]
+    while waiting:
+        below = [part for part in _operands(waiting[-1]) if not hasattr(part, "_hash")]
+        if below:
+            waiting += below
+        else:
+            hash(waiting.pop())
+
+
+def _are_equal(one: object, other: object) -> bool:
+    """Whether nodes of one class are alike, each pair of objects being compared once."""
+    seen: set[tuple[int, int]] = set()
+    waiting = [(one, other)]
+    while waiting:
+        left, right = waiting.pop()
+        if left is right or (id(left), id(right)) in seen:
+            continue
+        if isinstance(left, _Hashed):
+            if type(left) is not type(right) or hash(left) != hash(right):
+                return False
+            seen.add((id(left), id(right)))
+            read = _FIELDS[type(left)]
+            waiting += zip(read(left), read(right), strict=True)
+        elif isinstance(left, tuple) and isinstance(right, tuple):
+            if len(left) != len(right):
+                return False
+            waiting += zip(left, right, strict=True)
+        elif left != right or _is_negative_zero(left) != _is_negative_zero(right):
+            return False
+    return True
+
+
+def _is_negative_zero(value: object) -> bool:
+    return value == 0 and isinstance(value, float) and math.copysign(1.0, value) < 0
 
 
 @_hashed_once
@@ -94,14 +160,12 @@ class Binary(_Hashed):
     kind: BinaryKind
     left: Expr
     right: Expr
+    dtype: DType = field(init=False, repr=False, compare=False)
+    lanes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def dtype(self) -> DType:
-        return self.left.dtype
-
-    @property
-    def lanes(self) -> int:
-        return self.left.lanes
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.left.dtype)
+        object.__setattr__(self, "lanes", self.left.lanes)
 
 
 class CompareKind(StrEnum):
@@ -123,14 +187,12 @@ class Compare(_Hashed):
     kind: CompareKind
     left: Expr
     right: Expr
+    dtype: DType = field(init=False, repr=False, compare=False)
+    lanes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def dtype(self) -> DType:
-        return DType.BOOL
-
-    @property
-    def lanes(self) -> int:
-        return self.left.lanes
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", DType.BOOL)
+        object.__setattr__(self, "lanes", self.left.lanes)
 
 
 @_hashed_once
@@ -145,14 +207,12 @@ class Select(_Hashed):
     condition: Expr
     yes: Expr
     no: Expr
+    dtype: DType = field(init=False, repr=False, compare=False)
+    lanes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def dtype(self) -> DType:
-        return self.yes.dtype
-
-    @property
-    def lanes(self) -> int:
-        return self.yes.lanes
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.yes.dtype)
+        object.__setattr__(self, "lanes", self.yes.lanes)
 
 
 @_hashed_once
@@ -162,10 +222,10 @@ class Cast(_Hashed):
 
     dtype: DType
     value: Expr
+    lanes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def lanes(self) -> int:
-        return self.value.lanes
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lanes", self.value.lanes)
 
 
 @_hashed_once
@@ -176,12 +236,11 @@ class Call(_Hashed):
     name: str
     arguments: tuple[Expr, ...]
     dtype: DType
+    lanes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def lanes(self) -> int:
-        if not self.arguments or self.name.startswith("reduce_"):
-            return 1
-        return self.arguments[0].lanes
+    def __post_init__(self) -> None:
+        across = not self.arguments or self.name.startswith("reduce_")
+        object.__setattr__(self, "lanes", 1 if across else self.arguments[0].lanes)
 
 
 @_hashed_once
@@ -192,10 +251,10 @@ class Ramp(_Hashed):
     base: Expr
     stride: int
     lanes: int
+    dtype: DType = field(init=False, repr=False, compare=False)
 
-    @property
-    def dtype(self) -> DType:
-        return self.base.dtype
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.base.dtype)
 
 
 @_hashed_once
@@ -205,10 +264,10 @@ class Broadcast(_Hashed):
 
     value: Expr
     lanes: int
+    dtype: DType = field(init=False, repr=False, compare=False)
 
-    @property
-    def dtype(self) -> DType:
-        return self.value.dtype
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.value.dtype)
 
 
 class Scope(Enum):
@@ -238,14 +297,12 @@ class Load(_Hashed):
 
     buffer: Buffer
     indices: tuple[Expr, ...]
+    dtype: DType = field(init=False, repr=False, compare=False)
+    lanes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def dtype(self) -> DType:
-        return self.buffer.dtype
-
-    @property
-    def lanes(self) -> int:
-        return max((index.lanes for index in self.indices), default=1)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.buffer.dtype)
+        object.__setattr__(self, "lanes", max((index.lanes for index in self.indices), default=1))
 
 
 Expr = Const | Var | Binary | Compare | Select | Cast | Call | Ramp | Broadcast | Load

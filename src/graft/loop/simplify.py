@@ -49,16 +49,15 @@ from graft.loop.ir import (
     Var,
     While,
 )
-from graft.loop.print import expression_text, statement_text
 from graft.loop.ranges import NATURAL, Context, reads_memory
 from graft.loop.traverse import (
     block,
     buffers_read,
     buffers_written,
     children,
+    map_expr,
     substitute_in,
     variables_in,
-    with_children,
     with_expressions,
     with_statements,
 )
@@ -79,14 +78,10 @@ def simplify_function(function: Function) -> Function:
 
 def simplify(expr: Expr, context: Context | None = None) -> Expr:
     """The expression, simplified given what is known about its variables."""
-    return _simplified(expr, context or Context())
-
-
-def _simplified(expr: Expr, context: Context) -> Expr:
     if isinstance(expr, (Const, Var)) and expr.lanes == 1:
         return expr
-    inner = tuple([_simplified(child, context) for child in children(expr)])
-    return _node(with_children(expr, inner), context)
+    known = context or Context()
+    return map_expr(lambda node: _node(node, known), expr)
 
 
 def _node(expr: Expr, context: Context) -> Expr:
@@ -319,12 +314,7 @@ def _comparison(expr: Compare, context: Context) -> Expr:
 def _select(expr: Select) -> Expr:
     if isinstance(expr.condition, Const):
         return expr.yes if expr.condition.value else expr.no
-    return expr.yes if is_same(expr.yes, expr.no) else expr
-
-
-def is_same(one: Expr, other: Expr) -> bool:
-    """Whether two expressions are alike; `==` alone does not tell -0.0 from 0.0."""
-    return one == other and expression_text(one) == expression_text(other)
+    return expr.yes if expr.yes == expr.no else expr
 
 
 def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
@@ -385,6 +375,6 @@ def _branch(stmt: If, context: Context) -> Stmt:
         otherwise = None
     if then == EMPTY and otherwise is None:
         return EMPTY
-    if then == otherwise and statement_text(then) == statement_text(otherwise):
+    if then == otherwise:
         return then
     return If(stmt.condition, then, otherwise)

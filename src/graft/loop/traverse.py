@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import is_
+from typing import cast
 
 from graft.loop.ir import (
     Allocate,
@@ -37,6 +38,8 @@ from graft.loop.ir import (
     While,
 )
 
+# How many nodes an expression may have when it is written out; what is larger is given names.
+MOST_WRITTEN = 1024
 OnExpr = Callable[[Expr], Expr]
 OnStmt = Callable[[Stmt], Stmt]
 
@@ -86,18 +89,55 @@ def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
 
 
 def map_expr(change: OnExpr, expr: Expr) -> Expr:
-    """The expression with `change` applied to every node, children first."""
-    return change(with_children(expr, tuple(map_expr(change, child) for child in children(expr))))
+    """The expression with `change` applied to every node, children first; to shared ones once."""
+    changed: dict[int, Expr] = {}
+    for node in operands_first(expr):
+        new = tuple([changed[id(child)] for child in children(node)])
+        changed[id(node)] = change(with_children(node, new))
+    return changed[id(expr)]
 
 
-def walk_expr(expr: Expr) -> Iterator[Expr]:
-    """The expression and all within it."""
-    waiting = [expr]
+def operands_first(
+    expr: Expr, operands: Callable[[Expr], tuple[Expr, ...]] = children
+) -> list[Expr]:
+    """The expression and all within it, each object once, after its operands."""
+    ordered: list[Expr] = []
+    entered: set[int] = set()
+    waiting: list[Expr | None] = [expr]  # None: what comes below it has its operands in order
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            ordered.append(cast(Expr, waiting.pop()))
+        elif id(node) not in entered:
+            entered.add(id(node))
+            if isinstance(node, (Const, Var)):
+                ordered.append(node)
+            else:
+                waiting += (node, None)
+                waiting += operands(node)[::-1]
+    return ordered
+
+
+def written_size(expr: Expr) -> int:
+    """How many nodes the expression has when each operand is written out wherever it occurs."""
+    sizes: dict[int, int] = {}
+    for node in operands_first(expr):
+        sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children(node))
+    return sizes[id(expr)]
+
+
+def walk_expr(*roots: Expr) -> Iterator[Expr]:
+    """The expressions and all within them, each object once."""
+    seen = set(map(id, roots))
+    waiting = list(reversed(roots))
     while waiting:
         one = waiting.pop()
         yield one
         if not isinstance(one, (Const, Var)):
-            waiting += children(one)[::-1]
+            for child in children(one)[::-1]:
+                if id(child) not in seen:
+                    seen.add(id(child))
+                    waiting.append(child)
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

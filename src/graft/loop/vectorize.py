@@ -9,6 +9,7 @@ element after the other when not.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import is_
 
 from graft.loop.errors import ScheduleError
 from graft.loop.guards import one_by_one, rewrite
@@ -42,8 +43,8 @@ from graft.loop.simplify import simplify
 from graft.loop.traverse import (
     block,
     children,
+    operands_first,
     substitute_in,
-    variables,
     with_children,
 )
 
@@ -177,18 +178,25 @@ class Lanes:
         return expr if expr.lanes == lanes else Broadcast(expr, lanes)
 
     def expression(self, expr: Expr) -> Expr:
-        if not variables(expr) & {self._var.name, *self._vectors}:
-            return expr
-        match expr:
-            case Var():
-                return self._vectors.get(expr.name, self._ramp)
+        """The expression in all lanes, where it differs between them."""
+        changed: dict[int, Expr] = {}
+        for node in operands_first(expr):
+            parts = tuple([changed[id(child)] for child in children(node)])
+            changed[id(node)] = self._node(node, parts)
+        return changed[id(expr)]
+
+    def _node(self, node: Expr, parts: tuple[Expr, ...]) -> Expr:
+        """A node whose operands have become `parts`."""
+        if isinstance(node, Var):
+            return self._ramp if node.name == self._var.name else self._vectors.get(node.name, node)
+        if all(map(is_, children(node), parts)):
+            return node
+        match node:
             case Load():
-                return replace(expr, indices=self.indices(expr.indices))
+                return replace(node, indices=tuple(map(simplify, parts)))
             case Ramp() | Broadcast():
                 raise self._fail("there are vectors inside already")
-            case Call() if expr.name.startswith("reduce_"):
+            case Call() if node.name.startswith("reduce_"):
                 raise self._fail("there are vectors inside already")
-            case _:
-                parts = tuple(self.expression(child) for child in children(expr))
-                lanes = max(part.lanes for part in parts)
-                return with_children(expr, tuple(self._spread(part, lanes) for part in parts))
+        lanes = max(part.lanes for part in parts)
+        return with_children(node, tuple(self._spread(part, lanes) for part in parts))

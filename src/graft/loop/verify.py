@@ -7,7 +7,7 @@ outside its buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from graft.base.dtypes import DType
 from graft.loop.errors import LoopError
@@ -120,8 +120,10 @@ class _Scope:
                 self._declare(stmt.buffer, context, Scope.HEAP, Scope.REGISTER)
             case If() | While():
                 good = stmt.condition.dtype is DType.BOOL and stmt.condition.lanes == 1
-                shown = expression_text(stmt.condition)
-                _require(good, f"the condition '{shown}' is no truth value")
+                condition = stmt.condition
+                _require(
+                    good, lambda: f"the condition '{expression_text(condition)}' is no truth value"
+                )
             case Store() | AtomicAdd() | Prefetch():
                 self._write(stmt, context)
             case _:
@@ -149,35 +151,41 @@ class _Scope:
         lanes = self._access(stmt.buffer, stmt.indices, context, guarded)
         if isinstance(stmt, Prefetch):
             return
-        where = statement_text(stmt).strip()
+
+        def where() -> str:
+            return statement_text(stmt).strip()
+
         same = stmt.value.dtype is stmt.buffer.dtype and stmt.value.lanes == lanes
-        _require(same, f"'{where}' stores {stmt.value.dtype}x{stmt.value.lanes}")
+        _require(same, lambda: f"'{where()}' stores {stmt.value.dtype}x{stmt.value.lanes}")
         if isinstance(stmt, Store) and stmt.condition is not None:
             good = stmt.condition.dtype is DType.BOOL and stmt.condition.lanes == lanes
-            _require(good, f"'{where}' has a condition of another type")
+            _require(good, lambda: f"'{where()}' has a condition of another type")
 
     def _access(
         self, buffer: Buffer, indices: tuple[Expr, ...], context: Context, guarded: bool
     ) -> int:
         _require(self._buffers.get(buffer.name) == buffer, f"no buffer '{buffer.name}' in scope")
-        shown = f"'{buffer.name}[{', '.join(map(expression_text, indices))}]'"
-        _require(len(indices) == len(buffer.extents), f"{shown}: wrong number of indices")
-        _require(all(i.dtype is INDEX for i in indices), f"{shown}: indices have to be {INDEX}")
+
+        def shown() -> str:
+            return f"'{buffer.name}[{', '.join(map(expression_text, indices))}]'"
+
+        _require(len(indices) == len(buffer.extents), lambda: f"{shown()}: wrong number of indices")
+        _require(
+            all(i.dtype is INDEX for i in indices), lambda: f"{shown()}: indices have to be {INDEX}"
+        )
         wide = [index.lanes for index in indices if index.lanes > 1]
-        _require(len(set(wide)) <= 1, f"{shown}: indices have different lanes")
+        _require(len(set(wide)) <= 1, lambda: f"{shown()}: indices have different lanes")
         if not guarded and not self._may_not_run:
             for index, extent in zip(indices, buffer.extents, strict=True):
-                _require(not _outside(index, extent, context), f"{shown} is out of bounds")
+                _require(
+                    not _outside(index, extent, context), lambda: f"{shown()} is out of bounds"
+                )
         return wide[0] if wide else 1
 
     def _expression(self, expr: Expr, context: Context) -> None:
-        safe = {
-            id(part)
-            for node in walk_expr(expr)
-            if isinstance(node, Select)
-            for branch in (node.yes, node.no)
-            for part in walk_expr(branch)
-        }
+        selects = [node for node in walk_expr(expr) if isinstance(node, Select)]
+        branches = [branch for node in selects for branch in (node.yes, node.no)]
+        safe = {id(part) for part in walk_expr(*branches)}
         for node in walk_expr(expr):
             if isinstance(node, Var):
                 _require(self._variables.get(node.name) == node, f"'{node.name}' is not in scope")
@@ -187,9 +195,10 @@ class _Scope:
                 _operands(node)
 
 
-def _require(condition: bool, message: str) -> None:
+def _require(condition: bool, message: str | Callable[[], str]) -> None:
+    """Raise an error unless the condition holds; text of expressions is made only then."""
     if not condition:
-        raise LoopError(message)
+        raise LoopError(message if isinstance(message, str) else message())
 
 
 def _is_scalar_integer(expr: Expr) -> bool:
@@ -198,30 +207,38 @@ def _is_scalar_integer(expr: Expr) -> bool:
 
 def _operands(expr: Expr) -> None:
     """Whether a node's operands fit each other and it."""
-    shown = f"'{expression_text(expr)}'"
+
+    def shown() -> str:
+        return f"'{expression_text(expr)}'"
+
     match expr:
         case Binary() | Compare():
             same = expr.left.dtype is expr.right.dtype and expr.left.lanes == expr.right.lanes
-            _require(same, f"{shown} has operands of different types")
+            _require(same, lambda: f"{shown()} has operands of different types")
             if isinstance(expr, Binary):
-                _require(_fits(expr), f"{shown}: no such operation on {expr.dtype}")
+                _require(_fits(expr), lambda: f"{shown()}: no such operation on {expr.dtype}")
         case Select():
             same = expr.yes.dtype is expr.no.dtype
             same = same and expr.yes.lanes == expr.no.lanes == expr.condition.lanes
-            _require(same and expr.condition.dtype is DType.BOOL, f"{shown}: types do not fit")
+            _require(
+                same and expr.condition.dtype is DType.BOOL, lambda: f"{shown()}: types do not fit"
+            )
         case Call():
             _require(expr.name in INTRINSICS, f"no intrinsic is called '{expr.name}'")
             intrinsic = INTRINSICS[expr.name]
             dtypes = {argument.dtype for argument in expr.arguments}
             lanes = {argument.lanes for argument in expr.arguments}
-            _require(len(expr.arguments) == intrinsic.arity, f"{shown}: wrong number of arguments")
-            _require(len(dtypes) == 1 and len(lanes) == 1, f"{shown}: types do not fit")
+            _require(
+                len(expr.arguments) == intrinsic.arity,
+                lambda: f"{shown()}: wrong number of arguments",
+            )
+            _require(len(dtypes) == 1 and len(lanes) == 1, lambda: f"{shown()}: types do not fit")
             result = intrinsic.result(expr.arguments[0].dtype)
-            _require(expr.dtype is result, f"{shown} gives {result}, not {expr.dtype}")
-            _require(intrinsic.integers or dtypes.pop().is_float, f"{shown} needs floats")
+            _require(expr.dtype is result, lambda: f"{shown()} gives {result}, not {expr.dtype}")
+            _require(intrinsic.integers or dtypes.pop().is_float, lambda: f"{shown()} needs floats")
         case Ramp() | Broadcast():
             inner = expr.base if isinstance(expr, Ramp) else expr.value
-            _require(inner.lanes == 1 and expr.lanes > 1, f"{shown}: lanes do not fit")
+            _require(inner.lanes == 1 and expr.lanes > 1, lambda: f"{shown()}: lanes do not fit")
         case _:
             pass
 

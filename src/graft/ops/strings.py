@@ -134,7 +134,7 @@ def _full_match_type(attrs: RegexAttrs, data: TensorType) -> TensorType:
 
 def _full_match(attrs: RegexAttrs, data: Array) -> Array:
     pattern = compile_re2(attrs.pattern)
-    matches = [pattern.fullmatch(text) is not None for text in data.flat]
+    matches = [pattern.matches(text) for text in data.flat]
     return np.array(matches, bool).reshape(data.shape)
 
 

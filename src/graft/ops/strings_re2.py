@@ -1,12 +1,12 @@
 r"""RE2 patterns -> Python patterns: the syntax that ONNX's RegexFullMatch is written in.
 
-In goes a pattern in RE2's syntax, out comes a compiled one of Python's `re` that matches the same
-strings. What the two read differently is rewritten: in RE2 the classes `\d \w \s` and the boundary
-`\b` are ASCII only, `$` is the end of the text alone, and `[[:alpha:]]`, `\z`, `\Q...\E`,
-`\x{1F600}` and `(?<name>...)` exist. What RE2 does not have (look-around, backreferences) is
-refused, and so is what `re` cannot express (Unicode classes such as `\pL`, flags in mid-pattern).
-One difference stays: `re` tries alternatives one by one, so that a pattern which nests repetitions
-may take exponential time.
+In goes a pattern in RE2's syntax, out comes what tells whether a whole string matches it. The way
+leads over Python's `re`, and what the two read differently is rewritten: in RE2 the classes
+`\d \w \s` and the boundary `\b` are ASCII only, `$` is the end of the text alone, and
+`[[:alpha:]]`, `\z`, `\Q...\E`, `\x{1F600}` and `(?<name>...)` exist. What RE2 does not have
+(look-around, backreferences) is refused, and so is what `re` cannot express (Unicode classes such
+as `\pL`, flags in mid-pattern). Only the syntax is `re`'s: it tries alternatives one by one, which
+may take exponential time, so an automaton does the matching (`strings_automaton`), as in RE2.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from graft.base.errors import UnsupportedError, UserError
+from graft.ops.strings_automaton import Automaton
 
 _POSIX = {
     "alnum": "0-9A-Za-z",
@@ -55,11 +56,11 @@ _MULTILINE = re.compile(r"\(\?[a-zA-Z]*m")
 
 
 @lru_cache(maxsize=256)
-def compile_re2(pattern: str) -> re.Pattern[str]:
+def compile_re2(pattern: str) -> Automaton:
     """The compiled pattern; one that is malformed or not served is a `UserError`."""
     translated = "".join(_translated(pattern))
     try:
-        return re.compile(translated)
+        return Automaton(translated)
     except (re.error, OverflowError, RecursionError) as error:
         raise UserError(f"'{pattern}' is not a regular expression: {error}") from None
 

@@ -3,7 +3,6 @@ by an expression that tokens match."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,13 +14,11 @@ from graft.ir.attrs import Attrs, Strings
 from graft.ir.op import define
 from graft.ir.types import TensorType
 from graft.ops.rules import require
+from graft.ops.strings_automaton import Automaton
 from graft.ops.strings_re2 import compile_re2
 
 # What stands before and behind the tokens of a string if they are marked.
 _START, _END = "\x02", "\x03"
-
-# Of these, the first way to match is the longest one: one atom, repeated or not, or fixed lengths.
-_GREEDY_IS_LONGEST = re.compile(r"(\\?.|\[[^\]]*\])[+*]?|[^|?*+{(]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +71,9 @@ def _tokens(attrs: TokenizeAttrs, text: str) -> list[str]:
     return row
 
 
-def _matching(pattern: re.Pattern[str], text: str, least: int) -> Iterator[str]:
+def _matching(pattern: Automaton, text: str, least: int) -> Iterator[str]:
     start = 0
-    while (match := _longest(pattern, text, start)) is not None:
+    while (match := pattern.search(text, start)) is not None:
         begin, end = match
         if end - begin >= max(least, 1):
             yield text[begin:end]
@@ -85,24 +82,14 @@ def _matching(pattern: re.Pattern[str], text: str, least: int) -> Iterator[str]:
             start = begin + 1
 
 
-def _between(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+def _between(pattern: Automaton, text: str) -> Iterator[str]:
     start = 0
-    while (match := _longest(pattern, text, start)) is not None:
+    while (match := pattern.search(text, start)) is not None:
         begin, end = match
         yield text[start:begin]
         start = end if end > begin else begin + 1
     if start <= len(text):
         yield text[start:]
-
-
-def _longest(pattern: re.Pattern[str], text: str, start: int) -> tuple[int, int] | None:
-    """The first match from `start` on, and of those that begin there the longest, as in POSIX."""
-    match = pattern.search(text, start) if start <= len(text) else None
-    if match is None or _GREEDY_IS_LONGEST.fullmatch(pattern.pattern):
-        return match and match.span()
-    begin, end = match.span()
-    ends = range(len(text), end, -1)
-    return begin, next((e for e in ends if pattern.fullmatch(text, begin, e)), end)
 
 
 define("string.tokenize", "data", _tokenize_type, _tokenize, attrs=TokenizeAttrs)

@@ -24,6 +24,9 @@ _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
 # How many elements of a node inside a group may be needed for one of the result.
 _MOST_PLACES = 4
+# How many movements may follow one another in a group. An index of its result goes through all of
+# them, and what is asked of such an index grows with a power of their number.
+_MOST_MOVES = 8
 # How often a node's formula may be written out for one element. Formulas mention their operands
 # several times, so in a chain of them this grows with a power of its length.
 _MOST_COPIES = 256
@@ -47,6 +50,7 @@ class _Group:
     # Per node, the places where an element of the result needs it: a path of movements each.
     places: dict[Node, frozenset[object]] = field(default_factory=dict)
     copies: dict[Node, int] = field(default_factory=dict)
+    depth: dict[Node, int] = field(default_factory=dict)  # movements up to and with each node
 
     def needed(self, node: Node, readers: list[Node]) -> frozenset[object]:
         """The places where members that read a node need it."""
@@ -58,6 +62,22 @@ class _Group:
             slots = [slot for slot, value in enumerate(reader.inputs) if value in node.outputs]
             found |= {(reader, slot, place) for slot in slots for place in self.places[reader]}
         return frozenset(found)
+
+    def add(self, node: Node, readers: list[Node]) -> bool:
+        """Take a node in that some members read, unless it were computed or moved too often."""
+        places = self.needed(node, readers) if readers else frozenset[object]({node})
+        copies = sum(self.copies[reader] * repetitions(reader) for reader in readers) or 1
+        moves = node.op.kind is Kind.INJECTIVE
+        depth = max((self.depth[reader] for reader in readers), default=0) + moves
+        limits = (len(places), _MOST_PLACES), (copies, _MOST_COPIES), (depth, _MOST_MOVES)
+        if any(count > most for count, most in limits):
+            return False
+        self.places[node], self.copies[node], self.depth[node] = places, copies, depth
+        self.nodes.append(node)
+        self.size += node.op.name != "constant"
+        self.heavy |= node.op.kind in _HEAVY
+        self.moves |= moves
+        return True
 
 
 def group_fusion(graph: Graph) -> Graph:
@@ -98,22 +118,11 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             and not any(one.op.name == _ALONE for one in (node, *readers))
             and (group.size < _MOST_NODES or node.op.name == "constant")
         )
-        places = group.needed(node, readers) if joins and group is not None else frozenset({node})
-        copies = _copies(group, readers) if joins and group is not None else 1
-        if not joins or group is None or len(places) > _MOST_PLACES or copies > _MOST_COPIES:
-            group, places, copies = _Group(node), frozenset[object]({node}), 1
-        group.places[node], group.copies[node] = places, copies
-        group.nodes.append(node)
-        group.size += node.op.name != "constant"
-        group.heavy |= node.op.kind in _HEAVY
-        group.moves |= node.op.kind is Kind.INJECTIVE
+        if not joins or group is None or not group.add(node, readers):
+            group = _Group(node)
+            group.add(node, [])
         group_of[node] = group
     return group_of
-
-
-def _copies(group: _Group, readers: list[Node]) -> int:
-    """How often a node's formula would be written out by the members that read it."""
-    return sum(group.copies[reader] * repetitions(reader) for reader in readers)
 
 
 def _epilogues(graph: Graph) -> set[Node]:

@@ -8,8 +8,12 @@ the largest sum of tensors alive at one step: no plan can do with less.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
 
 from graft.base.errors import UnsupportedError
 from graft.ir.graph import Graph, Node, Value
@@ -119,13 +123,21 @@ _RANKS: tuple[_Rank, ...] = (
 )
 
 
+# How many pairs of tensors that live at once, and how many tensors, best fit is tried for: it looks
+# at all of them. Beyond, memory is handed out step by step, as it is needed.
+_MOST_PAIRS = 1 << 22
+_MOST_TENSORS = 1 << 14
+
+
 def place(intervals: Sequence[Interval]) -> list[int]:
     """The offsets of the order that needs the smallest arena."""
+    if len(intervals) > _MOST_TENSORS or _pairs(intervals) > _MOST_PAIRS:
+        return _step_by_step(intervals)
     bound = lower_bound(intervals)
     best: list[int] = []
     smallest: int | None = None
     for rank in _RANKS:
-        offsets = _first_fit(intervals, rank)
+        offsets = _best_fit(intervals, rank)
         arena = max((o + i.size for o, i in zip(offsets, intervals, strict=True)), default=0)
         if smallest is None or arena < smallest:
             best, smallest = offsets, arena
@@ -134,21 +146,83 @@ def place(intervals: Sequence[Interval]) -> list[int]:
     return best
 
 
-def _first_fit(intervals: Sequence[Interval], rank: _Rank) -> list[int]:
+def _pairs(intervals: Sequence[Interval]) -> int:
+    """How many pairs of tensors are alive at one step at least."""
+    firsts = sorted(interval.first for interval in intervals)
+    lasts = sorted(interval.last for interval in intervals)
+    return sum(number - bisect_left(lasts, first) for number, first in enumerate(firsts))
+
+
+def _best_fit(intervals: Sequence[Interval], rank: _Rank) -> list[int]:
     """Place each tensor into the tightest gap among those alive with it, or behind them all."""
     order = sorted(range(len(intervals)), key=lambda index: rank(intervals[index]))
+    firsts = np.array([intervals[index].first for index in order], np.int64)
+    lasts = np.array([intervals[index].last for index in order], np.int64)
     offsets = [0] * len(intervals)
-    placed: list[int] = []
+    for number, index in enumerate(order):
+        interval = intervals[index]
+        alive = (firsts[:number] <= interval.last) & (lasts[:number] >= interval.first)
+        others = [order[other] for other in np.flatnonzero(alive)]
+        taken = sorted((offsets[other], offsets[other] + intervals[other].size) for other in others)
+        offsets[index] = _tightest_gap(taken, interval.size)
+    return offsets
+
+
+def _step_by_step(intervals: Sequence[Interval]) -> list[int]:
+    """Hand memory out in the order of steps: the smallest block that is large enough, or new."""
+    order = sorted(range(len(intervals)), key=lambda index: intervals[index].first)
+    offsets = [0] * len(intervals)
+    alive: list[tuple[int, int, int]] = []  # last step, offset, size
+    free = _FreeBlocks()
     for index in order:
         interval = intervals[index]
-        taken = sorted(
-            (offsets[other], offsets[other] + intervals[other].size)
-            for other in placed
-            if intervals[other].overlaps(interval)
-        )
-        offsets[index] = _tightest_gap(taken, interval.size)
-        placed.append(index)
+        while alive and alive[0][0] < interval.first:
+            _, offset, size = heappop(alive)
+            free.add(offset, size)
+        offsets[index] = free.take(interval.size)
+        heappush(alive, (interval.last, offsets[index], interval.size))
     return offsets
+
+
+class _FreeBlocks:
+    """The unused parts of an arena that grows; neighbours are one."""
+
+    def __init__(self) -> None:
+        self._end = 0  # of the arena
+        self._sizes: dict[int, int] = {}  # by offset
+        self._offsets: dict[int, int] = {}  # by end
+        self._by_size: list[tuple[int, int]] = []  # size, offset; sorted
+
+    def add(self, offset: int, size: int) -> None:
+        """Give memory back."""
+        if not size:
+            return
+        if offset in self._offsets:
+            offset, before = self._offsets[offset], offset
+            size += self._remove(offset, before - offset)
+        if offset + size in self._sizes:
+            size += self._remove(offset + size, self._sizes[offset + size])
+        self._sizes[offset], self._offsets[offset + size] = size, offset
+        insort(self._by_size, (size, offset))
+
+    def take(self, size: int) -> int:
+        """The offset of a block."""
+        number = bisect_left(self._by_size, (size, 0))
+        if number == len(self._by_size):  # what is free at the end can grow
+            start = self._offsets.get(self._end, self._end)
+            if start < self._end:
+                self._remove(start, self._end - start)
+            self._end = start + size
+            return start
+        found, offset = self._by_size[number]
+        self._remove(offset, found)
+        self.add(offset + size, found - size)
+        return offset
+
+    def _remove(self, offset: int, size: int) -> int:
+        del self._sizes[offset], self._offsets[offset + size]
+        del self._by_size[bisect_left(self._by_size, (size, offset))]
+        return size
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graft.base.dims import AnyDim, Expr
-from graft.ir.graph import Graph, Value
+from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.passes.eliminate_noops import same_shape
 from graft.rewrite.driver import Site, apply_rules
@@ -71,20 +71,40 @@ def transpose_of_unit_axes(site: Site) -> Replacement:
 
 @RULES.rule(is_op("concatenate"))
 def concat_of_concat(site: Site) -> Replacement:
+    """All concatenations within one another at once, from the outermost one.
+
+    Only such as are read in a single place are merged, so that operands never become more."""
     axis = _axis(site.node.attrs.axis, site.root.tensor)
+    if any(_merges(reader, axis, site.root, site) for reader in site.readers(site.root)):
+        return Refusal("it is merged into the one that reads it")
     operands: list[Value] = []
-    for value in site.node.args:
+    waiting = list(reversed(site.node.args))
+    reader = dict.fromkeys(waiting, site.node)
+    while waiting:
+        value = waiting.pop()
         inner = site.producer(value)
-        nested = (
-            inner is not None
-            and inner.op.name == "concatenate"
-            and _axis(inner.attrs.axis, value.tensor) == axis
-            and site.only_use(value)
-        )
-        operands.extend(inner.args if nested and inner is not None else (value,))
+        if inner is not None and _merges(reader[value], axis, value, site):
+            waiting += reversed(inner.args)
+            reader.update((one, inner) for one in inner.args)
+        else:
+            operands.append(value)
     if len(operands) == len(site.node.args):
         return Refusal("no operand is a concatenation that only this one reads")
     return site.emit("concatenate", *operands, axis=axis)
+
+
+def _merges(reader: Node, axis: int | None, value: Value, site: Site) -> bool:
+    """Whether a value is a concatenation along the axis that one operand of the reader is."""
+    inner = site.producer(value)
+    return (
+        reader.op.name == "concatenate"
+        and inner is not None
+        and inner.op.name == "concatenate"
+        and _axis(reader.attrs.axis, reader.output.tensor) == axis
+        and _axis(inner.attrs.axis, value.tensor) == axis
+        and site.only_use(value)
+        and reader.inputs.count(value) == 1
+    )
 
 
 def _axis(axis: int, type_: TensorType) -> int | None:

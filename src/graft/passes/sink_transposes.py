@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import OPS, Kind
+from graft.passes.simplify_movement import transpose_of_transpose
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
 RULES = RuleSet("sink_transposes")
+# Transposes that meet become one before they sink on: if each sank past all operators between, the
+# steps would be as many as the square of their number.
+RULES.rule(is_op("transpose"))(transpose_of_transpose)
 
 
 def sink_transposes(graph: Graph) -> Graph:
@@ -26,6 +30,8 @@ def transpose_before_elementwise(site: Site) -> Replacement:
     axes = {node.attrs.axes for node in sources if node is not None}
     if len(axes) != 1 or None in axes or None in site.node.inputs:
         return Refusal("the operands are not transposed one way")
+    if any(node is not None and _transpose(site, node.args[0]) for node in sources):
+        return Refusal("transposes become one before they sink")
     order = next(iter(axes))
     operands: list[Value] = []
     for value, source in zip(site.node.args, sources, strict=True):

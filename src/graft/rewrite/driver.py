@@ -75,9 +75,9 @@ class Site:
         """How many nodes read the value; being a graph output counts as one more."""
         return self._workspace.uses(value)
 
-    def users(self, value: Value) -> tuple[Node, ...]:
+    def readers(self, value: Value) -> Iterable[Node]:
         """The nodes that read the value."""
-        return tuple(self._workspace.users.get(value, ()))
+        return self._workspace.users.get(value, ())
 
     def only_use(self, value: Value) -> bool:
         """Whether nothing else reads the value."""

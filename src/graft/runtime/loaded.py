@@ -26,10 +26,10 @@ def load(
 
     `threads` is how many threads run it, by default as many as it was compiled for, at most one per
     core; `checksum` says whether large constants are compared with their checksum here (True),
-    never (False), or when they are used first. Regions of
-    other backends are loaded by their own run times; where one is missing, the host stands in, with
-    a warning, unless the model was compiled with `fallback="error"`. `verify` and `deadline` are as
-    for `compile`, by default as the model was compiled with; what goes wrong is in `incidents`.
+    never (False), or when they are used first. Regions of other backends are loaded by their own
+    run times; where one is missing, the host stands in, with a warning, unless the model was
+    compiled with `fallback="error"`. `verify` and `deadline` are as for `compile`, by default as
+    the model was compiled with; what goes wrong is in `incidents`.
     """
     artifact = load_artifact(path, checksum)
     # Most files have no regions, and looking for run times of other backends is slow to import.

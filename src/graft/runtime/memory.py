@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array
+from graft.base.errors import EvaluationError
 
 ALIGNMENT = 64
 
@@ -58,7 +59,13 @@ def aligned_empty(
 ) -> Array:
     """A fresh array whose first element lies at a multiple of the alignment."""
     size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + alignment, np.uint8)
+    try:
+        memory = np.empty(size + alignment, np.uint8)
+    except (MemoryError, ValueError):
+        raise EvaluationError(
+            f"there is no memory for {dtype}{list(shape)}, {size >> 20} MiB",
+            hint="try smaller inputs, or a larger machine",
+        ) from None
     return np.ndarray(shape, dtype, memory, -address_of(memory) % alignment)
 
 

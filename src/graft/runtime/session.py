@@ -7,6 +7,7 @@ copied.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ import numpy as np
 
 from graft.base.dims import AnyDim, bare_symbol
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import UserError
+from graft.base.errors import EvaluationError, UserError
 from graft.runtime.cores import available_cores
 from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.engine import Engine
@@ -112,7 +113,7 @@ class Session(Placed):
         """
         wanted = None if names is None else chosen(names, self._output_names)
         if not outputs and self.dispatcher is not None:
-            found = self.dispatcher.run(feeds)
+            found = dispatched(self.dispatcher, feeds)
             if found is not None:
                 return found if wanted is None else [found[position] for position in wanted]
         arrays = self._fed(feeds)
@@ -144,6 +145,7 @@ class Session(Placed):
         return Profile(results, self.program.steps, times.seconds, times.busy, times.spent)
 
     def _fed(self, feeds: Mapping[str, Any]) -> list[Array]:
+        require_feeds(feeds)
         if feeds.keys() != self._input_names:
             refuse_names(feeds, [spec.name for spec in self.program.inputs])
         return [slot.accept(feeds[slot.spec.name]) for slot in self._inputs]
@@ -176,19 +178,64 @@ def _native_call(
     return executor.native_call(len(inputs), range(len(inputs)), specs, range(len(specs)))
 
 
+# More threads than processors wait for each other at every barrier; small machines may try some.
+_MOST_THREADS, _MOST_PER_PROCESSOR = 64, 4
+
+
 def count_threads(wish: int | None, threads: int | None) -> int:
     """How many threads run a program: as many as asked for, or as it wishes.
 
     Its wish is of the machine it was compiled on, which may have had more cores."""
     cores = available_cores()
-    count = min(wish or cores, cores) if threads is None else threads
-    if count < 1:
-        raise UserError(f"threads={count}: at least one thread has to run the program")
-    return count
+    if threads is None:
+        return min(wish or cores, cores)
+    if not isinstance(threads, int):
+        raise UserError(f"threads={threads!r} is no whole number")
+    if threads < 1:
+        raise UserError(f"threads={threads}: at least one thread has to run the program")
+    most = max(_MOST_THREADS, _MOST_PER_PROCESSOR * (os.cpu_count() or 1))
+    if threads > most:
+        raise UserError(
+            f"threads={threads}: this machine runs a program by at most {most}",
+            hint="leave threads= out for one per core; more than that only wait for each other",
+        )
+    return threads
+
+
+def dispatched(dispatcher: Dispatcher, feeds: Mapping[str, Any]) -> list[Any] | None:
+    """What the fast way gives, whose own checks are few; None where it does not serve."""
+    try:
+        return dispatcher.run(feeds)
+    except (AttributeError, TypeError):
+        require_feeds(feeds)
+        raise
+    except MemoryError as error:
+        raise no_memory(str(error)) from None
+
+
+def require_feeds(feeds: Any) -> None:
+    """Refuse what does not say which array is for which input."""
+    if not isinstance(feeds, Mapping):
+        raise UserError(
+            f"inputs are given by name, in a dict, not as {type(feeds).__name__}",
+            hint='run(None, {"x": array}), or {} where there are no inputs',
+        )
+
+
+def no_memory(detail: str) -> EvaluationError:
+    """The error of a run that the system has no memory for."""
+    return EvaluationError(
+        f"there is not enough memory: {detail or 'an allocation failed'}",
+        hint="try smaller inputs, or a larger machine",
+    )
 
 
 def chosen(names: Iterable[str], known: Sequence[str]) -> list[int]:
     """The positions of named outputs; refuses names that are none's."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise UserError(
+            f"output names are None or a list, not {names!r}", hint=f"outputs: {_listed(known)}"
+        )
     try:
         return [known.index(name) for name in names]
     except ValueError:
@@ -250,7 +297,8 @@ def as_array(name: str, data: Any) -> Array:
     try:
         if hasattr(data, "__dlpack__") and not from_numpy:
             return np.from_dlpack(data)
-        return np.asarray(data)
+        array = np.asarray(data)
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"the input '{name}' cannot be read: {error}",

@@ -176,8 +176,11 @@ class Measured:
             self.arena_bytes += aligned_size(size)
         self.scratch_bytes = max([numbers[size] for size in numbered.scratch], default=0)
         # Work may come to more than a word holds; memory cannot.
-        words = np.array(numbers + self.starts)
-        self.words = words if words.dtype == _WORD else np.clip(words, 0, _MOST).astype(_WORD)
+        counts = numbers + self.starts
+        words = np.array(counts)
+        if words.dtype != _WORD:
+            words = np.array([min(max(count, 0), _MOST) for count in counts], _WORD)
+        self.words = words
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:

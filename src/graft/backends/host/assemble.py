@@ -30,6 +30,7 @@ from graft.ir.literal import Literal
 from graft.ir.op import Work
 from graft.loop.ir import Function
 from graft.loop.print import to_text
+from graft.loop.share import name_shared
 from graft.passes.plan_memory import is_view
 from graft.rewrite.rule import Refusal
 from graft.runtime.program import Constant, Input, Output
@@ -102,6 +103,7 @@ class Assembly:
 
     def symbol(self, function: Function) -> str:
         """The function's name in the program: equal functions are one."""
+        function = name_shared(function)
         plain = replace(function, name="kernel", notes=())
         name = "k" + hashlib.sha256(to_text(plain).encode()).hexdigest()[:20]
         self.functions[name] = replace(function, name=name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, update_wrapper
 
+from graft.backends.host.bound_arity import bound_arity
 from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
 from graft.backends.host.choose_products import ProductOptions, choose_products
 from graft.backends.host.normalize_images import normalize_images
@@ -34,7 +35,8 @@ def host_passes(target: Target, accuracy: Accuracy) -> tuple[Pass, ...]:
     multiply = update_wrapper(products, choose_products)
     split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
     early = (split, use_integers, strength_reduction, widen_convolutions, normalize_images)
-    return *early, sink_reshapes, recognize_layouts, choose, multiply, group_fusion
+    placed = (sink_reshapes, recognize_layouts)
+    return *early, *placed, choose, multiply, bound_arity, group_fusion
 
 
 def prepare(

@@ -94,5 +94,5 @@ def _is_read(site: Site, value: Value, far: int = _FAR) -> bool:
     return any(
         user.op.name in _OF_IMAGES
         or (user.op.kind in _POINTWISE and _is_read(site, user.output, far - 1))
-        for user in site.users(value)
+        for user in site.readers(value)
     )
