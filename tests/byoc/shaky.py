@@ -20,6 +20,7 @@ from graft.ir.graph import Graph
 from graft.ir.parser import from_text
 from graft.ir.printer import to_text
 from graft.rewrite.pattern import is_op
+from graft.runtime.loaders import versioned
 
 TOLD = "SHAKY_FAULT"  # the environment's word for the file
 NAP = 1.5  # seconds that it hangs
@@ -58,6 +59,7 @@ class Isolated(Shaky):
     isolation = "process"
 
 
+@versioned("1")
 def load(blob: bytes) -> Runner:
     """What files load it by."""
     _nap_at("hangs at load")

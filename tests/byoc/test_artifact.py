@@ -156,8 +156,9 @@ def test_code_of_another_version_is_not_loaded(
     with pytest.warns(RegionWarning, match=reason):
         session = graft.load(saved)
     expected = graft.compile(network()).run(None, {"x": X})[0]
-    with pytest.warns(RegionWarning, match=f"run on the host: .*{reason}"):
-        result = session.run(None, {"x": X})[0]
+    result = session.run(None, {"x": X})[0]
+    assert all(reason in incident.reason for incident in session.incidents)
+    assert session.incidents
     np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
 
 

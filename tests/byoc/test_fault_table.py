@@ -111,7 +111,7 @@ def of_module(module: Any) -> Subject:
 def compiled(graph: Graph) -> Any:
     # what is pinned and cannot be priced is refused instead
     pins = [] if fault() == "hangs at price" else ["exp=shaky"]
-    return graft.compile(graph, "shaky", pins=pins, threads=1, deadline=DEADLINE)
+    return graft.compile(graph, "shaky", pins=pins, threads=1, deadline=DEADLINE, fallback="host")
 
 
 def looped(backend: Backend) -> Subject:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.byoc.fakes import Fake, chain, conv_relu
 
+from graft.base.cache_folder import CacheWarning
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.byoc import measure
@@ -136,7 +137,7 @@ def test_who_does_not_tell_a_price_is_not_asked_again(store: PriceStore) -> None
     backend = Fake(patterns=[("exp", is_op("exp")), ("tanh", is_op("tanh"))], price=hang)
     found = find_candidates(chain("exp", "tanh"), [backend])
     with pytest.warns(RegionWarning, match="no answer within .*; it is not asked again"):
-        prices = price_all(found, [backend], Pricing(HOST, {}, store, deadline=0.05))
+        prices = price_all(found, [backend], Pricing(HOST, {}, store, deadline=0.05)).costs
     assert {candidate.backend for candidate in prices} == {"host"}
 
 
@@ -212,7 +213,8 @@ def test_damage_means_measuring_again(kind: str, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     store = PriceStore(tmp_path / "file" / "prices", "m")
-    store.put("key", Cost(1.0))
+    with pytest.warns(CacheWarning, match="nothing is kept for the next time"):
+        store.put("key", Cost(1.0))
     assert store.get("key") is None
 
 

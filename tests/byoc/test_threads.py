@@ -48,7 +48,7 @@ def test_a_load_that_asks_is_told(counting: Counting, threads: int | None) -> No
     graft.compile(chain("exp"), "counting", threads=threads, pins=["exp=counting"])
     assert set(counting.allowed) == {threads}
     counting.allowed.clear()
-    time_region(counting, chain("exp"), threads)
+    time_region(counting, chain("exp"), threads=threads)
     assert counting.allowed == [threads]
 
 

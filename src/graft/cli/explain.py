@@ -98,6 +98,8 @@ def _explained(options: argparse.Namespace) -> Explanation:
 
 def _subject(options: argparse.Namespace) -> tuple[Model, str]:
     """The model, or the variant of it that is asked for, and what it is called."""
+    if not options.shapes and not options.strict_import:
+        return options.model, options.model.stem
     imported = import_model(options.model, options.strict_import)
     if not options.shapes:
         return imported, options.model.stem

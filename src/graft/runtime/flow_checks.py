@@ -29,9 +29,10 @@ class Check:
         # Numbers alone are compared as one; where there are symbols, that would only take time.
         is_static = kind.shape is not None and all(isinstance(dim, int) for dim in kind.shape)
         self._static = kind.shape if is_static else None
-        self._extents = [_Extent(dim) for dim in kind.shape or ()]
-        # Whether a dim follows from symbols that other values have to give a number first.
-        self.is_derived = any(symbols_of(dim) and not bare_symbol(dim) for dim in kind.shape or ())
+        extents = enumerate(_Extent(dim) for dim in kind.shape or ())
+        # Symbols get their numbers before what follows from them is looked at.
+        self._extents = sorted(extents, key=lambda pair: pair[1].is_derived)
+        self.is_derived = any(extent.is_derived for _, extent in self._extents)
 
     def __call__(self, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:
         """The data, if it is what the flow says; gives numbers to the symbols in its shape."""
@@ -45,8 +46,8 @@ class Check:
             return array
         if len(shape) != len(self._extents):
             raise self._misfit(array, error)
-        for extent, found in zip(self._extents, shape, strict=True):
-            if not extent.agrees(found, symbols):
+        for axis, extent in self._extents:
+            if not extent.agrees(shape[axis], symbols):
                 raise self._misfit(array, error)
         return array
 
@@ -64,6 +65,7 @@ class _Extent:
         self._number = dim if isinstance(dim, int) else None
         self._name = bare_symbol(dim)
         self._symbols = tuple(symbols_of(dim))
+        self.is_derived = bool(self._symbols) and self._name is None
         # The last numbers of the symbols and what came of them, replaced as one: runs may overlap.
         self._last: tuple[list[int | None], AnyDim] = [], dim
 

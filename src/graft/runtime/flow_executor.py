@@ -95,8 +95,9 @@ class FlowExecutor:
         self._flow = flow
         self._finished = flow.finished
         self._checks = [Check(kind) for kind in flow.kinds]
-        inputs = range(len(flow.inputs))
-        self._order = sorted(inputs, key=lambda i: self._checks[flow.inputs[i]].is_derived)
+        # Inputs whose extents follow from symbols, which others may give a number.
+        derived = (self._checks[number].is_derived for number in flow.inputs)
+        self._derived = [position for position, is_derived in enumerate(derived) if is_derived]
         self._supplied = supplied
 
         def inner(one: Flow) -> FlowExecutor:
@@ -162,7 +163,8 @@ class FlowExecutor:
         symbols: Symbols = {name: around[name] for name in flow.inherited}
         for number, array in flow.constants:
             values[number] = array
-        for position in self._order:
+        positions = range(len(flow.inputs))
+        for position in (*positions, *self._derived):
             number = flow.inputs[position]
             values[number] = self._checks[number](inputs[position], symbols, UserError)
         return values, symbols
