@@ -73,6 +73,13 @@ def find_backends() -> Found:
     return Found(backends, origins, tuple(broken))
 
 
+def is_announced(backend: Backend) -> bool:
+    """Whether an installed package announces its class, so that any process can make it."""
+    points = (point for point in entry_points(group=GROUP) if point.name == backend.name)
+    kind = type(backend)
+    return any(point.value == f"{kind.__module__}:{kind.__qualname__}" for point in points)
+
+
 def _add(
     backend: Backend, origin: str, backends: dict[str, Backend], origins: dict[str, str]
 ) -> None:

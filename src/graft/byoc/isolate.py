@@ -45,7 +45,7 @@ class IsolatedBackend(Backend):
         self.inner, self._deadline = backend, deadline
         self.name, self.version, self.device = backend.name, backend.version, backend.device
         self.limits, self.simulated = backend.limits, backend.simulated
-        self._reference = _reference(backend)
+        self._reference = reference_of(backend)
         self.worker = Worker()
 
     @property
@@ -81,7 +81,7 @@ class IsolatedBackend(Backend):
         return self.worker.call(task, facts, *region.blobs, deadline=self._deadline)
 
 
-def _reference(backend: Backend) -> list[str]:
+def reference_of(backend: Backend) -> list[str]:
     """How another process finds the backend: by its class, which it makes an object of."""
     kind = type(backend)
     try:
@@ -124,23 +124,23 @@ def unpack_graph(message: Message) -> Graph:
 
 
 @cache
-def _backend(module: str, name: str) -> Backend:
+def backend_of(module: str, name: str) -> Backend:
     """The backend, once: it may remember what it has compiled."""
     return _made(module, name)
 
 
 def _price(message: Message) -> Message:
     reference, graph = message.facts
-    cost = _backend(*reference).price(unpack_graph(Message(graph, message.blobs)))
+    cost = backend_of(*reference).price(unpack_graph(Message(graph, message.blobs)))
     return Message(cost and [cost.seconds, cost.source.value, cost.spread])
 
 
 def _compile(message: Message) -> Message:
     reference, graph = message.facts
-    backend = _backend(*reference)
+    backend = backend_of(*reference)
     region = unpack_graph(Message(graph, message.blobs))
     return Message(None, [backend.compile(backend.process(region))])
 
 
 def _load(message: Message) -> Message:
-    return keep_runner(_backend(*message.facts).load(message.blobs[0]))
+    return keep_runner(backend_of(*message.facts).load(message.blobs[0]))

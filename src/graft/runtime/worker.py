@@ -104,7 +104,7 @@ class Worker:
     parent uses already may not work in it."""
 
     def __init__(self, fork: bool = False) -> None:
-        self._fork = fork
+        self.is_fork = fork
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | int | None = None  # a fork is a number
         self._pipe: Connection | None = None
@@ -178,7 +178,7 @@ class Worker:
         if self._process is None:
             ours, theirs = Pipe()
             memory = SharedMemory(os.memfd_create("graft-worker"))
-            start = _forked if self._fork else _spawned
+            start = _forked if self.is_fork else _spawned
             self._process = start(ours, theirs, memory.descriptor)
             theirs.close()
             self._pipe, self._memory = ours, memory

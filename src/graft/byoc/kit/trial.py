@@ -19,7 +19,8 @@ from graft.base.dtypes import Array
 from graft.base.errors import GraftError
 from graft.byoc.candidates import find_candidates, placeable
 from graft.byoc.contract import Backend, Runner
-from graft.byoc.isolate import pack_graph, unpack_graph
+from graft.byoc.discover import is_announced
+from graft.byoc.isolate import backend_of, pack_graph, reference_of, unpack_graph
 from graft.byoc.probe import Probe, probes, shape_at
 from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
@@ -52,11 +53,15 @@ class Outcome:
 def attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool = False) -> Outcome:
     """Offer a graph to a backend; what it accepts is compiled, run and compared.
 
-    That happens in a process of its own, which may not survive it: a fork, since a backend may be
-    any object, which lasts until an example ends it."""
+    That happens in a process of its own, which may not survive it and lasts until an example ends
+    it: a new one where it can make the backend, and else a fork, since a backend may be any object.
+    Libraries with threads of their own, used before, do not answer in a fork."""
     example = pack_graph(graph)
-    facts = [id(backend), example.facts, pattern, thorough]
-    worker = _WORKERS.setdefault(backend, Worker(fork=True))
+    if backend not in _WORKERS:
+        _WORKERS[backend] = Worker(fork=not is_announced(backend))
+    worker = _WORKERS[backend]
+    reference = id(backend) if worker.is_fork else reference_of(backend)
+    facts = [reference, example.facts, pattern, thorough]
     try:
         answer = worker.call(_tried, facts, *example.blobs, deadline=DEADLINE)
     except (TimeoutError, CrashedError) as error:
@@ -68,10 +73,13 @@ _WORKERS: WeakKeyDictionary[Backend, Worker] = WeakKeyDictionary()
 
 
 def _tried(message: Message) -> Message:
-    """In the fork, where the backend is at the same address."""
-    address, facts, pattern, thorough = message.facts
+    """In the process, where the backend is at the same address if that is a fork."""
+    reference, facts, pattern, thorough = message.facts
     graph = unpack_graph(Message(facts, message.blobs))
-    (backend,) = (one for one in _WORKERS if id(one) == address)
+    if isinstance(reference, int):
+        (backend,) = (one for one in _WORKERS if id(one) == reference)
+    else:
+        backend = backend_of(*reference)
     outcome = _attempt(graph, backend, pattern, thorough)
     return Message([outcome.refused, outcome.failed, outcome.useless])
 
