@@ -95,13 +95,12 @@ def compile(
     """Compile a model: a path, bytes, a `ModelProto` or a graph.
 
     `target` names the backends to use; the host is always one of them. `strict` refuses to run any
-    operator on the reference evaluator. `threads` is how many threads native code uses, and other
-    backends that can be told, by default one per core. `machine` names the machine that native code
-    is for, by default this one; a module for another one can be saved, but not run here.
-    `accuracy="strict"` rules out algorithms that trade accuracy for speed within a stated bound
-    (Winograd's, for convolutions). `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that
-    get variants of their own. `strict_import` refuses what ONNX Runtime puts up with, and else
-    gives a `ModelWarning`.
+    operator on the reference evaluator. `threads` is how many threads native code and backends that
+    can be told use, by default one per core. `machine` names the machine that native code is for;
+    a module for another one can be saved, but not run here. `accuracy="strict"` rules out
+    algorithms that trade accuracy for speed within a stated bound, as Winograd's. `shapes` gives
+    sizes of symbolic dims ({"batch": [1, 8]}) that get variants of their own. `strict_import`
+    refuses what ONNX Runtime puts up with, and else gives a `ModelWarning`.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
@@ -110,18 +109,17 @@ def compile(
     compares every region with the host before it is trusted; what fails goes back to the host,
     unless it is pinned elsewhere, which is an error. `fallback` says what happens when a region
     fails later: "host" (the default) or "error"; "host", when asked for, also lets the host run
-    what is pinned elsewhere and cannot run there. `deadline` is how many seconds a backend has to
-    price, compile, load or run a region: by default 60, once it has run 100 times what that took,
-    at least 10. `verify` says when results are compared with the host's while the model runs:
-    "sample" (the first runs, and later ones within 1 % of the time), "always" or "off".
-    `isolation="process"` runs backends in processes of their own, all or by name
-    ({"mynpu": "process"}); by default those that ask for it. `report` is told what is being done.
+    what is pinned elsewhere and cannot run there. `deadline` is how many seconds a backend has for
+    an answer: by default 60, once a region has run 100 times what that took. `verify` says when
+    results are compared with the host's at run time: "sample" (the first runs, and some later
+    ones), "always" or "off". `isolation="process"` runs backends in processes of their own, all or
+    by name ({"mynpu": "process"}); by default those that ask for it. `report` is told of progress.
     """
     names = _names_of(target)
     options = _options(threads, machine, accuracy)
-    policy = Policy("host" if fallback is None else fallback, deadline, verify)
-    lenient = fallback == "host"
-    asked = Grafting(pins, plan, measure, policy, check, time_limit, report, lenient)
+    policy = Policy(fallback or "host", deadline, verify)
+    releases = fallback == "host"
+    asked = Grafting(pins, plan, measure, policy, check, time_limit, report, releases)
     accelerators = _accelerators(names, isolation, deadline)
     graph = _optimized(model, strict_import)
     wanted = variant_sizes(graph, shapes or {})

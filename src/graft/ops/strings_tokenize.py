@@ -92,4 +92,11 @@ def _between(pattern: Automaton, text: str) -> Iterator[str]:
         yield text[start:]
 
 
-define("string.tokenize", "data", _tokenize_type, _tokenize, attrs=TokenizeAttrs)
+define(
+    "string.tokenize",
+    "data",
+    _tokenize_type,
+    _tokenize,
+    attrs=TokenizeAttrs,
+    summary="cuts strings into tokens",
+)

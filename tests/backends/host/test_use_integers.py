@@ -97,12 +97,12 @@ def test_residual_block_is_two_kernels(zero: int) -> None:
     y = model.through(g("clip", y, a_min=0.0, a_max=6.0), 6 / 255, 0)
     y = g("nn.conv2d", y, model.weights(32, 32, 1, 1))
     y = g("add", model.through(y, 0.03, 90), x)
-    graph = g.build(model.through(y, 0.04, zero))
+    graph = g.build(model.through(y, 0.043, zero))  # 0.04 has ties, which a last bit decides
     fused = prepare(graph, host_target())
     labels = [n.attrs.label for n in fused.nodes if n.op.name == "composite"]
     assert sum("qnn.conv2d" in label for label in labels) == 2
     assert not any("qnn.dequantize" in label for label in labels)
-    _agrees(model, graph.outputs[0], 0.04)
+    _agrees(model, graph.outputs[0], 0.043)
 
 
 def test_dense_layer_with_turned_weights() -> None:
