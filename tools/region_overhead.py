@@ -1,9 +1,9 @@
 """What calling a region costs: nothing in; microseconds per call, by number of threads, out.
 
-Programs of small kernels with regions between them that do next to nothing. The slope over the number of
-regions is what one call costs: leaving native code, finding the operands, the guard that falls back
-on the host, the runner, and going back into native code for one kernel of a few elements. Run it as
-`python tools/region_overhead.py`.
+Programs of small kernels with regions between them that do next to nothing. The slope over the
+number of regions is what one call costs: leaving native code, finding the operands, the guard that
+falls back on the host, the runner, and going back into native code for one kernel of a few
+elements. Run it as `python tools/region_overhead.py`.
 """
 
 from __future__ import annotations

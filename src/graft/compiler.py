@@ -106,15 +106,13 @@ def compile(
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
     `time_limit` seconds. The chosen plan is run against the host alone and against everything
     offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
-    compares every region with the host before it is trusted; what fails goes back to the host,
-    unless it is pinned elsewhere, which is an error. `fallback` says what happens when a region
-    fails later: "host" (the default) or "error"; "host", when asked for, also lets the host run
-    what is pinned elsewhere and cannot run there. `deadline` is how many seconds a backend has for
-    an answer: by default 60, once a region has run 100 times what that took. `verify` says when
-    results are compared with the host's at run time: "sample" (the first runs, and some later
-    ones), "always" or "off". `isolation="process"` runs backends in processes of their own, all or
-    by name ({"mynpu": "process"}); by default those that ask for it. `report` is told of progress.
-    """
+    compares every region with the host; what fails goes back to the host, unless it is pinned
+    elsewhere, which is an error. `fallback` says what happens when a region fails later: "host"
+    (the default; asked for, it also covers failing pins) or "error". `deadline` is how many seconds
+    a backend has for an answer, by default 60, once a region has run 100 times what that took.
+    `verify="sample"` compares first runs and some later ones with the host's, "always" all, "off"
+    none. `isolation="process"` runs backends in processes of their own, all or by name
+    ({"mynpu": "process"}). `report` is told of progress."""
     names = _names_of(target)
     options = _options(threads, machine, accuracy)
     policy = Policy(fallback or "host", deadline, verify)
