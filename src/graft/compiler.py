@@ -116,8 +116,7 @@ def compile(
     names = _names_of(target)
     options = _options(threads, machine, accuracy)
     policy = Policy(fallback or "host", deadline, verify)
-    releases = fallback == "host"
-    asked = Grafting(pins, plan, measure, policy, check, time_limit, report, releases)
+    asked = Grafting(pins, plan, measure, policy, check, time_limit, report, fallback == "host")
     accelerators = _accelerators(names, isolation, deadline)
     graph = _optimized(model, strict_import)
     wanted = variant_sizes(graph, shapes or {})
