@@ -130,3 +130,26 @@ def test_slices_and_splits(machine: str) -> None:
         machine,
         _image(1, 8, 6, 6),
     )
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("channels", [4, 20, 31, 40])
+def test_normalisation_over_channels(channels: int, machine: str) -> None:
+    net = _Net(1, 16, 6, 5)
+    x = net.conv(net.x, channels)
+    rows = net("transpose", x, axes=(0, 2, 3, 1))
+    scale, shift = net.weight(channels), net.weight(channels)
+    normal = net("nn.layer_norm", rows, scale, shift, axis=-1)
+    y = net.conv(net("transpose", normal, axes=(0, 3, 1, 2)), 24)
+    _check(net.build.build(y), machine, _image(1, 16, 6, 5))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_normalisation_over_joined_channels(machine: str) -> None:
+    """Parts that do not begin with a block are copied, and the last block is not full."""
+    net = _Net(1, 16, 6, 5)
+    parts = [net.conv(net.x, count, kernel) for count, kernel in ((32, 3), (20, 1), (20, 1))]
+    x = net("concatenate", *parts, axis=1)
+    normal = net("nn.layer_norm", net("transpose", x, axes=(0, 2, 3, 1)), axis=-1)
+    y = net.conv(net("transpose", normal, axes=(0, 3, 1, 2)), 24)
+    _check(net.build.build(y), machine, _image(1, 16, 6, 5))

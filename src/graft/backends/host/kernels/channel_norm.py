@@ -20,7 +20,8 @@ from graft.backends.host.kernels.image import (
     unfit_epilogue,
 )
 from graft.backends.host.kernels.tile import Tile
-from graft.backends.host.point import BlockedPoint
+from graft.backends.host.kernels.vectors import mask_of
+from graft.backends.host.point import BlockedPoint, where
 from graft.ir.graph import Node
 from graft.loop.build import Term, call
 from graft.loop.ir import Allocate, Block, Broadcast, Call, Const, Expr, For, Let, Stmt, Store, Var
@@ -61,13 +62,10 @@ class _Writer(ImageWriter):
 
     def body(self) -> Stmt:
         border = self.border(self.row)
-        beside = [For(self.block, Const(0), self.blocks, Block(tuple(border)))] if border else []
+        blocks = Const(self.result.blocks)
+        beside = [For(self.block, Const(0), blocks, Block(tuple(border)))] if border else []
         lines = (*self.across(self.pixels, self.tile), *beside)
         return shared(((self.batch, self.batches), (self.row, self.height)), Block(lines))
-
-    @property
-    def blocks(self) -> Expr:
-        return Const(self.result.channels // self.result.block)
 
     def tile(self, column: Expr, size: int) -> Stmt:
         """Some neighbouring pixels, all their channels."""
@@ -107,15 +105,30 @@ class _Writer(ImageWriter):
     def element(self, point: BlockedPoint, _pixel: int) -> Term:
         return Term(reader(self.parameters, point)(self.anchor.args[0], None))
 
+    def of_channels(self, point: BlockedPoint, term: Term) -> Term:
+        """A term, zero in lanes that have no channel."""
+        left = self.result.channels - self.result.channels // point.size * point.size
+        if not isinstance(point.block, Const) or left - point.first >= point.lanes:
+            return term
+        condition = mask_of(Const(left - point.first), point.lanes)
+        return term if condition is None else Term(where(condition, term.expr))
+
     def each_block(
         self, column: Expr, size: int, action: Callable[[BlockedPoint, int], Stmt]
     ) -> Stmt:
-        """A loop over the blocks of channels, with an action for each vector of each pixel."""
-        block = Var(self.fresh("block"))
+        """A loop over the blocks of channels, with an action for each vector of each pixel; the
+        last block, if channels do not fill it, comes by itself."""
+        points = self.points(column, size)
         per_pixel = len(self.vectors)
-        points = [replace(point, block=block) for point in self.points(column, size)]
-        actions = (action(point, number // per_pixel) for number, point in enumerate(points))
-        return For(block, Const(0), self.blocks, Block(tuple(actions)))
+
+        def of(block: Expr) -> Stmt:
+            own = (replace(point, block=block) for point in points)
+            return Block(tuple(action(point, n // per_pixel) for n, point in enumerate(own)))
+
+        block = Var(self.fresh("block"))
+        whole, left = divmod(self.result.channels, self.result.block)
+        loop = For(block, Const(0), Const(whole), of(block))
+        return Block((loop, of(Const(whole)))) if left else loop
 
     def totals(
         self, column: Expr, term: Callable[[BlockedPoint, int], Term], names: Sequence[Var]
@@ -124,7 +137,7 @@ class _Writer(ImageWriter):
         sums = Tile(len(names), 1, self.lanes, self.fresh(""), self.dtype)
 
         def add(point: BlockedPoint, pixel: int) -> Stmt:
-            total = Term(sums.value(pixel, 0)) + term(point, pixel)
+            total = Term(sums.value(pixel, 0)) + self.of_channels(point, term(point, pixel))
             return Store(sums.accumulators, sums.at(pixel, 0), total.expr)
 
         def around(made: Callable[[Term], Term], body: Stmt) -> Stmt:
