@@ -59,8 +59,15 @@ def main() -> int:
     if "report" in options.actions:
         print("\n".join(report_lines(exports, times)))
         if options.write:
-            write_page(ROOT, exports, times, python, sys.argv[1:])
+            write_page(ROOT, exports, times, python, _told(sys.argv[1:]))
     return 0
+
+
+def _told(arguments: Sequence[str]) -> list[str]:
+    """The arguments for a page: without where things are on this machine."""
+    places = ("--folder", "--python")
+    found = zip(["", *arguments], arguments, strict=False)
+    return [one for before, one in found if before not in places and one not in places]
 
 
 def _export(models: Sequence[Model], exporter: Exporter) -> None:
