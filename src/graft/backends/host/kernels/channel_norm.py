@@ -107,9 +107,9 @@ class _Writer(ImageWriter):
 
     def of_channels(self, point: BlockedPoint, term: Term) -> Term:
         """A term, zero in lanes that have no channel."""
-        left = self.result.channels - self.result.channels // point.size * point.size
-        if not isinstance(point.block, Const) or left - point.first >= point.lanes:
+        if not isinstance(point.block, Const):  # blocks of the loop are full
             return term
+        left = self.result.channels % point.size
         condition = mask_of(Const(left - point.first), point.lanes)
         return term if condition is None else Term(where(condition, term.expr))
 
