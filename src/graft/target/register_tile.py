@@ -53,12 +53,17 @@ def weight_cycles(machine: Machine, bytes_per_step: float, panel: float) -> floa
     panel, all the weights that are read again for the next tile."""
     if panel <= machine.caches[0].size / 2:
         return 0.0
-    rates = [cache.bytes_per_cycle for cache in machine.caches[1:]]
-    rates.append(machine.memory_bytes_per_cycle)
     # the rest of a cache is for what streams past
     holds = (n for n, one in enumerate(machine.caches[1:]) if panel <= 0.75 * one.size)
-    level = next(holds, len(machine.caches) - 1)
-    cycles = [bytes_per_step / rate for rate in rates[: level + 1]]
+    return stream_cycles(machine, bytes_per_step, next(holds, len(machine.caches) - 1))
+
+
+def stream_cycles(machine: Machine, size: float, level: int) -> float:
+    """Cycles in which so many bytes, read in order, reach the first cache from the level that many
+    levels below the second one; memory is below the last."""
+    rates = [cache.bytes_per_cycle for cache in machine.caches[1:]]
+    rates.append(machine.memory_bytes_per_cycle)
+    cycles = [size / rate for rate in rates[: level + 1]]
     return max(cycles) if machine.fills_beside_loads else sum(cycles)
 
 

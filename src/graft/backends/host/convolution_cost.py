@@ -21,6 +21,7 @@ from graft.backends.host.kernels.winograd_weights import bytes_read
 from graft.backends.host.storage import BLOCKS
 from graft.base.dtypes import DType
 from graft.target.machine import Machine
+from graft.target.register_tile import stream_cycles
 from graft.target.target import Target
 
 _FLOAT = 4  # bytes
@@ -69,7 +70,7 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
         )
         size = _TAPS * _TAPS * layer.inputs * layer.outputs * _FLOAT
         summed = layer.batch * conv_cycles(target, lanes, extents)
-        return summed + size / machine.memory_bytes_per_cycle
+        return summed + stream_cycles(machine, size, len(machine.caches) - 1)
     matrices = transforms(tile)
     across, down = tiles_along(layer.columns, tile), tiles_along(layer.rows, tile)
     tiles = layer.batch * across * down
@@ -106,9 +107,11 @@ def _weights(layer: Layer, matrices: Transforms, chunks: int, lanes: int, target
     """Cycles in which the transformed weights are read, and made where they are kept by halves."""
     machine, pairs = target.machine, layer.inputs * layer.outputs
     size, half = bytes_read(matrices.points, pairs, matrices.side, target)
-    last, memory = machine.caches[-1], machine.memory_bytes_per_cycle
-    again = last.bytes_per_cycle / _HIDDEN if size <= last.size else memory
+    last = len(machine.caches) - 1
+    once = again = stream_cycles(machine, size, last)
+    if size <= machine.caches[-1].size:
+        again = stream_cycles(machine, size, last - 1) * (1 - _HIDDEN)
     panels = (
         _PANEL * chunks * matrices.points * pairs / lanes / machine.vector_fmas if half else 0.0
     )
-    return size / memory + (chunks - 1) * size / again + panels
+    return once + (chunks - 1) * again + panels
