@@ -9,29 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graft.backends.host.kernels.conv_schedule import ConvExtents, conv_cycles
-from graft.backends.host.kernels.winograd import (
+from graft.backends.host.kernels.winograd_matrices import tiles_along, transforms
+from graft.backends.host.kernels.winograd_schedule import (
     WinogradExtents,
-    chunk_of,
     default_schedule,
-    product_cycles,
+    winograd_cycles,
 )
-from graft.backends.host.kernels.winograd_matrices import Transforms, tiles_along, transforms
-from graft.backends.host.kernels.winograd_vectors import operations
-from graft.backends.host.kernels.winograd_weights import bytes_read
 from graft.backends.host.storage import BLOCKS
 from graft.base.dtypes import DType
-from graft.target.machine import Machine
 from graft.target.register_tile import stream_cycles
 from graft.target.target import Target
 
 _FLOAT = 4  # bytes
 _TAPS = 3
-
-# Transformed weights that a further chunk reads come from the last cache. Asking ahead for them
-# hides this share of the time that takes.
-_HIDDEN = 0.5
-# Loads, multiply-additions and the store that finish a vector of half-transformed weights.
-_PANEL = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +61,10 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
         size = _TAPS * _TAPS * layer.inputs * layer.outputs * _FLOAT
         summed = layer.batch * conv_cycles(target, lanes, extents)
         return summed + stream_cycles(machine, size, len(machine.caches) - 1)
-    matrices = transforms(tile)
-    across, down = tiles_along(layer.columns, tile), tiles_along(layer.rows, tile)
-    tiles = layer.batch * across * down
-    winograd = WinogradExtents(matrices.points, tiles, layer.inputs, outputs, block)
+    tiles = layer.batch * tiles_along(layer.columns, tile) * tiles_along(layer.rows, tile)
+    winograd = WinogradExtents(transforms(tile).points, tiles, layer.inputs, outputs, block)
     schedule = default_schedule(target, lanes, winograd)
-    chunks = -(-tiles // chunk_of(target, winograd, schedule.slab))
-    forward, back = transform_cycles(machine.with_vectors(32 * lanes), matrices)
-    transformed = tiles * (forward * layer.inputs + back * outputs) / lanes
-    products = product_cycles(target, lanes, schedule.vectors, winograd)
-    return products + transformed + _weights(layer, matrices, chunks, lanes, target)
+    return winograd_cycles(target, lanes, schedule.vectors, winograd)
 
 
 def _block_for(outputs: int, target: Target) -> int:
@@ -92,26 +76,3 @@ def _block_for(outputs: int, target: Target) -> int:
         return -(-outputs // block) * block / lanes / fmas
 
     return min(BLOCKS, key=cycles)
-
-
-def transform_cycles(machine: Machine, matrices: Transforms) -> tuple[float, float]:
-    """Cycles in which one vector of a tile is transformed, and transformed back."""
-    points, results = matrices.points, matrices.out * matrices.out
-    load, store = 1 / machine.vector_loads, 1 / machine.vector_stores
-    forward = operations(matrices.data) / machine.vector_fmas + points * (load + store)
-    back = operations(matrices.result) / machine.vector_fmas + points * load + results * store
-    return forward, back
-
-
-def _weights(layer: Layer, matrices: Transforms, chunks: int, lanes: int, target: Target) -> float:
-    """Cycles in which the transformed weights are read, and made where they are kept by halves."""
-    machine, pairs = target.machine, layer.inputs * layer.outputs
-    size, half = bytes_read(matrices.points, pairs, matrices.side, target)
-    last = len(machine.caches) - 1
-    once = again = stream_cycles(machine, size, last)
-    if size <= machine.caches[-1].size:
-        again = stream_cycles(machine, size, last - 1) * (1 - _HIDDEN)
-    panels = (
-        _PANEL * chunks * matrices.points * pairs / lanes / machine.vector_fmas if half else 0.0
-    )
-    return once + (chunks - 1) * again + panels

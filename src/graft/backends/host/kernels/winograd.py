@@ -11,7 +11,6 @@ scratch memory, multiplies, and transforms back through the epilogue. The price 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,8 +24,9 @@ from graft.backends.host.kernels.image import (
     unfit_epilogue,
     vector_lanes,
 )
-from graft.backends.host.kernels.tile import Tile, balanced, runs
+from graft.backends.host.kernels.tile import Tile, runs
 from graft.backends.host.kernels.winograd_matrices import halo, transforms
+from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
 from graft.backends.host.kernels.winograd_weights import bytes_read, weights_for
 from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
@@ -55,89 +55,12 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
-from graft.target.register_tile import (
-    data_cycles,
-    most_pixels,
-    tile_cycles,
-    weight_cycles,
-)
+from graft.target.register_tile import most_pixels
 from graft.target.target import Target
 
 # Floats between transformed tiles in memory: a power of two apart, they would all want the same
 # few places of the first cache.
 PITCH = 16
-
-# Fewer tiles than this would read the transformed weights for too little work.
-LEAST_CHUNK = 24
-# Jobs that there should at least be for the threads to share evenly. A chunk that two threads work
-# on is transformed by both.
-ENOUGH_JOBS = 16
-MANY_TILES = 1 << 10
-_FLOAT = 4  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class WinogradSchedule:
-    """What a search may vary: lanes, vectors of a register tile, which are one slab of result
-    channels, tiles of a chunk, and into how many shares the slabs go."""
-
-    lanes: int
-    vectors: int
-    chunk: int
-    shares: int
-
-    @property
-    def slab(self) -> int:
-        return self.lanes * self.vectors
-
-
-@dataclass(frozen=True, slots=True)
-class WinogradExtents:
-    """A layer by the extents that matter. `tiles` is None where nobody knows how many there are."""
-
-    points: int
-    tiles: int | None
-    inputs: int
-    outputs: int
-    block: int  # result channels that lie together
-
-
-def default_schedule(target: Target, lanes: int, extents: WinogradExtents) -> WinogradSchedule:
-    """The schedule without a search: the cheapest slab, and enough shares to occupy the threads.
-
-    Where nobody knows how many tiles there are, chunks are for many and shares for few."""
-    per_block, vectors = extents.block // lanes, extents.outputs // lanes
-    widths = [v for v in range(per_block, 2 * per_block + 7, per_block) if vectors % v == 0]
-    best = min(widths, key=lambda v: product_cycles(target, lanes, v, extents))
-    chunk = chunk_of(target, extents, best * lanes)
-    chunks = 1 if extents.tiles is None else -(-extents.tiles // chunk)
-    slabs = vectors // best
-    divisors = [share for share in range(1, slabs + 1) if slabs % share == 0]
-    shares = next((one for one in divisors if chunks * one >= ENOUGH_JOBS), slabs)
-    return WinogradSchedule(lanes, best, chunk, shares)
-
-
-def chunk_of(target: Target, extents: WinogradExtents, slab: int) -> int:
-    """Tiles of a chunk, which take most of the second cache together with their products."""
-    tiles = MANY_TILES if extents.tiles is None else extents.tiles
-    size = extents.points * (extents.inputs + slab) * _FLOAT
-    most = max(LEAST_CHUNK, int(0.6 * target.cache_bytes[1]) // size)
-    wanted = 1 if tiles < LEAST_CHUNK else max(2, -(-tiles // most))
-    return -(-tiles // wanted)
-
-
-def product_cycles(target: Target, lanes: int, vectors: int, extents: WinogradExtents) -> float:
-    """Cycles of the products of all tiles and channels, with so many vectors in a register tile."""
-    machine, inputs = target.machine.with_vectors(32 * lanes), extents.inputs
-    tiles = MANY_TILES if extents.tiles is None else extents.tiles
-    chunk = chunk_of(target, extents, vectors * lanes)
-    panel = vectors * lanes * _FLOAT
-    weights = weight_cycles(machine, panel, panel * inputs)
-    total = 0.0
-    for size, count in balanced(chunk, most_pixels(target.vector_registers, vectors)):
-        data = data_cycles(machine, size * _FLOAT)
-        total += count * tile_cycles(machine, size, vectors, inputs, weights + data)
-    return total * extents.points * -(-tiles // chunk) * (extents.outputs // (vectors * lanes))
 
 
 def winograd(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
