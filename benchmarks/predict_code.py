@@ -41,6 +41,8 @@ _HEADER = re.compile(r"=>\s*This (Inner )?Loop Header: Depth=(\d+)")
 _INSIDE = re.compile(r"in Loop: Header=(BB\d+_\d+) Depth=(\d+)")
 _MEMORY_X86 = re.compile(r"\(%\w+|\(,%\w+|%rip\)")
 _SPILL = re.compile(r"\(%rsp\).*%[xyz]mm|%[xyz]mm.*\(%rsp\)|\b[qv]\d+.*\[sp")
+# LLVM's Zen 4 has the arithmetic units broadcast what is loaded; the load units do.
+_BROADCAST = re.compile(r"^vbroadcastss\t(.*\)), %zmm(\d+)")
 _VECTOR_X86 = re.compile(r"%[xyz]mm\d+")
 
 
@@ -225,7 +227,7 @@ def _summaries(pieces: Sequence[Sequence[str]], target: Target) -> list[tuple[fl
     if not pieces:
         return []
     text = "\n".join(
-        "\n".join([f"# LLVM-MCA-BEGIN {n}", *_plain(lines), "# LLVM-MCA-END"])
+        "\n".join([f"# LLVM-MCA-BEGIN {n}", *_plain(lines, target), "# LLVM-MCA-END"])
         for n, lines in enumerate(pieces)
     )
     if not target.is_x86:
@@ -246,9 +248,11 @@ def _summaries(pieces: Sequence[Sequence[str]], target: Target) -> list[tuple[fl
     return [(v["TotalCycles"] / _ITERATIONS, v["BlockRThroughput"]) for v in views]
 
 
-def _plain(lines: Sequence[str]) -> Iterator[str]:
+def _plain(lines: Sequence[str], target: Target) -> Iterator[str]:
     """Code without what llvm-mca cannot follow: calls and jumps to labels it does not see."""
     for line in lines:
+        if target.machine.name == "znver4":
+            line = _BROADCAST.sub(r"vmovups\t\1, %ymm\2", line)
         if not line.startswith(("call", "ret", "bl\t", "data16", "{", "lock")):
             yield (
                 re.sub(r"(\.LBB|\.LCPI|\.LJTI)\d+_\d+", "0", line)
