@@ -242,8 +242,16 @@ def _overlapped(
 
 
 def _apart(piece: PieceTime, transfers: Mapping[str, float], machine: Machine) -> dict[str, float]:
-    """The first cache either loads or is filled, and levels are filled one after the other."""
-    waits = {"loads": RETRIED_LOADS * piece.counts.loads / machine.vector_loads, **transfers}
+    """The first cache either loads or is filled, and levels are filled one after the other.
+
+    A level's rate is that of bytes on all their way from there, of which the levels above have
+    counted their part.
+    """
+    waits = {"loads": RETRIED_LOADS * piece.counts.loads / machine.vector_loads}
+    above = math.inf
+    for name, rate in _levels(machine):
+        waits[name] = transfers.get(name, 0.0) * (1 - rate / above)
+        above = rate
     if sum(waits.values()) <= piece.cycles:
         return {piece.limit: piece.cycles}
     return waits

@@ -20,6 +20,7 @@ from graft.cli.report import seconds_text
 # optimiser and without it differ by up to 0.016 of the root mean square (a BiT with 50 layers).
 TOLERANCE = "0.02"
 
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """Seconds by contender, and how many times as fast as each peer Graft is, with its interval."""

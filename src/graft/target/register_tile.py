@@ -62,9 +62,7 @@ def stream_cycles(machine: Machine, size: float, level: int) -> float:
     """Cycles in which so many bytes, read in order, reach the first cache from the level that many
     levels below the second one; memory is below the last."""
     rates = [cache.bytes_per_cycle for cache in machine.caches[1:]]
-    rates.append(machine.memory_bytes_per_cycle)
-    cycles = [size / rate for rate in rates[: level + 1]]
-    return max(cycles) if machine.fills_beside_loads else sum(cycles)
+    return size / [*rates, machine.memory_bytes_per_cycle][level]
 
 
 def data_cycles(machine: Machine, bytes_per_step: float) -> float:
