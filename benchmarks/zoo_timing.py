@@ -15,7 +15,6 @@ from graft.cli.bench_report import Comparison
 from graft.cli.bench_rounds import GRAFT
 from graft.cli.report import seconds_text
 
-
 # How far outputs may be apart. Networks with random weights amplify rounding: ONNX Runtime with its
 # optimiser and without it differ by up to 0.016 of the root mean square (a BiT with 50 layers).
 TOLERANCE = "0.02"
