@@ -46,7 +46,7 @@ from graft.cli.placement_options import (
     check_placement,
     others_than_host,
 )
-from graft.cli.report import print_json, print_lines
+from graft.cli.report import print_json
 from graft.cli.status import status
 from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
 from graft.cli.usage import UsageError, positive
@@ -167,8 +167,8 @@ def execute(options: argparse.Namespace) -> int:
         comparisons.append(_compared_or_not(path, contenders, options, threads))
         if not options.json:
             if path is options.models[0]:
-                print_lines(form.heading(machine, threads))
-            print_lines(form.comparison(comparisons[-1], threads))
+                form.show(form.heading(machine, threads))
+            form.show(form.comparison(comparisons[-1], threads))
     if options.json:
         print_json(to_json(machine, threads, comparisons))
     return 0 if any(one.best_peer for one in comparisons) else 1

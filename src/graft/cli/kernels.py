@@ -10,7 +10,8 @@ from graft.backends.host.flow import CompiledStretch, Made, build_flow
 from graft.backends.host.options import Accuracy
 from graft.backends.host.stretches import Stretches
 from graft.base.names import comment
-from graft.cli.report import counted, print_note
+from graft.cli.report import counted
+from graft.cli.terminal import print_note
 from graft.ir.graph import Graph
 from graft.llvm.compile import assembly, llvm_text
 from graft.loop.ir import Function

@@ -20,7 +20,7 @@ from graft.cli.profile_regions import (
     region_of,
     region_times,
 )
-from graft.cli.report import counted, figure, section, table
+from graft.cli.report import Block, counted, figure, section, table
 from graft.runtime.program import KernelCall, Step, Transfer
 from graft.runtime.session import Profile, Session
 
@@ -116,7 +116,7 @@ def kind_of(step: Step, run: Profile) -> str:
     return "region" if step.function in regions else "reference"
 
 
-def profile_lines(found: Measured) -> Iterator[str]:
+def profile_lines(found: Measured) -> Iterator[Block]:
     """The steps as a table, the slowest first."""
     emulated = {one.name for one in found.regions if one.simulated}
     rows = [_row(one, emulated) for one in _slowest_first(found)]

@@ -17,7 +17,7 @@ import numpy as np
 from graft.base.errors import Place
 from graft.cli.profile import CAVEATS, RUNS, WARM_UP_RUNS, node_text, rate_text
 from graft.cli.profile_regions import RegionTime, region_json, region_lines, region_times
-from graft.cli.report import counted, section, table
+from graft.cli.report import Block, counted, section, table
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -169,7 +169,7 @@ def _flat(profile: FlowProfile) -> Profile:
     return Profile(profile.outputs, steps, seconds, busy, spent)
 
 
-def flow_lines(found: MeasuredFlow) -> Iterator[str]:
+def flow_lines(found: MeasuredFlow) -> Iterator[Block]:
     """The steps as a table, the slowest first."""
     yield from table(map(_cells, _slowest_first(found)), _HEADER, right=(2, 3, 4, 5, 6))
     yield ""

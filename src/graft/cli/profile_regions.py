@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graft.cli.report import table
+from graft.cli.report import Block, Cell, table
 from graft.runtime.program import KernelCall, Step, Transfer
 from graft.runtime.session import Profile
 from graft.runtime.spaces import Spent
 
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.measure import Measurement
+
 SIMULATED = "(simulated)"
 PARTS = ("transfer", "launch", "execution")
 _FILLS = "▒░█"
-_BAR_WIDTH = 40
+_LEAST_BAR, _BAR_WIDTH = 10, 40  # columns
 _HEADER = ("region", "", "µs", *PARTS)
 _SIMULATED_PROCESS = 2  # in the trace, where the program itself is 1
 
@@ -63,13 +67,13 @@ def region_of(step: Step) -> str:
     return step.region if isinstance(step, Transfer) else step.function
 
 
-def region_lines(regions: Sequence[RegionTime]) -> Iterator[str]:
+def region_lines(regions: Sequence[RegionTime]) -> Iterator[Block]:
     """A bar for each region, and what it stands for."""
     longest = max((one.seconds for one in regions), default=0.0)
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             f"{one.name} {SIMULATED}" if one.simulated else one.name,
-            bar(one.parts, longest),
+            Bar(one.parts, longest),
             *(f"{seconds * 1e6:,.1f}" for seconds in (one.seconds, *one.parts)),
         )
         for one in regions
@@ -80,12 +84,29 @@ def region_lines(regions: Sequence[RegionTime]) -> Iterator[str]:
         yield f"{SIMULATED}: what a model of the device says; the host computed in its place"
 
 
-def bar(parts: Sequence[float], longest: float) -> str:
+@dataclass(frozen=True, slots=True)
+class Bar:
     """Parts side by side; the ends are where they belong to the nearest character."""
-    if longest <= 0:
-        return ""
-    ends = np.rint(np.cumsum([0.0, *parts]) / longest * _BAR_WIDTH).astype(int)
-    return "".join(fill * int(end) for fill, end in zip(_FILLS, np.diff(ends), strict=True))
+
+    parts: Sequence[float]
+    longest: float  # fills the width
+
+    def text(self, width: int) -> str:
+        """The bar in so many columns."""
+        if self.longest <= 0:
+            return ""
+        ends = np.rint(np.cumsum([0.0, *self.parts]) / self.longest * width).astype(int)
+        return "".join(fill * int(end) for fill, end in zip(_FILLS, np.diff(ends), strict=True))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        return Measurement(_LEAST_BAR, _BAR_WIDTH).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield Text(self.text(min(options.max_width, _BAR_WIDTH)), no_wrap=True)
 
 
 def region_json(regions: Sequence[RegionTime]) -> list[dict[str, Any]]:

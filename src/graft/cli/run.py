@@ -37,7 +37,16 @@ from graft.cli.profile_flow import (
     measured_flow,
     write_flow_trace,
 )
-from graft.cli.report import figure, number, print_json, print_lines, seconds_text, section, table
+from graft.cli.report import (
+    Block,
+    figure,
+    number,
+    print_json,
+    print_lines,
+    seconds_text,
+    section,
+    table,
+)
 from graft.cli.runnable import Runnable, loaded
 from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError, positive
@@ -141,7 +150,7 @@ def _write_trace(found: Measured | MeasuredFlow, path: Path) -> None:
         write_trace(found, path)
 
 
-def _profile_lines(found: Measured | MeasuredFlow) -> Iterator[str]:
+def _profile_lines(found: Measured | MeasuredFlow) -> Iterator[Block]:
     return flow_lines(found) if isinstance(found, MeasuredFlow) else profile_lines(found)
 
 
@@ -251,7 +260,7 @@ def _of_array(name: str, array: Any) -> Statistics:
 
 def _text(
     path: Path, outcome: Outcome, statistics: Sequence[Statistics], files: dict[str, Path]
-) -> Iterator[str]:
+) -> Iterator[Block]:
     yield f"{path} ({outcome.runnable.summary})"
     inputs = [(fed.value.name, _data_type(fed.data), fed.origin) for fed in outcome.inputs]
     yield from section("Inputs", table(inputs) or ["none"])
