@@ -192,8 +192,8 @@ def check(
 def _compared(
     graph: Graph, source: Source, peer: Peer, feeds: Feeds, tolerance: Tolerance
 ) -> NodeComparison:
-    with status("comparing node by node"):
-        return compare_nodes(graph, source, peer, feeds, tolerance)
+    with status("comparing node by node") as tell:
+        return compare_nodes(graph, source, peer, feeds, tolerance, tell)
 
 
 def _random_node(graph: Graph) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from graft.backends.host.backend import HostBackend
 from graft.backends.simnpu.backend import SimNpu
 from graft.base.errors import UserError
+from graft.base.progress import Progress
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend
 from graft.byoc.discover import find_backends
@@ -97,11 +98,12 @@ def execute(options: argparse.Namespace) -> int:
     backend = _accelerator()
     if backend is None:
         print_lines(section("4. Candidates: what could an accelerator run?", _no_accelerator()))
-        module = compile(optimized)
+        with status("compiling for the host") as tell:
+            module = compile(optimized, report=tell)
     else:
-        with status(f"asking {backend.name} what it can run, and timing it"):
-            found = partition_graph(optimized, [backend], HostBackend(), _usual())
-            module = compile(optimized, [backend.name, HOME])
+        with status(f"asking {backend.name} what it can run, and timing it") as tell:
+            found = partition_graph(optimized, [backend], HostBackend(), _usual(tell))
+            module = compile(optimized, [backend.name, HOME], report=tell)
         title = f"4. Candidates: what could {backend.name} run?"
         print_lines(section(title, _candidates(found, backend)))
         print_lines(section("5. Plan: who runs what, and what that takes", _plan(found, module)))
@@ -169,9 +171,9 @@ def _no_accelerator() -> Iterator[str]:
     yield "everything runs on the host, which is machine code for this processor"
 
 
-def _usual() -> Grafting:
+def _usual(report: Progress) -> Grafting:
     """What `compile` does when it is asked for nothing special."""
-    return Grafting((), None, False, Policy(), True, TIME_LIMIT, lambda _text: None)
+    return Grafting((), None, False, Policy(), True, TIME_LIMIT, report)
 
 
 def _candidates(found: Partition, backend: Backend) -> Iterator[Block]:
@@ -199,7 +201,8 @@ def _plan(found: Partition, module: Module) -> Iterator[Block]:
 
 def _simulated(graph: Graph) -> Iterator[str]:
     pricing = Pricing(HostBackend(), in_place={}, store=None)
-    plan = partition(graph, [SimNpu()], pricing, PartitionOptions()).plan
+    with status("planning for simnpu"):
+        plan = partition(graph, [SimNpu()], pricing, PartitionOptions()).plan
     yield "its times are a model's, the host's come from a roofline; nothing is run:"
     regions = counted(len(plan.regions), "region")
     yield f"exact:    {seconds_text(plan.predicted)} in {regions} (simulated)"
@@ -229,7 +232,8 @@ def _check(walk: Walk, module: Module) -> Iterator[str]:
 
 def _timing(walk: Walk, graph: Graph, module: Module, backend: Backend | None) -> Iterator[str]:
     feeds = {fed.value.name: fed.data for fed in feed(walk.graph, walk.inputs)}
-    runs = {"host alone": partial(compile(graph).run, None, feeds)}
+    with status("compiling for the host alone") as tell:
+        runs = {"host alone": partial(compile(graph, report=tell).run, None, feeds)}
     if backend is not None:
         runs[f"as planned with {backend.name}"] = partial(module.run, None, feeds)
     with status("timing"):

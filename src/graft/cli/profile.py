@@ -6,12 +6,13 @@ import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from graft.base.errors import Place
 from graft.base.names import LONGEST_LINE, printable
+from graft.base.progress import Progress, Stage, quietly
 from graft.cli.profile_regions import (
     RegionTime,
     region_events,
@@ -26,6 +27,17 @@ from graft.runtime.session import Profile, Session
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
+
+P = TypeVar("P", covariant=True)
+
+
+class Profiled(Protocol[P]):
+    """What can be run and profiled."""
+
+    def run(self, output_names: None, feeds: Mapping[str, Any]) -> Sequence[Any]: ...
+
+    def profile(self, feeds: Mapping[str, Any]) -> P: ...
+
 
 RUNS = 20
 KINDS = ("native", "reference", "region", "transfer")
@@ -89,13 +101,10 @@ class Measured:
         return len(self.typical.busy)
 
 
-def measured(session: Session, feeds: Mapping[str, Data]) -> Measured:
+def measured(session: Session, feeds: Mapping[str, Data], progress: Progress = quietly) -> Measured:
     """Run a few times and measure every step."""
-    for _ in range(WARM_UP_RUNS):
-        session.run(None, feeds)
-    profiles = sorted(
-        (session.profile(feeds) for _ in range(RUNS)), key=lambda one: float(one.seconds.sum())
-    )
+    profiles = profiled_runs(session, feeds, progress)
+    profiles.sort(key=lambda one: float(one.seconds.sum()))
     medians = np.median([one.seconds for one in profiles], axis=0)
     total = float(medians.sum())
     steps = [
@@ -103,6 +112,17 @@ def measured(session: Session, feeds: Mapping[str, Data]) -> Measured:
         for step, seconds in zip(session.program.steps, medians, strict=True)
     ]
     return Measured(steps, profiles[RUNS // 2], region_times(profiles))
+
+
+def profiled_runs(session: Profiled[P], feeds: Mapping[str, Data], progress: Progress) -> list[P]:
+    """Profiles of some runs, after those that warm up."""
+    for _ in range(WARM_UP_RUNS):
+        session.run(None, feeds)
+    profiles = []
+    for number in range(RUNS):
+        progress(Stage("run", number + 1, RUNS))
+        profiles.append(session.profile(feeds))
+    return profiles
 
 
 def kind_of(step: Step, run: Profile) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graft.base.errors import Place
-from graft.cli.profile import CAVEATS, RUNS, WARM_UP_RUNS, node_text, rate_text
+from graft.base.progress import Progress, quietly
+from graft.cli.profile import CAVEATS, RUNS, node_text, profiled_runs, rate_text
 from graft.cli.profile_regions import RegionTime, region_json, region_lines, region_times
 from graft.cli.report import Block, counted, section, table
 from graft.runtime.flow import (
@@ -91,11 +92,11 @@ class MeasuredFlow:
         return sum(row.kind == kind for row in self.rows)
 
 
-def measured_flow(session: FlowSession, feeds: Mapping[str, Data]) -> MeasuredFlow:
+def measured_flow(
+    session: FlowSession, feeds: Mapping[str, Data], progress: Progress = quietly
+) -> MeasuredFlow:
     """Run a few times and measure every step."""
-    for _ in range(WARM_UP_RUNS):
-        session.run(None, feeds)
-    profiles = sorted((session.profile(feeds) for _ in range(RUNS)), key=lambda one: one.seconds)
+    profiles = sorted(profiled_runs(session, feeds, progress), key=lambda one: one.seconds)
     typical = profiles[RUNS // 2]
     times = [_times(profile) for profile in profiles]
     medians = {

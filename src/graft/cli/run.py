@@ -203,11 +203,11 @@ def _run(options: argparse.Namespace) -> Outcome:
     session = runnable.chosen(feeds)
     profile: Measured | MeasuredFlow | None = None
     if options.profile and session is not None:
-        with status(f"profiling {options.model.name}"):
+        with status(f"profiling {options.model.name}") as tell:
             if isinstance(session, FlowSession):
-                profile = measured_flow(session, feeds)
+                profile = measured_flow(session, feeds, tell)
             else:
-                profile = measured(session, feeds)
+                profile = measured(session, feeds, tell)
     outputs = list(zip(runnable.output_names, results, strict=True))
     return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile)
 
