@@ -15,17 +15,20 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from graft.base.errors import GraftWarning
 from graft.base.names import LONGEST_LINE, printable
 from graft.base.progress import Progress, Stage
+from graft.cli.terminal import styled
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.console import RenderableType
+    from rich.live import Live
 
 QUIET_SECONDS = 1.0  # before anything is said, and between lines
 _REFRESH_SECONDS = 0.1
+_BAR_WIDTH, _WIDTH_WITH_BAR = 20, 80  # columns; narrower terminals have the share in words
 
 
 @dataclass
@@ -48,7 +51,7 @@ class _Work:
 def status(label: str) -> Iterator[Progress]:
     """Say what is going on while the block runs; the block tells of its stages."""
     work, done = _Work(label), threading.Event()
-    show = _show_bar if _is_live(sys.stderr) else _print_stages
+    show = _show_line if _is_live(sys.stderr) else _print_stages
     shower = threading.Thread(target=show, args=(work, sys.stderr, done), daemon=True)
     shower.start()
     try:
@@ -72,30 +75,21 @@ def _print_stages(work: _Work, stream: TextIO, done: threading.Event) -> None:
                 print(f"graft: {work.text(work.stage.heading)}", file=stream, flush=True)
 
 
-def _show_bar(work: _Work, stream: TextIO, done: threading.Event) -> None:
+def _show_line(work: _Work, stream: TextIO, done: threading.Event) -> None:
     if done.wait(QUIET_SECONDS):
         return
-    with suppress(OSError, ValueError), _bar(stream) as bar:
-        task = bar.add_task("")
-        bar.tasks[0].start_time = work.start
-        while True:
-            stage = work.stage
-            bar.update(
-                task,
-                description=work.text(str(stage)),
-                completed=stage.step,
-                total=stage.steps or None,
-            )
-            bar.refresh()
-            if done.wait(_REFRESH_SECONDS):
-                return
+    with suppress(OSError, ValueError), _live(work, stream) as live:
+        while not done.wait(_REFRESH_SECONDS):
+            live.refresh()
 
 
-def _bar(stream: TextIO) -> Bar:
+def _live(work: _Work, stream: TextIO) -> Live:
+    """A line that changes and goes at last."""
     from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-    from rich.table import Column
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.spinner import Spinner
+    from rich.table import Table
 
     class Terminal(Console):
         """Leaves the cursor as it is: whoever is killed could not bring it back."""
@@ -103,22 +97,28 @@ def _bar(stream: TextIO) -> Bar:
         def show_cursor(self, show: bool = True) -> bool:
             return False
 
-    what = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    columns: tuple[Any, ...] = (
-        SpinnerColumn("line"),  # ASCII, for all encodings
-        TextColumn("{task.description}", markup=False, table_column=what),
-        BarColumn(bar_width=20),
-        TimeElapsedColumn(),
-    )
-    return Bar(
-        *columns,
-        console=Terminal(file=stream),
+    terminal = Terminal(file=stream)
+    spinner = Spinner("line")  # ASCII, for all encodings
+
+    def line() -> Table:
+        stage = work.stage
+        cells: list[RenderableType] = [spinner, styled(work.text(str(stage)), "")]
+        if stage.steps and terminal.width >= _WIDTH_WITH_BAR:
+            cells.append(ProgressBar(stage.steps, stage.step, width=_BAR_WIDTH))
+        cells.append(styled(f"{time.monotonic() - work.start:.0f} s", ""))
+        grid = Table.grid(padding=(0, 1), expand=True)
+        for number in range(len(cells)):
+            grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if number == 1 else None)
+        grid.add_row(*cells)
+        return grid
+
+    return Live(
+        console=terminal,
+        get_renderable=line,
         auto_refresh=False,
         transient=True,
-        expand=True,
         redirect_stdout=False,  # which may be a pipe
         redirect_stderr=False,
-        get_time=time.monotonic,
     )
 
 
