@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from tests.cli.test_trace import check_nesting
 
 from graft.base.dtypes import DType
 from graft.base.errors import Place
@@ -30,7 +31,7 @@ def session(seconds: list[list[float]]) -> Session:
 
     def profile(_feeds: Any) -> Profile:
         times = np.array(next(runs))
-        return Profile([], STEPS, times, np.stack([times, times / 2]))
+        return Profile([], STEPS, times, np.stack([times, times / 2]), np.zeros((2, 3)))
 
     program = SimpleNamespace(steps=STEPS)
     fake = SimpleNamespace(program=program, run=lambda *_: [], profile=profile)
@@ -82,7 +83,8 @@ SPENT = {
 
 def grafted() -> Measured:
     times = np.array([30e-6, 50e-6, 100e-6, 900e-6])
-    profile = Profile([], GRAFTED, times, times.reshape(1, -1), SPENT)
+    begins = 7 + np.rint(1e9 * (np.cumsum(times) - times)).astype(np.int64)
+    profile = Profile([], GRAFTED, times, times.reshape(1, -1), begins.reshape(1, -1), SPENT)
     program = SimpleNamespace(steps=GRAFTED)
     fake = SimpleNamespace(program=program, run=lambda *_: [], profile=lambda _feeds: profile)
     return measured(cast(Session, fake), {})
@@ -132,6 +134,7 @@ def test_regions_for_programs() -> None:
 def test_regions_in_the_trace(tmp_path: Path) -> None:
     write_trace(grafted(), tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text("utf-8"))["traceEvents"]
+    check_nesting(events)
     parts = {event["name"]: event for event in events if "region" in event.get("args", {})}
     assert list(parts) == [
         "transfer acc_0",

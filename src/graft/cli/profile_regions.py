@@ -7,6 +7,7 @@ since the host that stands in for them takes another time.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graft.cli.report import Block, Cell, table
+from graft.cli.trace import DEVICES, Slice
 from graft.runtime.program import KernelCall, Step, Transfer
 from graft.runtime.session import Profile
 from graft.runtime.spaces import Spent
@@ -27,7 +29,6 @@ PARTS = ("transfer", "launch", "execution")
 _FILLS = "▒░█"
 _LEAST_BAR, _BAR_WIDTH = 10, 40  # columns
 _HEADER = ("region", "", "µs", *PARTS)
-_SIMULATED_PROCESS = 2  # in the trace, where the program itself is 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,40 +122,29 @@ def region_json(regions: Sequence[RegionTime]) -> list[dict[str, Any]]:
     ]
 
 
-def region_events(run: Profile) -> Iterator[dict[str, Any]]:
-    """What is inside the events of region steps; what a simulated device does, on its own track."""
-    begins = np.concatenate([[0.0], np.cumsum(run.seconds)])
-    free = 0.0
-    named = False
-    for index, spent in sorted(run.spent.items()):
-        step, begin = run.steps[index], float(begins[index])
-        if not spent.simulated:
-            yield from _parts(step, spent, begin, 1)
-            continue
-        if not named:
-            named = True
-            name = {"name": f"devices {SIMULATED}"}
-            yield {"ph": "M", "name": "process_name", "pid": _SIMULATED_PROCESS, "args": name}
-        begin = max(begin, free)
-        yield from _parts(step, spent, begin, _SIMULATED_PROCESS)
-        free = begin + sum(spent[: len(PARTS)])
+@dataclass
+class SimulatedTrack:
+    """Until when the simulated devices of a trace are at work."""
+
+    free: int = 0
 
 
-def _parts(step: Step, spent: Spent, begin: float, process: int) -> Iterator[dict[str, Any]]:
-    """Launch, transfer and execution in the order in which they happen, as far as is known."""
-    label = f" {SIMULATED}" if spent.simulated else ""
+def region_slices(
+    step: Step, spent: Spent, around: Slice, simulated: SimulatedTrack
+) -> Iterator[Slice]:
+    """Launch, transfer and execution in the order in which they happen, as far as is known: inside
+    the slice of the step, or, of a simulated device, on a track of its own, one after the other."""
+    begin, most, process, label = around.begin, around.end, around.process, ""
+    if spent.simulated:
+        begin, most = max(begin, simulated.free), sys.maxsize
+        process, label = DEVICES, f" {SIMULATED}"
     name = region_of(step)
+    args = {"region": name, "simulated": spent.simulated}
     for part in ("launch", "transfer", "execution"):
-        seconds = getattr(spent, part)
-        if seconds:
-            yield {
-                "ph": "X",
-                "name": f"{part} {name}{label}",
-                "cat": part,
-                "pid": process,
-                "tid": 0,
-                "ts": begin * 1e6,
-                "dur": seconds * 1e6,
-                "args": {"region": name, "simulated": spent.simulated},
-            }
-            begin += seconds
+        # A device's clock may say that it took longer than the step that waited for it.
+        end = min(begin + round(getattr(spent, part) * 1e9), most)
+        if end > begin:
+            yield Slice(f"{part} {name}{label}", part, begin, end, 0, process, args)
+        begin = end
+    if spent.simulated:
+        simulated.free = begin
