@@ -51,7 +51,7 @@ def _shares(found: Explanation) -> list[Block]:
         parts = (backend.execution, backend.transfers, backend.launches, backend.seconds)
         rows.append(
             (
-                f"{backend.name} {SIMULATED}" if backend.simulated else backend.name,
+                _marked(backend.name, backend.simulated),
                 number(backend.nodes),
                 f"{backend.macs / max(found.macs, 1):.1%}",
                 "-" if backend.name == HOME else number(backend.regions),
@@ -61,15 +61,19 @@ def _shares(found: Explanation) -> list[Block]:
     return table(rows, header, right=range(1, 8))
 
 
+def _marked(name: str, simulated: bool) -> str:
+    return f"{name} {SIMULATED}" if simulated else name
+
+
 def _totals(found: Explanation) -> list[Block]:
-    header = ("plan", "predicted", "measured", "regions", "nodes off the host", "MACs")
+    header = ("plan", "predicted", "measured", "regions", "off the host", "MACs")
     rows = []
     for total in found.totals:
         simulated = found.simulated and total.regions > 0
         rows.append(
             (
-                total.scheme,
-                time_text(total.predicted, simulated),
+                _marked(total.scheme, simulated),
+                time_text(total.predicted),
                 "-" if total.measured is None else time_text(total.measured),
                 number(total.regions),
                 f"{number(total.nodes)} of {number(len(found.nodes))}",
@@ -83,12 +87,12 @@ def _regions(found: Explanation) -> list[Block]:
     header = ("region", "nodes", "MACs", "in", "out", "takes", "prices", "first node")
     rows = [
         (
-            region.label,
+            _marked(region.label, is_simulated(found, region.backend)),
             number(len(region.nodes)),
             f"{region.macs / max(found.macs, 1):.1%}",
             size_text(region.input_bytes),
             size_text(region.output_bytes),
-            time_text(region.seconds, is_simulated(found, region.backend)),
+            time_text(region.seconds),
             region.source,
             region.nodes[0],
         )
