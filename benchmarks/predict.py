@@ -27,7 +27,7 @@ from graft.backends.host.options import Accuracy
 from graft.backends.host.program import HostProgram, build_program
 from graft.backends.host.stretches import Stretches, why_not_native
 from graft.base.errors import GraftError
-from graft.cli.report import table
+from graft.cli.report import lines_of, table
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.llvm.compile import optimized_text
@@ -316,7 +316,7 @@ def report(model: str, target: Target, predictions: Sequence[Prediction]) -> Ite
         rows.append(row)
     if measured:
         header += ["measured ms", "predicted/measured"]
-    yield from table(rows, header, right=range(1, 6))
+    yield from lines_of(table(rows, header, right=range(1, 6)))
     if measured:
         yield _agreement(predictions)
     yield from _findings(predictions, total)

@@ -23,7 +23,7 @@ import numpy as np
 from graft.backends.host.options import Accuracy
 from graft.backends.host.program import HostProgram, build_program, is_parallel
 from graft.backends.host.stretches import Stretches, why_not_native
-from graft.cli.report import table
+from graft.cli.report import lines_of, table
 from graft.frontends.onnx.importer import import_model
 from graft.loop.evaluate_expr import compile_expr
 from graft.loop.ir import For, Function, LoopKind, Var
@@ -210,7 +210,7 @@ def report(model: str, steps: Sequence[Step], teams: Sequence[Team]) -> Iterator
         speedup = alone / together
         efficiency = f"{speedup / team.threads:.0%}"
         rows.append([str(team.threads), f"{together * 1e3:.2f}", f"{speedup:.1f}", efficiency])
-    yield from table(rows, ["threads", "ms", "speed-up", "efficiency"], right=range(4))
+    yield from lines_of(table(rows, ["threads", "ms", "speed-up", "efficiency"], right=range(4)))
     for team in teams:
         if team.threads > 1:
             yield ""
@@ -237,7 +237,7 @@ def _losses(steps: Sequence[Step], team: Team) -> Iterator[str]:
         if loss > 0.005 * together
     ]
     header = ["kernel", "calls", "jobs", "ms alone", "lost", "because of"]
-    yield from table(rows, header, right=range(1, 5))
+    yield from lines_of(table(rows, header, right=range(1, 5)))
 
 
 if __name__ == "__main__":

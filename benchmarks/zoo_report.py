@@ -16,7 +16,7 @@ from typing import Any
 from graft.cli.bench_contenders import CONTENDERS
 from graft.cli.bench_machine import this_machine
 from graft.cli.bench_rounds import GRAFT
-from graft.cli.report import seconds_text, table
+from graft.cli.report import lines_of, seconds_text, table
 from page_parts import markdown_table, section
 from zoo_models import PACKAGES, Records
 
@@ -92,7 +92,7 @@ def report_lines(exports: Records, times: Records) -> Iterator[str]:
         if found:
             yield f"{CONTENDERS[peer].title}'s time over Graft's, geometric means"
             rows = [one.row(family) for family, one in found.items()]
-            yield from table(rows, _HEADER, right=(1, 2, 3, 4))
+            yield from lines_of(table(rows, _HEADER, right=(1, 2, 3, 4)))
             yield ""
             yield from histogram_lines(list(found["all"].speedups.values()))
             yield ""

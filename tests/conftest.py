@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import threading
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ["GRAFT_CALIBRATE"] = "0"  # kernels of tests follow from the table on every machine
 
+from graft.cli import status
 from graft.runtime import prepared
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if full else "short")
     # The programs of tests are small, and what is to be tested is how threads share their work.
     prepared.CALLING, prepared.MEETING = -1.0, 0.0
+    # Tests look at what commands say, however slow the machine is at the moment.
+    status.QUIET_SECONDS = threading.TIMEOUT_MAX
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import onnx
@@ -19,6 +20,7 @@ from graft.backends.reference.backend import ReferenceBackend
 from graft.base.cache_folder import default_folder
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, UnsupportedError, UserError
+from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.annotate import Pins
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend, Cost
@@ -28,7 +30,7 @@ from graft.byoc.link import Linked, link
 from graft.byoc.measure import DEADLINE, race, samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
 from graft.byoc.plan import Plan, parse_plan, regions_of
-from graft.byoc.price import Pricing, Report
+from graft.byoc.price import Pricing
 from graft.byoc.store import PRICES, PriceStore
 from graft.byoc.trust import CompiledRegion, Demotion
 from graft.frontends.onnx.importer import import_model
@@ -38,7 +40,7 @@ from graft.ir.types import TensorType
 from graft.module import REFERENCE, Module, Placement, Program, Signature
 from graft.passes.bind_sizes import bind_sizes
 from graft.passes.duplicate_dequantize import duplicate_dequantize
-from graft.passes.pipeline import optimize
+from graft.passes.pipeline import PASSES, optimize
 from graft.passes.variant_sizes import VariantSizes, variant_sizes
 from graft.runtime.regions import Policy, Region
 from graft.runtime.session import count_threads
@@ -48,10 +50,6 @@ from graft.target.target import HOST
 DEFAULT_TARGET = (HOME,)
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto | Graph
-
-
-def _quietly(_text: str) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Grafting:
     policy: Policy
     check: bool
     time_limit: float
-    report: Report
+    report: Progress
     releases: bool = False  # the host may run what is pinned elsewhere and cannot run there
 
     def __post_init__(self) -> None:
@@ -90,7 +88,7 @@ def compile(
     time_limit: float = TIME_LIMIT,
     shapes: Mapping[str, Sequence[int]] | None = None,
     strict_import: bool = False,
-    report: Report = _quietly,
+    report: Progress = quietly,
 ) -> Module:
     """Compile a model: a path, bytes, a `ModelProto` or a graph.
 
@@ -112,17 +110,17 @@ def compile(
     a backend has for an answer, by default 60, once a region has run 100 times what that took.
     `verify="sample"` compares first runs and some later ones with the host's, "always" all, "off"
     none. `isolation="process"` runs backends in processes of their own, all or by name
-    ({"mynpu": "process"}). `report` is told of progress."""
+    ({"mynpu": "process"}). `report` is told of each stage (`report=print` shows them)."""
     names = _names_of(target)
     options = _options(threads, machine, accuracy)
     policy = Policy(fallback or "host", deadline, verify)
     asked = Grafting(pins, plan, measure, policy, check, time_limit, report, fallback == "host")
     accelerators = _accelerators(names, isolation, deadline)
-    graph = _optimized(model, strict_import)
+    graph = _optimized(model, strict_import, report)
     wanted = variant_sizes(graph, shapes or {})
     if REFERENCE in names:
         return _on_reference(graph, names, options, strict, wanted)
-    host = HostBackend(options)
+    host = HostBackend(options, report)
     _refuse_contradictions(accelerators, machine, plan is not None, wanted)
     general = _built(graph, accelerators, host, asked)
     if not wanted.symbols:
@@ -146,11 +144,19 @@ def _refuse_contradictions(
         raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
 
 
-def _optimized(model: Model, strict_import: bool = False) -> Graph:
+def _optimized(model: Model, strict_import: bool, report: Progress) -> Graph:
     """The model's graph after the passes; warnings on the model name the caller of the caller."""
     if not isinstance(model, Graph):
+        report(Stage("importing"))
         model = import_model(model, strict_import, stacklevel=3)
-    return optimize(check_sizes(model))
+    return _with_passes(check_sizes(model), report)
+
+
+def _with_passes(graph: Graph, report: Progress) -> Graph:
+    steps = count(1)
+    return optimize(
+        graph, lambda one, _graph: report(Stage("optimizing", next(steps), len(PASSES), one.name))
+    )
 
 
 def _options(threads: int | None, machine: str, accuracy: str) -> HostOptions:
@@ -159,9 +165,10 @@ def _options(threads: int | None, machine: str, accuracy: str) -> HostOptions:
     return HostOptions(threads, machine, Accuracy.named(accuracy))
 
 
-def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Report) -> Graph:
+def _variant(graph: Graph, wanted: VariantSizes, sizes: Key, report: Progress) -> Graph:
     """The graph for these sizes, with what was computed from them folded."""
-    report(f"compiling for {variant_name(wanted.symbols, sizes)}")
+    number, name = wanted.sizes.index(sizes) + 1, variant_name(wanted.symbols, sizes)
+    report(Stage("compiling variants", number, len(wanted.sizes), name))
     return optimize(check_sizes(bind_sizes(graph, dict(zip(wanted.symbols, sizes, strict=True)))))
 
 
@@ -206,17 +213,17 @@ def study(
     pins: Sequence[str] = (),
     measure: bool = False,
     threads: int | None = None,
-    report: Report = _quietly,
+    report: Progress = quietly,
 ) -> Study:
     """Partition a model as `compile` would, without making a module of it: `graft explain`.
 
     Nothing is compiled for it and it is not run, but for what is timed to price it; with `measure`,
     the plans are put to work and run end to end."""
     accelerators = _accelerators(_names_of(target))
-    graph = _optimized(model)
+    graph = _optimized(model, False, report)
     if accelerators:
         graph = duplicate_dequantize(graph)
-    host = HostBackend(HostOptions(threads))
+    host = HostBackend(HostOptions(threads), report)
     asked = Grafting(pins, None, measure, Policy(), True, TIME_LIMIT, report)
     found = partition_graph(graph, accelerators, host, asked)
     if not measure:
@@ -341,12 +348,12 @@ def _fastest(graph: Graph, contenders: Sequence[_Contender], asked: Grafting) ->
     inputs = _samples(graph)
     if len(contenders) == 1 or inputs is None:
         return contenders[0]
-    asked.report(f"running {len(contenders)} plans end to end")
+    asked.report(Stage("running plans end to end", detail=f"{len(contenders)} in turns"))
     runs = {str(n): partial(item.built, inputs) for n, item in enumerate(contenders)}
     try:
         times = race(runs)
     except GraftError as error:
-        asked.report(f"the chosen plan was not measured: {error}")
+        asked.report(Stage("running plans end to end", detail=f"not measured: {error}"))
         return contenders[0]
     best = contenders[int(min(times, key=lambda name: times[name]))]
     measured = {item.plan.method: times[str(n)] for n, item in enumerate(contenders)}
@@ -377,11 +384,12 @@ def partition_graph(
     in_place: Mapping[str, Cost] = {}
     inputs = _samples(graph)
     if inputs is not None:
-        asked.report("timing the model on the host")
+        asked.report(Stage("timing the model on the host"))
         try:
             in_place = host.time_groups(graph, inputs)
         except GraftError as error:  # numbers that nobody chose may be none that it takes
-            asked.report(f"the host's prices are estimates: {error}")
+            reason = f"its prices are estimates: {error}"
+            asked.report(Stage("timing the model on the host", detail=reason))
     store = PriceStore(default_folder() / PRICES, host.machine_key)
     deadline = asked.policy.deadline or DEADLINE
     pricing = Pricing(host, in_place, store, asked.report, deadline, host.threads)
@@ -402,10 +410,8 @@ def _linked(
     missing = [name for name, _ in planned if name not in backends]
     if missing:
         raise UserError(f"the plan wants '{missing[0]}', which is not among the targets")
-    asked.report(f"compiling and checking {len(planned)} regions")
-    return link(
-        graph, planned, backends, host, asked.policy, asked.check, host.strict, host.threads
-    )
+    judged = asked.check, host.strict
+    return link(graph, planned, backends, host, asked.policy, *judged, host.threads, asked.report)
 
 
 def _module(made: _Built, host: HostBackend, policy: Policy, strict: bool) -> Module:

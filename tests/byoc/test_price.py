@@ -14,6 +14,7 @@ from tests.byoc.fakes import Fake, chain, conv_relu
 from graft.base.cache_folder import CacheWarning
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
+from graft.base.progress import Stage
 from graft.byoc import measure
 from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import Cost, Limits, Runner, Source
@@ -103,11 +104,13 @@ def test_the_roofline_is_the_longer_of_work_and_traffic() -> None:
 def test_what_does_not_run_has_no_price(store: PriceStore) -> None:
     backend = Failing(patterns=[("relu", is_op("nn.relu"))])
     found = find_candidates(conv_relu(), [backend])
-    said: list[str] = []
+    said: list[Stage] = []
     with pytest.warns(RegionWarning, match="fake accepts nn.relu and does not run it: RuntimeErr"):
         prices = price_all(found, [backend], Pricing(HOST, {}, store, said.append)).costs
     assert {candidate.backend for candidate in prices} == {"host"}
-    assert "fake does not run nn.relu: RuntimeError: out of registers" in said
+    total = len(found.candidates)
+    number = 1 + next(n for n, one in enumerate(found.candidates) if one.backend == "fake")
+    assert said == [Stage("pricing candidates", number, total, "nn.relu")]
     with pytest.raises(UnrunnableError, match="out of registers"):
         timed_region_of(backend, chain("nn.relu"), store)
 

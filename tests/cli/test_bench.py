@@ -14,6 +14,7 @@ from graft.cli.bench_machine import Machine
 from graft.cli.bench_report import MARKDOWN, TEXT, Comparison, Standing, Timing, to_json
 from graft.cli.bench_statistics import Ratio, Summary
 from graft.cli.main import main
+from graft.cli.report import lines_of
 
 STANDINGS = [
     Standing(
@@ -41,7 +42,7 @@ MACHINE = Machine("Abacus 9", "AVX2", 2, "Linux x86_64", "3.11.0", 0.4)
 
 
 def test_text() -> None:
-    text = "\n".join(TEXT.comparison(COMPARISON, 2))
+    text = "\n".join(lines_of(TEXT.comparison(COMPARISON, 2)))
     assert "12 rounds in 3 s" in text
     (line,) = (one for one in text.splitlines() if "ONNX Runtime  1.0" in one)
     assert " ".join(line.split()[3:]) == "100 ms 50 ms 80 ms 200 ms 2.6 2 (1.9 to 2.1)"

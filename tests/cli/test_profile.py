@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from tests.cli.test_trace import check_nesting
 
 from graft.base.dtypes import DType
 from graft.base.errors import Place
 from graft.cli.profile import RUNS, Measured, measured, profile_json, profile_lines, write_trace
-from graft.cli.profile_regions import PARTS, bar
+from graft.cli.profile_regions import PARTS, Bar
+from graft.cli.report import lines_of
 from graft.runtime.program import Input, KernelCall, Operand, PythonStep, Remote, Transfer
 from graft.runtime.regions import Spent
 from graft.runtime.session import Profile, Session
@@ -29,7 +31,7 @@ def session(seconds: list[list[float]]) -> Session:
 
     def profile(_feeds: Any) -> Profile:
         times = np.array(next(runs))
-        return Profile([], STEPS, times, np.stack([times, times / 2]))
+        return Profile([], STEPS, times, np.stack([times, times / 2]), np.zeros((2, 3)))
 
     program = SimpleNamespace(steps=STEPS)
     fake = SimpleNamespace(program=program, run=lambda *_: [], profile=profile)
@@ -48,7 +50,7 @@ def test_total_is_that_of_a_run_and_not_of_the_medians() -> None:
 
 
 def test_rows_are_sorted_and_say_what_is_not_known() -> None:
-    lines = list(profile_lines(measured(session([[1e-3, 5e-4, 2.5e-3]] * RUNS), {})))
+    lines = lines_of(profile_lines(measured(session([[1e-3, 5e-4, 2.5e-3]] * RUNS), {})))
     assert lines[:4] == [
         "kernel            ONNX node       µs  share  GFLOP/s   GB/s",
         "sort (reference)  TopK       2,500.0  62.5%        -      -",
@@ -81,14 +83,15 @@ SPENT = {
 
 def grafted() -> Measured:
     times = np.array([30e-6, 50e-6, 100e-6, 900e-6])
-    profile = Profile([], GRAFTED, times, times.reshape(1, -1), SPENT)
+    begins = 7 + np.rint(1e9 * (np.cumsum(times) - times)).astype(np.int64)
+    profile = Profile([], GRAFTED, times, times.reshape(1, -1), begins.reshape(1, -1), SPENT)
     program = SimpleNamespace(steps=GRAFTED)
     fake = SimpleNamespace(program=program, run=lambda *_: [], profile=lambda _feeds: profile)
     return measured(cast(Session, fake), {})
 
 
 def test_regions_as_stacked_bars() -> None:
-    lines = list(profile_lines(grafted()))
+    lines = lines_of(profile_lines(grafted()))
     assert "1 native step, 0 reference steps, 2 region steps, 1 transfer step, 1 thread" in lines[6]
     regions = lines[lines.index("Regions") + 1 :]
     full, half = "▒" * 15 + "░" * 5 + "█" * 20, ("░" * 2 + "█" * 18).ljust(40)
@@ -102,7 +105,7 @@ def test_regions_as_stacked_bars() -> None:
 
 
 def test_emulated_steps_are_not_taken_for_the_device() -> None:
-    lines = list(profile_lines(grafted()))
+    lines = lines_of(profile_lines(grafted()))
     assert lines[1].startswith("sim: 1 node (emulated)")
     assert not any("acc: 3 nodes (" in line for line in lines)
 
@@ -131,6 +134,7 @@ def test_regions_for_programs() -> None:
 def test_regions_in_the_trace(tmp_path: Path) -> None:
     write_trace(grafted(), tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text("utf-8"))["traceEvents"]
+    check_nesting(events)
     parts = {event["name"]: event for event in events if "region" in event.get("args", {})}
     assert list(parts) == [
         "transfer acc_0",
@@ -149,5 +153,6 @@ def test_regions_in_the_trace(tmp_path: Path) -> None:
 
 
 def test_no_bars_without_time() -> None:
-    assert bar((0.0, 0.0, 0.0), 0.0) == ""
-    assert bar((1.0, 1.0, 2.0), 4.0) == "▒" * 10 + "░" * 10 + "█" * 20
+    assert Bar((0.0, 0.0, 0.0), 0.0).text(40) == ""
+    assert Bar((1.0, 1.0, 2.0), 4.0).text(40) == "▒" * 10 + "░" * 10 + "█" * 20
+    assert Bar((1.0, 1.0, 2.0), 4.0).text(20) == "▒" * 5 + "░" * 5 + "█" * 10

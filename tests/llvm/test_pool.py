@@ -14,6 +14,7 @@ from tests.llvm.kernels import elementwise, run
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
+from graft.base.progress import Stage
 from graft.llvm import pool
 from graft.llvm.cache import KernelCache
 from graft.llvm.load import load
@@ -54,19 +55,15 @@ def test_small_work_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.usefixtures("always_processes")
 def test_processes_cache_and_progress(tmp_path: Path) -> None:
     many, cache = functions(5), KernelCache(tmp_path)
-    heard: list[tuple[int, int, str]] = []
-    codes = pool.compile_all(
-        many, host_target(), cache, jobs=2, progress=lambda *news: heard.append(news)
-    )
+    heard: list[Stage] = []
+    codes = pool.compile_all(many, host_target(), cache, jobs=2, progress=heard.append)
     check(many, codes)
-    assert heard == [(done, 5, "kernel") for done in range(1, 6)]
+    assert heard == [Stage("compiling kernels", done, 5, "kernel") for done in range(1, 6)]
     assert cache.usage().entries == 5
     heard.clear()
-    again = pool.compile_all(
-        [*many, *functions(7)[5:]], host_target(), cache, 1, lambda *news: heard.append(news)
-    )
+    again = pool.compile_all([*many, *functions(7)[5:]], host_target(), cache, 1, heard.append)
     assert again[:5] == codes
-    assert [news[0] for news in heard] == [6, 7]  # only what was not there is compiled
+    assert [stage.step for stage in heard] == [6, 7]  # only what was not there is compiled
 
 
 @pytest.mark.usefixtures("always_processes")
@@ -114,7 +111,7 @@ from graft.llvm import pool
 from graft.target.target import host_target
 pool.WORTH_A_PROCESS = 1
 while True:
-    pool.compile_all(functions(20), host_target(), jobs=2, progress=lambda *news: print(flush=True))
+    pool.compile_all(functions(20), host_target(), jobs=2, progress=lambda _: print(flush=True))
 """
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import Backend
 from graft.byoc.measure import DEADLINE
@@ -53,6 +54,7 @@ def link(
     check: bool = True,
     judge: Backend | None = None,
     threads: int | None = None,
+    report: Progress = quietly,
 ) -> Linked:
     """Outline, compile and check until every region that is left holds. `judge` is the host as
     results are compared with it, where that is another one than runs the model."""
@@ -64,10 +66,11 @@ def link(
     while True:
         outlined = with_wishes(outline(graph, left), limits)
         nodes = {node.attrs.label: node for node in outlined.nodes if node.op.name == "region"}
-        made = [
-            compiler.compile(nodes[region_label(backend, number)], backends[backend], members)
-            for number, (backend, members) in enumerate(left)
-        ]
+        made = []
+        for number, (backend, members) in enumerate(left):
+            label = region_label(backend, number)
+            report(Stage("compiling and checking regions", number + 1, len(left), label))
+            made.append(compiler.compile(nodes[label], backends[backend], members))
         compiled = tuple(item for item in made if isinstance(item, CompiledRegion))
         if len(compiled) == len(made):
             breakers = {name: Breaker() for name in backends}

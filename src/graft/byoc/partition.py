@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graft.base.errors import UserError
+from graft.base.progress import Stage
 from graft.byoc.annotate import NO_PINS, Pins
 from graft.byoc.candidates import Candidate, Candidates, find_candidates, placeable
 from graft.byoc.choose import TIME_LIMIT, choose
@@ -179,7 +180,8 @@ class _Wholes:
                 cost = timed_region_of(backend, region, pricing.store, *limits)
                 self._known[key] = None if cost is None else cost.seconds
             except UnrunnableError as error:
-                self._pricing.report(f"{name} does not run a region as a whole: {error}")
+                reason = f"{name} does not run one: {error}"
+                self._pricing.report(Stage("pricing whole regions", detail=reason))
                 self._known[key] = math.inf
         return self._known[key]
 

@@ -10,9 +10,10 @@ regions take.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOME, Backend, Cost, Source
 from graft.byoc.measure import DEADLINE, UnrunnableError, bounded, timed_region_of
@@ -28,8 +29,6 @@ _HEAVY = (Kind.ANCHOR, Kind.REDUCTION, Kind.OPAQUE)
 
 _PER_NODE = 1e-6  # nothing is for nothing
 
-Report = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Pricing:
@@ -38,7 +37,7 @@ class Pricing:
     host: Backend
     in_place: Mapping[str, Cost]  # value that a fusion group makes -> what that takes
     store: PriceStore | None = None  # None: nothing is measured
-    report: Report = lambda _text: None
+    report: Progress = quietly
     deadline: float = DEADLINE  # seconds that a backend has for an answer
     threads: int | None = None  # that the user allows
 
@@ -68,7 +67,8 @@ def price_all(found: Candidates, backends: Sequence[Backend], pricing: Pricing) 
         backend = by_name[candidate.backend]
         key = f"{backend.name} {region_hash(region, contents=False)}"
         if key not in known:
-            pricing.report(f"pricing {number + 1} of {len(found.candidates)}: {candidate.label}")
+            total = len(found.candidates)
+            pricing.report(Stage("pricing candidates", number + 1, total, candidate.label))
             known[key] = trials.price(backend, region, candidate.label)
         cost = known[key]
         if isinstance(cost, Cost):
@@ -94,7 +94,6 @@ class _Trials:
         try:
             return price(backend, region, self._pricing)
         except UnrunnableError as error:
-            self._pricing.report(f"{backend.name} does not run {label}: {error}")
             self._failed.setdefault((backend.name, str(error)), []).append(label)
             if not error.in_time:
                 self._silent.add(backend.name)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graft.byoc.contract import Backend
 from graft.byoc.discover import Found, find_backends
 from graft.cli.machine import describe
-from graft.cli.report import print_json, print_lines, section, table
+from graft.cli.report import Block, print_json, print_lines, section, table
+from graft.cli.terminal import BAD, GOOD, styled
 from graft.target.target import HOST, known_targets
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 DESCRIPTION = """\
 List the backends that `--target` can name: those of installed packages, which announce
@@ -59,10 +63,10 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _text(found: Found) -> Iterator[str]:
+def _text(found: Found) -> Iterator[Block]:
     header = ("name", "version", "device", "from", "available")
     rows = [
-        (name, one.version, device(one), found.origins[name], "no" if missing(one) else "yes")
+        (name, one.version, device(one), found.origins[name], _available(one))
         for name, one in sorted(found.backends.items())
     ]
     yield from table(rows, header)
@@ -73,6 +77,10 @@ def _text(found: Found) -> Iterator[str]:
     if found.broken:
         lines = [f"{one.name} (from {one.origin}): {one.reason}" for one in found.broken]
         yield from section("What does not load", lines)
+
+
+def _available(backend: Backend) -> Text:
+    return styled("no", BAD) if missing(backend) else styled("yes", GOOD)
 
 
 def device(backend: Backend) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 from graft.base.dtypes import dtype_of
 from graft.base.errors import UserError
+from graft.base.progress import Stage
 from graft.byoc.cores import Watch
 from graft.cli.bench_agree import disagreements
 from graft.cli.bench_contenders import CONTENDERS, PEERS, Contender
@@ -46,7 +47,7 @@ from graft.cli.placement_options import (
     check_placement,
     others_than_host,
 )
-from graft.cli.report import print_json, print_lines
+from graft.cli.report import print_json
 from graft.cli.status import status
 from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
 from graft.cli.usage import UsageError, positive
@@ -167,8 +168,8 @@ def execute(options: argparse.Namespace) -> int:
         comparisons.append(_compared_or_not(path, contenders, options, threads))
         if not options.json:
             if path is options.models[0]:
-                print_lines(form.heading(machine, threads))
-            print_lines(form.comparison(comparisons[-1], threads))
+                form.show(form.heading(machine, threads))
+            form.show(form.comparison(comparisons[-1], threads))
     if options.json:
         print_json(to_json(machine, threads, comparisons))
     return 0 if any(one.best_peer for one in comparisons) else 1
@@ -196,9 +197,10 @@ def compared(
             subject = prepared(path, options, folder)
         standings: dict[str, Standing] = {}
         ready: dict[str, Prepared] = {}
-        for contender in contenders:
+        for number, contender in enumerate(contenders):
             try:
-                with status(f"preparing {path.name} in {contender.title}"):
+                with status(f"preparing {path.name}") as tell:
+                    tell(Stage("contender", number + 1, len(contenders), contender.title))
                     task = _task(contender, subject, threads, options)
                     one = _prepare(contender, task, folder, workers)
             except ContenderError as error:
@@ -271,8 +273,8 @@ def _measured(
     if GRAFT not in ready or len(ready) < 2:
         return Measurement([], {}, 0.0)
     runs = {name: one.run for name, one in ready.items()}
-    with status(f"timing {path.name}: {', '.join(runs)}"):
-        return measure(runs, limits, Slice(), Watch(threads, limits.seconds))
+    with status(f"timing {path.name}: {', '.join(runs)}") as tell:
+        return measure(runs, limits, Slice(), Watch(threads, limits.seconds), tell)
 
 
 def _timed(standings: Mapping[str, Standing], found: Measurement) -> Iterator[tuple[str, Standing]]:

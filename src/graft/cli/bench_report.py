@@ -12,7 +12,15 @@ from graft.cli.bench_contenders import Contender
 from graft.cli.bench_machine import Machine
 from graft.cli.bench_rounds import GRAFT
 from graft.cli.bench_statistics import CONFIDENCE, Ratio, Summary
-from graft.cli.report import counted, seconds_text, section, table
+from graft.cli.report import (
+    Block,
+    counted,
+    print_lines,
+    print_verbatim,
+    seconds_text,
+    section,
+    table,
+)
 
 _HEADER = ("contender", "version", "median", "best", "10 %", "90 %", "cores", "ratio")
 _NUMBERS = (2, 3, 4, 5, 6, 7)
@@ -76,8 +84,9 @@ class Comparison:
 class Form:
     """A way to show results: what holds for all comparisons of a run, then each of them."""
 
-    heading: Callable[[Machine, int], Iterator[str]]
-    comparison: Callable[[Comparison, int], Iterator[str]]
+    heading: Callable[[Machine, int], Iterator[Any]]
+    comparison: Callable[[Comparison, int], Iterator[Any]]
+    show: Callable[[Iterator[Any]], None]  # prints what they give
 
 
 def _text_heading(machine: Machine, threads: int) -> Iterator[str]:
@@ -91,7 +100,7 @@ def _markdown_heading(machine: Machine, threads: int) -> Iterator[str]:
     yield from (f"- {line}" for line in _LEGEND)
 
 
-def _text(comparison: Comparison, threads: int) -> Iterator[str]:
+def _text(comparison: Comparison, threads: int) -> Iterator[Block]:
     yield ""
     yield str(comparison.path)
     if comparison.problem:
@@ -131,8 +140,8 @@ def _markdown(comparison: Comparison, threads: int) -> Iterator[str]:
     yield from (f"- warning: {one}" for one in warnings(comparison, threads))
 
 
-TEXT = Form(_text_heading, _text)
-MARKDOWN = Form(_markdown_heading, _markdown)
+TEXT = Form(_text_heading, _text, print_lines)
+MARKDOWN = Form(_markdown_heading, _markdown, print_verbatim)
 
 
 def to_json(machine: Machine, threads: int, comparisons: Sequence[Comparison]) -> dict[str, Any]:

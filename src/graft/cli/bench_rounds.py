@@ -14,6 +14,7 @@ from functools import cached_property
 from statistics import median
 
 from graft.base.errors import UserError
+from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.cores import Watch
 from graft.cli.bench_statistics import Ratio, ratio
 
@@ -93,7 +94,11 @@ Run = Callable[[Slice], Sample]
 
 
 def measure(
-    contenders: Mapping[str, Run], limits: Limits, portion: Slice, watch: Watch
+    contenders: Mapping[str, Run],
+    limits: Limits,
+    portion: Slice,
+    watch: Watch,
+    progress: Progress = quietly,
 ) -> Measurement:
     """Run the contenders in turns; one that fails is dropped, with what it had done so far.
 
@@ -106,6 +111,7 @@ def measure(
     failures: dict[str, ContenderError] = {}
     while True:
         samples: dict[str, Sample] = {}
+        progress(Stage("round", len(rounds) + 1, limits.rounds, "at most"))
         watch.wait()
         begun = time.monotonic()
         for name in shuffler.sample(racing, len(racing)):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from graft.base.cache_folder import default_folder
 from graft.byoc.store import PRICES, clear_prices, count_prices
-from graft.cli.report import counted, print_json, print_lines, size_text, table
+from graft.cli.report import Block, counted, print_json, print_lines, size_text, table
 from graft.llvm.cache import Usage, default_cache
 from graft.target.calibrate import clear_calibrations
 
@@ -44,7 +44,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _text(usage: Usage, priced: int, removed: Usage | None) -> Iterator[str]:
+def _text(usage: Usage, priced: int, removed: Usage | None) -> Iterator[Block]:
     if removed is not None:
         yield f"removed {counted(removed.entries, 'kernel')}, {size_text(removed.bytes)}"
     size = f"{size_text(usage.bytes)} of at most {size_text(usage.limit)}"

@@ -31,8 +31,20 @@ from graft.cli.peer import Feeds, Peer, onnxruntime, opened_peer
 from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.placement_options import add_placement_arguments, asked, check_placement
 from graft.cli.records import in_expected_order
-from graft.cli.report import counted, error_text, number, print_json, print_lines, section, table
+from graft.cli.report import (
+    Block,
+    Cell,
+    Line,
+    counted,
+    error_text,
+    number,
+    print_json,
+    print_lines,
+    section,
+    table,
+)
 from graft.cli.status import spoken_warnings, status
+from graft.cli.terminal import BAD, GOOD, styled
 from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
 from graft.compiler import compile
 from graft.frontends.onnx.importer import import_source
@@ -180,8 +192,8 @@ def check(
 def _compared(
     graph: Graph, source: Source, peer: Peer, feeds: Feeds, tolerance: Tolerance
 ) -> NodeComparison:
-    with status("comparing node by node"):
-        return compare_nodes(graph, source, peer, feeds, tolerance)
+    with status("comparing node by node") as tell:
+        return compare_nodes(graph, source, peer, feeds, tolerance, tell)
 
 
 def _random_node(graph: Graph) -> str:
@@ -191,7 +203,7 @@ def _random_node(graph: Graph) -> str:
     return ""
 
 
-def _text(verdict: Verdict) -> Iterator[str]:
+def _text(verdict: Verdict) -> Iterator[Block]:
     yield str(verdict.path)
     limits = f"rtol {verdict.tolerance.relative:g}, atol {verdict.tolerance.absolute:g}"
     yield f"  compared with {verdict.peer}, {limits}"
@@ -199,7 +211,7 @@ def _text(verdict: Verdict) -> Iterator[str]:
         yield f"  {verdict.placement}"
         yield from (f"  {_demoted(demotion)}" for demotion in verdict.placement.demotions)
     header = ("name", "type", "max abs error", "max rel error", "wrong", "verdict")
-    rows = [(one.name, one.type, *_figures(one.difference)) for one in verdict.outputs]
+    rows = [_row(one) for one in verdict.outputs]
     yield from section("Outputs", table(rows, header, right=(2, 3, 4)))
     if verdict.moved_rows:
         yield f"  {counted(verdict.moved_rows, 'row')} in another order: near ties"
@@ -211,12 +223,21 @@ def _text(verdict: Verdict) -> Iterator[str]:
     yield ""
     if verdict.random_node and not verdict.agrees:
         yield f"The node '{verdict.random_node}' draws random numbers, which never agree."
-    yield "Graft and ONNX Runtime agree." if verdict.agrees else "Graft and ONNX Runtime DIFFER."
+    if verdict.agrees:
+        yield Line("Graft and ONNX Runtime agree.", GOOD)
+    else:
+        yield Line("Graft and ONNX Runtime DIFFER.", BAD)
 
 
 def _demoted(demotion: Demotion) -> str:
     nodes = ", ".join(f"%{name}" for name in demotion.nodes)
     return f"{demotion.backend} gave {nodes} back to the host: {demotion.reason}"
+
+
+def _row(output: OutputCheck) -> tuple[Cell, ...]:
+    *figures, answer = _figures(output.difference)
+    style = GOOD if output.difference.agrees else BAD
+    return output.name, output.type, *figures, styled(answer, style)
 
 
 def _figures(difference: Difference) -> tuple[str, str, str, str]:
@@ -237,9 +258,11 @@ def _blame(blame: PassBlame) -> str:
     return f"{blame.name} (pass {blame.position} of {blame.total}) introduces the difference"
 
 
-def _node_text(nodes: NodeComparison, outputs_agree: bool) -> Iterator[str]:
+def _node_text(nodes: NodeComparison, outputs_agree: bool) -> Iterator[Block]:
     if nodes.agrees:
-        lines = [f"{counted(nodes.compared, 'value')} compared: no node differs on its own"]
+        lines: list[Block] = [
+            f"{counted(nodes.compared, 'value')} compared: no node differs on its own"
+        ]
         if not outputs_agree:
             lines.append("so it is small errors that add up on the way to the outputs")
         if nodes.largest is not None:
@@ -255,7 +278,7 @@ def _node_line(node: NodeDifference) -> str:
     return f"'{node.node}' ({node.operator})"
 
 
-def _detail(node: NodeDifference) -> list[str]:
+def _detail(node: NodeDifference) -> list[Block]:
     absolute, relative, wrong, verdict = _figures(node.difference)
     rows = [("result", node.result.name, str(node.result.type))]
     rows += [("operand", name, type_) for name, type_ in node.operands]

@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.kit import Failure, PatternReport, Report, conformance
-from graft.cli.report import print_json, print_lines
+from graft.cli.report import Block, Indented, Line, number, print_json, print_lines, table
 from graft.cli.status import status
+from graft.cli.terminal import BAD
 from graft.cli.usage import UsageError, positive
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
@@ -93,5 +95,21 @@ def _print(report: Report, as_json: bool) -> int:
     if as_json:
         print_json(report.to_json())
     else:
-        print_lines(report.lines())
+        print_lines(_text(report))
     return 0 if report.ok else 1
+
+
+def _text(report: Report) -> Iterator[Block]:
+    yield report.summary
+    yield from map(Indented, table(map(_row, (*report.patterns, report.combined)), right=(1, 3)))
+    for failure in report.failures:
+        head, *graph = f"FAILED {failure}".split("\n")
+        yield ""
+        yield Line(head, BAD)
+        yield from (Line(line, wraps=False) for line in graph)
+
+
+def _row(pattern: PatternReport) -> tuple[str, ...]:
+    reasons = "; ".join(f"{n} × {reason}" for reason, n in pattern.refused.most_common(2))
+    tried, accepted = number(pattern.tried), number(pattern.accepted)
+    return pattern.name, accepted, "of", tried, "accepted", reasons

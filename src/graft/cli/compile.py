@@ -11,6 +11,7 @@ from pathlib import Path
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import host_passes
 from graft.backends.host.stretches import why_not_native
+from graft.base.progress import Progress, quietly
 from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import HOME
 from graft.byoc.discover import find_backends
@@ -189,21 +190,21 @@ def _saved(options: argparse.Namespace) -> Saved:
     return save(options.model, graph, options.output, wishes, start)
 
 
-def _progress(options: argparse.Namespace) -> AbstractContextManager[object]:
+def _progress(options: argparse.Namespace) -> AbstractContextManager[Progress]:
     """A line of progress, unless what the passes report goes to the same terminal."""
-    return nullcontext() if options.verbose else status(f"compiling {options.model.name}")
+    return nullcontext(quietly) if options.verbose else status(f"compiling {options.model.name}")
 
 
 def _text(options: argparse.Namespace) -> str:
     if options.emit in PLACEMENT_STAGES:
         return _placed(options)
-    with _progress(options):
+    with _progress(options) as tell:
         if options.emit in GRAPH_STAGES:
             return to_text(_stage(options, options.emit)).text
         graph, machine = _stage(options, "optimized"), options.machine or HOST
         if why_not_native(graph):
-            return flow_kernel_text(graph, options.emit, machine, _accuracy(options))
-        return kernel_text(_fused(options, graph), options.emit, machine)
+            return flow_kernel_text(graph, options.emit, machine, _accuracy(options), tell)
+        return kernel_text(_fused(options, graph), options.emit, machine, tell)
 
 
 def _placed(options: argparse.Namespace) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 from graft.backends.host.backend import HostBackend
 from graft.backends.simnpu.backend import SimNpu
 from graft.base.errors import UserError
+from graft.base.progress import Progress
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend
 from graft.byoc.discover import find_backends
@@ -24,16 +25,20 @@ from graft.cli.compare import Tolerance
 from graft.cli.inputs import feed
 from graft.cli.peer import onnxruntime
 from graft.cli.report import (
+    Block,
+    Line,
     counted,
     dim_text,
     error_text,
     graph_size,
     number,
+    paragraph,
     pass_line,
     print_lines,
     seconds_text,
     section,
     size_text,
+    table,
 )
 from graft.cli.status import status
 from graft.cli.survey import parameters
@@ -93,11 +98,12 @@ def execute(options: argparse.Namespace) -> int:
     backend = _accelerator()
     if backend is None:
         print_lines(section("4. Candidates: what could an accelerator run?", _no_accelerator()))
-        module = compile(optimized)
+        with status("compiling for the host") as tell:
+            module = compile(optimized, report=tell)
     else:
-        with status(f"asking {backend.name} what it can run, and timing it"):
-            found = partition_graph(optimized, [backend], HostBackend(), _usual())
-            module = compile(optimized, [backend.name, HOME])
+        with status(f"asking {backend.name} what it can run, and timing it") as tell:
+            found = partition_graph(optimized, [backend], HostBackend(), _usual(tell))
+            module = compile(optimized, [backend.name, HOME], report=tell)
         title = f"4. Candidates: what could {backend.name} run?"
         print_lines(section(title, _candidates(found, backend)))
         print_lines(section("5. Plan: who runs what, and what that takes", _plan(found, module)))
@@ -135,14 +141,19 @@ def _passes(reports: list[PassReport]) -> Iterator[str]:
     yield f"{counted(len(reports) - len(changed), 'pass', 'passes')} had nothing to do here"
 
 
-def _groups(graph: Graph) -> Iterator[str]:
+def _groups(graph: Graph) -> Iterator[Block]:
     fused = group_fusion(graph)
     yield f"{graph_size(graph)} become {graph_size(fused)}; the largest groups:"
     labels = [node.attrs.label for node in fused.nodes if isinstance(node.attrs, CompositeAttrs)]
-    counts = {label: labels.count(label) for label in labels}
-    longest = sorted(counts, key=lambda label: (-label.count("+"), label))
-    for label in longest[:_SHOWN_GROUPS]:
-        yield f"{counts[label]:>3} x {label.replace('+', ' + ')}"
+    yield from _longest(labels)
+
+
+def _longest(labels: Sequence[str]) -> list[Block]:
+    """What is most fused, and how often it is there."""
+    counts = Counter(labels)
+    ordered = sorted(counts, key=lambda label: (-label.count("+"), label))
+    rows = [(f"{counts[label]} x", label.replace("+", " + ")) for label in ordered]
+    return table(rows[:_SHOWN_GROUPS], right=(0,))
 
 
 def _accelerator() -> Backend | None:
@@ -160,21 +171,18 @@ def _no_accelerator() -> Iterator[str]:
     yield "everything runs on the host, which is machine code for this processor"
 
 
-def _usual() -> Grafting:
+def _usual(report: Progress) -> Grafting:
     """What `compile` does when it is asked for nothing special."""
-    return Grafting((), None, False, Policy(), True, TIME_LIMIT, lambda _text: None)
+    return Grafting((), None, False, Policy(), True, TIME_LIMIT, report)
 
 
-def _candidates(found: Partition, backend: Backend) -> Iterator[str]:
+def _candidates(found: Partition, backend: Backend) -> Iterator[Block]:
     own = [c for c in found.found.candidates if c.backend == backend.name]
     covered = {node for candidate in own for node in candidate.nodes}
     nodes = found.found.nodes
     yield f"{backend.name} {backend.version}: {counted(len(own), 'candidate')} from its patterns,"
     yield f"which overlap; {len(covered)} of {counted(len(nodes), 'node')} are in one. The largest:"
-    labels = [candidate.label for candidate in own]
-    counts = {label: labels.count(label) for label in labels}
-    for label in sorted(counts, key=lambda label: (-label.count("+"), label))[:_SHOWN_GROUPS]:
-        yield f"{counts[label]:>3} x {label.replace('+', ' + ')}"
+    yield from _longest([candidate.label for candidate in own])
     left = [node for node in nodes if node not in covered]
     if left:
         refused = found.found.refusals.get(left[0], ())
@@ -182,19 +190,19 @@ def _candidates(found: Partition, backend: Backend) -> Iterator[str]:
         yield f"not {left[0].op.name} %{left[0].output.name}: {reason}"
 
 
-def _plan(found: Partition, module: Module) -> Iterator[str]:
+def _plan(found: Partition, module: Module) -> Iterator[Block]:
     plan = found.plan
-    for name, seconds in plan.alternatives.items():
-        yield f"{name + ':':<14}{seconds_text(seconds):>9}"
     proof = "proven best" if plan.gap <= 1e-6 else f"at most {plan.gap:.2%} above the best"
-    yield f"{'exact:':<14}{seconds_text(plan.predicted):>9}  {proof}"
+    others = [(f"{name}:", seconds_text(one), "") for name, one in plan.alternatives.items()]
+    yield from table([*others, ("exact:", seconds_text(plan.predicted), proof)], right=(1,))
     yield "so the plan is, after a race of it against the host alone, end to end:"
-    yield from textwrap.wrap(str(module.placement), 90)
+    yield paragraph(str(module.placement))
 
 
 def _simulated(graph: Graph) -> Iterator[str]:
     pricing = Pricing(HostBackend(), in_place={}, store=None)
-    plan = partition(graph, [SimNpu()], pricing, PartitionOptions()).plan
+    with status("planning for simnpu"):
+        plan = partition(graph, [SimNpu()], pricing, PartitionOptions()).plan
     yield "its times are a model's, the host's come from a roofline; nothing is run:"
     regions = counted(len(plan.regions), "region")
     yield f"exact:    {seconds_text(plan.predicted)} in {regions} (simulated)"
@@ -224,7 +232,8 @@ def _check(walk: Walk, module: Module) -> Iterator[str]:
 
 def _timing(walk: Walk, graph: Graph, module: Module, backend: Backend | None) -> Iterator[str]:
     feeds = {fed.value.name: fed.data for fed in feed(walk.graph, walk.inputs)}
-    runs = {"host alone": partial(compile(graph).run, None, feeds)}
+    with status("compiling for the host alone") as tell:
+        runs = {"host alone": partial(compile(graph, report=tell).run, None, feeds)}
     if backend is not None:
         runs[f"as planned with {backend.name}"] = partial(module.run, None, feeds)
     with status("timing"):
@@ -236,11 +245,14 @@ def _timing(walk: Walk, graph: Graph, module: Module, backend: Backend | None) -
     yield "(medians; both take turns, so that they see the same neighbours)"
 
 
-def _next_steps(path: Path) -> Iterator[str]:
+def _next_steps(path: Path) -> list[Line]:
     here = Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
-    yield f"graft inspect {shown}"
-    yield f"graft compile {shown} --emit fused"
-    yield f"graft check {shown.with_name('vit_b_16.onnx')} --nodes"
-    yield f"graft explain {shown} --target simnpu,host"
-    yield "graft run YOUR_MODEL.onnx"
+    commands = (
+        f"graft inspect {shown}",
+        f"graft compile {shown} --emit fused",
+        f"graft check {shown.with_name('vit_b_16.onnx')} --nodes",
+        f"graft explain {shown} --target simnpu,host",
+        "graft run YOUR_MODEL.onnx",
+    )
+    return [Line(command, wraps=False) for command in commands]

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from graft.base.errors import UserError
+from graft.base.progress import Stage
 from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
 from graft.byoc.explain_html import to_html
 from graft.cli.explain_text import node_lines, page
@@ -92,7 +93,7 @@ def _explained(options: argparse.Namespace) -> Explanation:
     with status(f"explaining {options.model.name}") as tell, spoken_warnings():
         model, name = _subject(options)
         looked = study(model, options.target, options.pin, options.measure, options.threads, tell)
-        tell("looking for what would change the plan")
+        tell(Stage("looking for what would change the plan"))
         return explain(looked.found, looked.measured, looked.demotions, name)
 
 

@@ -1,11 +1,10 @@
-"""A placement on a terminal: an explanation in, lines of at most 100 columns out."""
+"""A placement on a terminal: an explanation in, a report out."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from graft.base.names import LONGEST_LINE, printable
+from graft.base.names import shortened
 from graft.byoc.contract import HOME
 from graft.byoc.explain import Explanation, NodeFacts
 from graft.byoc.explain_words import (
@@ -20,40 +19,39 @@ from graft.byoc.explain_words import (
     summary,
     time_text,
 )
-from graft.cli.report import counted, number, section, size_text, table
+from graft.cli.report import Block, Indented, counted, number, paragraph, section, size_text, table
+from graft.cli.terminal import GOOD, styled
 
-WIDTH = 100
-_INSIDE = WIDTH - 2  # of a section
 _MOST_REGIONS = 20
 _LONGEST_NAME = 44
 
 
-def page(found: Explanation) -> Iterator[str]:
+def page(found: Explanation) -> Iterator[Block]:
     """The whole story, the summary first."""
     yield found.model
-    yield from _wrapped(summary(found), WIDTH - 2, "  ")
+    yield Indented(paragraph(summary(found)))
     yield from section("Where the time goes", _shares(found))
     yield from section("Plans", [*_totals(found), f"the chosen one is {quality(found)}"])
     if found.regions:
         yield from section("Regions", _regions(found))
     if found.demotions:
         lines = [f"{one.label} went back to the host: {one.reason}" for one in found.demotions]
-        yield from section("Not trusted", _items(lines))
+        yield from section("Not trusted", map(paragraph, lines))
     if found.flips or found.hints:
         yield from section("What would change this", _changes(found))
     if found.obstacles:
         lines = [obstacle_text(one) for one in found.obstacles]
-        yield from section("What keeps nodes on the host", _items(lines))
+        yield from section("What keeps nodes on the host", map(paragraph, lines))
 
 
-def _shares(found: Explanation) -> list[str]:
+def _shares(found: Explanation) -> list[Block]:
     header = ("backend", "nodes", "MACs", "regions", "execution", "transfers", "launches", "in all")
     rows = []
     for backend in found.backends:
         parts = (backend.execution, backend.transfers, backend.launches, backend.seconds)
         rows.append(
             (
-                f"{backend.name} {SIMULATED}" if backend.simulated else backend.name,
+                _marked(backend.name, backend.simulated),
                 number(backend.nodes),
                 f"{backend.macs / max(found.macs, 1):.1%}",
                 "-" if backend.name == HOME else number(backend.regions),
@@ -63,15 +61,19 @@ def _shares(found: Explanation) -> list[str]:
     return table(rows, header, right=range(1, 8))
 
 
-def _totals(found: Explanation) -> list[str]:
-    header = ("plan", "predicted", "measured", "regions", "nodes off the host", "MACs")
+def _marked(name: str, simulated: bool) -> str:
+    return f"{name} {SIMULATED}" if simulated else name
+
+
+def _totals(found: Explanation) -> list[Block]:
+    header = ("plan", "predicted", "measured", "regions", "off the host", "MACs")
     rows = []
     for total in found.totals:
         simulated = found.simulated and total.regions > 0
         rows.append(
             (
-                total.scheme,
-                time_text(total.predicted, simulated),
+                _marked(total.scheme, simulated),
+                time_text(total.predicted),
                 "-" if total.measured is None else time_text(total.measured),
                 number(total.regions),
                 f"{number(total.nodes)} of {number(len(found.nodes))}",
@@ -81,16 +83,16 @@ def _totals(found: Explanation) -> list[str]:
     return table(rows, header, right=range(1, 6))
 
 
-def _regions(found: Explanation) -> list[str]:
+def _regions(found: Explanation) -> list[Block]:
     header = ("region", "nodes", "MACs", "in", "out", "takes", "prices", "first node")
     rows = [
         (
-            region.label,
+            _marked(region.label, is_simulated(found, region.backend)),
             number(len(region.nodes)),
             f"{region.macs / max(found.macs, 1):.1%}",
             size_text(region.input_bytes),
             size_text(region.output_bytes),
-            time_text(region.seconds, is_simulated(found, region.backend)),
+            time_text(region.seconds),
             region.source,
             region.nodes[0],
         )
@@ -100,17 +102,16 @@ def _regions(found: Explanation) -> list[str]:
     if len(found.regions) > _MOST_REGIONS:
         left = len(found.regions) - _MOST_REGIONS
         lines.append(f"and {counted(left, 'more region')}, which --json and --html show")
-    return [_cut(line, _INSIDE) for line in lines]
+    return lines
 
 
-def _changes(found: Explanation) -> list[str]:
+def _changes(found: Explanation) -> list[Block]:
     rows = [(flip_price(found, flip), flip_text(flip)) for flip in found.flips]
-    lines = [_cut(line, _INSIDE) for line in table(rows, right=(0,))]
-    told = [by_parts_note(found), *(hint_text(found, hint) for hint in found.hints)]
-    return [*lines, *_items(text for text in told if text)]
+    notes = [by_parts_note(found), *(hint_text(found, hint) for hint in found.hints)]
+    return [*table(rows, right=(0,)), *(paragraph(text) for text in notes if text)]
 
 
-def node_lines(found: Explanation, node: NodeFacts) -> Iterator[str]:
+def node_lines(found: Explanation, node: NodeFacts) -> Iterator[Block]:
     """One node in full."""
     yield node.name
     where = f"{node.backend}, in {node.region}" if node.region else node.backend
@@ -121,17 +122,17 @@ def node_lines(found: Explanation, node: NodeFacts) -> Iterator[str]:
         ("MACs", number(node.macs)),
         ("runs on", where),
     )
-    yield from (f"  {line}" for line in table(rows))
-    yield from _wrapped(node.why, WIDTH - 2, "  ")
+    yield from map(Indented, table(rows))
+    yield Indented(paragraph(node.why))
     header = ("backend", "as", "nodes", "takes", "prices", "")
     options = [
         (
             one.backend,
-            _cut(one.pattern, _LONGEST_NAME),
+            shortened(one.pattern, _LONGEST_NAME),
             number(one.nodes),
             time_text(one.seconds, is_simulated(found, one.backend)),
             one.source,
-            "chosen" if one.chosen else "",
+            styled("chosen", GOOD) if one.chosen else "",
         )
         for one in node.alternatives
     ]
@@ -139,24 +140,8 @@ def node_lines(found: Explanation, node: NodeFacts) -> Iterator[str]:
     if node.refusals:
         lines = [f"{one.backend} {one.pattern}".rstrip() for one in node.refusals]
         told = [f"{who}: {one.reason}" for who, one in zip(lines, node.refusals, strict=True)]
-        yield from section("Refusals", _items(told))
+        yield from section("Refusals", map(paragraph, told))
     moves = [flip for flip in found.flips if node.name in flip.nodes]
     if moves:
         told = [f"{flip_text(flip)}: {flip_price(found, flip)}" for flip in moves]
-        yield from section("What would change this", _items(told))
-
-
-def _items(texts: Iterable[str]) -> list[str]:
-    return [line for text in texts for line in _wrapped(text, _INSIDE, "", "  ")]
-
-
-def _wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
-    after = first if rest is None else rest
-    text = printable(text, LONGEST_LINE)
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=after, break_on_hyphens=False
-    )
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+        yield from section("What would change this", map(paragraph, told))

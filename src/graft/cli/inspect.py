@@ -17,6 +17,8 @@ from graft.base.errors import GraftError
 from graft.cli.model_options import add_strict_import_argument
 from graft.cli.report import (
     INDENT,
+    Block,
+    Indented,
     counted,
     dim_json,
     dim_text,
@@ -176,9 +178,9 @@ def _declared(info: onnx.ValueInfoProto) -> Argument:
         return Argument(info.name, error.message, ())
 
 
-def _text(summary: Summary) -> Iterator[str]:
+def _text(summary: Summary) -> Iterator[Block]:
     yield str(summary.path)
-    yield from (f"  {line}" for line in table(_facts(summary)))
+    yield from map(Indented, table(_facts(summary)))
     yield from section("Inputs", _arguments(summary.inputs))
     yield from section("Outputs", _arguments(summary.outputs))
     yield from section("ONNX operators", histogram(summary.operators))
@@ -215,7 +217,7 @@ def _opset_texts(model: onnx.ModelProto) -> Iterator[str]:
         yield f"opset {opset.version}{domain}"
 
 
-def _arguments(arguments: Sequence[Argument]) -> list[str]:
+def _arguments(arguments: Sequence[Argument]) -> list[Block]:
     rows = [
         (one.name, one.type, f"dynamic: {', '.join(one.dynamic)}" if one.dynamic else "")
         for one in arguments
@@ -223,7 +225,7 @@ def _arguments(arguments: Sequence[Argument]) -> list[str]:
     return table(rows) or ["none"]
 
 
-def _outcome(imported: Imported) -> Iterator[str]:
+def _outcome(imported: Imported) -> Iterator[Block]:
     graph = imported.graph
     yield from section("Dynamic dims", _dim_table(imported))
     work = [
@@ -241,7 +243,7 @@ def _outcome(imported: Imported) -> Iterator[str]:
     yield from section("Graft can import it", table(stages))
 
 
-def _dim_table(imported: Imported) -> list[str]:
+def _dim_table(imported: Imported) -> list[Block]:
     places = _dim_places(imported.graph)
     rows = [(name, f"given by {', '.join(where)}") for name, where in places.items()]
     made = imported.from_data

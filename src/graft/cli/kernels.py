@@ -10,7 +10,9 @@ from graft.backends.host.flow import CompiledStretch, Made, build_flow
 from graft.backends.host.options import Accuracy
 from graft.backends.host.stretches import Stretches
 from graft.base.names import comment
-from graft.cli.report import counted, print_note
+from graft.base.progress import Progress, Stage
+from graft.cli.report import counted
+from graft.cli.terminal import print_note
 from graft.ir.graph import Graph
 from graft.llvm.compile import assembly, llvm_text
 from graft.loop.ir import Function
@@ -39,16 +41,18 @@ KERNEL_STAGES: dict[str, Callable[[Function, Target], str]] = {
 }
 
 
-def kernel_text(graph: Graph, stage: str, machine: str) -> str:
+def kernel_text(graph: Graph, stage: str, machine: str, progress: Progress) -> str:
     """A fused graph's kernels for a machine, each once; nodes without one are named on standard
     error."""
     target = named_target(machine)
     made = assemble(graph, target)
     _tell_of_reference([step for step in made.steps if isinstance(step, ReferenceStep)])
-    return _text(made.functions, stage, target)
+    return _text(made.functions, stage, target, progress)
 
 
-def flow_kernel_text(graph: Graph, stage: str, machine: str, accuracy: Accuracy) -> str:
+def flow_kernel_text(
+    graph: Graph, stage: str, machine: str, accuracy: Accuracy, progress: Progress
+) -> str:
     """The same for an optimised graph whose sizes or steps depend on its data: the kernels of all
     its stretches."""
     target, made = named_target(machine), Made()
@@ -56,7 +60,7 @@ def flow_kernel_text(graph: Graph, stage: str, machine: str, accuracy: Accuracy)
     build_flow(graph, stretches, made)
     for value, reason in made.reasons.items():
         print_note("note", f"%{value} is on the reference evaluator: {reason}")
-    return _text(stretches.functions, stage, target)
+    return _text(stretches.functions, stage, target, progress)
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,11 @@ class _Assembled(Stretches):
         return CompiledStretch(empty, {}, {}, ())
 
 
-def _text(functions: Mapping[str, Function], stage: str, target: Target) -> str:
-    texts = [KERNEL_STAGES[stage](one, target) for one in functions.values()]
+def _text(functions: Mapping[str, Function], stage: str, target: Target, progress: Progress) -> str:
+    texts = []
+    for number, (name, function) in enumerate(functions.items()):
+        progress(Stage("kernel", number + 1, len(functions), name))
+        texts.append(KERNEL_STAGES[stage](function, target))
     return "\n".join(text.rstrip("\n") + "\n" for text in texts)
 
 

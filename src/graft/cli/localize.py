@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from graft.base.dims import UNKNOWN, bare_symbol, substitute
+from graft.base.progress import Progress, Stage, quietly
 from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.peer import Feeds, Peer
 from graft.cli.records import in_expected_order
@@ -97,7 +98,12 @@ def blame_pass(
 
 
 def compare_nodes(
-    graph: Graph, source: Source, peer: Peer, feeds: Feeds, tolerance: Tolerance
+    graph: Graph,
+    source: Source,
+    peer: Peer,
+    feeds: Feeds,
+    tolerance: Tolerance,
+    progress: Progress = quietly,
 ) -> NodeComparison:
     """Compare the values inside the model, in order, up to the first that differs."""
     nodes = in_order(source.model.graph.node, source.name)
@@ -107,6 +113,7 @@ def compare_nodes(
     largest: NodeDifference | None = None
     for value, mine, theirs in walk.pairs():
         compared += 1
+        progress(Stage("value", compared, len(named), value.name))
         difference = compare(mine, theirs, tolerance.for_values_like(theirs))
         if not difference.agrees:
             return NodeComparison(compared, walk.described(value, difference))

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import Any
 
-from graft.cli.report import WIDTH, counted, section, table
+from graft.cli.report import Block, counted, paragraph, section, table
 from graft.runtime.cores import available_cores
 from graft.target.calibrate import MEASURED, SYSTEM, KnownMachine
 from graft.target.target import HOST, Target, host_machine, named_target
@@ -25,14 +24,15 @@ class Description:
     known: KnownMachine
     cores: int | None  # that this process may use; None for another machine
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[Block]:
         """The machine as text."""
         target, machine = self.target, self.known.machine
         where = "this machine" if target.name == HOST else target.name
         yield f"{where}: {machine.summary} ({machine.name})"
         vectors = f"{target.vector_bits} bits, {target.vector_registers} registers"
         yield from table([("tuned for", target.cpu), ("vectors", vectors)])
-        yield from section("Features that code relies on", wrap(" ".join(target.features), WIDTH))
+        features = paragraph(" ".join(target.features))
+        yield from section("Features that code relies on", [features])
         yield from section("Core", table(self._core(), ("", "", "source"), right=(1,)))
         header = ("level", "size", "source", "B/cycle", "GB/s", "source", "shared by", "source")
         yield from section("Memory", table(self._memory(), header, right=(1, 3, 4)))

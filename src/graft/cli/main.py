@@ -20,6 +20,7 @@ from typing import Protocol, TextIO, cast
 from graft import __version__
 from graft.base.errors import GraftError, GraftWarning, InternalError
 from graft.base.names import LONGEST_LINE, printable
+from graft.cli.terminal import mark, print_note
 from graft.cli.usage import UsageError
 
 # One line each; the command is the module of that name in this package, with `_` for `-`.
@@ -158,9 +159,10 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Graft's own as other messages are said, without a line of code; others as ever."""
-    text = warnings.formatwarning(message, category, filename, lineno, line)
     if issubclass(category, GraftWarning):
-        text = printable(f"graft: warning: {message}", LONGEST_LINE) + "\n"
+        print_note("warning", message)
+        return
+    text = warnings.formatwarning(message, category, filename, lineno, line)
     print(text, end="", file=file or sys.stderr)
 
 
@@ -173,13 +175,13 @@ def _code(error: Exception) -> int:
 def _message(error: GraftError | OSError | MemoryError) -> str:
     if isinstance(error, InternalError):
         advice = "this is a bug in Graft: please report it, with the output of the same command"
-        return f"graft: internal error: {error!s}\n  {advice} and --debug"
+        return f"{mark('internal error')} {error!s}\n  {advice} and --debug"
     if isinstance(error, GraftError):
-        return f"graft: error: {error!s}"
+        return f"{mark('error')} {error!s}"
     if isinstance(error, MemoryError):
         return "graft: error: out of memory\n  hint: try smaller inputs, or a larger machine"
     where = f": '{error.filename}'" if error.filename else ""
-    return printable(f"graft: error: {error.strerror or error}{where}", LONGEST_LINE)
+    return f"{mark('error')} {printable(f'{error.strerror or error}{where}', LONGEST_LINE)}"
 
 
 def _write_any_text() -> None:

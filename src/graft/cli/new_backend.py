@@ -14,7 +14,7 @@ from string import Template
 
 from graft.base.errors import UserError
 from graft.byoc.discover import find_backends
-from graft.cli.report import print_json, print_lines
+from graft.cli.report import print_json, print_lines, print_verbatim
 from graft.cli.usage import UsageError
 
 DESCRIPTION = """\
@@ -55,7 +55,7 @@ def execute(options: argparse.Namespace) -> int:
         print_json({"name": name, "directory": str(folder), "files": list(map(str, written))})
         return 0
     print_lines([f"wrote {folder / path}" for path in written])
-    print_lines(["", "next:", f"  pip install -e {folder}", f"  graft check --backend {name}"])
+    print_verbatim(["", "next:", f"  pip install -e {folder}", f"  graft check --backend {name}"])
     return 0
 
 

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from graft.base.errors import Place
 from graft.base.names import LONGEST_LINE, printable
+from graft.base.progress import Progress, Stage, quietly
 from graft.cli.profile_regions import (
     RegionTime,
-    region_events,
+    SimulatedTrack,
     region_json,
     region_lines,
     region_of,
+    region_slices,
     region_times,
 )
-from graft.cli.report import counted, figure, section, table
+from graft.cli.report import Block, counted, figure, section, table
+from graft.cli.trace import Slice, write_events
 from graft.runtime.program import KernelCall, Step, Transfer
 from graft.runtime.session import Profile, Session
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
+
+P = TypeVar("P", covariant=True)
+
+
+class Profiled(Protocol[P]):
+    """What can be run and profiled."""
+
+    def run(self, output_names: None, feeds: Mapping[str, Any]) -> Sequence[Any]: ...
+
+    def profile(self, feeds: Mapping[str, Any]) -> P: ...
+
 
 RUNS = 20
 KINDS = ("native", "reference", "region", "transfer")
@@ -89,13 +102,10 @@ class Measured:
         return len(self.typical.busy)
 
 
-def measured(session: Session, feeds: Mapping[str, Data]) -> Measured:
+def measured(session: Session, feeds: Mapping[str, Data], progress: Progress = quietly) -> Measured:
     """Run a few times and measure every step."""
-    for _ in range(WARM_UP_RUNS):
-        session.run(None, feeds)
-    profiles = sorted(
-        (session.profile(feeds) for _ in range(RUNS)), key=lambda one: float(one.seconds.sum())
-    )
+    profiles = profiled_runs(session, feeds, progress)
+    profiles.sort(key=lambda one: float(one.seconds.sum()))
     medians = np.median([one.seconds for one in profiles], axis=0)
     total = float(medians.sum())
     steps = [
@@ -103,6 +113,17 @@ def measured(session: Session, feeds: Mapping[str, Data]) -> Measured:
         for step, seconds in zip(session.program.steps, medians, strict=True)
     ]
     return Measured(steps, profiles[RUNS // 2], region_times(profiles))
+
+
+def profiled_runs(session: Profiled[P], feeds: Mapping[str, Data], progress: Progress) -> list[P]:
+    """Profiles of some runs, after those that warm up."""
+    for _ in range(WARM_UP_RUNS):
+        session.run(None, feeds)
+    profiles = []
+    for number in range(RUNS):
+        progress(Stage("run", number + 1, RUNS))
+        profiles.append(session.profile(feeds))
+    return profiles
 
 
 def kind_of(step: Step, run: Profile) -> str:
@@ -116,7 +137,7 @@ def kind_of(step: Step, run: Profile) -> str:
     return "region" if step.function in regions else "reference"
 
 
-def profile_lines(found: Measured) -> Iterator[str]:
+def profile_lines(found: Measured) -> Iterator[Block]:
     """The steps as a table, the slowest first."""
     emulated = {one.name for one in found.regions if one.simulated}
     rows = [_row(one, emulated) for one in _slowest_first(found)]
@@ -158,10 +179,29 @@ def profile_json(found: Measured) -> dict[str, Any]:
 
 
 def write_trace(found: Measured, path: Path) -> None:
-    """Write the typical run as trace events, which Perfetto and Chrome's about:tracing show."""
-    events = [*_events(found.typical), *region_events(found.typical)]
-    trace = {"traceEvents": events, "displayTimeUnit": "ns"}
-    path.write_text(json.dumps(trace), encoding="utf-8")
+    """Write the typical run as trace events, a track per thread."""
+    run, simulated = found.typical, SimulatedTrack()
+    slices: list[Slice] = []
+    for index, step in enumerate(run.steps):
+        begins, busy = run.begins[:, index].tolist(), run.busy[:, index].tolist()
+        own = list(step_slices(step, kind_of(step, run), begins, busy))
+        slices += own
+        if index in run.spent:
+            slices += region_slices(step, run.spent[index], own[0], simulated)
+    write_events(path, slices, found.threads)
+
+
+def step_slices(
+    step: Step, kind: str, begins: Sequence[int], busy: Sequence[float]
+) -> Iterator[Slice]:
+    """What each thread did of a step, by its own clock: when it began, and for how long. What the
+    caller does alone is its own."""
+    alone = not isinstance(step, KernelCall) or step.serial
+    args = {"node": node_text(step.place), "flops": step.flops, "bytes": step.bytes}
+    for thread in range(1 if alone else len(begins)):
+        if begins[thread]:
+            end = begins[thread] + round(busy[thread] * 1e9)
+            yield Slice(step.label, kind, begins[thread], end, thread, args=args)
 
 
 def _slowest_first(found: Measured) -> list[StepTime]:
@@ -193,25 +233,3 @@ def node_text(place: Place) -> str:
     """Where a step comes from in the model."""
     kind = f" ({place.kind})" if place.node and place.kind else place.kind
     return printable(f"{place.node}{kind}", LONGEST_LINE)
-
-
-def _events(run: Profile) -> Iterator[dict[str, Any]]:
-    """One track per thread. All of them are drawn from the start of a step on, for as long as each
-    of them worked on it: when a thread began within the step is not measured."""
-    for thread in range(len(run.busy)):
-        name = {"name": f"thread {thread}"}
-        yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": thread, "args": name}
-    begins = np.concatenate([[0.0], np.cumsum(run.seconds)])
-    for index, step in enumerate(run.steps):
-        alone = not isinstance(step, KernelCall) or step.serial
-        for thread in range(1 if alone else len(run.busy)):
-            yield {
-                "ph": "X",
-                "name": step.label,
-                "cat": kind_of(step, run),
-                "pid": 1,
-                "tid": thread,
-                "ts": float(begins[index]) * 1e6,
-                "dur": float(run.busy[thread, index]) * 1e6,
-                "args": {"node": node_text(step.place), "flops": step.flops, "bytes": step.bytes},
-            }

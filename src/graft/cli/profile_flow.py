@@ -6,7 +6,6 @@ steps of the flow itself, with what Python takes for each: around a stretch, for
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graft.base.errors import Place
-from graft.cli.profile import CAVEATS, RUNS, WARM_UP_RUNS, node_text, rate_text
-from graft.cli.profile_regions import RegionTime, region_json, region_lines, region_times
-from graft.cli.report import counted, section, table
+from graft.base.progress import Progress, quietly
+from graft.cli.profile import (
+    CAVEATS,
+    RUNS,
+    node_text,
+    profiled_runs,
+    rate_text,
+    step_slices,
+)
+from graft.cli.profile_regions import (
+    RegionTime,
+    SimulatedTrack,
+    region_json,
+    region_lines,
+    region_slices,
+    region_times,
+)
+from graft.cli.report import Block, counted, section, table
+from graft.cli.trace import Slice, write_events
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -91,11 +106,11 @@ class MeasuredFlow:
         return sum(row.kind == kind for row in self.rows)
 
 
-def measured_flow(session: FlowSession, feeds: Mapping[str, Data]) -> MeasuredFlow:
+def measured_flow(
+    session: FlowSession, feeds: Mapping[str, Data], progress: Progress = quietly
+) -> MeasuredFlow:
     """Run a few times and measure every step."""
-    for _ in range(WARM_UP_RUNS):
-        session.run(None, feeds)
-    profiles = sorted((session.profile(feeds) for _ in range(RUNS)), key=lambda one: one.seconds)
+    profiles = sorted(profiled_runs(session, feeds, progress), key=lambda one: one.seconds)
     typical = profiles[RUNS // 2]
     times = [_times(profile) for profile in profiles]
     medians = {
@@ -164,12 +179,13 @@ def _flat(profile: FlowProfile) -> Profile:
     inner = [one for one in profile.moments if isinstance(one.step, Step)]
     seconds = np.array([one.seconds for one in inner])
     busy = np.array([one.busy for one in inner]).T
+    begins = np.array([one.begins for one in inner]).T
     spent = {number: one.spent for number, one in enumerate(inner) if one.spent is not None}
     steps = tuple(one.step for one in inner if isinstance(one.step, Step))
-    return Profile(profile.outputs, steps, seconds, busy, spent)
+    return Profile(profile.outputs, steps, seconds, busy, begins, spent)
 
 
-def flow_lines(found: MeasuredFlow) -> Iterator[str]:
+def flow_lines(found: MeasuredFlow) -> Iterator[Block]:
     """The steps as a table, the slowest first."""
     yield from table(map(_cells, _slowest_first(found)), _HEADER, right=(2, 3, 4, 5, 6))
     yield ""
@@ -232,33 +248,20 @@ def flow_json(found: MeasuredFlow) -> dict[str, Any]:
 
 
 def write_flow_trace(found: MeasuredFlow, path: Path) -> None:
-    """Write the typical run as trace events, which Perfetto and Chrome's about:tracing show."""
-    trace = {"traceEvents": list(_events(found)), "displayTimeUnit": "ns"}
-    path.write_text(json.dumps(trace), encoding="utf-8")
+    """Write the typical run as trace events, a track per thread. The steps of the flow are the
+    caller's, around the kernels that run within them."""
+    write_events(path, _slices(found.typical), found.threads)
 
 
-def _events(found: MeasuredFlow) -> Iterator[dict[str, Any]]:
-    """One track per thread, and one for the steps of the flow, those inside others below them."""
-    python = found.threads
-    tracks = [*(f"thread {number}" for number in range(python)), "stretches and decisions"]
-    for number, name in enumerate(tracks):
-        args = {"name": name}
-        yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": args}
-    for moment in sorted(found.typical.moments, key=lambda one: (one.begin, -one.seconds)):
+def _slices(run: FlowProfile) -> Iterator[Slice]:
+    simulated = SimulatedTrack()
+    for moment in run.moments:
         label, place, kind = _described(moment)
-        alone = not isinstance(moment.step, KernelCall) or moment.step.serial
-        spans = [(python, moment.seconds)]
         if isinstance(moment.step, Step):
-            spans = list(enumerate(moment.busy[: 1 if alone else None]))
-        work = (moment.step.flops, moment.step.bytes) if isinstance(moment.step, Step) else (0, 0)
-        for track, seconds in spans:
-            yield {
-                "ph": "X",
-                "name": label,
-                "cat": kind,
-                "pid": 1,
-                "tid": track,
-                "ts": moment.begin * 1e6,
-                "dur": seconds * 1e6,
-                "args": {"node": node_text(place), "flops": work[0], "bytes": work[1]},
-            }
+            own = list(step_slices(moment.step, kind, moment.begins, moment.busy))
+            yield from own
+            if moment.spent is not None:
+                yield from region_slices(moment.step, moment.spent, own[0], simulated)
+        else:
+            end = moment.begin + round(moment.seconds * 1e9)
+            yield Slice(label, kind, moment.begin, end, args={"node": node_text(place)})

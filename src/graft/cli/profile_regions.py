@@ -7,23 +7,28 @@ since the host that stands in for them takes another time.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graft.cli.report import table
+from graft.cli.report import Block, Cell, table
+from graft.cli.trace import DEVICES, Slice
 from graft.runtime.program import KernelCall, Step, Transfer
 from graft.runtime.session import Profile
 from graft.runtime.spaces import Spent
 
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.measure import Measurement
+
 SIMULATED = "(simulated)"
 PARTS = ("transfer", "launch", "execution")
 _FILLS = "▒░█"
-_BAR_WIDTH = 40
+_LEAST_BAR, _BAR_WIDTH = 10, 40  # columns
 _HEADER = ("region", "", "µs", *PARTS)
-_SIMULATED_PROCESS = 2  # in the trace, where the program itself is 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,13 @@ def region_of(step: Step) -> str:
     return step.region if isinstance(step, Transfer) else step.function
 
 
-def region_lines(regions: Sequence[RegionTime]) -> Iterator[str]:
+def region_lines(regions: Sequence[RegionTime]) -> Iterator[Block]:
     """A bar for each region, and what it stands for."""
     longest = max((one.seconds for one in regions), default=0.0)
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             f"{one.name} {SIMULATED}" if one.simulated else one.name,
-            bar(one.parts, longest),
+            Bar(one.parts, longest),
             *(f"{seconds * 1e6:,.1f}" for seconds in (one.seconds, *one.parts)),
         )
         for one in regions
@@ -80,12 +85,29 @@ def region_lines(regions: Sequence[RegionTime]) -> Iterator[str]:
         yield f"{SIMULATED}: what a model of the device says; the host computed in its place"
 
 
-def bar(parts: Sequence[float], longest: float) -> str:
+@dataclass(frozen=True, slots=True)
+class Bar:
     """Parts side by side; the ends are where they belong to the nearest character."""
-    if longest <= 0:
-        return ""
-    ends = np.rint(np.cumsum([0.0, *parts]) / longest * _BAR_WIDTH).astype(int)
-    return "".join(fill * int(end) for fill, end in zip(_FILLS, np.diff(ends), strict=True))
+
+    parts: Sequence[float]
+    longest: float  # fills the width
+
+    def text(self, width: int) -> str:
+        """The bar in so many columns."""
+        if self.longest <= 0:
+            return ""
+        ends = np.rint(np.cumsum([0.0, *self.parts]) / self.longest * width).astype(int)
+        return "".join(fill * int(end) for fill, end in zip(_FILLS, np.diff(ends), strict=True))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        return Measurement(_LEAST_BAR, _BAR_WIDTH).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield Text(self.text(min(options.max_width, _BAR_WIDTH)), no_wrap=True)
 
 
 def region_json(regions: Sequence[RegionTime]) -> list[dict[str, Any]]:
@@ -100,40 +122,29 @@ def region_json(regions: Sequence[RegionTime]) -> list[dict[str, Any]]:
     ]
 
 
-def region_events(run: Profile) -> Iterator[dict[str, Any]]:
-    """What is inside the events of region steps; what a simulated device does, on its own track."""
-    begins = np.concatenate([[0.0], np.cumsum(run.seconds)])
-    free = 0.0
-    named = False
-    for index, spent in sorted(run.spent.items()):
-        step, begin = run.steps[index], float(begins[index])
-        if not spent.simulated:
-            yield from _parts(step, spent, begin, 1)
-            continue
-        if not named:
-            named = True
-            name = {"name": f"devices {SIMULATED}"}
-            yield {"ph": "M", "name": "process_name", "pid": _SIMULATED_PROCESS, "args": name}
-        begin = max(begin, free)
-        yield from _parts(step, spent, begin, _SIMULATED_PROCESS)
-        free = begin + sum(spent[: len(PARTS)])
+@dataclass
+class SimulatedTrack:
+    """Until when the simulated devices of a trace are at work."""
+
+    free: int = 0
 
 
-def _parts(step: Step, spent: Spent, begin: float, process: int) -> Iterator[dict[str, Any]]:
-    """Launch, transfer and execution in the order in which they happen, as far as is known."""
-    label = f" {SIMULATED}" if spent.simulated else ""
+def region_slices(
+    step: Step, spent: Spent, around: Slice, simulated: SimulatedTrack
+) -> Iterator[Slice]:
+    """Launch, transfer and execution in the order in which they happen, as far as is known: inside
+    the slice of the step, or, of a simulated device, on a track of its own, one after the other."""
+    begin, most, process, label = around.begin, around.end, around.process, ""
+    if spent.simulated:
+        begin, most = max(begin, simulated.free), sys.maxsize
+        process, label = DEVICES, f" {SIMULATED}"
     name = region_of(step)
+    args = {"region": name, "simulated": spent.simulated}
     for part in ("launch", "transfer", "execution"):
-        seconds = getattr(spent, part)
-        if seconds:
-            yield {
-                "ph": "X",
-                "name": f"{part} {name}{label}",
-                "cat": part,
-                "pid": process,
-                "tid": 0,
-                "ts": begin * 1e6,
-                "dur": seconds * 1e6,
-                "args": {"region": name, "simulated": spent.simulated},
-            }
-            begin += seconds
+        # A device's clock may say that it took longer than the step that waited for it.
+        end = min(begin + round(getattr(spent, part) * 1e9), most)
+        if end > begin:
+            yield Slice(f"{part} {name}{label}", part, begin, end, 0, process, args)
+        begin = end
+    if spent.simulated:
+        simulated.free = begin

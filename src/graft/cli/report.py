@@ -1,74 +1,200 @@
-"""How results look on a terminal and as JSON: facts in, aligned text out."""
+"""How results look on a terminal and as JSON: facts in; text that fits the terminal out.
+
+A report is a series of blocks: lines, tables, sections of them. Rich lays them out when they are
+printed. On a terminal, and where $COLUMNS says how wide one is, tables and lines fit its width:
+columns of text are wrapped, those of numbers are not, and a table with too many columns for that
+shows its rows one below the other. In a pipe or file a row is a line, however long.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
 
 from graft.base.dims import AnyDim, Expr, symbols_of
 from graft.base.names import LONGEST_LINE, printable
+from graft.cli.terminal import HEADER, TITLE, UNLIMITED, console, styled
 
-if TYPE_CHECKING:  # what runs compiled files reports, too, and has no compiler
+# What runs compiled files reports, too, and has no compiler.
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.table import Table
+
     from graft.ir.graph import Graph
     from graft.passes.pipeline import PassReport
 
-WIDTH = 80
+WIDTH = 100  # of paragraphs, however wide the terminal is
 INDENT = "  "
+_GAP = 2  # between the columns of a table
+_LEAST_CELL = 12  # columns that text is wrapped to before a table is shown as records
 _LONGEST_EXPRESSION = 56
 _LONGEST_CELL = 200  # of a column with others behind it
 
 
-def section(title: str, lines: Iterable[str]) -> list[str]:
-    """A title with indented lines under it and an empty line before it."""
-    return ["", title, *(f"{INDENT}{line}".rstrip() for line in lines)]
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line; where it is wrapped, what follows is indented. `most` columns at most."""
+
+    text: str
+    style: str = ""
+    most: int = UNLIMITED
+    wraps: bool = True  # commands do not: whoever copies one wants it whole
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        shown = styled(self.text, self.style)
+        indent = len(self.text) - len(self.text.lstrip(" "))
+        width = min(options.max_width, self.most)
+        if not self.wraps or shown.cell_len <= width or width <= indent + len(INDENT):
+            shown.no_wrap, shown.overflow = True, "ignore"
+            yield shown
+            return
+        lines = shown[indent:].wrap(console, width - indent - len(INDENT), overflow="fold")
+        for number, line in enumerate(lines):
+            line.rstrip()
+            yield Text(" " * (indent + len(INDENT) * (number > 0))).append_text(line)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows under a header, if any; columns numbered in `right` hold numbers."""
+
+    rows: Sequence[Sequence[Cell]]
+    header: Sequence[str]
+    right: frozenset[int]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        is_limited = options.max_width < UNLIMITED // 2
+        if is_limited and self.header and self._least_width(console, options) > options.max_width:
+            yield self._records()
+        else:
+            yield self._table()
+
+    def _table(self) -> Table:
+        from rich.table import Table
+
+        table = Table(
+            box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(self.header)
+        )
+        for number in range(len(self.rows[0])):
+            title = printable(self.header[number]) if self.header else ""
+            is_number = number in self.right
+            table.add_column(
+                title,
+                justify="right" if is_number else "left",
+                no_wrap=is_number,
+                overflow="ellipsis" if is_number else "fold",
+                header_style=HEADER,
+            )
+        for row in self.rows:
+            table.add_row(*self._shown(row))
+        return table
+
+    def _shown(self, row: Sequence[Cell]) -> Iterator[RenderableType]:
+        """A row as it is shown: only the last cell may be long."""
+        for number, cell in enumerate(row):
+            longest = LONGEST_LINE if number == len(row) - 1 else _LONGEST_CELL
+            yield styled(cell, "", longest) if isinstance(cell, str) else cell
+
+    def _least_width(self, console: Console, options: ConsoleOptions) -> int:
+        """Columns below which the table would be hard to read: numbers are whole, and text has
+        room for a few characters."""
+        from rich.measure import Measurement
+
+        total = 0
+        for number, column in enumerate(zip(self.header, *self.rows, strict=True)):
+            sizes = [Measurement.get(console, options, cell) for cell in self._shown(column)]
+            whole = max(one.maximum for one in sizes)
+            if number not in self.right:
+                is_text = all(isinstance(cell, str) for cell in column)
+                whole = min(whole, _LEAST_CELL if is_text else max(one.minimum for one in sizes))
+            total += whole + _GAP * (number > 0)
+        return total
+
+    def _records(self) -> Rows:
+        """All rows below each other, each a cell per line."""
+        cells: list[tuple[Cell, Cell]] = []
+        for row in self.rows:
+            pairs = zip(self.header, row, strict=True)
+            shown = [(styled(title, HEADER), cell) for title, cell in pairs if cell]
+            cells += [("", ""), *shown] if cells else shown
+        return Rows(cells, (), frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Indented:
+    """A block further to the right."""
+
+    block: Block
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        narrower = options.update_width(max(options.max_width - len(INDENT), 1))
+        rendered = console.render(_renderable(self.block), narrower)
+        for line in Segment.split_lines(rendered):
+            yield Segment(INDENT)
+            yield from line
+            yield Segment.line()
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Names with their counts in as many columns as fit, column by column."""
+
+    counts: Sequence[tuple[str, str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.columns import Columns
+
+        names = [styled(name, "", _LONGEST_CELL) for name, _ in self.counts]
+        widest = max(name.cell_len for name in names)
+        longest = max(len(count) for _, count in self.counts)
+        for name, (_, count) in zip(names, self.counts, strict=True):
+            name.pad_right(widest - name.cell_len)
+            name.append(f"{'':{_GAP}}{count:>{longest}}")
+        columns = Columns(names, padding=(0, 2 * _GAP), column_first=True)
+        yield from console.render(
+            columns, options.update_width(min(options.max_width, WIDTH - len(INDENT)))
+        )
+
+
+Cell = Union[str, "RenderableType"]
+Block = str | Line | Rows | Indented | Histogram
+
+
+def _renderable(block: Block) -> RenderableType:
+    return Line(block) if isinstance(block, str) else block
+
+
+def section(title: str, blocks: Iterable[Block]) -> list[Block]:
+    """A title with indented blocks under it and an empty line before it."""
+    return ["", Line(title, TITLE), *map(Indented, blocks)]
+
+
+def paragraph(text: str) -> Line:
+    """Prose of a section: lines of at most `WIDTH` columns, wherever it is printed."""
+    return Line(text, most=WIDTH - len(INDENT))
 
 
 def table(
-    rows: Iterable[Sequence[str]], header: Sequence[str] = (), right: Iterable[int] = ()
-) -> list[str]:
-    """Rows as aligned columns; those numbered in `right` are aligned to the right."""
-    cells = [_cells(row) for row in ([header] if header else [])] + [_cells(row) for row in rows]
-    if not cells:
-        return []
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    numbers = set(right)
-    return [
-        "  ".join(
-            cell.rjust(width) if position in numbers else cell.ljust(width)
-            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+    rows: Iterable[Sequence[Cell]], header: Sequence[str] = (), right: Iterable[int] = ()
+) -> list[Block]:
+    """Rows as aligned columns, those numbered in `right` to the right; nothing without rows."""
+    cells = list(rows)
+    return [Rows(cells, header, frozenset(right))] if cells else []
 
 
-def _cells(row: Sequence[str]) -> list[str]:
-    """A row of a table as it is shown: only the last cell may be long."""
-    first = [printable(cell, _LONGEST_CELL) for cell in row[:-1]]
-    return [*first, *(printable(cell, LONGEST_LINE) for cell in row[-1:])]
-
-
-def histogram(counts: Mapping[str, int]) -> list[str]:
+def histogram(counts: Mapping[str, int]) -> list[Block]:
     """Names with their counts, most frequent first, in as many columns as fit."""
-    ordered = [
-        (printable(name, _LONGEST_CELL), count)
-        for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    ]
-    if not ordered:
-        return ["none"]
-    name_width = max(len(name) for name, _ in ordered)
-    count_width = max(len(number(count)) for count in counts.values())
-    cells = [f"{name:<{name_width}}  {number(count):>{count_width}}" for name, count in ordered]
-    gap = 4
-    width = len(cells[0]) + gap
-    columns = max(1, (WIDTH - len(INDENT) + gap) // width)
-    height = -(-len(cells) // columns)
-    return [
-        (" " * gap).join(cells[position] for position in range(row, len(cells), height))
-        for row in range(height)
-    ]
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [Histogram([(name, number(count)) for name, count in ordered])] if ordered else ["none"]
 
 
 def number(value: int) -> str:
@@ -143,14 +269,30 @@ def pass_line(report: PassReport) -> str:
     return f"{report.name:<34}{effect}{report.seconds * 1000:10.1f} ms"
 
 
-def print_lines(lines: Iterable[str]) -> None:
-    """Print lines to standard output at once, each as one line whatever is in it."""
+def print_lines(blocks: Iterable[Block]) -> None:
+    """Print blocks to standard output at once, laid out for where that goes."""
+    print("\n".join(_rendered(blocks, console(sys.stdout))), flush=True)
+
+
+def print_verbatim(lines: Iterable[str]) -> None:
+    """Print lines to standard output at once, none of them broken: they are for programs, too."""
     print("\n".join(printable(line, LONGEST_LINE) for line in lines), flush=True)
 
 
-def print_note(kind: str, message: object) -> None:
-    """Print a line for people on standard error, beside what the command prints."""
-    print(printable(f"graft: {kind}: {message}", LONGEST_LINE), file=sys.stderr)
+def lines_of(blocks: Iterable[Block]) -> list[str]:
+    """Blocks as they are in a file."""
+    return _rendered(blocks, console(io.StringIO()))
+
+
+def _rendered(blocks: Iterable[Block], target: Console) -> list[str]:
+    """Lines without blanks at their ends, which are there to fill columns.
+
+    What Rich would print itself it would print in its own way: a reader that has gone is for the
+    command line to deal with."""
+    with target.capture() as captured:
+        for block in blocks:
+            target.print(_renderable(block), crop=False)
+    return [line.rstrip(" ") for line in captured.get().removesuffix("\n").split("\n")]
 
 
 def print_json(facts: Mapping[str, Any]) -> None:

@@ -37,7 +37,16 @@ from graft.cli.profile_flow import (
     measured_flow,
     write_flow_trace,
 )
-from graft.cli.report import figure, number, print_json, print_lines, seconds_text, section, table
+from graft.cli.report import (
+    Block,
+    figure,
+    number,
+    print_json,
+    print_lines,
+    seconds_text,
+    section,
+    table,
+)
 from graft.cli.runnable import Runnable, loaded
 from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError, positive
@@ -141,7 +150,7 @@ def _write_trace(found: Measured | MeasuredFlow, path: Path) -> None:
         write_trace(found, path)
 
 
-def _profile_lines(found: Measured | MeasuredFlow) -> Iterator[str]:
+def _profile_lines(found: Measured | MeasuredFlow) -> Iterator[Block]:
     return flow_lines(found) if isinstance(found, MeasuredFlow) else profile_lines(found)
 
 
@@ -194,11 +203,11 @@ def _run(options: argparse.Namespace) -> Outcome:
     session = runnable.chosen(feeds)
     profile: Measured | MeasuredFlow | None = None
     if options.profile and session is not None:
-        with status(f"profiling {options.model.name}"):
+        with status(f"profiling {options.model.name}") as tell:
             if isinstance(session, FlowSession):
-                profile = measured_flow(session, feeds)
+                profile = measured_flow(session, feeds, tell)
             else:
-                profile = measured(session, feeds)
+                profile = measured(session, feeds, tell)
     outputs = list(zip(runnable.output_names, results, strict=True))
     return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile)
 
@@ -251,7 +260,7 @@ def _of_array(name: str, array: Any) -> Statistics:
 
 def _text(
     path: Path, outcome: Outcome, statistics: Sequence[Statistics], files: dict[str, Path]
-) -> Iterator[str]:
+) -> Iterator[Block]:
     yield f"{path} ({outcome.runnable.summary})"
     inputs = [(fed.value.name, _data_type(fed.data), fed.origin) for fed in outcome.inputs]
     yield from section("Inputs", table(inputs) or ["none"])

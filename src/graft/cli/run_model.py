@@ -13,6 +13,7 @@ from graft.cli.index_bounds import index_bounds
 from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable, flow_text, general
+from graft.cli.status import status
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
 from graft.runtime.flow_session import FlowSession
@@ -32,7 +33,8 @@ def compiled(
     start = time.perf_counter()
     title = f"compiling {path.name}"
     check_targets(asked["target"])  # before anything takes time
-    graph = import_source(read_model(path, strict=strict_import))
+    with status(f"importing {path.name}"):
+        graph = import_source(read_model(path, strict=strict_import))
     module = compiled_as_asked(graph, title, asked, save_plan, threads=threads, accuracy=accuracy)
     session = module.program.session
     seconds = time.perf_counter() - start

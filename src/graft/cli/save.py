@@ -14,7 +14,7 @@ from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.options import Accuracy
 from graft.backends.host.specialized import SpecializedExecutable
 from graft.cli.placement import compiled_as_asked
-from graft.cli.report import number, seconds_text, size_text, table
+from graft.cli.report import Block, Indented, number, seconds_text, size_text, table
 from graft.cli.status import status
 from graft.ir.graph import Graph
 from graft.module import Placement
@@ -37,7 +37,7 @@ class Saved:
     arena_bound: int | None  # no plan for these steps can do with less
     seconds: float
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[Block]:
         """For people."""
         yield f"{self.model} -> {self.path}"
         arena = "as large as the inputs make it"
@@ -50,7 +50,7 @@ class Saved:
             ("file", size_text(self.file_bytes)),
             ("arena", arena),
         )
-        yield from (f"  {line}" for line in table(rows))
+        yield from map(Indented, table(rows))
         yield f"compiled in {seconds_text(self.seconds)}"
 
     def to_json(self) -> dict[str, Any]:

@@ -1,59 +1,125 @@
-"""What is said on standard error: one line on what is going on, for whatever takes more than a
-second and where that is a terminal; and warnings about backends.
+"""What is said on standard error while work goes on: its stage and its share, for whatever takes
+more than a second; and warnings about backends.
+
+A terminal shows a line that changes, and goes when the work is done. Elsewhere, also on a terminal
+that only appends, each stage that is met is a line of its own: at most one a second.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TextIO
 
 from graft.base.errors import GraftWarning
-from graft.base.names import printable
+from graft.base.names import LONGEST_LINE, printable
+from graft.base.progress import Progress, Stage
+from graft.cli.terminal import styled
 
-SECONDS_BETWEEN = 1.0
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
 
-_CLEAR_LINE = "\r\x1b[K"
+QUIET_SECONDS = 1.0  # before anything is said, and between lines
+_REFRESH_SECONDS = 0.1
+_BAR_WIDTH, _WIDTH_WITH_BAR = 20, 80  # columns; narrower terminals have the share in words
+
+
+@dataclass
+class _Work:
+    """What is being done since when; the newest stage of it."""
+
+    label: str
+    stage: Stage = field(default_factory=lambda: Stage(""))
+    start: float = field(default_factory=time.monotonic)
+
+    def report(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def text(self, part: str) -> str:
+        """One line; `part` is what there is to say of the stage."""
+        return printable(f"{self.label}: {part}" if part else self.label, LONGEST_LINE)
 
 
 @contextmanager
-def status(label: str) -> Iterator[Callable[[str], None]]:
-    """Show the label and the seconds passed while the block runs; the block may add to the label
-    what exactly it is at."""
-    stream = sys.stderr
-    labels = [label]
-    tell = lambda text: labels.append(f"{label}: {text}")  # noqa: E731
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        yield tell
-        return
-    done = threading.Event()
-    ticker = threading.Thread(target=_tick, args=(labels, stream, done), daemon=True)
-    ticker.start()
+def status(label: str) -> Iterator[Progress]:
+    """Say what is going on while the block runs; the block tells of its stages."""
+    work, done = _Work(label), threading.Event()
+    show = _show_line if _is_live(sys.stderr) else _print_stages
+    shower = threading.Thread(target=show, args=(work, sys.stderr, done), daemon=True)
+    shower.start()
     try:
-        yield tell
+        yield work.report
     finally:
         done.set()
-        ticker.join()
+        shower.join()
 
 
-def _tick(labels: Sequence[str], stream: TextIO, done: threading.Event) -> None:
-    start = time.monotonic()
-    shown = False
-    while not done.wait(SECONDS_BETWEEN):
-        text = f"{labels[-1]} ... {time.monotonic() - start:.0f} s"
-        width = shutil.get_terminal_size().columns - 1
-        stream.write(_CLEAR_LINE + printable(text)[:width])
-        stream.flush()
-        shown = True
-    if shown:
-        stream.write(_CLEAR_LINE)
-        stream.flush()
+def _is_live(stream: TextIO) -> bool:
+    """Whether a line can be changed once it is written."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def _print_stages(work: _Work, stream: TextIO, done: threading.Event) -> None:
+    last = None
+    with suppress(OSError, ValueError):  # who does not listen any more misses nothing
+        while not done.wait(QUIET_SECONDS):
+            if work.stage.name != last:
+                last = work.stage.name
+                print(f"graft: {work.text(work.stage.heading)}", file=stream, flush=True)
+
+
+def _show_line(work: _Work, stream: TextIO, done: threading.Event) -> None:
+    if done.wait(QUIET_SECONDS):
+        return
+    with suppress(OSError, ValueError), _live(work, stream) as live:
+        while not done.wait(_REFRESH_SECONDS):
+            live.refresh()
+
+
+def _live(work: _Work, stream: TextIO) -> Live:
+    """A line that changes and goes at last."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.spinner import Spinner
+    from rich.table import Table
+
+    class Terminal(Console):
+        """Leaves the cursor as it is: whoever is killed could not bring it back."""
+
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    terminal = Terminal(file=stream)
+    spinner = Spinner("line")  # ASCII, for all encodings
+
+    def line() -> Table:
+        stage = work.stage
+        cells: list[RenderableType] = [spinner, styled(work.text(str(stage)), "")]
+        if stage.steps and terminal.width >= _WIDTH_WITH_BAR:
+            cells.append(ProgressBar(stage.steps, stage.step, width=_BAR_WIDTH))
+        cells.append(styled(f"{time.monotonic() - work.start:.0f} s", ""))
+        grid = Table.grid(padding=(0, 1), expand=True)
+        for number in range(len(cells)):
+            grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if number == 1 else None)
+        grid.add_row(*cells)
+        return grid
+
+    return Live(
+        console=terminal,
+        get_renderable=line,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,  # which may be a pipe
+        redirect_stderr=False,
+    )
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from graft.base.errors import InternalError
+from graft.base.progress import Progress, Stage, quietly
 from graft.llvm.cache import KernelCache, kernel_key
 from graft.llvm.compile import compile_text
 from graft.llvm.emit import llvm_text
@@ -26,8 +27,6 @@ from graft.llvm.worker import DONE, LENGTH, request
 from graft.loop.ir import Function
 from graft.runtime.cores import available_processors
 from graft.target.target import Target
-
-Progress = Callable[[int, int, str], None]
 
 # Starting a process costs about as much as compiling this much LLVM text.
 WORTH_A_PROCESS = 60_000
@@ -48,9 +47,9 @@ def compile_all(
     target: Target,
     cache: KernelCache | None = None,
     jobs: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = quietly,
 ) -> list[bytes]:
-    """Object code of each function; `progress` hears (done, of how many, name) after each."""
+    """Object code of each function."""
     codes: dict[int, bytes] = {}
     work: list[_Job] = []
     for position, function in enumerate(functions):
@@ -65,8 +64,7 @@ def compile_all(
         codes[job.position] = code
         if cache is not None:
             cache.put(job.key, code)
-        if progress is not None:
-            progress(len(codes), len(functions), job.name)
+        progress(Stage("compiling kernels", len(codes), len(functions), job.name))
 
     count = _processes(work, jobs)
     if count <= 1:

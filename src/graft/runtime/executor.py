@@ -39,9 +39,9 @@ _NONE: Mapping[str, Device] = {}  # the same for all, so that contexts can be an
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """What a profiled run measured: seconds per step, and per thread and step those it worked; when
-    steps began, on the clock of `time.perf_counter`; of regions and of transfers for them (by step)
-    also what the time went into."""
+    """What a profiled run measured: seconds per step; by thread and step the seconds it worked, and
+    when it began, in nanoseconds of `time.perf_counter_ns`, 0 where it took no part; of regions and
+    of transfers for them (by step) also what the time went into."""
 
     seconds: Array
     busy: Array
@@ -143,7 +143,8 @@ class Executor:
     def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
         """Run once and measure every step."""
         steps = self._prepared.count
-        times = Times(np.zeros(steps), np.zeros((self.threads, steps)), np.zeros(steps))
+        shape = self.threads, steps
+        times = Times(np.zeros(steps), np.zeros(shape), np.zeros(shape, _WORD))
         self.run(inputs, outputs, times)
         return times
 
@@ -225,14 +226,14 @@ class Executor:
         self._team.run(context.job(stretch, address_of(stamps)))
         begun, ended = stamps[:, 0::2], stamps[:, 1::2]
         steps = slice(stretch.step, stretch.step + stretch.count)
-        times.begins[steps] = begun[0, :-1] * 1e-9
+        times.begins[:, steps] = begun[:, :-1]
         times.seconds[steps] = np.diff(begun[0]) * 1e-9
         times.busy[:, steps] = (ended - begun[:, :-1]) * 1e-9
 
     def _run_python(self, index: int, context: Context, times: Times | None) -> None:
         step = self._prepared.steps[index]
         assert not isinstance(step, KernelCall)
-        before = time.perf_counter()
+        before = time.perf_counter_ns()
         spent: Spent | None
         try:
             if isinstance(step, Transfer):
@@ -244,8 +245,8 @@ class Executor:
         except GraftError as error:
             raise error.at(step.place) from None
         if times is not None:
-            seconds = time.perf_counter() - before
-            times.begins[index] = before
+            seconds = (time.perf_counter_ns() - before) * 1e-9
+            times.begins[0, index] = before
             times.seconds[index] = times.busy[0, index] = seconds
             if spent is not None:
                 times.spent[index] = spent.with_launch(seconds)

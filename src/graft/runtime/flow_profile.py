@@ -23,14 +23,17 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Moment:
-    """One execution of a step, in seconds since the run began; `busy` is per thread."""
+    """One execution of a step: when it began, in nanoseconds of `time.perf_counter_ns`, and the
+    seconds it took. `busy` and `begins` are the same for the part that each thread had in a
+    native step; one that had none began at 0."""
 
     path: Path
     step: FlowStep | Step
-    begin: float
+    begin: int
     seconds: float
     own: float
     busy: tuple[float, ...] = ()
+    begins: tuple[int, ...] = ()
     spent: Spent | None = None
 
 
@@ -48,26 +51,25 @@ class Recorder:
     """Collects moments while a flow runs."""
 
     moments: list[Moment] = field(default_factory=list)
-    _start: float = field(default_factory=time.perf_counter)
     _inside: list[float] = field(default_factory=lambda: [0.0])  # per open step, what is within it
 
     @contextmanager
     def measure(self, path: Path, step: FlowStep) -> Iterator[None]:
         """Measure a step of a flow."""
-        begin = time.perf_counter()
+        begin = time.perf_counter_ns()
         self._inside.append(0.0)
         yield
-        seconds = time.perf_counter() - begin
+        seconds = (time.perf_counter_ns() - begin) * 1e-9
         within = self._inside.pop()
         self._inside[-1] += seconds
-        self.moments.append(Moment(path, step, begin - self._start, seconds, seconds - within))
+        self.moments.append(Moment(path, step, begin, seconds, seconds - within))
 
     def add(self, path: Path, program: Program, times: Times) -> None:
         """The steps of a native program that ran within the open step."""
         for number, step in enumerate(program.steps):
-            at = float(times.begins[number]) - self._start
             seconds = float(times.seconds[number])
+            begins = tuple(map(int, times.begins[:, number]))
             busy = tuple(map(float, times.busy[:, number]))
-            spent = times.spent.get(number)
-            self.moments.append(Moment((*path, number), step, at, seconds, seconds, busy, spent))
+            took = (seconds, seconds, busy, begins, times.spent.get(number))
+            self.moments.append(Moment((*path, number), step, begins[0], *took))
             self._inside[-1] += seconds

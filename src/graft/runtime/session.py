@@ -45,12 +45,14 @@ class Argument:
 @dataclass(frozen=True, eq=False)
 class Profile:
     """A measured run: its outputs, the steps, the seconds each took, how long each thread worked on
-    each of them (`busy[thread, step]`), and what regions and transfers spent it on, by step."""
+    each of them (`busy[thread, step]`), when it began that (in nanoseconds of one clock, 0 where it
+    took no part), and what regions and transfers spent it on, by step."""
 
     outputs: list[Array]
     steps: tuple[Step, ...]
     seconds: Array
     busy: Array
+    begins: Array
     spent: Mapping[int, Spent] = field(default_factory=dict)
 
 
@@ -142,7 +144,8 @@ class Session(Placed):
         arrays = self._fed(feeds)
         results = [slot.fresh() for slot in self._outputs]
         times = self._executor.profile(arrays, results)
-        return Profile(results, self.program.steps, times.seconds, times.busy, times.spent)
+        parts = times.seconds, times.busy, times.begins, times.spent
+        return Profile(results, self.program.steps, *parts)
 
     def _fed(self, feeds: Mapping[str, Any]) -> list[Array]:
         require_feeds(feeds)

@@ -18,6 +18,7 @@ from graft.backends.host.saving import HOST_VERSION, refuse_reference_nodes, sav
 from graft.backends.host.step_times import by_value, median_costs
 from graft.backends.host.stretches import Stretches, why_not_native
 from graft.base.dtypes import Array
+from graft.base.progress import Progress, quietly
 from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
@@ -38,8 +39,8 @@ class HostBackend(Backend):
     name = HOME
     version = HOST_VERSION
 
-    def __init__(self, options: HostOptions | None = None) -> None:
-        self._options = options or HostOptions()
+    def __init__(self, options: HostOptions | None = None, report: Progress = quietly) -> None:
+        self._options, self._report = options or HostOptions(), report
 
     @cached_property
     def _target(self) -> Target:
@@ -109,11 +110,11 @@ class HostBackend(Backend):
         """Machine code for a graph; what native code does not reach runs on the evaluator.
 
         `regions` runs what is left to other backends, by label."""
-        own = regions or {}
+        own, accuracy = regions or {}, self._options.accuracy
         if why_not_native(graph):
-            compiler = Stretches(self._target, self._options.accuracy, own)
+            compiler = Stretches(self._target, accuracy, own, report=self._report)
             return FlowExecutable.of(graph, compiler, self._target, self._options)
-        compiler = Stretches(self._target, self._options.accuracy, own, _spaces(own))
+        compiler = Stretches(self._target, accuracy, own, _spaces(own), self._report)
         return HostExecutable(compiler.static(graph), self._options)
 
 

@@ -17,6 +17,7 @@ from graft.backends.host.places import Places, places_of, size_of
 from graft.backends.host.storage import static_shape
 from graft.base.dims import AnyDim
 from graft.base.errors import Place
+from graft.base.progress import Progress, quietly
 from graft.ir.graph import Graph, Value
 from graft.llvm.cache import default_cache
 from graft.llvm.load import scratch_bytes
@@ -48,13 +49,14 @@ def build_program(
     target: Target,
     regions: Mapping[str, Runner] | None = None,
     label: str = "",
+    report: Progress = quietly,
 ) -> HostProgram:
     """The finished program; `regions` are what runs the regions of other backends, by label.
 
     `label` goes before the names of its functions, which several programs may share a table of."""
     places = places_of(assembly)
     cache, triple = default_cache(), target.triple
-    codes = compile_all(list(assembly.functions.values()), target, cache)
+    codes = compile_all(list(assembly.functions.values()), target, cache, progress=report)
     driver = cache.remembered(driver_key(triple), lambda: driver_object(triple))
     names = [
         _function(f"{label} {number}".strip(), step) for number, step in enumerate(assembly.steps)

@@ -12,6 +12,7 @@ from graft.backends.host.scratch import scratch_dim
 from graft.backends.host.storage import shape_of
 from graft.base.dims import AnyDim, Dim, Unknown, symbols_of
 from graft.base.errors import InternalError, Place
+from graft.base.progress import Progress, quietly
 from graft.ir.graph import Graph, Value
 from graft.llvm.cache import default_cache
 from graft.llvm.pool import compile_all
@@ -29,10 +30,11 @@ def build_shaped(
     target: Target,
     checks: tuple[SizeCheck, ...],
     guards: tuple[Guard, ...] = (),
+    report: Progress = quietly,
 ) -> ShapedProgram:
     """The finished program of a stretch without steps outside of native code."""
     cache, triple = default_cache(), target.triple
-    codes = compile_all(list(assembly.functions.values()), target, cache)
+    codes = compile_all(list(assembly.functions.values()), target, cache, progress=report)
     driver = cache.remembered(driver_key(triple), lambda: driver_object(triple))
     shelves = _Shelves(assembly)
     steps = [_call(step, assembly, shelves) for step in assembly.steps]

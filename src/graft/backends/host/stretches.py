@@ -17,6 +17,7 @@ from graft.backends.host.split_recurrent import split_recurrent
 from graft.backends.host.templates import why_not_static, why_not_symbolic
 from graft.base.dims import Unknown, product
 from graft.base.dtypes import DType
+from graft.base.progress import Progress, Stage, quietly
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.ops.index_ranges import IndexRanges
@@ -37,6 +38,7 @@ class Stretches:
     accuracy: Accuracy
     regions: Mapping[str, Runner]
     spaces: Mapping[str, str] = field(default_factory=dict)
+    report: Progress = quietly
 
     def why_not(self, node: Node) -> str:
         """Why a node has no native code even when its sizes are known; empty where it has."""
@@ -65,13 +67,14 @@ class Stretches:
     ) -> HostProgram:
         """The program of a graph with static shapes."""
         fused, made, guards = self.assembled(graph, ranges or IndexRanges(graph), self.spaces)
-        built = build_program(fused, made, self.target, self.regions, label)
+        built = build_program(fused, made, self.target, self.regions, label, self.report)
         return replace(built, program=replace(built.program, guards=guards))
 
     def assembled(
         self, graph: Graph, ranges: IndexRanges, spaces: Mapping[str, str]
     ) -> tuple[Graph, Assembly, tuple[Guard, ...]]:
         """A graph of fusion groups, their kernels, and what is watched over in it."""
+        self.report(Stage("lowering"))
         watched, guards = guarded(graph, ranges)
         fused = prepare(watched, self.target, self.accuracy)
         return fused, assemble(fused, self.target, spaces), guards
@@ -83,7 +86,7 @@ class Stretches:
             return CompiledStretch(built.program, built.functions, built.reasons, built.makes)
         fused, made, guards = self.assembled(stretch, ranges, {})
         checks = size_checks(stretch.nodes)
-        program = build_shaped(fused, made, self.target, checks, guards)
+        program = build_shaped(fused, made, self.target, checks, guards, self.report)
         return CompiledStretch(program, {}, {}, tuple(map(made_by, made.steps)))
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.annotate import Entry, predicate_of, tables_of
 from graft.byoc.contract import Backend
 from graft.byoc.kit.draw import Draw
@@ -33,7 +34,6 @@ _HOPELESS = 100  # examples after which a pattern that accepts none is given up
 _SYMBOLIC = 3  # every so many examples have an axis of an extent that is not known
 _PATIENCE = 20  # drawings per graph that make no sense or do not match
 
-Progress = Callable[[str], None]
 Journal = Callable[[str, Graph], None]
 
 
@@ -41,7 +41,7 @@ def conformance(
     backend: Backend,
     examples: int = EXAMPLES,
     seed: int = 0,
-    progress: Progress = lambda _what: None,
+    progress: Progress = quietly,
     journal: Journal = lambda _pattern, _graph: None,
 ) -> Report:
     """Check a backend on `examples` graphs per pattern; the same seed makes the same graphs.
@@ -51,12 +51,12 @@ def conformance(
     failures = [Failure("", reason) for reason in broken_promises(backend)]
     entries = entries_of(backend)
     tallies = []
-    for entry in entries:
-        progress(entry.name)
+    for number, entry in enumerate(entries):
+        progress(Stage("trying patterns", number + 1, len(entries), entry.name))
         tally = _Tally(backend, entry.name, seed, journal)
         _try_pattern(tally, entry, examples)
         tallies.append(tally)
-    progress(COMBINED)
+    progress(Stage("trying several patterns in one region"))
     combined = _Tally(backend, COMBINED, seed, journal)
     accepted = [e for e, tally in zip(entries, tallies, strict=True) if tally.clean]
     if accepted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,25 +85,18 @@ class Report:
             ],
         }
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self) -> Iterator[str]:
-        """The report as text."""
+    @property
+    def summary(self) -> str:
+        """The report in one line."""
         every = (*self.patterns, self.combined)
         tried, accepted = sum(p.tried for p in every), sum(p.accepted for p in every)
-        yield (
+        return (
             f"{self.backend} {self.version}: {len(self.patterns)} patterns, {tried} graphs tried,"
             f" {accepted} accepted, {len(self.failures)} failures (seed {self.seed})"
         )
-        width = max((len(pattern.name) for pattern in every), default=0)
-        for pattern in every:
-            counts = f"{pattern.accepted:>4} of {pattern.tried:>4} accepted"
-            reasons = "; ".join(f"{n} × {reason}" for reason, n in pattern.refused.most_common(2))
-            yield f"  {pattern.name:<{width}}  {counts}  {reasons}".rstrip()
-        for failure in self.failures:
-            yield ""
-            yield from f"FAILED {failure}".split("\n")
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *(f"\nFAILED {failure}" for failure in self.failures)])
 
 
 def _counts(pattern: PatternReport) -> dict[str, Any]:
