@@ -18,7 +18,7 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import Place, UserError
 from graft.runtime import artifact as artifact_module
 from graft.runtime.artifact import Origin, load, save
-from graft.runtime.container import ArtifactError, Section, write
+from graft.runtime.container import FORMAT, OLDEST, ArtifactError, Section, write
 from graft.runtime.cores import available_cores
 from graft.runtime.loaded import load as load_session
 from graft.runtime.memory import address_of, aligned_copy
@@ -179,7 +179,10 @@ def test_foreign_files_are_refused(tmp_path: Path, name: str, data: bytes, hint:
 
 @pytest.mark.parametrize(
     ("version", "reads", "hint"),
-    [(7, "up to 6", "update Graft"), (4, "from 5 on", "compile the model again")],
+    [
+        (FORMAT + 1, f"up to {FORMAT}", "update Graft"),
+        (OLDEST - 1, f"from {OLDEST} on", "compile the model again"),
+    ],
 )
 def test_files_of_another_format_are_refused(
     path: Path, image: bytes, version: int, reads: str, hint: str
@@ -190,6 +193,12 @@ def test_files_of_another_format_are_refused(
     wanted = f"this file is in format {version}, and this Graft reads formats {reads}"
     assert error.message == wanted
     assert hint in error.hint
+
+
+def test_the_page_names_the_formats() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "artifact.md"
+    older = " and ".join(str(version) for version in range(OLDEST, FORMAT))
+    assert f"| format, now {FORMAT}; {older}, " in page.read_text("utf-8")
 
 
 def test_files_for_other_machines_are_refused(path: Path) -> None:

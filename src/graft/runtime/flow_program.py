@@ -115,7 +115,8 @@ def _check_flow(flow: Flow, around: frozenset[str]) -> None:
 
 
 def _bound(kind: Kind) -> Iterator[str]:
-    for dim in kind.shape or ():
+    shape = () if kind.dtype is None else kind.shape
+    for dim in shape or ():
         name = bare_symbol(dim)
         if name is not None:
             yield name

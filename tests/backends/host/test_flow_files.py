@@ -15,7 +15,7 @@ from tests.backends.host.test_flow import CHOICE, HEAD, LOOP, PERCEPTRON, SCAN, 
 
 import graft
 from graft.base.dtypes import Array
-from graft.base.errors import EvaluationError, UnsupportedError, UserError
+from graft.base.errors import EvaluationError, UserError
 from graft.module import Module
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import ArtifactError, Section, read, write
@@ -233,13 +233,6 @@ def test_what_rules_say_of_numbers_is_kept(
             runs.run(None, {"x": numbers(*bad)})
         assert error.value.place is not None
         assert error.value.place.node == "space"
-
-
-def test_what_needs_the_evaluator_is_refused(tmp_path: Path) -> None:
-    text = "net (string[n] s) => (string[n] t) { t = StringConcat (s, s) }"
-    with pytest.raises(UnsupportedError, match="1 nodes run on the reference evaluator"):
-        saved(text, tmp_path / "m.graft")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_constants_are_mapped_and_shared(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from graft.backends.host.flow import Made, StretchCompiler, build_flow
 from graft.backends.host.options import HostOptions
-from graft.backends.host.saving import refuse_reference_nodes, save_as
+from graft.backends.host.saving import save_as
 from graft.backends.host.step_times import by_value, median_costs
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UnsupportedError
@@ -94,11 +94,11 @@ class FlowExecutable:
         path: str | os.PathLike[str],
         blobs: Mapping[str, bytes] | None = None,
         backends: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> list[str]:
         """Write the flow to a file, with what the regions of other backends need."""
-        refuse_reference_nodes(self._made.reasons)
         _refuse_rules(self.flow)
-        save_as(replace(self.program, threads=self._options.threads), path, backends, blobs)
+        program = replace(self.program, threads=self._options.threads)
+        return save_as(program, path, backends, blobs)
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
