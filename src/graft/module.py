@@ -292,9 +292,9 @@ class Module:
         if operators:
             count = len(self.program.reference_nodes)
             message = (
-                f"of '{path}', {count} node{'s' if count != 1 else ''} run on the reference"
-                f" evaluator; loading it needs this version of Graft with all its operators"
-                f" ({', '.join(operators)})"
+                f"of '{path}', {count} {'nodes run' if count != 1 else 'node runs'} on the"
+                f" reference evaluator: loading it needs this version of Graft, with the"
+                f" operators {', '.join(operators)}"
             )
             warnings.warn(printable(message), ReferenceWarning, stacklevel=2)
 

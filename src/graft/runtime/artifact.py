@@ -72,6 +72,8 @@ class Origin:
 class Artifact:
     """What a file holds: a program, what made it, and blobs by name."""
 
+    format: int
+
     program: AnyProgram | SpecializedProgram
     origin: Origin
     blobs: Mapping[str, memoryview]
@@ -135,6 +137,13 @@ def load(path: str | os.PathLike[str], verify: bool | None = None) -> Artifact:
     return _loaded(read(Path(path)), verify)
 
 
+def examine(path: str | os.PathLike[str]) -> tuple[Artifact, str]:
+    """A file that is not going to run, and why it could not run here; empty where it could."""
+    container = read(Path(path))
+    artifact = _loaded(container, verify=False, to_run=False)
+    return artifact, why_not_here(artifact.program.target)
+
+
 def load_image(image: bytes | memoryview, verify: bool | None = None) -> Artifact:
     """The same for the bytes of a file, which are copied where they are not aligned."""
     data: Array = np.frombuffer(image, np.uint8)
@@ -144,10 +153,11 @@ def load_image(image: bytes | memoryview, verify: bool | None = None) -> Artifac
     return _loaded(parse(data.data, Place()), verify)
 
 
-def _loaded(container: Container, verify: bool | None) -> Artifact:
+def _loaded(container: Container, verify: bool | None, to_run: bool = True) -> Artifact:
     place = container.source
     try:
-        _check_target(decode_target(container.header["target"]), place)
+        if to_run:
+            _check_target(decode_target(container.header["target"]), place)
         is_small = len(container.sections[_CONSTANTS]) < _VERIFIED_UNASKED
         if verify or (verify is None and is_small):
             container.verify(_CONSTANTS)
@@ -184,7 +194,7 @@ def _decode(container: Container) -> Artifact:
         program = decode_program(header, target, constants, objects, constants)
     operators = tuple(decode_text(name) for name in header.get("evaluator", ()))
     origin = Origin(header["graft"], dict(header["backends"]))
-    return Artifact(program, origin, blobs, operators, container.image)
+    return Artifact(container.format, program, origin, blobs, operators, container.image)
 
 
 def _verify_constants(container: Container) -> None:

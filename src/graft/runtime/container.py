@@ -64,6 +64,7 @@ class Section:
 class Container:
     """A file as it was read: its header, and its sections as views of the mapped file."""
 
+    format: int
     header: Mapping[str, Any]
     sections: Mapping[str, memoryview]
     _digests: Mapping[str, str] = field(repr=False)
@@ -176,21 +177,23 @@ def parse(image: memoryview, place: Place) -> Container:
         raise damaged("its header does not match its checksum", place)
     try:
         header = json.loads(bytes(text))
-        _check_format(header, head)
-        return _container(header, image, start, place)
+        version = _check_format(header, head)
+        return _container(version, header, image, start, place)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise damaged("its header makes no sense", place) from error
 
 
-def _check_format(header: dict[str, Any], head: bytes) -> None:
-    """The header repeats the format, so that a number that came to harm is not another format's.
-    Those of formats before the third do not."""
-    version = _PREAMBLE.unpack(head)[1]
-    if header.pop("format", min(version, 2)) != version:
+def _check_format(header: dict[str, Any], head: bytes) -> int:
+    """The format. The header repeats it, so that a number that came to harm is not another's."""
+    version = int(_PREAMBLE.unpack(head)[1])
+    if header.pop("format") != version:
         raise ValueError("two formats are named")
+    return version
 
 
-def _container(header: dict[str, Any], image: memoryview, start: int, place: Place) -> Container:
+def _container(
+    version: int, header: dict[str, Any], image: memoryview, start: int, place: Place
+) -> Container:
     data = image[start:]
     sections, padded, digests = {}, {}, {}
     end = 0
@@ -203,7 +206,7 @@ def _container(header: dict[str, Any], image: memoryview, start: int, place: Pla
         digests[name] = digest
     if end != len(data):
         raise ValueError("sections have to fill the file")
-    return Container(header, sections, digests, padded, place, image)
+    return Container(version, header, sections, digests, padded, place, image)
 
 
 def _check_preamble(head: bytes, size: int, place: Place) -> int:

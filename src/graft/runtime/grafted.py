@@ -65,23 +65,32 @@ def load_regions(
     `verify` and `deadline` stand in for what the file says."""
     loader = _Loader(blobs, threads)
     found: dict[str, dict[str, Region]] = {}
+    for variant, (policy, stored) in stored_regions(blobs).items():
+        policy = replace(
+            policy,
+            verify=verify or policy.verify,
+            deadline=policy.deadline if deadline is None else deadline,
+        )
+        if verify not in (None, "off") and not all(item.host for item in stored):
+            raise UserError(
+                f"verify='{verify}' wants the host's code, which this file does not hold",
+                hint="compile the model with fallback='host'",
+            )
+        found[variant] = {item.label: loader.region(item, policy) for item in stored}
+    return found
+
+
+def stored_regions(
+    blobs: Mapping[str, memoryview],
+) -> dict[str, tuple[Policy, list[StoredRegion]]]:
+    """What a file tells of its regions, by variant."""
+    found: dict[str, tuple[Policy, list[StoredRegion]]] = {}
     for name in blobs:
         kind, _, variant = name.partition(" ")
         if kind == _INDEX:
             index = json.loads(bytes(blobs[name]))
-            policy = Policy(**index["policy"])
-            policy = replace(
-                policy,
-                verify=verify or policy.verify,
-                deadline=policy.deadline if deadline is None else deadline,
-            )
-            stored = [StoredRegion(**item) for item in index["regions"]]
-            if verify not in (None, "off") and not all(item.host for item in stored):
-                raise UserError(
-                    f"verify='{verify}' wants the host's code, which this file does not hold",
-                    hint="compile the model with fallback='host'",
-                )
-            found[variant] = {item.label: loader.region(item, policy) for item in stored}
+            regions = [StoredRegion(**item) for item in index["regions"]]
+            found[variant] = Policy(**index["policy"]), regions
     return found
 
 

@@ -180,7 +180,7 @@ CONCATENATION = "net (string[n] s) => (string[n] t) { t = StringConcat (s, s) }"
 
 
 def test_whoever_saves_is_told(tmp_path: Path) -> None:
-    with pytest.warns(ReferenceWarning, match=r"1 node run .* \(string\.concat\)"):
+    with pytest.warns(ReferenceWarning, match=r"1 node runs .* the operators string\.concat"):
         compiled(CONCATENATION).save(tmp_path / "m.graft")
     artifact = load_artifact(tmp_path / "m.graft")
     assert artifact.operators == ("string.concat",)
