@@ -80,12 +80,12 @@ class FileFacts:
     def arguments(self) -> dict[str, list[tuple[str, str]]]:
         """Names and types of inputs and outputs."""
         general = self.parts[""]
-        outputs: Sequence[TensorSpec | Kind]
-        outputs = general.outputs if isinstance(general, FlowProgram) else general.results
-        pairs = zip(output_names(general), outputs, strict=True)
+        outputs: list[TensorSpec | Kind] = []
+        outputs += general.outputs if isinstance(general, FlowProgram) else general.results
+        types = (str(type_of(spec)) for spec in outputs)
         return {
             "inputs": [(spec.name, str(type_of(spec))) for spec in general.inputs],
-            "outputs": [(name, str(type_of(spec))) for name, spec in pairs],
+            "outputs": list(zip(output_names(general), types, strict=True)),
         }
 
     @property
