@@ -17,7 +17,7 @@ from tests.runtime.kernels import chain, chain_meaning, environment, total, with
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place, UserError
 from graft.runtime import artifact as artifact_module
-from graft.runtime.artifact import Origin, load, save
+from graft.runtime.artifact import Origin, load, load_image, save
 from graft.runtime.container import FORMAT, OLDEST, ArtifactError, Section, write
 from graft.runtime.cores import available_cores
 from graft.runtime.loaded import load as load_session
@@ -193,6 +193,21 @@ def test_files_of_another_format_are_refused(
     wanted = f"this file is in format {version}, and this Graft reads formats {reads}"
     assert error.message == wanted
     assert hint in error.hint
+
+
+@pytest.mark.parametrize("shift", [0, 1, 64])
+def test_bytes_of_files_are_read_wherever_they_lie(image: bytes, shift: int) -> None:
+    x = np.arange(9, dtype=np.float32)
+    program = load_image(memoryview(bytes(shift) + image)[shift:]).program
+    assert isinstance(program, Program)
+    assert all(not c.flags.writeable for c in program.constants)
+    assert Session(program).run(None, {"x": x})[0].tolist() == chain_meaning(x, 2).tolist()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x89GRAFT", b"something else"])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(ArtifactError):
+        load_image(data)
 
 
 def test_the_page_names_the_formats() -> None:

@@ -146,7 +146,7 @@ def examine(path: str | os.PathLike[str]) -> tuple[Artifact, str]:
 
 def load_image(image: bytes | memoryview, verify: bool | None = None) -> Artifact:
     """The same for the bytes of a file, which are copied where they are not aligned."""
-    data: Array = np.frombuffer(image, np.uint8)
+    data: Array = np.frombuffer(image, np.uint8) if len(image) else np.empty(0, np.uint8)
     if address_of(data) % ALIGNMENT:
         data = aligned_copy(data)
         data.flags.writeable = False
