@@ -21,7 +21,7 @@ from graft.runtime.shaped import ShapedProgram
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a value is: a tensor of a dtype with a shape, where known. Anything else has no dtype,
-    but a type in ONNX's words; that of strings may have a shape, which nobody looks at."""
+    but a type in ONNX's words; strings have a shape, too."""
 
     name: str
     dtype: DType | None = None

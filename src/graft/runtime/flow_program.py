@@ -115,8 +115,7 @@ def _check_flow(flow: Flow, around: frozenset[str]) -> None:
 
 
 def _bound(kind: Kind) -> Iterator[str]:
-    shape = () if kind.dtype is None else kind.shape
-    for dim in shape or ():
+    for dim in kind.shape or ():
         name = bare_symbol(dim)
         if name is not None:
             yield name

@@ -91,6 +91,15 @@ CASES: dict[str, tuple[str, list[Mapping[str, Any]]]] = {
         }""",
         [{"start": numbers(2), "i": np.stack([PLACES] * n)} for n in (1, 3)],
     ),
+    "a size that only strings tell": (
+        """net (string[n] s) => (float[n] y, string[n] t) {
+            shape = Shape (s)
+            zero = ConstantOfShape (shape)
+            y = Cos (zero)
+            t = StringConcat (s, s)
+        }""",
+        [{"s": STRINGS[:, 0]}, {"s": STRINGS[:0, 0]}],
+    ),
     "sequences and optionals": (
         """net (string[n] s, optional(string[n]) o, float[2] x) => (seq(string[n]) q, bool h,
             float[2] y) {
