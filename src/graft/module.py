@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
 
 from graft.backends.host.specialized import SpecializedExecutable
 from graft.backends.reference.backend import ReferenceBackend
-from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import UnsupportedError, UserError
+from graft.backends.reference.stored import onnx_type
+from graft.base.dtypes import Array, dtype_of
+from graft.base.errors import ReferenceWarning, UnsupportedError, UserError
 from graft.base.names import printable
 from graft.byoc.candidates import placeable
 from graft.byoc.contract import HOME
@@ -27,10 +31,11 @@ from graft.byoc.sizes import node_work
 from graft.byoc.trust import Demotion
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Value
-from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.ir.types import OptionalType, TensorType, Type
 from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.flow_session import deliver_home
 from graft.runtime.incidents import Incidents
+from graft.runtime.loaded import restore
 from graft.runtime.placement import BLOB, PlacedRegion, StoredPlacement
 from graft.runtime.regions import Region, incidents_of
 from graft.runtime.session import (
@@ -60,7 +65,9 @@ class Program(Protocol):
 
     def save(
         self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None
-    ) -> None: ...
+    ) -> list[str]:
+        """Write it to a file; gives the operators that the evaluator has to know there."""
+        ...
 
     @property
     def reference_nodes(self) -> dict[str, str]:
@@ -214,7 +221,8 @@ class Signature:
 
 @dataclass(frozen=True)
 class Module:
-    """A compiled model."""
+    """A compiled model. It can be pickled; what `bind` gives cannot, since it is about arrays of
+    this process."""
 
     signature: Signature
     placement: Placement
@@ -277,8 +285,28 @@ class Module:
         return program.variant(inputs) if isinstance(program, SpecializedExecutable) else ""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the compiled model to a `.graft` file, which `graft.load` reads."""
-        self.program.save(path, {BLOB: self.placement.stored().to_blob()})
+        """Write the compiled model to a `.graft` file, which `graft.load` reads.
+
+        Where nodes run on the reference evaluator, a warning says what loading the file needs."""
+        operators = self._write(path)
+        if operators:
+            count = len(self.program.reference_nodes)
+            message = (
+                f"of '{path}', {count} {'nodes run' if count != 1 else 'node runs'} on the"
+                f" reference evaluator: loading it needs this version of Graft, with the"
+                f" operators {', '.join(operators)}"
+            )
+            warnings.warn(printable(message), ReferenceWarning, stacklevel=2)
+
+    def _write(self, path: str | os.PathLike[str]) -> list[str]:
+        return self.program.save(path, {BLOB: self.placement.stored().to_blob()})
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """By the file that `save` writes: what comes back is what `graft.load` gives of it."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "module.graft"
+            self._write(path)
+            return restore, (path.read_bytes(), {})
 
     def _delivered(self, inputs: Sequence[Data], homes: Mapping[str, Array]) -> list[Data]:
         """The results, those that have a home written into it."""
@@ -371,22 +399,8 @@ def _fits(wanted: TensorType, actual: TensorType) -> bool:
     return all(dim == extent or not isinstance(dim, int) for dim, extent in pairs)
 
 
-_ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
-
-
 def _argument(name: str, type_: Type) -> Argument:
     shape: list[int | str | None] | None = None
     if isinstance(type_, TensorType) and type_.shape is not None:
         shape = [*map(extent_name, type_.shape)]
-    return Argument(name, shape, _onnx_type(type_))
-
-
-def _onnx_type(type_: Type) -> str:
-    if isinstance(type_, TensorType):
-        return f"tensor({_ONNX_NAMES.get(type_.dtype, type_.dtype)})"
-    if isinstance(type_, SequenceType):
-        return f"seq({_onnx_type(type_.element)})"
-    if isinstance(type_, OptionalType):
-        return f"optional({_onnx_type(type_.element)})"
-    assert isinstance(type_, MapType)
-    return f"map({_ONNX_NAMES.get(type_.key, type_.key)},{_onnx_type(type_.value)})"
+    return Argument(name, shape, onnx_type(type_))

@@ -67,15 +67,6 @@ def test_text_about_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "fold_constants" in captured.err
 
 
-def test_what_a_file_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "model.graft"
-    assert main(["compile", saved(tmp_path, MIXED), "-o", str(file)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "1 nodes run on the" in captured.err
-    assert not file.exists()
-
-
 def test_models_of_any_size_go_into_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

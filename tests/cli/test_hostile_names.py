@@ -130,6 +130,10 @@ def test_run_check_and_save(model: str, folder: Path, capfd: pytest.CaptureFixtu
     look_at(trace)
     assert max(len(event["name"]) for event in json.loads(trace)["traceEvents"]) < LONGEST_LINE
     said(capfd, "check", f"{model}.onnx", "--nodes")
+    for command in ("inspect", "explain", "check"):
+        said(capfd, command, f"{model}.graft")
+        said(capfd, command, f"{model}.graft", "--json")
+    said(capfd, "check", f"{model}.graft", "--against", f"{model}.onnx")
 
 
 def test_dims_by_name(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -153,6 +157,7 @@ def test_placement(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said(capfd, "run", "static.onnx", *replayed)
     said(capfd, "compile", "static.onnx", "--emit", "partitioned", *replayed)
     said(capfd, "run", "placed.graft", "--profile", "--trace", "placed.json")
+    said(capfd, "explain", "placed.graft")
     look_at((folder / "placed.json").read_text("utf-8"))
 
 

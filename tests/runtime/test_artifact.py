@@ -17,8 +17,8 @@ from tests.runtime.kernels import chain, chain_meaning, environment, total, with
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place, UserError
 from graft.runtime import artifact as artifact_module
-from graft.runtime.artifact import Origin, load, save
-from graft.runtime.container import ArtifactError, Section, write
+from graft.runtime.artifact import Origin, load, load_image, save
+from graft.runtime.container import FORMAT, OLDEST, ArtifactError, Section, write
 from graft.runtime.cores import available_cores
 from graft.runtime.loaded import load as load_session
 from graft.runtime.memory import address_of, aligned_copy
@@ -179,7 +179,10 @@ def test_foreign_files_are_refused(tmp_path: Path, name: str, data: bytes, hint:
 
 @pytest.mark.parametrize(
     ("version", "reads", "hint"),
-    [(7, "up to 6", "update Graft"), (4, "from 5 on", "compile the model again")],
+    [
+        (FORMAT + 1, f"up to {FORMAT}", "update Graft"),
+        (OLDEST - 1, f"from {OLDEST} on", "compile the model again"),
+    ],
 )
 def test_files_of_another_format_are_refused(
     path: Path, image: bytes, version: int, reads: str, hint: str
@@ -190,6 +193,27 @@ def test_files_of_another_format_are_refused(
     wanted = f"this file is in format {version}, and this Graft reads formats {reads}"
     assert error.message == wanted
     assert hint in error.hint
+
+
+@pytest.mark.parametrize("shift", [0, 1, 64])
+def test_bytes_of_files_are_read_wherever_they_lie(image: bytes, shift: int) -> None:
+    x = np.arange(9, dtype=np.float32)
+    program = load_image(memoryview(bytes(shift) + image)[shift:]).program
+    assert isinstance(program, Program)
+    assert all(not c.flags.writeable for c in program.constants)
+    assert Session(program).run(None, {"x": x})[0].tolist() == chain_meaning(x, 2).tolist()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x89GRAFT", b"something else"])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(ArtifactError):
+        load_image(data)
+
+
+def test_the_page_names_the_formats() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "artifact.md"
+    older = " and ".join(str(version) for version in range(OLDEST, FORMAT))
+    assert f"| format, now {FORMAT}; {older}, " in page.read_text("utf-8")
 
 
 def test_files_for_other_machines_are_refused(path: Path) -> None:

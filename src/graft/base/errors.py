@@ -105,5 +105,9 @@ class ModelWarning(GraftWarning):
     """A model that breaks ONNX's rules in a way that is put up with."""
 
 
+class ReferenceWarning(GraftWarning):
+    """A saved model that needs the reference evaluator where it is loaded."""
+
+
 class InternalError(GraftError):
     """A broken promise inside Graft: please report it."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from graft.byoc.trust import Demotion
 from graft.cli.check_backend import add_backend_arguments, check_backend, wants_backend
+from graft.cli.check_file import add_file_arguments, check_file
 from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.index_bounds import index_bounds
 from graft.cli.inputs import add_input_arguments, feed, telling_sizes
@@ -43,9 +44,11 @@ from graft.cli.report import (
     section,
     table,
 )
+from graft.cli.runnable import is_compiled
 from graft.cli.status import spoken_warnings, status
 from graft.cli.terminal import BAD, GOOD, styled
 from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
+from graft.cli.usage import UsageError
 from graft.compiler import compile
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
@@ -60,6 +63,10 @@ outputs differ, say which of Graft's passes introduces the difference, or which
 node: each is judged on ONNX Runtime's operands, and where its results are larger
 than 1, atol is taken in proportion to them. Exit code 0 if everything agrees.
 
+Of a .graft file: its checksums are compared, it is run twice on the inputs, and
+both runs have to agree; outputs that are not finite are counted. With --against
+MODEL its outputs are compared with the reference evaluator's on that model.
+
 With --backend, check a backend on made-up graphs: what it accepts has to compile,
 run and equal the reference. A failure is shown as a graph of a few lines."""
 EXAMPLES = """\
@@ -68,6 +75,8 @@ EXAMPLES = """\
   graft check model.onnx --input x=x.npy --rtol 1e-5 --atol 1e-6
   graft check model.onnx --nodes                 compare every value inside, too
   graft check model.onnx --target onednn,host    with an accelerator
+  graft check model.graft                        a compiled file, on its own
+  graft check model.graft --against model.onnx   and beside its model
   graft check --backend mynpu --examples 50      does a backend do what it says?
 """
 
@@ -105,7 +114,9 @@ class Verdict:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=Path, nargs="?", help="the ONNX file")
+    parser.add_argument(
+        "model", metavar="MODEL", type=Path, nargs="?", help="the ONNX or .graft file"
+    )
     add_input_arguments(parser)
     add_tolerance_arguments(parser)
     parser.add_argument(
@@ -113,6 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_placement_arguments(parser)
+    add_file_arguments(parser)
     add_backend_arguments(parser)
     add_strict_import_argument(parser)
 
@@ -120,6 +132,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     if wants_backend(options):
         return check_backend(options)
+    if is_compiled(options.model):
+        return check_file(options)
+    if options.against is not None:
+        raise UsageError("--against is for .graft files", hint="models are compared as they are")
     check_placement(options)
     check_targets(options.target or ())
     onnxruntime()  # before any work

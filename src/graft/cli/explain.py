@@ -13,6 +13,12 @@ from graft.base.progress import Stage
 from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
 from graft.byoc.explain_html import to_html
 from graft.cli.explain_text import node_lines, page
+from graft.cli.file_facts import (
+    FileFacts,
+    node_line,
+    placement_lines,
+    refuse_options,
+)
 from graft.cli.model_options import add_strict_import_argument
 from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
@@ -23,6 +29,7 @@ from graft.cli.placement_options import (
     targets,
 )
 from graft.cli.report import print_json, print_lines
+from graft.cli.runnable import is_compiled
 from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError, positive
 from graft.compiler import Model, study
@@ -36,7 +43,8 @@ DESCRIPTION = """\
 Say who would run what of a model and why: the regions of each backend and what they
 take, other plans beside the chosen one, per node the refusals and the alternatives with
 their prices, and what would change all this. The model is not run, but for what is
-timed to price it."""
+timed to price it. Of a .graft file: who runs what, as it was placed when it was
+compiled, and the memory that its programs work in; nothing is run."""
 EXAMPLES = """\
   graft explain model.onnx --target onednn,host            a summary
   graft explain model.onnx --target onednn,host --node /layer1/conv1/Conv
@@ -44,17 +52,17 @@ EXAMPLES = """\
   graft explain model.onnx --target simnpu,host --pin "layer4/*=host" --json
   graft explain model.onnx --target openvino,host --measure
   graft explain model.onnx --target simnpu,host --shapes batch=8   the variant for a size
+  graft explain model.graft                                compiled before
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX or .graft file")
     parser.add_argument(
         "--target",
         metavar="NAMES",
         type=targets,
-        required=True,
-        help="backends to place it on, separated by commas; see `graft backends`",
+        help="backends to place a model on, separated by commas; see `graft backends`",
     )
     add_pin_argument(parser)
     add_shapes_argument(parser)
@@ -71,6 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    if is_compiled(options.model):
+        return _explain_file(options)
+    if options.target is None:
+        raise UsageError("which backends?", hint="name them with --target NAMES")
     if REFERENCE in options.target:
         raise UsageError("the reference evaluator runs whole models: there is nothing to explain")
     check_targets(options.target)
@@ -86,6 +98,19 @@ def execute(options: argparse.Namespace) -> int:
         print_lines(page(found))
         if options.html is not None:
             print_lines(["", f"{options.html} shows the graph"])
+    return 0
+
+
+def _explain_file(options: argparse.Namespace) -> int:
+    about_models = ("target", "pin", "shapes", "html", "measure", "threads", "strict_import")
+    refuse_options({f"--{name.replace('_', '-')}": getattr(options, name) for name in about_models})
+    facts = FileFacts.of(options.model)
+    if options.json:
+        print_json(facts.to_json())
+    elif options.node is not None:
+        print_lines([node_line(facts, options.node)])
+    else:
+        print_lines(placement_lines(facts))
     return 0
 
 

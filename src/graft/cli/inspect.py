@@ -14,6 +14,7 @@ import onnx
 
 from graft.base.dims import bare_symbol
 from graft.base.errors import GraftError
+from graft.cli.file_facts import FileFacts, refuse_options, summary_lines
 from graft.cli.model_options import add_strict_import_argument
 from graft.cli.report import (
     INDENT,
@@ -31,6 +32,7 @@ from graft.cli.report import (
     size_text,
     table,
 )
+from graft.cli.runnable import is_compiled
 from graft.cli.status import status
 from graft.cli.survey import Obstacle, Parameters, obstacles, operators, parameters
 from graft.frontends.onnx.importer import import_source
@@ -48,11 +50,14 @@ from graft.passes.pipeline import optimize
 DESCRIPTION = """\
 Say what is in an ONNX model: inputs and outputs, operators, parameters,
 arithmetic, dynamic dims, and what becomes of it in Graft. Exit code 0 if Graft
-can import it; otherwise 1, with every node that stands in the way."""
+can import it; otherwise 1, with every node that stands in the way. Of a .graft
+file: what made it, for which machine, who runs what, and what loading it needs;
+exit code 0 if it can run here."""
 EXAMPLES = """\
   graft inspect model.onnx                    a summary
   graft inspect model.onnx --text | less      the imported graph as text
   graft inspect model.onnx --json             the summary for programs
+  graft inspect model.graft                   what a compiled file holds and needs
 """
 
 # How many of the dims that only the data decide are listed.
@@ -105,7 +110,7 @@ class Summary:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX or .graft file")
     add_strict_import_argument(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--text", action="store_true", help="print the imported graph, nothing else")
@@ -113,6 +118,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    if is_compiled(options.model):
+        return _inspect_file(options)
     with status(f"reading {options.model.name}"):
         source = read_model(options.model, strict=options.strict_import)
     if options.text:
@@ -127,6 +134,16 @@ def execute(options: argparse.Namespace) -> int:
     else:
         print_lines(_text(summary))
     return 0 if summary.error is None else 1
+
+
+def _inspect_file(options: argparse.Namespace) -> int:
+    refuse_options({"--text": options.text, "--strict-import": options.strict_import})
+    facts = FileFacts.of(options.model)
+    if options.json:
+        print_json(facts.to_json())
+    else:
+        print_lines(summary_lines(facts))
+    return 0 if not facts.problem else 1
 
 
 def summarize(path: Path, source: Source) -> Summary:

@@ -25,7 +25,7 @@ from graft.cli.usage import UsageError
 
 # One line each; the command is the module of that name in this package, with `_` for `-`.
 COMMANDS = {
-    "inspect": "say what is in a model and whether Graft can import it",
+    "inspect": "say what is in a model or compiled file, and whether Graft can take it",
     "compile": "compile a model into a file, or print a stage of the compiler",
     "run": "run a model, or a compiled file, on given or generated inputs",
     "check": "compare a model's results with ONNX Runtime's",

@@ -47,7 +47,7 @@ from graft.cli.report import (
     section,
     table,
 )
-from graft.cli.runnable import Runnable, loaded
+from graft.cli.runnable import Runnable, is_compiled, loaded
 from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError, positive
 from graft.ir.types import TensorType
@@ -164,16 +164,16 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that contradict one another."""
     if options.trace is not None and not options.profile:
         raise UsageError("--trace writes what --profile measures", hint="add --profile")
-    if _is_compiled(options.model):
+    if is_compiled(options.model):
         on_running = [f"--{name}" for name in ABOUT_RUNNING]
         for name in given(options):
             if name not in on_running:
                 raise UsageError(f"{name} is for models, and a {SUFFIX} file is compiled already")
     else:
         check_placement(options)
-    if options.accuracy is not None and _is_compiled(options.model):
+    if options.accuracy is not None and is_compiled(options.model):
         raise UsageError(f"--accuracy is for models, and a {SUFFIX} file is compiled already")
-    if options.strict_import and _is_compiled(options.model):
+    if options.strict_import and is_compiled(options.model):
         raise UsageError(f"--strict-import is for models; a {SUFFIX} file is compiled already")
     if options.target == [REFERENCE]:
         hint = f"leave out --target {REFERENCE}"
@@ -183,10 +183,6 @@ def _check(options: argparse.Namespace) -> None:
             raise UsageError("--threads is for native code", hint=hint)
         if options.accuracy is not None:
             raise UsageError("--accuracy is for native code", hint=hint)
-
-
-def _is_compiled(path: Path) -> bool:
-    return path.suffix == SUFFIX
 
 
 def _run(options: argparse.Namespace) -> Outcome:
@@ -213,7 +209,7 @@ def _run(options: argparse.Namespace) -> Outcome:
 
 
 def _runnable(options: argparse.Namespace) -> Runnable:
-    if _is_compiled(options.model):
+    if is_compiled(options.model):
         return loaded(options.model, options.threads, options.verify, options.deadline)
     models = importlib.import_module("graft.cli.run_model")
     accuracy = options.accuracy or ACCURACIES[0]

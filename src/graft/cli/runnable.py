@@ -12,22 +12,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graft.base.dims import bare_symbol
+from graft.base.dims import Dim, bare_symbol
 from graft.base.dtypes import DType
+from graft.base.errors import UserError
 from graft.cli.inputs import Input
-from graft.cli.report import counted, seconds_text
+from graft.cli.report import counted, number, seconds_text
 from graft.cli.status import spoken_warnings, status
-from graft.ir.types import TensorType, Type
+from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.runtime.artifact import SUFFIX
 from graft.runtime.flow import Kind
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.incidents import Incidents
 from graft.runtime.loaded import load
 from graft.runtime.loop_bodies import steps_of
 from graft.runtime.program import TensorSpec
+from graft.runtime.specialized import evaluated_steps
 from graft.runtime.specialized_session import AnySession, PlainSession, SpecializedSession
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
+
+
+_ONNX_DTYPES = {"float": DType.FLOAT32, "double": DType.FLOAT64}
+
+
+def is_compiled(path: Path) -> bool:
+    """Whether a path names a file that `graft compile` has written."""
+    return path.suffix == SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +85,7 @@ def loaded(
         session = load(path, threads, verify=verify, deadline=deadline)
     seconds = time.perf_counter() - start
     return Runnable(
-        [Parameter(spec.name, TensorType(_dtype(spec), spec.shape)) for spec in _inputs(session)],
+        [Parameter(spec.name, type_of(spec)) for spec in _inputs(session)],
         frozenset(symbols_in_inputs(session)),
         [one.name for one in session.get_outputs()],
         lambda feeds: session.run(None, feeds),
@@ -96,9 +107,28 @@ def general(session: AnySession) -> PlainSession:
     return session.general if isinstance(session, SpecializedSession) else session
 
 
-def _dtype(spec: TensorSpec | Kind) -> DType:
-    assert spec.dtype is not None  # files hold tensors
-    return spec.dtype
+def type_of(spec: TensorSpec | Kind) -> Type:
+    """The type of a file's input or output."""
+    if spec.dtype is not None:
+        return TensorType(spec.dtype, spec.shape)
+    return _named_type(spec.type, spec.shape, spec.name)
+
+
+def _named_type(words: str, shape: Sequence[Dim] | None, name: str) -> Type:
+    """The type that ONNX has these words for; what is in a sequence has no shape."""
+    kind, _, inner = words.removesuffix(")").partition("(")
+    match kind:
+        case "tensor":
+            dtype = _ONNX_DTYPES.get(inner) or DType(inner)
+            return TensorType(dtype, None if shape is None else tuple(shape))
+        case "seq":
+            return SequenceType(_named_type(inner, None, name))
+        case "optional":
+            return OptionalType(_named_type(inner, None, name))
+        case "map":
+            key, _, value = inner.partition(",")
+            return MapType(_ONNX_DTYPES.get(key) or DType(key), _named_type(value, None, name))
+    raise UserError(f"the file does not say what '{name}' is", hint="compile the model again")
 
 
 def symbols_in_inputs(session: AnySession) -> set[str]:
@@ -119,9 +149,11 @@ def _steps_text(session: AnySession) -> str:
     if isinstance(session, SpecializedSession):
         own = ", ".join(map(session.program.name, session.program.variants))
         return f"{_steps_text(session.general)} (other variants: {own})"
+    evaluated = sum(1 for _ in evaluated_steps(session.program))
+    note = f", {number(evaluated)} on the reference evaluator" if evaluated else ""
     if isinstance(session, FlowSession):
-        return flow_text(session)
-    return counted(len(session.program.steps), "native step")
+        return f"{flow_text(session)}{note}"
+    return f"{counted(len(session.program.steps) - evaluated, 'native step')}{note}"
 
 
 def flow_text(session: FlowSession) -> str:

@@ -15,7 +15,7 @@ from graft.backends.host.options import Accuracy
 from graft.backends.host.specialized import SpecializedExecutable
 from graft.cli.placement import compiled_as_asked
 from graft.cli.report import Block, Indented, number, seconds_text, size_text, table
-from graft.cli.status import status
+from graft.cli.status import spoken_warnings, status
 from graft.ir.graph import Graph
 from graft.module import Placement
 from graft.runtime.program import KernelCall, Program
@@ -100,7 +100,7 @@ def save(
         machine=wishes.machine,
         accuracy=wishes.accuracy.value,
     )
-    with status(f"saving {path.name}"):
+    with status(f"saving {path.name}"), spoken_warnings():
         module.save(path)
     seconds = time.perf_counter() - start
     made = module.program

@@ -139,6 +139,19 @@ def function_of(node: Node) -> Callable[[Sequence[Data], Mapping[str, int]], Seq
     return run
 
 
+def evaluator_of(node: Node) -> Callable[[Sequence[Data], Mapping[str, int]], Sequence[Data]]:
+    """A node's meaning as a function of the operands that it has, for code that runs it alone;
+    refuses to make what no machine could hold."""
+    meaning = function_of(node)
+
+    def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
+        refuse_absurd_sizes(node, symbols)
+        present = iter(operands)
+        return meaning([None if v is None else next(present) for v in node.inputs], symbols)
+
+    return run
+
+
 def refuse_absurd_sizes(node: Node, symbols: Mapping[str, int]) -> None:
     """Refuse to make results that no machine could hold."""
     for value in node.outputs:

@@ -23,8 +23,10 @@ from graft.runtime.container import (
     ArtifactError,
     Container,
     Section,
+    contradictory,
     damaged,
     digest,
+    parse,
     read,
     write,
 )
@@ -33,6 +35,7 @@ from graft.runtime.encoding import (
     decode_integers,
     decode_program,
     decode_target,
+    decode_text,
     decode_threads,
     encode_program,
     encode_target,
@@ -45,10 +48,10 @@ from graft.runtime.flow_encoding import (
     encode_flow_program,
 )
 from graft.runtime.flow_program import FlowProgram
-from graft.runtime.memory import aligned_size
+from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_size
 from graft.runtime.native import why_not_here
 from graft.runtime.program import Target
-from graft.runtime.specialized import AnyProgram, SpecializedProgram
+from graft.runtime.specialized import AnyProgram, SpecializedProgram, evaluated_steps
 from graft.runtime.specialized_encoding import decode_variants, encode_variants
 
 SUFFIX = ".graft"
@@ -69,9 +72,13 @@ class Origin:
 class Artifact:
     """What a file holds: a program, what made it, and blobs by name."""
 
+    format: int
+
     program: AnyProgram | SpecializedProgram
     origin: Origin
     blobs: Mapping[str, memoryview]
+    operators: tuple[str, ...]  # that the reference evaluator has to know
+    image: memoryview  # the whole file
     unverified: Callable[[], None] | None = None  # compares constants that nobody has looked at
 
 
@@ -80,14 +87,18 @@ def save(
     path: str | os.PathLike[str],
     origin: Origin,
     blobs: Mapping[str, bytes] | None = None,
-) -> None:
-    """Write a program to a file; either the whole file appears under its name or nothing."""
+) -> list[str]:
+    """Write a program to a file; either the whole file appears under its name or nothing.
+
+    Tells which operators the reference evaluator has to know where it is loaded."""
     program.validate()
     pool = Pool()
+    operators = {name for _, graph in evaluated_steps(program) for name in graph.operators}
     header = {
         "graft": origin.graft,
         "backends": dict(origin.backends),
         "target": encode_target(program.target),
+        "evaluator": sorted(operators),
         **_described(program, pool),
     }
     header["constants"] = [[dtype_of(c.dtype), list(c.shape)] for c in pool.constants]
@@ -100,6 +111,7 @@ def save(
     header["digests"] = _digests(pool.constants)
     sections.append(Section(_CONSTANTS, constants))
     write(Path(path), header, sections)
+    return sorted(operators)
 
 
 def _described(program: AnyProgram | SpecializedProgram, pool: Pool) -> dict[str, Any]:
@@ -112,7 +124,7 @@ def _described(program: AnyProgram | SpecializedProgram, pool: Pool) -> dict[str
         return {"threads": program.threads, **described, "programs": pool.programs}
     pool.constants += program.constants
     pool.objects += program.objects
-    return encode_program(program)
+    return encode_program(program, pool.constant)
 
 
 def load(path: str | os.PathLike[str], verify: bool | None = None) -> Artifact:
@@ -122,10 +134,30 @@ def load(path: str | os.PathLike[str], verify: bool | None = None) -> Artifact:
     default they are if they have less than 64 MiB, and else left to `unverified`. The file may be
     replaced or deleted while it is in use, but must not be overwritten in place.
     """
-    place = Place(source=str(path))
+    return _loaded(read(Path(path)), verify)
+
+
+def examine(path: str | os.PathLike[str]) -> tuple[Artifact, str]:
+    """A file that is not going to run, and why it could not run here; empty where it could."""
     container = read(Path(path))
+    artifact = _loaded(container, verify=False, to_run=False)
+    return artifact, why_not_here(artifact.program.target)
+
+
+def load_image(image: bytes | memoryview, verify: bool | None = None) -> Artifact:
+    """The same for the bytes of a file, which are copied where they are not aligned."""
+    data: Array = np.frombuffer(image, np.uint8) if len(image) else np.empty(0, np.uint8)
+    if address_of(data) % ALIGNMENT:
+        data = aligned_copy(data)
+        data.flags.writeable = False
+    return _loaded(parse(data.data, Place()), verify)
+
+
+def _loaded(container: Container, verify: bool | None, to_run: bool = True) -> Artifact:
+    place = container.source
     try:
-        _check_target(decode_target(container.header["target"]), place)
+        if to_run:
+            _check_target(decode_target(container.header["target"]), place)
         is_small = len(container.sections[_CONSTANTS]) < _VERIFIED_UNASKED
         if verify or (verify is None and is_small):
             container.verify(_CONSTANTS)
@@ -136,9 +168,7 @@ def load(path: str | os.PathLike[str], verify: bool | None = None) -> Artifact:
     except ArtifactError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, UserError) as error:
-        raise ArtifactError(
-            f"this file contradicts itself: {error}", place, hint="compile the model again"
-        ) from error
+        raise contradictory(error, place) from error
     return artifact
 
 
@@ -161,8 +191,10 @@ def _decode(container: Container) -> Artifact:
         if "variants" in header:
             program = decode_variants(header, program, shared)
     else:
-        program = decode_program(header, target, constants, objects)
-    return Artifact(program, Origin(header["graft"], dict(header["backends"])), blobs)
+        program = decode_program(header, target, constants, objects, constants)
+    operators = tuple(decode_text(name) for name in header.get("evaluator", ()))
+    origin = Origin(header["graft"], dict(header["backends"]))
+    return Artifact(container.format, program, origin, blobs, operators, container.image)
 
 
 def _verify_constants(container: Container) -> None:

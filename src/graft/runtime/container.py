@@ -6,11 +6,14 @@ by the SHA-256 of the header or of a section. Sections are mapped, never read as
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import mmap
 import os
+import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,11 +26,14 @@ from graft.runtime.memory import ALIGNMENT, aligned_size
 
 MAGIC = b"\x89GRAFT\r\n"
 # Counts up with every change to the file or to what the driver and the run time agree on.
-FORMAT, OLDEST = 6, 5
+FORMAT, OLDEST = 7, 5
 
 # Magic, format, nothing, bytes of the header, bytes of the file, SHA-256 of the header.
 _PREAMBLE = Struct("<8sIIQQ32s")
 _CHUNK = 1 << 20
+# Files that are being written, or that somebody has not come to finish.
+_UNFINISHED = re.compile(r"\.graft-[0-9a-f]{16}\.part")
+_SECONDS_TO_LOCK, _SECONDS_TO_WRITE = 60, 24 * 3600
 _ZEROS = bytes(ALIGNMENT)
 
 
@@ -58,11 +64,13 @@ class Section:
 class Container:
     """A file as it was read: its header, and its sections as views of the mapped file."""
 
+    format: int
     header: Mapping[str, Any]
     sections: Mapping[str, memoryview]
     _digests: Mapping[str, str] = field(repr=False)
     _padded: Mapping[str, memoryview] = field(repr=False)
     _place: Place
+    image: memoryview = field(repr=False)  # the whole file
 
     @property
     def source(self) -> Place:
@@ -90,27 +98,61 @@ def write(path: Path, header: Mapping[str, Any], sections: Sequence[Section]) ->
     digest = hashlib.sha256(text).digest()
     preamble = _PREAMBLE.pack(MAGIC, FORMAT, 0, len(text), size, digest)
     pieces = (piece for section in sections for piece in section.padded())
-    try:
-        _write_atomically(path, [preamble, text], pieces)
-    except OSError as error:
-        raise ArtifactError(f"cannot write {path}: {error.strerror}") from error
+    _write_atomically(path, [preamble, text, *pieces])
 
 
-def _write_atomically(
-    path: Path, head: Iterable[bytes], pieces: Iterable[memoryview | bytes]
-) -> None:
-    """By way of a file of another name, beside it, so that renaming it is one step."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+def write_image(path: Path, image: memoryview) -> None:
+    """Write the bytes of a file once more."""
+    _write_atomically(path, [image])
+
+
+def _write_atomically(path: Path, pieces: Iterable[memoryview | bytes]) -> None:
+    """By way of a file of another name, beside it, so that renaming it is one step.
+
+    It is locked as long as somebody writes it; whoever is killed on the way leaves it unlocked."""
+    _sweep(path.parent)
+    temporary = path.with_name(f".graft-{secrets.token_hex(8)}.part")
     try:
         with open(temporary, "xb") as file:
-            file.writelines(head)
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {path}: {error.strerror}") from error
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove unfinished files that nobody is writing any more.
+
+    What is a minute old was locked if its writer is alive; without locks, a day has to do."""
+    with suppress(OSError):
+        for entry in [*os.scandir(folder)]:
+            if _UNFINISHED.fullmatch(entry.name) and _is_abandoned(entry):
+                with suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    age = 0.0
+    try:
+        age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+        if age < _SECONDS_TO_LOCK or not entry.is_file(follow_symlinks=False):
+            return False
+        with open(entry.path, "rb") as file:
+            if file.read(len(MAGIC)) not in (MAGIC, b""):
+                return False
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return age > _SECONDS_TO_WRITE
+    return True
 
 
 def read(path: Path) -> Container:
@@ -118,33 +160,41 @@ def read(path: Path) -> Container:
     place = Place(source=str(path))
     try:
         with open(path, "rb") as file:
-            head = file.read(_PREAMBLE.size)
             size = os.fstat(file.fileno()).st_size
-            header_bytes = _check_preamble(head, size, place)
+            _check_preamble(file.read(_PREAMBLE.size), size, place)
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
-    start = _PREAMBLE.size + header_bytes
-    text = mapped[_PREAMBLE.size : start]
+    return parse(mapped, place)
+
+
+def parse(image: memoryview, place: Place) -> Container:
+    """The same for the bytes of a file, which have to be aligned as its sections are."""
+    head = bytes(image[: _PREAMBLE.size])
+    start = _PREAMBLE.size + _check_preamble(head, len(image), place)
+    text = image[_PREAMBLE.size : start]
     if hashlib.sha256(text).digest() != head[-32:]:
         raise damaged("its header does not match its checksum", place)
     try:
         header = json.loads(bytes(text))
-        _check_format(header, head)
-        return _container(header, mapped[start:], place)
+        version = _check_format(header, head)
+        return _container(version, header, image, start, place)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise damaged("its header makes no sense", place) from error
 
 
-def _check_format(header: dict[str, Any], head: bytes) -> None:
-    """The header repeats the format, so that a number that came to harm is not another format's.
-    Those of formats before the third do not."""
-    version = _PREAMBLE.unpack(head)[1]
-    if header.pop("format", min(version, 2)) != version:
+def _check_format(header: dict[str, Any], head: bytes) -> int:
+    """The format. The header repeats it, so that a number that came to harm is not another's."""
+    version = int(_PREAMBLE.unpack(head)[1])
+    if header.pop("format") != version:
         raise ValueError("two formats are named")
+    return version
 
 
-def _container(header: dict[str, Any], data: memoryview, place: Place) -> Container:
+def _container(
+    version: int, header: dict[str, Any], image: memoryview, start: int, place: Place
+) -> Container:
+    data = image[start:]
     sections, padded, digests = {}, {}, {}
     end = 0
     for name, offset, nbytes, digest in header.pop("sections"):
@@ -156,7 +206,7 @@ def _container(header: dict[str, Any], data: memoryview, place: Place) -> Contai
         digests[name] = digest
     if end != len(data):
         raise ValueError("sections have to fill the file")
-    return Container(header, sections, digests, padded, place)
+    return Container(version, header, sections, digests, padded, place, image)
 
 
 def _check_preamble(head: bytes, size: int, place: Place) -> int:
@@ -199,6 +249,11 @@ def damaged(how: str, place: Place) -> ArtifactError:
     """The error for a file that is not as it was written."""
     hint = "copy the file again, or compile the model again"
     return ArtifactError(f"this file is damaged: {how}", place, hint)
+
+
+def contradictory(error: Exception, place: Place | None = None) -> ArtifactError:
+    """The error for a file that is as it was written, and makes no sense."""
+    return ArtifactError(f"this file contradicts itself: {error}", place, "compile the model again")
 
 
 def digest(piece: memoryview) -> str:

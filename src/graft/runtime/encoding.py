@@ -1,7 +1,8 @@
 """Programs as JSON: a program in, plain values out, and back.
 
-Constants and object code are not part of it: they lie in sections of their own. What is decoded may
-still contradict itself, which `Program.validate` finds.
+Constants and object code are not part of it: they lie in sections of their own. Only strings, which
+have no place there, are told among the plain values. What is decoded may still contradict itself,
+which `Program.validate` finds.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from graft.base.dims import Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place
+from graft.runtime.evaluated import EvaluatedGraph
 from graft.runtime.guards import Guard
 from graft.runtime.program import (
     Arena,
@@ -43,8 +47,12 @@ _REFERENCES: Mapping[str, type[BufferRef | Remote]] = {
 _REFERENCE_NAMES = {kind: name for name, kind in _REFERENCES.items()}
 
 
-def encode_program(program: Program) -> dict[str, Any]:
-    """A program without its constants and code."""
+# Puts an array among the constants of a file, and tells its number there.
+Store = Callable[[Array], int]
+
+
+def encode_program(program: Program, store: Store) -> dict[str, Any]:
+    """A program without its code and its own constants; `store` takes those of graphs."""
     return {
         "inputs": [encode_spec(spec) for spec in program.inputs],
         "outputs": [encode_spec(spec) for spec in program.outputs],
@@ -52,7 +60,7 @@ def encode_program(program: Program) -> dict[str, Any]:
         "scratch_bytes": program.scratch_bytes,
         "threads": program.threads,
         "remotes": [encode_remote(remote) for remote in program.remotes],
-        "steps": [encode_step(step) for step in program.steps],
+        "steps": [encode_step(step, store) for step in program.steps],
         "guards": [encode_guard(guard) for guard in program.guards],
     }
 
@@ -62,13 +70,15 @@ def decode_program(
     target: Target,
     constants: tuple[Array, ...],
     objects: tuple[bytes, ...],
+    stored: Sequence[Array],
 ) -> Program:
+    """`stored` are the constants of the whole file."""
     arena_bytes, scratch_bytes = decode_integers([data["arena_bytes"], data["scratch_bytes"]])
     return Program(
         target=target,
         inputs=tuple(decode_spec(item) for item in data["inputs"]),
         outputs=tuple(decode_spec(item) for item in data["outputs"]),
-        steps=tuple(decode_step(item) for item in data["steps"]),
+        steps=tuple(decode_step(item, stored) for item in data["steps"]),
         constants=constants,
         objects=objects,
         arena_bytes=arena_bytes,
@@ -127,7 +137,7 @@ def decode_spec(data: Sequence[Any]) -> TensorSpec:
     )
 
 
-def encode_step(step: Step) -> dict[str, Any]:
+def encode_step(step: Step, store: Store) -> dict[str, Any]:
     place = step.place
     common = {
         "label": step.label,
@@ -156,11 +166,12 @@ def encode_step(step: Step) -> dict[str, Any]:
         "python": step.function,
         "inputs": [_encode_operand(operand) for operand in step.inputs],
         "outputs": [_encode_operand(operand) for operand in step.outputs],
+        "graph": None if step.graph is None else encode_graph(step.graph, store),
         **common,
     }
 
 
-def decode_step(data: Mapping[str, Any]) -> Step:
+def decode_step(data: Mapping[str, Any], stored: Sequence[Array]) -> Step:
     common = _decode_common(data)
     if "kernel" in data:
         return KernelCall(
@@ -179,12 +190,47 @@ def decode_step(data: Mapping[str, Any]) -> Step:
             upload=bool(data["upload"]),
             **common,
         )
+    graph = data.get("graph")  # files of older releases have none
     return PythonStep(
         function=decode_text(data["python"]),
         inputs=tuple(_decode_operand(item) for item in data["inputs"]),
         outputs=tuple(_decode_operand(item) for item in data["outputs"]),
+        graph=None if graph is None else decode_graph(graph, stored),
         **common,
     )
+
+
+def encode_graph(graph: EvaluatedGraph, store: Store) -> dict[str, Any]:
+    """A graph for the evaluator."""
+    return {
+        "text": graph.text,
+        "operators": list(graph.operators),
+        "constants": {n: encode_tensor(array, store) for n, array in graph.constants.items()},
+    }
+
+
+def decode_graph(data: Mapping[str, Any], stored: Sequence[Array]) -> EvaluatedGraph:
+    return EvaluatedGraph(
+        decode_text(data["text"]),
+        tuple(decode_text(name) for name in data["operators"]),
+        {name: decode_tensor(item, stored) for name, item in data["constants"].items()},
+    )
+
+
+def encode_tensor(array: Array, store: Store) -> Any:
+    """The number of a constant; of strings the shape and what they are."""
+    return [list(array.shape), array.ravel().tolist()] if array.dtype.hasobject else store(array)
+
+
+def decode_tensor(data: Any, stored: Sequence[Array]) -> Array:
+    if not isinstance(data, list):
+        return stored[decode_natural(data)]
+    shape, strings = data
+    array = np.empty(len(strings), object)
+    array[:] = [decode_text(item) for item in strings]
+    array = array.reshape(decode_integers(shape))
+    array.flags.writeable = False
+    return array
 
 
 def encode_remote(remote: RemoteTensor) -> list[Any]:
@@ -244,6 +290,13 @@ def decode_integer(data: Any) -> int:
     if type(data) is not int:
         raise TypeError(f"{data!r} is not an integer")
     return data
+
+
+def decode_natural(data: Any) -> int:
+    number = decode_integer(data)
+    if number < 0:
+        raise ValueError(f"{number} counts nothing")
+    return number
 
 
 def decode_text(data: Any) -> str:

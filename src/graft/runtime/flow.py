@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from graft.base.dims import Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place
+from graft.runtime.evaluated import EvaluatedGraph
 from graft.runtime.lookup import Table
 from graft.runtime.program import NOWHERE, Program
 from graft.runtime.shaped import ShapedProgram
@@ -19,11 +20,13 @@ from graft.runtime.shaped import ShapedProgram
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a value is: a tensor of a dtype with a shape, where known; None for anything else."""
+    """What a value is: a tensor of a dtype with a shape, where known. Anything else has no dtype,
+    but a type in ONNX's words; strings have a shape, too."""
 
     name: str
     dtype: DType | None = None
     shape: tuple[Dim, ...] | None = None
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A Python function, supplied by name, on some values; None is an operand left out."""
+    """A node on the reference evaluator, which whoever loads the flow supplies by name."""
 
     function: str
-    inputs: tuple[int | None, ...]
+    inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    graph: EvaluatedGraph
     label: str = ""
     place: Place = NOWHERE
 
@@ -202,9 +206,9 @@ class Flow:
 def reads(step: FlowStep) -> tuple[int, ...]:
     """The values that a step reads."""
     match step:
-        case Stretch() | Offload():
+        case Stretch() | Offload() | Evaluation():
             return step.inputs
-        case Evaluation() | Measuring() | Handing():
+        case Measuring() | Handing():
             return tuple(number for number in step.inputs if number is not None)
         case Reading():
             return (step.value,)

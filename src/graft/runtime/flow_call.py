@@ -52,8 +52,9 @@ def expected_inputs(
     looked_up = set()
     for number, step in enumerate(flow.steps):
         if isinstance(step, Handing) and step.operation in LOOKUPS:
-            # A flow knows no shape of strings, but of the numbers that stand for them.
-            if flow.kinds[step.outputs[0]].shape is not None:
+            # Strings and maps are made by the ordinary way.
+            result = flow.kinds[step.outputs[0]]
+            if result.dtype is not None and result.shape is not None:
                 looked_up |= {*step.inputs}
         elif number not in stretches or not stretches[number].is_native:
             return None

@@ -37,19 +37,23 @@ class Check:
     def __call__(self, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:
         """The data, if it is what the flow says; gives numbers to the symbols in its shape."""
         if self._dtype is None:
+            if self._shape is not None and isinstance(data, np.ndarray):
+                self._bind(data, symbols, error)
             return data
         array = data if type(data) is np.ndarray else np.asarray(data)
         if array.dtype is not self._dtype and array.dtype != self._dtype:
             raise error(f"'{self._kind.name}' is {array.dtype} where {self._kind.dtype} is wanted")
+        if self._shape is not None and array.shape != self._static:
+            self._bind(array, symbols, error)
+        return array
+
+    def _bind(self, array: np.ndarray[Any, Any], symbols: Symbols, error: type[GraftError]) -> None:
         shape = array.shape
-        if self._shape is None or shape == self._static:
-            return array
         if len(shape) != len(self._extents):
             raise self._misfit(array, error)
         for axis, extent in self._extents:
             if not extent.agrees(shape[axis], symbols):
                 raise self._misfit(array, error)
-        return array
 
     def _misfit(self, array: np.ndarray[Any, Any], error: type[GraftError]) -> GraftError:
         wanted = ", ".join(map(str, self._shape or ()))

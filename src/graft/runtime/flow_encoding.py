@@ -18,17 +18,23 @@ import numpy as np
 from graft.base.dims import Dim, parse_dim
 from graft.base.dtypes import Array, DType
 from graft.runtime.encoding import (
+    decode_graph,
     decode_integer,
     decode_integers,
+    decode_natural,
     decode_place,
     decode_program,
+    decode_tensor,
     decode_text,
+    encode_graph,
     encode_place,
     encode_program,
+    encode_tensor,
 )
 from graft.runtime.flow import (
     Choice,
     Demand,
+    Evaluation,
     Flow,
     FlowStep,
     Handing,
@@ -44,12 +50,13 @@ from graft.runtime.flow import (
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.lookup import Table
 from graft.runtime.memory import aligned_copy
-from graft.runtime.program import Program, ProgramError, Target
+from graft.runtime.program import Program, Target
 from graft.runtime.shaped import ShapedProgram
 from graft.runtime.shaped_encoding import decode_shaped, encode_dim, encode_shaped
 
 _STEPS: Mapping[str, type[FlowStep]] = {
     "stretch": Stretch,
+    "evaluation": Evaluation,
     "handing": Handing,
     "measuring": Measuring,
     "offload": Offload,
@@ -94,7 +101,7 @@ class Pool:
         shaped = isinstance(program, ShapedProgram)
         self.programs.append(
             {
-                **_encoded(program),
+                **self._encoded(program),
                 "shaped": shaped,
                 "constants": [self.constant(array) for array in program.constants],
                 "code": [self.code(code) for code in program.objects],
@@ -102,16 +109,13 @@ class Pool:
         )
         return len(self.programs) - 1
 
-
-def _encoded(program: Program | ShapedProgram) -> dict[str, Any]:
-    if isinstance(program, ShapedProgram):
-        return encode_shaped(program)
-    return encode_program(program)
+    def _encoded(self, program: Program | ShapedProgram) -> dict[str, Any]:
+        if isinstance(program, ShapedProgram):
+            return encode_shaped(program)
+        return encode_program(program, self.constant)
 
 
 def _storable(array: Array) -> Array:
-    if array.dtype.hasobject:
-        raise ProgramError("a constant holds strings, which a file cannot hold")
     return array if array.flags.c_contiguous else aligned_copy(np.asarray(array))
 
 
@@ -128,7 +132,9 @@ def encode_flow(flow: Flow, pool: Pool) -> dict[str, Any]:
         "name": flow.name,
         "kinds": [_encode_kind(kind) for kind in flow.kinds],
         "inputs": list(flow.inputs),
-        "constants": [[number, pool.constant(array)] for number, array in flow.constants],
+        "constants": [
+            [number, encode_tensor(array, pool.constant)] for number, array in flow.constants
+        ],
         "steps": [_encode_step(step, pool) for step in flow.steps],
         "outputs": list(flow.outputs),
         "inherited": list(flow.inherited),
@@ -137,12 +143,10 @@ def encode_flow(flow: Flow, pool: Pool) -> dict[str, Any]:
 
 def _encode_kind(kind: Kind) -> list[Any]:
     shape = None if kind.shape is None else [encode_dim(dim) for dim in kind.shape]
-    return [kind.name, None if kind.dtype is None else str(kind.dtype), shape]
+    return [kind.name, None if kind.dtype is None else str(kind.dtype), shape, kind.type]
 
 
 def _encode_step(step: FlowStep, pool: Pool) -> dict[str, Any]:
-    if type(step) not in _STEP_NAMES:
-        raise ProgramError("a step runs on the reference evaluator, which a file cannot hold")
     found: dict[str, Any] = {"step": _STEP_NAMES[type(step)]}
     for one in fields(step):
         value = getattr(step, one.name)
@@ -153,6 +157,8 @@ def _encode_step(step: FlowStep, pool: Pool) -> dict[str, Any]:
                 value = [encode_flow(branch, pool) for branch in value]
             case "body":
                 value = encode_flow(value, pool)
+            case "graph":
+                value = encode_graph(value, pool.constant)
             case "place":
                 value = encode_place(value)
             case "chunk":
@@ -185,7 +191,7 @@ def decode_programs(
         if item["shaped"]:
             found.append(decode_shaped(item, target, own, code, dims))
         else:
-            found.append(decode_program(item, target, own, code))
+            found.append(decode_program(item, target, own, code, constants))
     return found
 
 
@@ -201,8 +207,8 @@ def decode_flow(data: Mapping[str, Any], shared: Shared) -> Flow:
         tuple(_decode_kind(item, dims) for item in data["kinds"]),
         decode_integers(data["inputs"]),
         tuple(
-            (decode_integer(number), shared.constants[_natural(index)])
-            for number, index in data["constants"]
+            (decode_integer(number), decode_tensor(constant, shared.constants))
+            for number, constant in data["constants"]
         ),
         tuple(_decode_step(item, shared) for item in data["steps"]),
         decode_integers(data["outputs"]),
@@ -211,11 +217,12 @@ def decode_flow(data: Mapping[str, Any], shared: Shared) -> Flow:
 
 
 def _decode_kind(data: Sequence[Any], dims: Callable[[Any], Dim]) -> Kind:
-    name, dtype, shape = data
+    name, dtype, shape, *type_ = data  # files of older releases tell no types
     return Kind(
         decode_text(name),
         None if dtype is None else DType(dtype),
         None if shape is None else tuple(map(dims, shape)),
+        "".join(map(decode_text, type_)),
     )
 
 
@@ -229,12 +236,14 @@ def _decode_field(name: str, data: Mapping[str, Any], shared: Shared) -> Any:
     value: Any = data.get(name) if name == "table" else data[name]
     match name:
         case "program":
-            return shared.programs[_natural(value)]
+            return shared.programs[decode_natural(value)]
         case "branches":
             taken_if_false, taken_if_true = value
             return decode_flow(taken_if_false, shared), decode_flow(taken_if_true, shared)
         case "body":
             return decode_flow(value, shared)
+        case "graph":
+            return decode_graph(value, shared.constants)
         case "place":
             return decode_place(value)
         case "function" | "label" | "symbol" | "operation" | "message":
@@ -264,15 +273,8 @@ def _decode_table(data: Sequence[Any]) -> Table:
     return Table(DType(dtype), tuple(values), None if keys is None else tuple(keys), default)
 
 
-def _natural(data: Any) -> int:
-    number = decode_integer(data)
-    if number < 0:
-        raise ValueError(f"{number} counts nothing")
-    return number
-
-
 def _naturals(data: Sequence[Any]) -> list[int]:
-    return [_natural(item) for item in data]
+    return [decode_natural(item) for item in data]
 
 
 def _parsed(data: Any) -> Dim:

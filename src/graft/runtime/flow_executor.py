@@ -21,6 +21,7 @@ from graft.base.errors import EvaluationError, GraftError, UserError
 from graft.runtime.bound import Bound, Run
 from graft.runtime.dispatch import Call, Dispatcher
 from graft.runtime.engine import Engine
+from graft.runtime.evaluated import Evaluator
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -59,9 +60,6 @@ from graft.runtime.turns import (
     swept,
     unscanned,
 )
-
-# Runs on operands, and on the symbols that are known by then.
-Evaluator = Callable[[Sequence[Data], Mapping[str, int]], Sequence[Data]]
 
 
 @dataclass(frozen=True, eq=False)

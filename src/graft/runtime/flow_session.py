@@ -32,6 +32,8 @@ from graft.runtime.session import (
     refuse_names,
 )
 
+STRINGS = "tensor(string)"
+
 
 class FlowSession(Placed):
     """A compiled flow, ready to run; safe to call from several threads.
@@ -138,7 +140,7 @@ def _store(name: str, result: Data, home: Array) -> None:
 def _accepted(kind: Kind, data: Any) -> Data:
     """The data for an input, refused where they are not what the flow takes."""
     if kind.dtype is None:
-        return data
+        return _strings(kind.name, data) if kind.type == STRINGS else data
     array = as_array(kind.name, data)
     extents = kind.shape if kind.shape is not None else array.shape
     same = len(extents) == array.ndim and all(map(_may_be, extents, array.shape))
@@ -147,6 +149,11 @@ def _accepted(kind: Kind, data: Any) -> Data:
     hint = "" if array.dtype == kind.dtype.numpy else f"convert it with .astype('{kind.dtype}')"
     actual = f"{dtype_of(array.dtype)}[{', '.join(map(str, array.shape))}]"
     raise UserError(f"the input '{kind.name}' wants {_type(kind)}, not {actual}", hint=hint)
+
+
+def _strings(name: str, data: Any) -> Array:
+    array = as_array(name, data)
+    return array.astype(object) if array.dtype.kind in "UST" else array
 
 
 def _may_be(dim: Dim, extent: int) -> bool:
@@ -158,4 +165,4 @@ def _type(kind: Kind) -> str:
 
 
 def _argument(name: str, kind: Kind) -> Argument:
-    return argument(name, kind.dtype, kind.shape)
+    return argument(name, kind.dtype, kind.shape, kind.type)

@@ -8,28 +8,24 @@ announces in the entry-point group `graft.runtimes`; the compiler need not be th
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.runtime.artifact import load as load_artifact
+from graft.runtime.artifact import load_image
 from graft.runtime.breaker import Breaker
 from graft.runtime.guard import FIRST_DEADLINE, CaughtError, Policy
 from graft.runtime.incidents import Fault
 from graft.runtime.isolation import IsolatedRunner
-from graft.runtime.loaders import Loader, check_version, load_for
+from graft.runtime.loaders import Loader, announced, check_version, load_for
 from graft.runtime.regions import Region
 from graft.runtime.spaces import Runner
 from graft.runtime.specialized_session import AnySession, session_of
 from graft.runtime.supervise import within
 from graft.runtime.worker import Message, Worker, keep_runner
 
-GROUP = "graft.runtimes"
 _INDEX = "regions"
 
 
@@ -69,23 +65,32 @@ def load_regions(
     `verify` and `deadline` stand in for what the file says."""
     loader = _Loader(blobs, threads)
     found: dict[str, dict[str, Region]] = {}
+    for variant, (policy, stored) in stored_regions(blobs).items():
+        policy = replace(
+            policy,
+            verify=verify or policy.verify,
+            deadline=policy.deadline if deadline is None else deadline,
+        )
+        if verify not in (None, "off") and not all(item.host for item in stored):
+            raise UserError(
+                f"verify='{verify}' wants the host's code, which this file does not hold",
+                hint="compile the model with fallback='host'",
+            )
+        found[variant] = {item.label: loader.region(item, policy) for item in stored}
+    return found
+
+
+def stored_regions(
+    blobs: Mapping[str, memoryview],
+) -> dict[str, tuple[Policy, list[StoredRegion]]]:
+    """What a file tells of its regions, by variant."""
+    found: dict[str, tuple[Policy, list[StoredRegion]]] = {}
     for name in blobs:
         kind, _, variant = name.partition(" ")
         if kind == _INDEX:
             index = json.loads(bytes(blobs[name]))
-            policy = Policy(**index["policy"])
-            policy = replace(
-                policy,
-                verify=verify or policy.verify,
-                deadline=policy.deadline if deadline is None else deadline,
-            )
-            stored = [StoredRegion(**item) for item in index["regions"]]
-            if verify not in (None, "off") and not all(item.host for item in stored):
-                raise UserError(
-                    f"verify='{verify}' wants the host's code, which this file does not hold",
-                    hint="compile the model with fallback='host'",
-                )
-            found[variant] = {item.label: loader.region(item, policy) for item in stored}
+            regions = [StoredRegion(**item) for item in index["regions"]]
+            found[variant] = Policy(**index["policy"]), regions
     return found
 
 
@@ -159,24 +164,14 @@ def load_isolated(message: Message) -> Message:
 
 def load_code(backend: str, version: str, code: bytes, threads: int | None) -> Runner:
     """What runs code that some version of a backend made, by the run time that it announces."""
-    loader: Loader = _announced(backend).load()
+    loader: Loader = announced(backend).load()
     check_version(loader, version)
     return load_for(loader, code, threads)
 
 
-def _announced(backend: str) -> EntryPoint:
-    for point in entry_points(group=GROUP):
-        if point.name == backend:
-            return point
-    raise UserError(f"no installed package announces the run time of '{backend}'")
-
-
 def artifact_runner(blob: bytes | memoryview, threads: int | None = None) -> Runner:
     """What runs a region whose code is the bytes of an artifact."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "region.graft"
-        path.write_bytes(blob)
-        return session_runner(session_of(load_artifact(path), threads))
+    return session_runner(session_of(load_image(blob), threads))
 
 
 def session_runner(session: AnySession) -> Runner:

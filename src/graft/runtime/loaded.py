@@ -9,6 +9,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+from graft.runtime.artifact import Artifact, load_image
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.placement import BLOB, StoredPlacement
 from graft.runtime.regions import Region
@@ -30,8 +31,24 @@ def load(
     run times; where one is missing, the host stands in, with a warning, unless the model was
     compiled with `fallback="error"`. `verify` and `deadline` are as for `compile`, by default as
     the model was compiled with; what goes wrong is in `incidents`.
+
+    A loaded model can be pickled: its file goes along, and so do these options.
     """
-    artifact = load_artifact(path, checksum)
+    return _session(load_artifact(path, checksum), threads, checksum, verify, deadline)
+
+
+def restore(image: bytes, options: Mapping[str, Any]) -> AnySession:
+    """A model out of a pickle, which holds the bytes of its file."""
+    return _session(load_image(image, options.get("checksum")), **options)
+
+
+def _session(
+    artifact: Artifact,
+    threads: int | None = None,
+    checksum: bool | None = None,
+    verify: str | None = None,
+    deadline: float | None = None,
+) -> AnySession:
     # Most files have no regions, and looking for run times of other backends is slow to import.
     regions: Mapping[str, Mapping[str, Region]] = {}
     if artifact.blobs.keys() - {BLOB}:
@@ -39,6 +56,13 @@ def load(
         regions = grafted.load_regions(artifact.blobs, threads, verify, deadline)
     session = session_of(artifact, threads, regions)
     session.placement = StoredPlacement.from_blobs(artifact.blobs)
+    session.image = artifact.image
+    session.options = {
+        "threads": threads,
+        "checksum": checksum,
+        "verify": verify,
+        "deadline": deadline,
+    }
     session.regions = {
         f"{variant} {label}".strip(): region
         for variant, own in regions.items()

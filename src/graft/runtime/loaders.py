@@ -2,17 +2,24 @@
 
 A loader is what the entry-point group `graft.runtimes` names: a function from a blob to a runner.
 It says its version, and loads code of that version only, unless it says that it can do more. One
-with a parameter `threads` is told how many threads the user allows, None for one per core.
+with a parameter `threads` is told how many threads the user allows, None for one per core. The
+evaluator's alone takes something else (`evaluated.py`).
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from graft.base.errors import UserError
 from graft.runtime.spaces import Runner
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "graft.runtimes"
 
 Loader = Callable[[bytes], Runner]
 L = TypeVar("L", bound=Callable[..., Runner])
@@ -30,6 +37,17 @@ def versioned(
         return loader
 
     return declare
+
+
+def announced(backend: str) -> EntryPoint:
+    """The entry point of a backend's run time."""
+    # Slow to import, and few files have anything to look for.
+    metadata = importlib.import_module("importlib.metadata")
+    points: Iterable[EntryPoint] = metadata.entry_points(group=GROUP)
+    for point in points:
+        if point.name == backend:
+            return point
+    raise UserError(f"no installed package announces the run time of '{backend}'")
 
 
 def load_for(load: Callable[..., Runner], blob: bytes, threads: int | None) -> Runner:

@@ -57,6 +57,8 @@ def host_features() -> frozenset[str]:
 
 def why_not_here(target: Target) -> str:
     """Why code for a target cannot run on this machine; empty where it can."""
+    if not target.triple:  # nothing in it is native
+        return ""
     if target.architecture != host_architecture():
         return f"is for {target.architecture}, and this machine is {host_architecture()}"
     missing = [name for name in target.features if name not in host_features()]

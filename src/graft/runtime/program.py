@@ -15,6 +15,7 @@ from typing import Protocol
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import Place, UserError
+from graft.runtime.evaluated import EvaluatedGraph
 from graft.runtime.guards import Guard
 from graft.runtime.memory import ALIGNMENT, address_of
 
@@ -121,7 +122,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class PythonStep:
-    """A call of a Python function, which whoever loads the program supplies by name."""
+    """A call of a Python function, which whoever loads the program supplies by name; one that
+    evaluates a node has its `graph`."""
 
     function: str
     inputs: tuple[Operand, ...]
@@ -130,6 +132,7 @@ class PythonStep:
     flops: int = 0
     bytes: int = 0
     place: Place = NOWHERE
+    graph: EvaluatedGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,10 +342,12 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
 
 
-def argument(name: str, dtype: DType | None, shape: Sequence[AnyDim] | None) -> Argument:
-    """A tensor as users see it."""
-    type_ = "" if dtype is None else f"tensor({_ONNX_NAMES.get(dtype, dtype)})"
-    return Argument(name, None if shape is None else [*map(extent_name, shape)], type_)
+def argument(
+    name: str, dtype: DType | None, shape: Sequence[AnyDim] | None, type_: str = ""
+) -> Argument:
+    """A tensor as users see it; what is none has a type in words."""
+    words = type_ if dtype is None else f"tensor({_ONNX_NAMES.get(dtype, dtype)})"
+    return Argument(name, None if shape is None else [*map(extent_name, shape)], words)
 
 
 def extent_name(dim: AnyDim) -> int | str:

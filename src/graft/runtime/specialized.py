@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from graft.base.dims import bare_symbol
-from graft.runtime.flow_program import FlowProgram
-from graft.runtime.program import Program, ProgramError, Target
+from graft.runtime.evaluated import EvaluatedGraph
+from graft.runtime.flow import Evaluation, Stretch
+from graft.runtime.flow_program import FlowProgram, all_steps
+from graft.runtime.program import Program, ProgramError, PythonStep, Target
 from graft.runtime.shaped import ShapedProgram
 
 AnyProgram = Program | FlowProgram
@@ -80,6 +82,25 @@ class SpecializedProgram:
                 raise ProgramError(f"a variant is for the sizes {list(key)} of {self.symbols}")
             if [one.name for one in program.inputs] != inputs or output_names(program) != outputs:
                 raise ProgramError(f"the variant {list(key)} has other inputs or outputs")
+
+
+def evaluated_steps(
+    program: AnyProgram | SpecializedProgram,
+) -> Iterator[tuple[Evaluation | PythonStep, EvaluatedGraph]]:
+    """The steps that the reference evaluator runs, of all variants, with their graphs."""
+    if isinstance(program, SpecializedProgram):
+        for one in (program.general, *program.variants.values()):
+            yield from evaluated_steps(one)
+    elif isinstance(program, FlowProgram):
+        for step in all_steps(program.flow):
+            if isinstance(step, Evaluation):
+                yield step, step.graph
+            elif isinstance(step, Stretch) and isinstance(step.program, Program):
+                yield from evaluated_steps(step.program)
+    else:
+        for call in program.python_steps:
+            if call.graph is not None:
+                yield call, call.graph
 
 
 def output_names(program: AnyProgram) -> tuple[str, ...]:

@@ -11,15 +11,19 @@ from functools import partial
 from typing import Any
 
 from graft.base.dtypes import Array
+from graft.base.errors import UserError
 from graft.runtime.artifact import Artifact
+from graft.runtime.container import contradictory
 from graft.runtime.dispatch import Binding, Call, Dispatcher
 from graft.runtime.engine import Engine
+from graft.runtime.evaluated import Evaluator, EvaluatorRuntime, evaluator_runtime
 from graft.runtime.flow_checks import Data
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.flow_profile import FlowProfile
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.placement import Placed
+from graft.runtime.program import PythonStep
 from graft.runtime.session import (
     Argument,
     Profile,
@@ -29,7 +33,13 @@ from graft.runtime.session import (
     refuse_names,
 )
 from graft.runtime.spaces import Runner
-from graft.runtime.specialized import AnyProgram, Key, SpecializedProgram, output_names
+from graft.runtime.specialized import (
+    AnyProgram,
+    Key,
+    SpecializedProgram,
+    evaluated_steps,
+    output_names,
+)
 
 PlainSession = Session | FlowSession
 
@@ -160,8 +170,42 @@ def session_of(
     functions: Mapping[str, Mapping[str, Runner]] | None = None,
 ) -> AnySession:
     """What runs an artifact's program; `functions` are those that it names, by variant."""
-    program = artifact.program
-    supplied = {name: Supplied(own) for name, own in (functions or {}).items()}
+    program, own = artifact.program, functions or {}
+    evaluator: EvaluatorRuntime | None = None
+    if artifact.operators:
+        evaluator = evaluator_runtime(artifact.operators, artifact.origin.graft)
     if isinstance(program, SpecializedProgram):
+        parts: dict[str, AnyProgram] = {"": program.general}
+        parts |= {program.name(key): one for key, one in program.variants.items()}
+        supplied = {
+            name: _supplied(one, own.get(name, {}), evaluator) for name, one in parts.items()
+        }
         return SpecializedSession(program, threads, supplied)
-    return _session(program, threads, supplied.get("", Supplied({})), None)
+    return _session(program, threads, _supplied(program, own.get("", {}), evaluator), None)
+
+
+def _supplied(
+    program: AnyProgram, functions: Mapping[str, Runner], evaluator: EvaluatorRuntime | None
+) -> Supplied:
+    """What a program's steps name: regions, and functions of what the evaluator runs."""
+    if evaluator is None:
+        return Supplied(functions)
+    evaluators: dict[str, Evaluator] = {}
+    runners = {**functions}
+    for step, graph in evaluated_steps(program):
+        try:
+            function = evaluator(graph)
+        except (UserError, ValueError) as error:
+            raise contradictory(error) from error
+        if isinstance(step, PythonStep):
+            runners[step.function] = partial(_evaluate, function)
+        else:
+            evaluators[step.function] = function
+    return Supplied(runners, evaluators)
+
+
+def _evaluate(
+    function: Evaluator, inputs: Sequence[Array], _outputs: Sequence[Array]
+) -> Sequence[Array]:
+    """A step of a program, whose sizes are all known."""
+    return function(inputs, {})

@@ -15,8 +15,9 @@ from tests.backends.host.test_flow import CHOICE, HEAD, LOOP, PERCEPTRON, SCAN, 
 
 import graft
 from graft.base.dtypes import Array
-from graft.base.errors import EvaluationError, UnsupportedError, UserError
+from graft.base.errors import EvaluationError, UserError
 from graft.module import Module
+from graft.runtime import container as container_module
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import ArtifactError, Section, read, write
 from graft.runtime.cores import available_cores
@@ -235,11 +236,19 @@ def test_what_rules_say_of_numbers_is_kept(
         assert error.value.place.node == "space"
 
 
-def test_what_needs_the_evaluator_is_refused(tmp_path: Path) -> None:
-    text = "net (string[n] s) => (string[n] t) { t = StringConcat (s, s) }"
-    with pytest.raises(UnsupportedError, match="1 nodes run on the reference evaluator"):
-        saved(text, tmp_path / "m.graft")
-    assert list(tmp_path.iterdir()) == []
+def test_files_of_older_formats_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before the seventh tell neither what the evaluator needs nor types that are no
+    tensors'."""
+    container = read(saved(COMPRESS, tmp_path / "m.graft"))
+    header = json.loads(json.dumps(container.header))
+    del header["evaluator"]
+    header["flow"]["kinds"] = [kind[:3] for kind in header["flow"]["kinds"]]
+    monkeypatch.setattr(container_module, "FORMAT", 6)
+    sections = [Section(name, [view]) for name, view in container.sections.items()]
+    write(tmp_path / "old.graft", header, sections)
+    assert read(tmp_path / "old.graft").format == 6
+    (y, count) = graft.load(tmp_path / "old.graft").run(None, {"x": np.array([4, -1], np.float32)})
+    assert (y.tolist(), count.tolist()) == ([2], [1])
 
 
 def test_constants_are_mapped_and_shared(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from graft.backends.host.backend import HostExecutable
 from graft.backends.host.kernels import expression_stages
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
+from graft.base.errors import ReferenceWarning
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
@@ -93,14 +96,17 @@ def test_dynamic_graph_runs_natively() -> None:
     np.testing.assert_array_equal(result, np.ones((2, 3), np.float32))
 
 
-def test_model_with_steps_on_the_evaluator_is_not_saved(tmp_path: object) -> None:
+def test_model_with_steps_on_the_evaluator_is_saved(tmp_path: Path) -> None:
     g = Builder()
     x = g.input("x", tensor("float32", 1, 2, 4, 5))
     rois = g.constant(np.array([[0, 0, 0, 3, 2]], np.float32))
     pooled = g("vision.roi_pool", x, rois, pooled_size=(2, 2))
     module = graft.compile(g.build(pooled), target=["host"])
-    with pytest.raises(graft.UserError, match="run on the reference evaluator"):
-        module.save(f"{tmp_path}/model.graft")
+    with pytest.warns(ReferenceWarning, match=r"operators vision\.roi_pool"):
+        module.save(tmp_path / "model.graft")
+    session = graft.load(tmp_path / "model.graft")
+    feeds = {"x": np.arange(40, dtype=np.float32).reshape(1, 2, 4, 5)}
+    np.testing.assert_array_equal(session.run(None, feeds)[0], module.run(None, feeds)[0])
 
 
 def test_group_without_a_kernel_keeps_its_views(monkeypatch: pytest.MonkeyPatch) -> None:

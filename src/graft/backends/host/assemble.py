@@ -9,7 +9,7 @@ becomes a step on the reference evaluator, which the program shows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from graft.backends.host.channels_last import ChannelsLast
@@ -24,7 +24,7 @@ from graft.backends.host.storage import Storage, covers, row_major, shape_of
 from graft.backends.host.templates import kernel_for
 from graft.base.dims import Dim
 from graft.base.dtypes import Array
-from graft.ir.evaluate import run_op
+from graft.ir.evaluate import evaluator_of
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.op import Work
@@ -61,14 +61,8 @@ class ReferenceStep:
 
     def function(self) -> Runner:
         """What the step calls."""
-        node = self.node
-
-        def run(operands: Sequence[Array], _homes: Sequence[Array]) -> Sequence[Array]:
-            given = iter(operands)
-            arrays = [None if value is None else next(given) for value in node.inputs]
-            return list(run_op(node.op, node.attrs, arrays))
-
-        return run
+        evaluator = evaluator_of(self.node)
+        return lambda operands, _homes: evaluator(operands, {})
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.options import Accuracy, HostOptions
 from graft.backends.host.program import HostProgram
-from graft.backends.host.saving import HOST_VERSION, refuse_reference_nodes, save_as
+from graft.backends.host.saving import HOST_VERSION, save_as
 from graft.backends.host.step_times import by_value, median_costs
 from graft.backends.host.stretches import Stretches, why_not_native
 from graft.base.dtypes import Array
@@ -170,10 +170,10 @@ class HostExecutable:
         path: str | os.PathLike[str],
         blobs: Mapping[str, bytes] | None = None,
         backends: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> list[str]:
         """Write the program to a file, with what the regions of other backends need."""
-        refuse_reference_nodes(self.built.reasons)
-        save_as(replace(self.built.program, threads=self._options.threads), path, backends, blobs)
+        program = replace(self.built.program, threads=self._options.threads)
+        return save_as(program, path, backends, blobs)
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None

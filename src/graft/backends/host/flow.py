@@ -13,17 +13,18 @@ from typing import Any, Protocol
 
 from graft.backends.host import measure
 from graft.backends.host.cut import Piece, cut
-from graft.base.dims import Unknown
-from graft.base.dtypes import Array, DType, dtype_of
+from graft.backends.reference.stored import evaluated_graph, kind_of
+from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import Place
 from graft.byoc.region import borders, region_graph
-from graft.ir.evaluate import function_of, refuse_absurd_sizes
+from graft.ir.evaluate import evaluator_of
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.types import TensorType, bound_symbols, symbols_in
+from graft.ir.types import bound_symbols, symbols_in
 from graft.ops import size_rules
 from graft.ops.index_ranges import IndexRanges
 from graft.ops.ml_features import LabelMapAttrs
 from graft.ops.size_rules import rule_of, rule_text
+from graft.runtime.evaluated import Evaluator
 from graft.runtime.flow import (
     Choice,
     Demand,
@@ -40,8 +41,6 @@ from graft.runtime.flow import (
     Sweep,
     Trimming,
 )
-from graft.runtime.flow_checks import Data
-from graft.runtime.flow_executor import Evaluator
 from graft.runtime.lists import LOOKUPS, OPERATIONS
 from graft.runtime.lookup import Table
 from graft.runtime.program import Program
@@ -144,7 +143,7 @@ class _Builder:
     def _number(self, value: Value) -> int:
         if value not in self._numbers:
             self._numbers[value] = len(self._kinds)
-            self._kinds.append(_kind(value))
+            self._kinds.append(kind_of(value))
         return self._numbers[value]
 
     def _numbered(self, values: Sequence[Value]) -> tuple[int, ...]:
@@ -196,10 +195,11 @@ class _Builder:
 
     def _evaluation(self, node: Node, reason: str) -> Evaluation:
         name = f"{node.op.name} {len(self._made.evaluators)}"
-        self._made.evaluators[name] = _evaluator(node)
+        self._made.evaluators[name] = evaluator_of(node)
         self._made.reasons[node.output.name] = reason
-        outputs = self._numbered(node.outputs)
-        return Evaluation(name, self._operands(node), outputs, node.op.name, node.place or Place())
+        operands, outputs = self._numbered(node.args), self._numbered(node.outputs)
+        place = node.place or Place()
+        return Evaluation(name, operands, outputs, evaluated_graph(node), node.op.name, place)
 
     def _operands(self, node: Node) -> tuple[int | None, ...]:
         inputs = (*node.inputs, *node.op.absent(len(node.inputs)))
@@ -306,15 +306,6 @@ class _Builder:
         )
 
 
-def _kind(value: Value) -> Kind:
-    type_ = value.type
-    if not isinstance(type_, TensorType) or type_.dtype is DType.STRING:
-        return Kind(value.name)
-    shape = [dim for dim in type_.shape or () if not isinstance(dim, Unknown)]
-    known = type_.shape is not None and len(shape) == len(type_.shape)
-    return Kind(value.name, type_.dtype, tuple(shape) if known else None)
-
-
 def _table(values: Array, keys: Array | None = None, default: Any = None) -> Table:
     known = None if keys is None else tuple(keys.tolist())
     return Table(dtype_of(values.dtype), tuple(values.tolist()), known, default)
@@ -323,14 +314,3 @@ def _table(values: Array, keys: Array | None = None, default: Any = None) -> Tab
 def _label_table(attrs: LabelMapAttrs) -> Table:
     default = None if attrs.default is None else attrs.default.array.item()
     return _table(attrs.values.array, attrs.keys.array, default)
-
-
-def _evaluator(node: Node) -> Evaluator:
-    """The node's meaning as a function, which refuses to make what no machine could hold."""
-    meaning = function_of(node)
-
-    def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
-        refuse_absurd_sizes(node, symbols)
-        return meaning(operands, symbols)
-
-    return run

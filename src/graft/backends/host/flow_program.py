@@ -9,19 +9,17 @@ from functools import cached_property
 
 from graft.backends.host.flow import Made, StretchCompiler, build_flow
 from graft.backends.host.options import HostOptions
-from graft.backends.host.saving import refuse_reference_nodes, save_as
+from graft.backends.host.saving import save_as
 from graft.backends.host.step_times import by_value, median_costs
 from graft.base.dtypes import Array
-from graft.base.errors import GraftError, UnsupportedError
 from graft.byoc.contract import Cost
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
-from graft.ops.size_rules import rule_from
 from graft.runtime import program as rt
-from graft.runtime.flow import Flow, Measuring, Stretch
+from graft.runtime.flow import Flow, Stretch
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.flow_profile import Moment, Path
-from graft.runtime.flow_program import FlowProgram, all_steps
+from graft.runtime.flow_program import FlowProgram
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.memory import give_back
 from graft.target.target import Target
@@ -94,28 +92,13 @@ class FlowExecutable:
         path: str | os.PathLike[str],
         blobs: Mapping[str, bytes] | None = None,
         backends: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> list[str]:
         """Write the flow to a file, with what the regions of other backends need."""
-        refuse_reference_nodes(self._made.reasons)
-        _refuse_rules(self.flow)
-        save_as(replace(self.program, threads=self._options.threads), path, backends, blobs)
+        program = replace(self.program, threads=self._options.threads)
+        return save_as(program, path, backends, blobs)
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
     ) -> list[Data]:
         """Run; the caller copies results to where they are wanted."""
         return self.session.executor(inputs)
-
-
-def _refuse_rules(flow: Flow) -> None:
-    """Refuse to save rules for sizes that speak of more than their operands."""
-    for step in all_steps(flow):
-        if isinstance(step, Measuring):
-            try:
-                rule_from(step.function)
-            except GraftError as error:
-                raise UnsupportedError(
-                    f"a file cannot hold the rule that tells sizes here: {error.message}",
-                    step.place,
-                    hint="make axes, bounds and shapes constants of the model",
-                ) from error

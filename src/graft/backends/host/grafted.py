@@ -43,10 +43,12 @@ class GraftedProgram:
     ) -> list[Data]:
         return self.built(inputs, homes)
 
-    def save(self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None) -> None:
+    def save(
+        self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None
+    ) -> list[str]:
         """Write the program, the regions' code, and the host's code for each to fall back on."""
         own = stored_regions({"": self._regions}, self._host, self._policy)
-        self.built.save(path, {**own, **(blobs or {})}, versions_of(self._regions))
+        return self.built.save(path, {**own, **(blobs or {})}, versions_of(self._regions))
 
 
 def versions_of(regions: Iterable[CompiledRegion]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from graft.backends.host.assemble import (
 from graft.backends.host.homes import Home, Part, Slot
 from graft.backends.host.places import Places, places_of, size_of
 from graft.backends.host.storage import static_shape
+from graft.backends.reference.stored import evaluated_graph
 from graft.base.dims import AnyDim
 from graft.base.errors import Place
 from graft.base.progress import Progress, quietly
@@ -173,6 +174,7 @@ def _python(name: str, step: ReferenceStep, places: Places) -> rt.PythonStep:
         tuple(places.operand(*pair) for pair in step.outputs),
         label=_label(step),
         place=step.node.place or Place(),
+        graph=None if isinstance(step, RegionStep) else evaluated_graph(step.node),
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from graft.backends.host.backend import HostBackend, HostExecutable
 from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.grafted import stored_regions, versions_of
-from graft.backends.host.saving import refuse_reference_nodes, save_as
+from graft.backends.host.saving import save_as
 from graft.base.dtypes import Array
 from graft.byoc.trust import CompiledRegion
 from graft.ir.evaluate import Data
@@ -81,13 +81,14 @@ class SpecializedExecutable:
         """The variant that runs these inputs; empty for the general program."""
         return self.program.name(self.program.key(inputs))
 
-    def save(self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None) -> None:
+    def save(
+        self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None
+    ) -> list[str]:
         """Write all programs to one file, with what the regions of other backends need."""
-        refuse_reference_nodes(self.reference_nodes)
         regions = {name: part.regions for name, part in self._parts.items() if part.regions}
         own = {**stored_regions(regions, self._host, self._policy), **(blobs or {})}
         versions = versions_of(region for own in regions.values() for region in own)
-        save_as(self.program, path, versions, own)
+        return save_as(self.program, path, versions, own)
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 
 import numpy as np
 
+from graft.backends.reference.stored import evaluated_model
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Runner
 from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph
+from graft.runtime.artifact import Origin, save
 
 
 class ReferenceBackend(Backend):
@@ -48,12 +51,14 @@ class ReferenceProgram:
         """Nothing of it is native."""
         return None
 
-    def save(self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None) -> None:
-        """Refused: a file holds native code."""
-        raise UnsupportedError(
-            f"'{path}' is not written: a file holds native code, and this model runs on the"
-            f" reference evaluator ({self._reason})"
+    def save(
+        self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None
+    ) -> list[str]:
+        """Write the graph to a file, which the evaluator runs on any machine."""
+        origin = Origin(
+            version("graft-compiler"), {ReferenceBackend.name: ReferenceBackend.version}
         )
+        return save(evaluated_model(self._graph), path, origin, blobs)
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None

@@ -1,0 +1,199 @@
+"""`graft check` of a `.graft` file: the file and, where at hand, its model in, a verdict out.
+
+Without the model there is nothing to compare results with. What can be said then: all of the file
+is as it was written, it loads, it runs, and it gives the same twice. With the model, what it gives
+is compared with the reference evaluator on the graph as imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graft.base.errors import UserError
+from graft.cli.compare import Difference, compare
+from graft.cli.file_facts import refuse_options
+from graft.cli.index_bounds import index_bounds
+from graft.cli.inputs import feed, telling_sizes
+from graft.cli.placement_options import ABOUT_RUNNING, given
+from graft.cli.report import counted, error_text, number, print_json, print_lines, section, table
+from graft.cli.runnable import Runnable, loaded
+from graft.cli.status import spoken_warnings, status
+from graft.cli.tolerance_options import tolerance_of
+from graft.frontends.onnx.importer import import_source
+from graft.frontends.onnx.reader import read_model
+from graft.ir.evaluate import Data, evaluate
+from graft.ir.graph import Graph
+from graft.ir.op import OPS, get_op
+from graft.runtime.artifact import load as load_artifact
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCheck:
+    """One output: how far it is from what was expected, and how many elements are not finite."""
+
+    name: str
+    difference: Difference
+    not_finite: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """What came of a file; `incidents` are what went wrong in regions of other backends."""
+
+    path: Path
+    against: Path | None
+    placement: str
+    outputs: Sequence[OutputCheck]
+    incidents: Sequence[str]
+    random_operator: str  # one that draws random numbers, if any
+
+    @property
+    def agrees(self) -> bool:
+        return not self.incidents and all(one.difference.agrees for one in self.outputs)
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what checking a file takes."""
+    group = parser.add_argument_group("checking a compiled file")
+    group.add_argument(
+        "--against",
+        metavar="MODEL",
+        type=Path,
+        help="the ONNX file that it was compiled from: compare with the reference evaluator on it",
+    )
+
+
+def check_file(options: argparse.Namespace) -> int:
+    """Check the file and print the verdict; gives the exit code."""
+    running = {f"--{name}" for name in ABOUT_RUNNING}
+    refuse_options(
+        {
+            **{name: name not in running for name in given(options)},
+            "--nodes": options.nodes,
+            "--strict-import": options.strict_import and options.against is None,
+        }
+    )
+    verdict = _verdict(options)
+    if options.json:
+        print_json(_json(verdict))
+    else:
+        print_lines(_text(verdict))
+    return 0 if verdict.agrees else 1
+
+
+def _verdict(options: argparse.Namespace) -> FileVerdict:
+    path: Path = options.model
+    with status(f"reading {path.name}"):
+        operators = load_artifact(path, verify=True).operators  # after all of its checksums
+    drawing = [name for name in operators if name in OPS and not get_op(name).pure]
+    graph = _graph(options)
+    runnable = loaded(path, None, options.verify, options.deadline)
+    if graph is not None:
+        _require_same(runnable, graph, options.against)
+    bounds: Mapping[str, int] = {} if graph is None else index_bounds(graph)
+    feeds = {fed.value.name: fed.data for fed in feed(runnable, options, bounds)}
+    with status(f"running {path.name}"), spoken_warnings(), telling_sizes(runnable, options):
+        found = [runnable.run(feeds) for _ in range(2)]
+    expected: Sequence[Data] = found[0]
+    if graph is not None:
+        with status("running the model on the reference evaluator"):
+            expected = evaluate(graph, [feeds[value.name] for value in graph.inputs])
+    tolerance = tolerance_of(options)
+    outputs = [
+        OutputCheck(name, compare(mine, other, tolerance), _not_finite(mine))
+        for name, mine, other in zip(runnable.output_names, found[1], expected, strict=True)
+    ]
+    incidents = [str(incident) for incident in runnable.incidents()]
+    assert runnable.session is not None
+    placement = str(runnable.session.placement)
+    random = "".join(drawing[:1])
+    return FileVerdict(path, options.against, placement, outputs, incidents, random)
+
+
+def _graph(options: argparse.Namespace) -> Graph | None:
+    if options.against is None:
+        return None
+    with status(f"importing {options.against.name}"):
+        return import_source(read_model(options.against, strict=options.strict_import))
+
+
+def _require_same(runnable: Runnable, graph: Graph, model: Path) -> None:
+    """Refuse a model that the file was not compiled from, as far as names tell."""
+    for kind, own, other in (
+        ("inputs", [one.name for one in runnable.inputs], [one.name for one in graph.inputs]),
+        ("outputs", list(runnable.output_names), list(graph.output_names)),
+    ):
+        if own != other:
+            raise UserError(
+                f"the file was not compiled from '{model}': its {kind} are {', '.join(own)},"
+                f" and the model's {', '.join(other)}"
+            )
+
+
+def _not_finite(data: Data) -> int:
+    if isinstance(data, list):
+        return sum(map(_not_finite, data))
+    if not isinstance(data, np.ndarray) or data.dtype == object:
+        return 0
+    numbers = data if data.dtype.kind in "biufc" else data.astype(np.float32)
+    return int(numbers.size - np.isfinite(numbers).sum())
+
+
+def _text(verdict: FileVerdict) -> Iterator[str]:
+    yield str(verdict.path)
+    yield f"  {verdict.placement or 'the file does not tell who runs what'}"
+    other = "a second run" if verdict.against is None else f"{verdict.against} on the evaluator"
+    header = ("name", "max abs error", "max rel error", "wrong", "not finite", "verdict")
+    rows = [(one.name, *_figures(one)) for one in verdict.outputs]
+    yield from section(f"Outputs, compared with {other}", table(rows, header, right=(1, 2, 3, 4)))
+    if verdict.incidents:
+        title = f"What went wrong on the way: {counted(len(verdict.incidents), 'incident')}"
+        yield from section(title, verdict.incidents)
+    yield ""
+    yield "All checksums match."
+    if verdict.random_operator and not verdict.agrees:
+        yield f"'{verdict.random_operator}' draws random numbers, which never agree."
+    if verdict.against is None:
+        same = "It runs, and gives the same twice." if verdict.agrees else "It runs, but DIFFERS."
+        yield f"{same} Whether that is right, only its model tells: --against MODEL."
+    else:
+        yield "File and model agree." if verdict.agrees else "File and model DIFFER."
+
+
+def _figures(one: OutputCheck) -> tuple[str, str, str, str, str]:
+    difference = one.difference
+    if difference.problem:
+        return "-", "-", "-", number(one.not_finite), f"DIFFERS: {difference.problem}"
+    return (
+        error_text(difference.max_absolute),
+        error_text(difference.max_relative),
+        f"{number(difference.mismatches)} of {number(difference.size)}",
+        number(one.not_finite),
+        "agrees" if difference.agrees else "DIFFERS",
+    )
+
+
+def _json(verdict: FileVerdict) -> dict[str, Any]:
+    return {
+        "file": str(verdict.path),
+        "against": None if verdict.against is None else str(verdict.against),
+        "agrees": verdict.agrees,
+        "placement": verdict.placement,
+        "outputs": [
+            {
+                "name": one.name,
+                **asdict(one.difference),
+                "agrees": one.difference.agrees,
+                "not_finite": one.not_finite,
+            }
+            for one in verdict.outputs
+        ],
+        "incidents": list(verdict.incidents),
+        "random_operator": verdict.random_operator or None,
+    }
