@@ -2,12 +2,13 @@
 """Times the networks of models/ beside Graft's peers, and writes tables and a chart.
 
     python tools/bench.py [--networks NAMES] [--threads N] [--batch N] [--runs N]
-                          [--settings main|others|all] [--peers NAMES] [--quick] [--write]
+                          [--settings NAMES] [--peers NAMES] [--quick] [--write]
 
 What is timed, and how, is `graft bench`'s; each run starts all contenders anew. `--write` puts the
 results into docs/benchmarks.md and README.md between their markers, with docs/images/benchmarks.png
 beside them; without it all of that goes to build/bench/. Detectors take one image at a time and are
-left out of larger batches.
+left out of larger batches. `--settings main,strict` gives the table with Graft's default accuracy
+and the one with `--accuracy strict` beside it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from graft.target.target import host_target
 USUAL_PEERS = ("onnxruntime", "openvino", "torch")
 QUICK_LIMITS = ("--rounds", "3", "--seconds", "5")
 LARGE_BATCH = 8
+SETTINGS = ("main", "strict", "others")
 
 
 def main() -> int:
@@ -79,9 +81,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--settings",
-        choices=("main", "others", "all"),
-        default="main",
-        help=f"others: 1 thread, and a batch of {LARGE_BATCH} (default main)",
+        metavar="NAMES",
+        type=_setting_names,
+        default=("main",),
+        help="of main, strict (accuracy), others (1 thread, and a batch of"
+        f" {LARGE_BATCH}) and all, separated by commas (default main)",
     )
     parser.add_argument(
         "--peers",
@@ -97,15 +101,28 @@ def _options() -> argparse.Namespace:
     return options
 
 
+def _setting_names(text: str) -> tuple[str, ...]:
+    """Names of settings, for argparse."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in (*SETTINGS, "all"):
+            known = ", ".join((*SETTINGS, "all"))
+            raise argparse.ArgumentTypeError(f"there is no setting '{name}'; there are {known}")
+    return SETTINGS if "all" in names else names
+
+
 def _settings(options: argparse.Namespace) -> list[Setting]:
     """Those that are wanted."""
-    main = Setting("networks", options.threads, options.batch)
-    others = (
-        Setting("networks-one-thread", 1, options.batch),
-        Setting("networks-batch", options.threads, LARGE_BATCH),
-    )
-    chosen = {"main": (main,), "others": others, "all": (main, *others)}
-    return list(chosen[options.settings])
+    threads, batch = options.threads, options.batch
+    named = {
+        "main": (Setting("networks", threads, batch),),
+        "strict": (Setting("networks-strict", threads, batch, accuracy="strict"),),
+        "others": (
+            Setting("networks-one-thread", 1, batch),
+            Setting("networks-batch", threads, LARGE_BATCH),
+        ),
+    }
+    return [one for name in named if name in options.settings for one in named[name]]
 
 
 def _networks(wanted: Sequence[str], setting: Setting) -> list[str]:
@@ -131,7 +148,7 @@ def compared(
 ) -> Comparison:
     """One run of `graft bench` on a model, with more of its options."""
     arguments = [str(path), "--threads", str(setting.threads), *(QUICK_LIMITS if quick else ())]
-    arguments += more
+    arguments += ["--accuracy", setting.accuracy, *more]
     if setting.batch != 1:  # the networks' own
         arguments += ["--batch", str(setting.batch)]
     parser = argparse.ArgumentParser()

@@ -28,9 +28,11 @@ class Setting:
     marker: str
     threads: int
     batch: int
+    accuracy: str = "default"
 
     def __str__(self) -> str:
-        return f"{counted(self.threads, 'thread')}, batch {self.batch}"
+        strictly = "" if self.accuracy == "default" else f", accuracy {self.accuracy}"
+        return f"{counted(self.threads, 'thread')}, batch {self.batch}{strictly}"
 
 
 @dataclass(frozen=True, slots=True)

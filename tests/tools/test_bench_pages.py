@@ -45,6 +45,7 @@ def test_a_page_without_a_place_is_an_error(page: str) -> None:
     [
         (README, "networks"),
         (DOCUMENT, "networks"),
+        (DOCUMENT, "networks-strict"),
         (DOCUMENT, "networks-one-thread"),
         (DOCUMENT, "networks-batch"),
         (DOCUMENT, "footprint"),

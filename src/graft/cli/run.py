@@ -20,7 +20,11 @@ from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
 from graft.cli.inputs import Fed, add_input_arguments, feed, telling_sizes
-from graft.cli.model_options import add_strict_import_argument
+from graft.cli.model_options import (
+    ACCURACIES,
+    add_accuracy_argument,
+    add_strict_import_argument,
+)
 from graft.cli.placement_options import (
     ABOUT_RUNNING,
     REFERENCE,
@@ -65,8 +69,6 @@ EXAMPLES = """\
   graft run model.graft --profile --trace trace.json  time per kernel; open it in Perfetto
 """
 
-ACCURACIES = ("default", "strict")
-
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
@@ -99,11 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
     )
-    parser.add_argument(
-        "--accuracy",
-        choices=ACCURACIES,
-        help="strict rules out algorithms that trade accuracy for speed",
-    )
+    add_accuracy_argument(parser)
     parser.add_argument(
         "--output-dir", metavar="DIR", type=Path, help="save the outputs there as .npy files"
     )
