@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -50,6 +50,7 @@ from graft.runtime.artifact import SUFFIX
 from graft.runtime.flow_session import FlowSession
 
 if TYPE_CHECKING:
+    from graft.cli.dump import Dump
     from graft.ir.evaluate import Data
 
 DESCRIPTION = """\
@@ -65,6 +66,7 @@ EXAMPLES = """\
   graft run model.onnx --target reference             without native code
   graft run model.onnx --target onednn,host           with an accelerator
   graft run model.onnx --target onednn,host --pin "layer4/*=host" --save-plan model.plan
+  graft run model.onnx --dump conv1,relu1             what these nodes compute, as files
   graft run model.graft --threads 2                   compiled before
   graft run model.graft --profile --trace trace.json  time per kernel; open it in Perfetto
 """
@@ -93,6 +95,7 @@ class Outcome:
     run_seconds: float
     variant: str | None  # None: there are none; empty: the general program
     profile: Measured | MeasuredFlow | None
+    dump: Dump | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +107,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_accuracy_argument(parser)
     parser.add_argument(
         "--output-dir", metavar="DIR", type=Path, help="save the outputs there as .npy files"
+    )
+    parser.add_argument(
+        "--dump",
+        metavar="NAMES",
+        action="append",
+        default=[],
+        help="write the values of these nodes or values, separated by commas, or of `all`",
+    )
+    parser.add_argument(
+        "--dump-to", metavar="DIR", type=Path, help="with --dump: where (default MODEL-dump)"
     )
     parser.add_argument("--profile", action="store_true", help="measure each kernel")
     parser.add_argument(
@@ -153,6 +166,13 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that contradict one another."""
     if options.trace is not None and not options.profile:
         raise UsageError("--trace writes what --profile measures", hint="add --profile")
+    if options.dump_to is not None and not options.dump:
+        raise UsageError("--dump-to is where --dump writes", hint="add --dump NAMES or --dump all")
+    if options.dump and _is_compiled(options.model):
+        raise UsageError(
+            f"--dump is for models: a {SUFFIX} file has no values but its outputs",
+            hint="give the ONNX file that it was compiled from",
+        )
     if _is_compiled(options.model):
         on_running = [f"--{name}" for name in ABOUT_RUNNING]
         for name in given(options):
@@ -198,7 +218,18 @@ def _run(options: argparse.Namespace) -> Outcome:
             else:
                 profile = measured(session, feeds)
     outputs = list(zip(runnable.output_names, results, strict=True))
-    return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile)
+    dump = _dumped(options, runnable, feeds, outputs) if options.dump else None
+    return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile, dump)
+
+
+def _dumped(
+    options: argparse.Namespace,
+    runnable: Runnable,
+    feeds: Mapping[str, Data],
+    outputs: Sequence[tuple[str, Data]],
+) -> Dump:
+    dumps = importlib.import_module("graft.cli.dump")
+    return cast("Dump", dumps.dump(options, runnable.module, feeds, outputs))
 
 
 def _runnable(options: argparse.Namespace) -> Runnable:
@@ -258,6 +289,8 @@ def _text(
     yield from section("Outputs", table(rows, header, right=(2, 3, 4, 5)) if rows else ["none"])
     if files:
         yield from section("Saved", [str(file) for file in files.values()])
+    if outcome.dump is not None:
+        yield from section("Dumped", outcome.dump.lines())
     if outcome.profile is not None:
         yield from section("Profile", _profile_lines(outcome.profile))
     yield ""
@@ -303,5 +336,6 @@ def _json(
         "run_seconds": outcome.run_seconds,
         "variant": outcome.variant,
         "profile": _profile_json(outcome.profile),
+        "dump": None if outcome.dump is None else str(outcome.dump.folder),
         "incidents": [asdict(incident) for incident in outcome.runnable.incidents()],
     }

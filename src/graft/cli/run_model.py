@@ -55,6 +55,7 @@ def compiled(
         },
         index_bounds(graph),
         lambda: module.incidents,
+        module,
     )
 
 
