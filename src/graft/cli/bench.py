@@ -231,7 +231,7 @@ def _task(
     contender: Contender, subject: Subject, threads: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """What a contender is to ready; what is asked of the compiler is for Graft alone."""
-    task = {
+    task: dict[str, Any] = {
         "function": contender.function,
         "model": str(subject.file),
         "feeds": subject.feeds,

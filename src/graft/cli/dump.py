@@ -24,8 +24,9 @@ from graft.base.errors import UserError
 from graft.base.names import file_stem
 from graft.cli.arrays import file_names, is_storable, save_data
 from graft.cli.compare import Tolerance, compare
+from graft.cli.model_options import ACCURACIES
 from graft.cli.model_parts import NamedNode, bodies, named_nodes, with_outputs
-from graft.cli.placement import compiled_as_asked
+from graft.cli.placement import compiled_as_asked, same_placement
 from graft.cli.placement_options import asked
 from graft.cli.report import counted, error_text
 from graft.cli.status import spoken_warnings, status
@@ -95,7 +96,7 @@ def dump(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say was said of the plain model
         marked = import_source(with_outputs(source, [one.name for one in wanted]))
-    module, optimized = _compiled(marked, options, plain)
+    module, optimized = _compiled(marked, options, plain), optimize(check_sizes(marked))
     with status(f"running {options.model.name} with all of that as outputs"), spoken_warnings():
         results = dict(zip(module.signature.output_names, module.run(None, feeds), strict=True))
     values = dict(zip(module.signature.output_names, module.signature.outputs, strict=True))
@@ -186,28 +187,12 @@ def _in_bodies(nodes: Sequence[NamedNode]) -> Iterator[dict[str, str]]:
             yield {"name": node.name, "reason": reason}
 
 
-def _compiled(graph: Graph, options: argparse.Namespace, plain: Module) -> tuple[Module, Graph]:
-    """The module, and its optimised graph; what was offloaded before is offloaded again."""
-    optimized = optimize(check_sizes(graph))
-    wishes = asked(options)
-    kept = {node.output.name for node in optimized.nodes if node.outputs}
-    pins = [
-        f"{_literally(name)}={region.backend}"
-        for region in plain.placement.regions
-        for name in region.nodes
-        if name in kept
-    ]
-    if pins:
-        wishes |= {"pins": [*wishes.get("pins", ()), *pins], "fallback": "host"}
-        wishes.pop("plan", None)
-    settings = {"threads": options.threads, "accuracy": options.accuracy or "default"}
+def _compiled(graph: Graph, options: argparse.Namespace, plain: Module) -> Module:
+    """The module; what was offloaded before is offloaded again."""
+    wishes = same_placement(asked(options), plain.placement.regions, graph)
+    settings = {"threads": options.threads, "accuracy": options.accuracy or ACCURACIES[0]}
     title = f"compiling {options.model.name} with more outputs"
-    return compiled_as_asked(graph, title, wishes, None, **settings), optimized
-
-
-def _literally(name: str) -> str:
-    """A glob that only the name fits."""
-    return "".join(f"[{one}]" if one in "*?[" else one for one in name)
+    return compiled_as_asked(graph, title, wishes, None, **settings)
 
 
 def _written(

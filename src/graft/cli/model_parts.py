@@ -14,6 +14,8 @@ import onnx
 from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.scope import in_order, reads
 
+_INITIALIZERS_ALONE = 4  # the version of ONNX's IR since which they need not be inputs, too
+
 
 @dataclass(frozen=True, slots=True)
 class NamedNode:
@@ -65,16 +67,14 @@ def sub_model(
 ) -> onnx.ModelProto:
     """A model of some of the nodes, with the initialisers that they need and nothing else."""
     part = onnx.ModelProto()
-    for field in ("ir_version", "producer_name"):
-        setattr(part, field, getattr(model, field))
+    part.ir_version = max(model.ir_version, _INITIALIZERS_ALONE)
     part.opset_import.extend(model.opset_import)
-    part.functions.extend(model.functions)
+    part.functions.extend(_called(model, nodes))
     part.graph.name = model.graph.name
     part.graph.node.extend(nodes)
     part.graph.input.extend(inputs)
     part.graph.output.extend(outputs)
-    given = {info.name for info in part.graph.input}
-    needed = {info.name for info in part.graph.output}.union(*map(reads, nodes)) - given
+    needed = {info.name for info in part.graph.output}.union(*map(reads, nodes))
     part.graph.initializer.extend(
         tensor for tensor in model.graph.initializer if tensor.name in needed
     )
@@ -82,3 +82,19 @@ def sub_model(
         sparse for sparse in model.graph.sparse_initializer if sparse.values.name in needed
     )
     return part
+
+
+def _called(
+    model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]
+) -> Iterator[onnx.FunctionProto]:
+    """The functions that nodes call, and those that these call."""
+    left = {(one.domain, one.name): one for one in model.functions}
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        for body in bodies(node):
+            waiting.extend(body.node)
+        function = left.pop((node.domain, node.op_type), None)
+        if function is not None:
+            yield function
+            waiting.extend(function.node)
