@@ -64,7 +64,7 @@ EXAMPLES = """\
   graft bench model.onnx                          with every peer that is installed
   graft bench model.onnx --peers onnxruntime --threads 1
   graft bench model.onnx --no-peers               Graft alone
-  graft bench model.onnx --accuracy strict        without Winograd's and Strassen's algorithms
+  graft bench model.onnx --accuracy strict        without algorithms that round more
   graft bench a.onnx b.onnx --batch 8 --seconds 120 --json
   graft bench model.onnx --dim length=128 --markdown >> results.md
   graft bench model.onnx --dim batch=8 --shapes batch=8   Graft with a variant for it

@@ -30,7 +30,6 @@ from graft.cli.arrays import save_outputs
 from graft.cli.compare import Tolerance, compare
 from graft.cli.index_bounds import index_bounds
 from graft.cli.inputs import InputFile, feed
-from graft.cli.localize import compare_nodes
 from graft.cli.peer import LARGEST_IN_MEMORY, Peer, onnxruntime
 from graft.cli.placement import same_placement
 from graft.cli.placement_options import asked
@@ -43,7 +42,7 @@ from graft.cli.tolerance_options import tolerance_of
 from graft.cli.usage import UsageError
 from graft.compiler import compile
 from graft.frontends.onnx.importer import import_source
-from graft.frontends.onnx.reader import Source, filled_model, read_model
+from graft.frontends.onnx.reader import filled_model, read_model
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.ir.types import Type
@@ -131,15 +130,15 @@ def reduce_failing(
         raise UserError(f"%{drawing.output.name} draws random numbers, which never agree")
     fed = feed(graph, options, index_bounds(graph))
     case = Case(filled_model(source), {one.value.name: one.data for one in fed})
-    judge = _judge(options, graph, case)
+    out = _default(options.model) if options.reduce == Path() else options.reduce
+    out.parent.mkdir(parents=True, exist_ok=True)  # before the work, not after
+    judge = _judge(options, case)
     if judge.failure is None:
         return Reduction(options.model, None)
-    suspect = _first_wrong(source, graph, case, judge.failure, tolerance_of(options))
     trials = Trials(judge.fails)
     with status(f"reducing {options.model.name}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of models that nobody will see
-        small = reduce_case(case, _types(graph), trials, suspect)
-        out = _default(options.model) if options.reduce == Path() else options.reduce
+        small = reduce_case(case, _types(graph), trials)
         final, files = _without_files(small, judge, options), {}
     if final is None:
         files = save_outputs(_folder(out), list(small.feeds.items()))
@@ -243,8 +242,10 @@ class CrashJudge(Judge):
                 return None
 
 
-def _judge(options: argparse.Namespace, graph: Graph, case: Case) -> Judge:
+def _judge(options: argparse.Namespace, case: Case) -> Judge:
     """The judge for what goes wrong with the whole model, which it knows then."""
+    with status(f"running {options.model.name} in ONNX Runtime"):
+        Peer(onnxruntime(), case.model, None).run(case.feeds)  # what it does not take is an error
     with status(f"checking {options.model.name} in another process"):
         crashed = crash(options)
     tolerance = tolerance_of(options)
@@ -279,21 +280,6 @@ def _error(error: Exception) -> Failure:
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).stem}.{frames[-1].name}" if frames else "?"
     return Failure("fails", f"{type(error).__name__} in {where}")
-
-
-def _first_wrong(
-    source: Source, graph: Graph, case: Case, failure: Failure, tolerance: Tolerance
-) -> str:
-    """The node that differs on its own, where evaluating the graph as imported shows one."""
-    if failure.kind != _DIFFERS:
-        return ""
-    peer = Peer(onnxruntime(), case.model, None)
-    try:
-        with status("comparing node by node"):
-            nodes = compare_nodes(graph, source, peer, case.feeds, tolerance)
-    except UserError:
-        return ""
-    return "" if nodes.largest is None or nodes.agrees else nodes.largest.node
 
 
 def _types(graph: Graph) -> dict[str, Type]:

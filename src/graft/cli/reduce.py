@@ -64,20 +64,19 @@ class Trials:
         return self.count >= self.most
 
 
-def reduce_case(case: Case, types: Mapping[str, Type], trials: Trials, suspect: str = "") -> Case:
-    """A case that fails as the given one does, with fewer nodes and smaller tensors.
-
-    `types` are those of values inside, by name; `suspect` is the name of a node to try first."""
+def reduce_case(case: Case, types: Mapping[str, Type], trials: Trials) -> Case:
+    """A case that fails as the given one does, with fewer nodes and smaller tensors; `types` are
+    those of values inside, by name."""
     if case.model.functions:
         inlined = replace(case, model=onnx.inliner.inline_local_functions(case.model))
         case = inlined if trials(inlined) else case
     parts = _Parts(case, types)
-    everything = list(range(len(parts.nodes)))
-    for first in (*parts.named(suspect), *parts.before_each_output()):
-        if len(first) < len(everything) and trials(parts.case(first)):
-            everything = first
+    failing = list(range(len(parts.nodes)))
+    for alone in parts.before_each_output():
+        if len(alone) < len(failing) and trials(parts.case(alone)):
+            failing = alone
             break
-    kept = fewest(everything, lambda indices: trials(parts.case(indices)))
+    kept = fewest(failing, lambda indices: trials(parts.case(indices)))
     smallest = parts.case(kept) if len(kept) < len(parts.nodes) else None
     return shrink(smallest or case, trials)
 
@@ -120,10 +119,6 @@ class _Parts:
         self._constants = {tensor.name for tensor in graph.initializer}
         self._constants |= {sparse.values.name for sparse in graph.sparse_initializer}
         self._maker = {name: at for at, node in enumerate(self.nodes) for name in node.results}
-
-    def named(self, name: str) -> list[list[int]]:
-        """The nodes of a name, one by one."""
-        return [[at] for at, node in enumerate(self.nodes) if node.name == name]
 
     def before_each_output(self) -> Iterator[list[int]]:
         """What each of the outputs depends on."""
