@@ -51,6 +51,7 @@ USUAL_PEERS = ("onnxruntime", "openvino", "torch")
 QUICK_LIMITS = ("--rounds", "3", "--seconds", "5")
 LARGE_BATCH = 8
 SETTINGS = ("main", "strict", "others")
+MAIN, STRICT = "networks", "networks-strict"  # markers of their tables
 
 
 def main() -> int:
@@ -115,8 +116,8 @@ def _settings(options: argparse.Namespace) -> list[Setting]:
     """Those that are wanted."""
     threads, batch = options.threads, options.batch
     named = {
-        "main": (Setting("networks", threads, batch),),
-        "strict": (Setting("networks-strict", threads, batch, accuracy="strict"),),
+        "main": (Setting(MAIN, threads, batch),),
+        "strict": (Setting(STRICT, threads, batch, accuracy="strict"),),
         "others": (
             Setting("networks-one-thread", 1, batch),
             Setting("networks-batch", threads, LARGE_BATCH),
@@ -182,7 +183,7 @@ def _publish(
     full = bench_tables.full_table(rows, contenders)
     notes = bench_tables.notes(rows, setting.threads)
     print("\n".join(["", *full, "", *notes, ""]), flush=True)
-    is_main = setting.marker == "networks"
+    is_main = setting.marker == MAIN
     block = [
         f"{setting}, float32. {' '.join(bench_tables.summary(rows))}",
         "",
@@ -201,7 +202,19 @@ def _publish(
             f" [{DOCUMENT}]({DOCUMENT}), [docs/machine.md](docs/machine.md)."
         )
         short = bench_tables.short_table(rows, contenders)
-        pages.replace(README, "networks", [*paragraph(intro), "", _image(CHART), "", *short])
+        pages.replace(README, MAIN, [*paragraph(intro), "", _image(CHART), "", *short])
+    if setting.marker == STRICT:
+        pages.replace(README, STRICT, paragraph(_strict_sentence(rows)))
+
+
+def _strict_sentence(rows: Sequence[Row]) -> str:
+    """The strict table in a sentence, for the page that has the default one."""
+    each = [f"{row.network} {bench_tables.speedup_text(row)}" for row in rows]
+    return (
+        "With `accuracy=\"strict\"`, which rules out Winograd's and Strassen's algorithms, against"
+        f" the best peer: {', '.join(each)}. {' '.join(bench_tables.summary(rows))}"
+        f" The [table]({DOCUMENT}#strict-accuracy)."
+    )
 
 
 def _provenance(rows: Sequence[Row], machine: Machine) -> list[str]:

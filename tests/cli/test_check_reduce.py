@@ -14,6 +14,7 @@ import onnx
 import pytest
 from tests.byoc.fakes import Fake, flat
 from tests.cli.fakes import SOURCES
+from tests.cli.hostile import NAMES
 from tests.cli.tiny import saved
 
 from graft.byoc.contract import Runner
@@ -183,6 +184,26 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drawing = "net (float[4] x) => (float[4] z) { z = RandomNormalLike (x) }"
     assert main(["check", saved(tmp_path, drawing), "--reduce"]) == 1
     assert "draws random numbers" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("calm")
+@pytest.mark.parametrize("name", NAMES)
+def test_hostile_names(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_kernel(monkeypatch, "tanh")
+    path, out = saved(tmp_path, "n (float[4] x) => (float[4] z) { z = Exp (x) }"), tmp_path / "out"
+    model = onnx.load(path)
+    named = NAMES[name]
+    model.graph.node.append(onnx.helper.make_node("Tanh", ["z"], [named], named))
+    model.graph.output[0].name = named
+    onnx.save(model, path)
+    assert main(["check", path, "--reduce", str(out / "small.onnx")]) == 1
+    captured = capsys.readouterr()
+    assert all(line.isprintable() for line in captured.out.splitlines())
+    assert "1 of 2 nodes left (Tanh)" in captured.out
+    assert {one.name for one in out.iterdir()} <= {"small.onnx", "small-inputs"}
+    assert {one.name for one in tmp_path.iterdir()} == {"model.onnx", "out"}
 
 
 def test_delta_debugging_keeps_what_fails_only_together() -> None:

@@ -34,6 +34,9 @@ def test_one_run_gives_the_default_and_the_strict_table(
         assert block.strip().startswith(setting)
         (row,) = (line for line in block.splitlines() if line.startswith("| resnet18 |"))
         assert row.count("ms") + row.count("µs") == 2
+    readme = pages.path(bench_pages.README).read_text(encoding="utf-8")
+    strict = readme.partition("<!-- networks-strict: start -->")[2].partition("<!-- ")[0]
+    assert "best peer: resnet18 " in " ".join(strict.split())
 
 
 def test_unknown_settings_are_refused(
