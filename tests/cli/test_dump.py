@@ -71,8 +71,9 @@ def dumped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_all_values_of_a_model_with_a_dynamic_size(dumped: Run) -> None:
-    index = dumped(CHAIN, "--dump", "all", "--dim", "n=3")
+@pytest.mark.parametrize("variants", [(), ("--shapes", "n=3")], ids=["any size", "a variant"])
+def test_all_values_of_a_model_with_a_dynamic_size(variants: list[str], dumped: Run) -> None:
+    index = dumped(CHAIN, "--dump", "all", "--dim", "n=3", *variants)
     by_name = index["by_name"]
     assert list(by_name) == ["a", "b", "c", "z", "d"]
     assert all(one["shape"] == [3, 7] and one["dtype"] == "float32" for one in by_name.values())

@@ -31,7 +31,7 @@ from graft.cli.placement_options import asked
 from graft.cli.report import counted, error_text
 from graft.cli.status import spoken_warnings, status
 from graft.frontends.onnx.importer import import_source
-from graft.frontends.onnx.reader import read_model
+from graft.frontends.onnx.reader import Source, read_model
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.sizes import check_sizes
@@ -62,13 +62,18 @@ class Dump:
                 " asked for: fusion and passes do away with them"
             )
         largest = self.index["largest_output_difference"]
-        moved = f"moved by up to {error_text(largest)}" if largest else "are the same bit for bit"
-        yield f"the model's outputs {moved}"
+        if largest is None:
+            yield "the model's outputs are others than without the dump"
+        else:
+            moved = (
+                f"moved by up to {error_text(largest)}" if largest else "are bit for bit the same"
+            )
+            yield f"the model's outputs {moved}"
         yield from (f"not {one['name']}: {one['reason']}" for one in self.index["skipped"])
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ValueRef:
     """A value of the main graph, and the node that makes it; inputs are made by none."""
 
     name: str
@@ -81,27 +86,45 @@ def default_folder(model: Path) -> Path:
     return Path(f"{file_stem(model.stem, 'model')}-dump")
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be written, known to exist, and where to."""
+
+    source: Source
+    nodes: Sequence[NamedNode]
+    values: Sequence[ValueRef]
+    folder: Path
+    everything: bool
+
+
+def request(options: argparse.Namespace) -> Request:
+    """What the options ask for; a wrong name is an error before anything takes time."""
+    source = read_model(options.model, strict=options.strict_import)
+    nodes = named_nodes(source)
+    values = select_values(options.dump, nodes, source.model)
+    folder = options.dump_to or default_folder(options.model)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Request(source, nodes, values, folder, ALL in options.dump)
+
+
 def dump(
+    wish: Request,
     options: argparse.Namespace,
     plain: Module,
     feeds: Mapping[str, Data],
     outputs: Sequence[tuple[str, Data]],
 ) -> Dump:
     """Compile the model with the values as outputs, run it on the same inputs, write them."""
-    source = read_model(options.model, strict=options.strict_import)
-    nodes = named_nodes(source)
-    wanted = chosen(options.dump, nodes, source.model)
-    folder = options.dump_to or default_folder(options.model)
-    folder.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say was said of the plain model
-        marked = import_source(with_outputs(source, [one.name for one in wanted]))
+        marked = import_source(with_outputs(wish.source, [one.name for one in wish.values]))
     module, optimized = _compiled(marked, options, plain), optimize(check_sizes(marked))
     with status(f"running {options.model.name} with all of that as outputs"), spoken_warnings():
         results = dict(zip(module.signature.output_names, module.run(None, feeds), strict=True))
     values = dict(zip(module.signature.output_names, module.signature.outputs, strict=True))
-    files, skipped = _written(folder, [(one.name, results[one.name]) for one in wanted])
-    places, before = _Places(module, optimized), _Places(plain, optimized)
+    pairs = [(one.name, results[one.name]) for one in wish.values]
+    files, skipped = _written(wish.folder, pairs)
+    execution, before = _Execution(module, optimized), _Execution(plain, optimized)
     tensors = [
         {
             "file": files[one.name].name,
@@ -109,10 +132,10 @@ def dump(
             **_described(results[one.name]),
             "node": one.node or None,
             "operator": one.operator or None,
-            "where": places.of(values[one.name]),
+            "where": execution.of(values[one.name]),
             "changed_fusion": before.lacks(values[one.name]),
         }
-        for one in wanted
+        for one in wish.values
         if one.name in files
     ]
     index = {
@@ -121,17 +144,22 @@ def dump(
         "kernels": len(plain.program.kernels),
         "kernels_with_dump": len(module.program.kernels),
         "tensors": tensors,
-        "skipped": [*skipped, *(_in_bodies(nodes) if ALL in options.dump else ())],
+        "skipped": [*skipped, *(_in_bodies(wish.nodes) if wish.everything else ())],
     }
-    (folder / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
-    return Dump(folder, index)
+    text = json.dumps(index, indent=1, allow_nan=False)
+    (wish.folder / INDEX).write_text(text, encoding="utf-8")
+    return Dump(wish.folder, index)
 
 
-def chosen(asks: Sequence[str], nodes: Sequence[NamedNode], model: onnx.ModelProto) -> list[Wanted]:
+def select_values(
+    asks: Sequence[str], nodes: Sequence[NamedNode], model: onnx.ModelProto
+) -> list[ValueRef]:
     """The values that are meant, in the order in which the model computes them."""
-    made = [Wanted(name, node.name, node.proto.op_type) for node in nodes for name in node.results]
+    made = [
+        ValueRef(name, node.name, node.proto.op_type) for node in nodes for name in node.results
+    ]
     constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = [Wanted(one.name) for one in model.graph.input if one.name not in constants]
+    inputs = [ValueRef(one.name) for one in model.graph.input if one.name not in constants]
     if ALL in asks:
         return made
     known = {one.name for one in (*inputs, *made)} | {node.name for node in nodes}
@@ -217,13 +245,19 @@ def _dtype(data: Any) -> str:
     return "string" if data.dtype == object else str(data.dtype)
 
 
-def _largest_difference(outputs: Sequence[tuple[str, Data]], results: Mapping[str, Data]) -> float:
-    """How far the model's own results are from those of the run without a dump."""
+def _largest_difference(
+    outputs: Sequence[tuple[str, Data]], results: Mapping[str, Data]
+) -> float | None:
+    """How far the model's own results are from those of the run without a dump; None where no
+    number can say that."""
     found = [compare(results[name], data, _EXACTLY) for name, data in outputs]
-    return max((np.inf if one.problem else one.max_absolute for one in found), default=0.0)
+    if any(one.problem or (one.mismatches and not one.max_absolute) for one in found):
+        return None
+    largest = max((one.max_absolute for one in found), default=0.0)
+    return largest if np.isfinite(largest) else None
 
 
-class _Places:
+class _Execution:
     """Where a module computes values."""
 
     def __init__(self, module: Module, optimized: Graph) -> None:

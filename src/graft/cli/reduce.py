@@ -76,12 +76,12 @@ def reduce_case(case: Case, types: Mapping[str, Type], trials: Trials) -> Case:
         if len(alone) < len(failing) and trials(parts.case(alone)):
             failing = alone
             break
-    kept = fewest(failing, lambda indices: trials(parts.case(indices)))
+    kept = ddmin(failing, lambda indices: trials(parts.case(indices)))
     smallest = parts.case(kept) if len(kept) < len(parts.nodes) else None
     return shrink(smallest or case, trials)
 
 
-def fewest(items: list[int], fails: Callable[[list[int]], bool]) -> list[int]:
+def ddmin(items: list[int], fails: Callable[[list[int]], bool]) -> list[int]:
     """A part of the items that fails, and does not without any single one of them."""
     granularity = 2
     while len(items) >= 2:

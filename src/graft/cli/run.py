@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -199,6 +199,8 @@ def _is_compiled(path: Path) -> bool:
 
 
 def _run(options: argparse.Namespace) -> Outcome:
+    dumps = importlib.import_module("graft.cli.dump") if options.dump else None
+    wish = None if dumps is None else dumps.request(options)
     runnable = _runnable(options)
     if options.profile and runnable.session is None:
         raise UserError("profiling wants native code", hint=runnable.why_not_native)
@@ -218,18 +220,8 @@ def _run(options: argparse.Namespace) -> Outcome:
             else:
                 profile = measured(session, feeds)
     outputs = list(zip(runnable.output_names, results, strict=True))
-    dump = _dumped(options, runnable, feeds, outputs) if options.dump else None
+    dump = None if dumps is None else dumps.dump(wish, options, runnable.module, feeds, outputs)
     return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile, dump)
-
-
-def _dumped(
-    options: argparse.Namespace,
-    runnable: Runnable,
-    feeds: Mapping[str, Data],
-    outputs: Sequence[tuple[str, Data]],
-) -> Dump:
-    dumps = importlib.import_module("graft.cli.dump")
-    return cast("Dump", dumps.dump(options, runnable.module, feeds, outputs))
 
 
 def _runnable(options: argparse.Namespace) -> Runnable:
