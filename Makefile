@@ -10,7 +10,7 @@ BIN := $(ENVIRONMENT)/bin
 STAMP := $(ENVIRONMENT)/.stamp
 BENCH := .venv-bench
 BENCH_STAMP := $(BENCH)/.stamp
-BENCH_OPTIONS := --runs 3
+BENCH_OPTIONS := --runs 3 --settings main,strict
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile

@@ -2,12 +2,13 @@
 """Times the networks of models/ beside Graft's peers, and writes tables and a chart.
 
     python tools/bench.py [--networks NAMES] [--threads N] [--batch N] [--runs N]
-                          [--settings main|others|all] [--peers NAMES] [--quick] [--write]
+                          [--settings NAMES] [--peers NAMES] [--quick] [--write]
 
 What is timed, and how, is `graft bench`'s; each run starts all contenders anew. `--write` puts the
 results into docs/benchmarks.md and README.md between their markers, with docs/images/benchmarks.png
 beside them; without it all of that goes to build/bench/. Detectors take one image at a time and are
-left out of larger batches.
+left out of larger batches. `--settings main,strict` gives the table with Graft's default accuracy
+and the one with `--accuracy strict` beside it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ from graft.target.target import host_target
 USUAL_PEERS = ("onnxruntime", "openvino", "torch")
 QUICK_LIMITS = ("--rounds", "3", "--seconds", "5")
 LARGE_BATCH = 8
+SETTINGS = ("main", "strict", "others")
+MAIN, STRICT = "networks", "networks-strict"  # markers of their tables
 
 
 def main() -> int:
@@ -79,9 +82,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--settings",
-        choices=("main", "others", "all"),
-        default="main",
-        help=f"others: 1 thread, and a batch of {LARGE_BATCH} (default main)",
+        metavar="NAMES",
+        type=_setting_names,
+        default=("main",),
+        help="of main, strict (accuracy), others (1 thread, and a batch of"
+        f" {LARGE_BATCH}) and all, separated by commas (default main)",
     )
     parser.add_argument(
         "--peers",
@@ -97,15 +102,28 @@ def _options() -> argparse.Namespace:
     return options
 
 
+def _setting_names(text: str) -> tuple[str, ...]:
+    """Names of settings, for argparse."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in (*SETTINGS, "all"):
+            known = ", ".join((*SETTINGS, "all"))
+            raise argparse.ArgumentTypeError(f"there is no setting '{name}'; there are {known}")
+    return SETTINGS if "all" in names else names
+
+
 def _settings(options: argparse.Namespace) -> list[Setting]:
     """Those that are wanted."""
-    main = Setting("networks", options.threads, options.batch)
-    others = (
-        Setting("networks-one-thread", 1, options.batch),
-        Setting("networks-batch", options.threads, LARGE_BATCH),
-    )
-    chosen = {"main": (main,), "others": others, "all": (main, *others)}
-    return list(chosen[options.settings])
+    threads, batch = options.threads, options.batch
+    named = {
+        "main": (Setting(MAIN, threads, batch),),
+        "strict": (Setting(STRICT, threads, batch, accuracy="strict"),),
+        "others": (
+            Setting("networks-one-thread", 1, batch),
+            Setting("networks-batch", threads, LARGE_BATCH),
+        ),
+    }
+    return [one for name in named if name in options.settings for one in named[name]]
 
 
 def _networks(wanted: Sequence[str], setting: Setting) -> list[str]:
@@ -131,7 +149,7 @@ def compared(
 ) -> Comparison:
     """One run of `graft bench` on a model, with more of its options."""
     arguments = [str(path), "--threads", str(setting.threads), *(QUICK_LIMITS if quick else ())]
-    arguments += more
+    arguments += ["--accuracy", setting.accuracy, *more]
     if setting.batch != 1:  # the networks' own
         arguments += ["--batch", str(setting.batch)]
     parser = argparse.ArgumentParser()
@@ -165,7 +183,7 @@ def _publish(
     full = bench_tables.full_table(rows, contenders)
     notes = bench_tables.notes(rows, setting.threads)
     print("\n".join(["", *full, "", *notes, ""]), flush=True)
-    is_main = setting.marker == "networks"
+    is_main = setting.marker == MAIN
     block = [
         f"{setting}, float32. {' '.join(bench_tables.summary(rows))}",
         "",
@@ -184,7 +202,19 @@ def _publish(
             f" [{DOCUMENT}]({DOCUMENT}), [docs/machine.md](docs/machine.md)."
         )
         short = bench_tables.short_table(rows, contenders)
-        pages.replace(README, "networks", [*paragraph(intro), "", _image(CHART), "", *short])
+        pages.replace(README, MAIN, [*paragraph(intro), "", _image(CHART), "", *short])
+    if setting.marker == STRICT:
+        pages.replace(README, STRICT, paragraph(_strict_sentence(rows)))
+
+
+def _strict_sentence(rows: Sequence[Row]) -> str:
+    """The strict table in a sentence, for the page that has the default one."""
+    each = [f"{row.network} {bench_tables.speedup_text(row)}" for row in rows]
+    return (
+        "With `accuracy=\"strict\"`, which rules out Winograd's and Strassen's algorithms, against"
+        f" the best peer: {', '.join(each)}. {' '.join(bench_tables.summary(rows))}"
+        f" The [table]({DOCUMENT}#strict-accuracy)."
+    )
 
 
 def _provenance(rows: Sequence[Row], machine: Machine) -> list[str]:

@@ -28,9 +28,11 @@ class Setting:
     marker: str
     threads: int
     batch: int
+    accuracy: str = "default"
 
     def __str__(self) -> str:
-        return f"{counted(self.threads, 'thread')}, batch {self.batch}"
+        strictly = "" if self.accuracy == "default" else f", accuracy {self.accuracy}"
+        return f"{counted(self.threads, 'thread')}, batch {self.batch}{strictly}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def full_table(rows: Sequence[Row], contenders: Sequence[str]) -> list[str]:
     header = ["network", *titles, "Graft against the best peer, each run", "median"]
     return table(
         header,
-        [[*_times(row, contenders), _each_run(row), _speedup_text(row)] for row in rows],
+        [[*_times(row, contenders), _each_run(row), speedup_text(row)] for row in rows],
     )
 
 
@@ -105,7 +107,7 @@ def short_table(rows: Sequence[Row], contenders: Sequence[str]) -> list[str]:
     """The same without the single runs."""
     titles = [CONTENDERS[name].title for name in contenders]
     header = ["network", *titles, "Graft against the best peer"]
-    return table(header, [[*_times(row, contenders), _speedup_text(row)] for row in rows])
+    return table(header, [[*_times(row, contenders), speedup_text(row)] for row in rows])
 
 
 def _times(row: Row, contenders: Sequence[str]) -> list[str]:
@@ -121,7 +123,8 @@ def _each_run(row: Row) -> str:
     return ", ".join(f"{one.value:.2f}" for one in ratios) or MISSING
 
 
-def _speedup_text(row: Row) -> str:
+def speedup_text(row: Row) -> str:
+    """Graft against the best peer, or that nobody knows."""
     speedup = row.speedup()
     return MISSING if speedup is None else f"{speedup:.2f} ×"
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from bench_tables import Row
 from graft.cli.bench_contenders import CONTENDERS
 from graft.cli.bench_rounds import GRAFT
@@ -41,7 +39,9 @@ def relative_speeds(row: Row, contenders: Sequence[str]) -> list[float | None]:
 
 
 def draw(rows: Sequence[Row], contenders: Sequence[str], title: str, path: Path) -> None:
-    """Write the chart."""
+    """Write the chart. Only this needs Matplotlib, and tests of the driver go without."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(max(10, 1.5 * len(rows)), 4), layout="constrained")
     axes = figure.subplots()
     width = _GROUP_WIDTH / len(contenders)

@@ -70,6 +70,11 @@ class Program(Protocol):
         ...
 
     @property
+    def kernels(self) -> dict[str, str]:
+        """The native step that makes each value, by its label; fused values are not here."""
+        ...
+
+    @property
     def reference_nodes(self) -> dict[str, str]:
         """Values that the reference evaluator computes, each with the reason."""
         ...

@@ -116,6 +116,30 @@ def test_graft_beside_onnxruntime(
     assert found["low"] is None
 
 
+def test_graft_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SOURCES))
+    arguments = [saved(tmp_path, TWO_INPUTS), "--no-peers", "--threads", "1", "--rounds", "2"]
+    assert main(["bench", *arguments]) == 0
+    assert "Graft's time, with nobody to compare: " in capsys.readouterr().out
+    assert main(["bench", *arguments, "--json"]) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    (graft,) = model["contenders"]
+    assert (model["rounds"], model["best_peer"], graft["reason"]) == (2, None, None)
+    assert graft["timing"]["summary"]["median"] > 0
+
+
+def test_strict_accuracy_reaches_graft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SOURCES))
+    arguments = [saved(tmp_path, TWO_INPUTS), "--no-peers", "--accuracy", "strict"]
+    assert main(["bench", *arguments, "--threads", "1", "--rounds", "1", "--json"]) == 0
+    (graft,) = json.loads(capsys.readouterr().out)["models"][0]["contenders"]
+    assert "accuracy strict" in graft["version"]
+
+
 def test_contenders_that_differ_or_die_are_not_timed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,6 +174,8 @@ def test_one_bad_model_alone_is_an_error(
     [
         [],
         ["m", "--peers", "tensorrt"],
+        ["m", "--peers", "onnxruntime", "--no-peers"],
+        ["m", "--accuracy", "high"],
         ["m", "--threads", "0"],
         ["m", "--batch", "-1"],
         ["m", "--rounds", "many"],

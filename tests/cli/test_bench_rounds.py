@@ -75,6 +75,12 @@ def test_rounds_end_when_the_ratio_is_known() -> None:
     assert found.cores_used("a") == 2.0
 
 
+def test_graft_alone_runs_until_its_time_is_known() -> None:
+    found = measure({"graft": constant(0.5)}, Limits(1000, 1000.0), Slice(), ALWAYS)
+    assert len(found.rounds) == LEAST_ROUNDS
+    assert found.times("graft") == [0.5] * 3 * LEAST_ROUNDS
+
+
 def test_rounds_end_at_the_limits() -> None:
     generator = np.random.default_rng(0)
 

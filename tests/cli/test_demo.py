@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from graft.byoc.discover import Found
 from graft.cli import demo
 from graft.cli.main import main
 from graft.compiler import compile as compile_model
+from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
+from graft.module import Module, Program
 from graft.rewrite.pattern import is_op
 
 
@@ -32,6 +36,18 @@ class Accelerator(Backend):
     lacking = ""
 
 
+class Wrong:
+    """A program whose results are all one too large."""
+
+    session = None
+
+    def __init__(self, right: Program) -> None:
+        self._right = right
+
+    def __call__(self, inputs: Sequence[Data], homes: object = None) -> list[Data]:
+        return [data + 1 for data in self._right(inputs)]
+
+
 def found(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
     """Let the machine have one accelerator, which may lack something."""
     monkeypatch.setattr(Accelerator, "lacking", lacking)
@@ -49,6 +65,7 @@ def test_the_walk_has_all_its_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert positions == sorted(positions)
     assert "1,814,073,344 multiply-accumulates" in captured.out
     assert "yes: 1,000 numbers" in captured.out
+    assert "(as placed on " in captured.out
     assert "host alone: " in captured.out
     assert captured.out.count("(simulated)") == 4
     assert max(map(len, captured.out.splitlines())) <= 100
@@ -71,6 +88,21 @@ def test_candidates_and_plan_are_shown(
     assert "proven best" in text or "above the best" in text
     assert "greedy+prune:" in text
     assert "as planned with onednn: " in text
+
+
+def test_the_placed_module_is_checked_not_the_hosts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A placed module that computes nonsense is told as such, right though the host may be."""
+    found(monkeypatch, "")
+
+    def compiled(graph: Graph, target: Sequence[str] = ()) -> Module:
+        module = compile_model(graph)
+        return replace(module, program=Wrong(module.program)) if target else module
+
+    monkeypatch.setattr(demo, "compile", compiled)
+    assert main(["demo"]) == 0
+    assert "NO, 1,000 are wrong: 1,000 numbers" in capsys.readouterr().out
 
 
 def test_without_accelerators_it_says_what_is_missing(

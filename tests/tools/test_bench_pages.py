@@ -44,7 +44,9 @@ def test_a_page_without_a_place_is_an_error(page: str) -> None:
     ("page", "marker"),
     [
         (README, "networks"),
+        (README, "networks-strict"),
         (DOCUMENT, "networks"),
+        (DOCUMENT, "networks-strict"),
         (DOCUMENT, "networks-one-thread"),
         (DOCUMENT, "networks-batch"),
         (DOCUMENT, "footprint"),

@@ -89,3 +89,5 @@ def test_provenance() -> None:
     assert " ".join(lines).startswith("Made on 2026-01-02 on Abacus 9; Graft 0.1, ")
     assert max(map(len, lines)) <= 100
     assert str(Setting("networks", 1, 8)) == "1 thread, batch 8"
+    strict = Setting("networks-strict", 2, 1, accuracy="strict")
+    assert str(strict) == "2 threads, batch 1, accuracy strict"

@@ -10,6 +10,7 @@ from tests.byoc.fakes import chain, conv_relu
 import loc
 import no_harm
 import table2
+from bench_pages import DOCUMENT, ROOT
 from graft.frontends.onnx.importer import import_model
 from graft.passes.pipeline import optimize
 
@@ -71,6 +72,32 @@ def test_a_difference_within_its_interval_is_no_harm() -> None:
     found = no_harm.judged("a", "fast", 1, dict.fromkeys(times, 1.0), times)
     assert found.harm == pytest.approx(0.05)
     assert not found.harmed
+    # What the table shows, the sentence under it does not deny.
+    assert no_harm.verdict([found]) == (
+        "Measured more than 3% slower than the better of the other two, but not beyond the"
+        " interval: a with fast. All predictions are within 15% of what was measured."
+    )
+
+
+def test_the_committed_sentence_is_the_one_of_the_committed_table() -> None:
+    page = (ROOT / DOCUMENT).read_text(encoding="utf-8")
+    block = page.partition("<!-- no-harm: start -->")[2].partition("<!-- no-harm: end -->")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in block.splitlines()
+        if line.startswith("|")
+    ]
+    found = [_outcome(row) for row in rows[2:]]
+    assert len(found) > 10
+    assert no_harm.verdict(found) in " ".join(block.split())
+
+
+def _outcome(row: list[str]) -> no_harm.Outcome:
+    """What a row of the page says, as far as the sentence depends on it."""
+    network, backend, regions, *_, beside, _, off = row
+    harm, spread = (float(part.strip(" %")) / 100 for part in beside.split("±"))
+    lap = no_harm.Lap(1 + float(off.strip("%")) / 100, 1.0, 0.0)
+    return no_harm.Outcome(network, backend, int(regions), lap, lap, lap, harm, spread)
 
 
 SOURCE = '''"""A module."""

@@ -44,34 +44,47 @@ def _explained(error: Exception) -> tuple[str, str]:
 
 def save_outputs(folder: Path, outputs: Sequence[tuple[str, Data]]) -> dict[str, Path]:
     """Write each output: a tensor as .npy, a sequence as .npz; gives the files by output."""
-    names = _file_names([name for name, _ in outputs])
+    names = file_names([name for name, _ in outputs])
     files: dict[str, Path] = {}
     for name, data in outputs:
-        stem = folder / names[name]
-        if isinstance(data, list) and all(isinstance(item, np.ndarray) for item in data):
-            files[name] = stem.with_name(f"{stem.name}.npz")
-            np.savez(files[name], *map(_storable, data), allow_pickle=False)
-        elif isinstance(data, np.ndarray):
-            files[name] = stem.with_name(f"{stem.name}.npy")
-            np.save(files[name], _storable(data), allow_pickle=False)
-        else:
+        if not is_storable(data):
             kind = "empty" if data is None else f"a {type(data).__name__}"
             raise UserError(f"the output '{name}' is {kind}, which no array file can hold")
+        files[name] = save_data(folder / names[name], data)
     return files
+
+
+def is_storable(data: Data) -> bool:
+    """Whether an array file can hold it: a tensor, or a sequence of them."""
+    items = data if isinstance(data, list) else [data]
+    return all(isinstance(item, np.ndarray) for item in items)
+
+
+def save_data(stem: Path, data: Data) -> Path:
+    """Write what is storable: a tensor as .npy, a sequence as .npz; gives the file."""
+    if isinstance(data, list):
+        file = stem.with_name(f"{stem.name}.npz")
+        np.savez(file, *map(_storable, data), allow_pickle=False)
+    else:
+        file = stem.with_name(f"{stem.name}.npy")
+        np.save(file, _storable(data), allow_pickle=False)
+    return file
 
 
 def _storable(array: Array) -> Array:
     return array.astype(str) if array.dtype == object else array
 
 
-def _file_names(names: Sequence[str]) -> Mapping[str, str]:
-    """A file name for each output, all different."""
-    taken: dict[str, str] = {}
+def file_names(names: Sequence[str]) -> Mapping[str, str]:
+    """A file name for each tensor, all different."""
+    chosen: dict[str, str] = {}
+    taken: set[str] = set()
     for name in names:
         plain = file_stem(name, "output")
         candidates = (f"{plain}{suffix}" for suffix in _suffixes())
-        taken[name] = next(one for one in candidates if one not in taken.values())
-    return taken
+        chosen[name] = next(one for one in candidates if one.lower() not in taken)
+        taken.add(chosen[name].lower())  # some file systems hold "a" and "A" to be the same
+    return chosen
 
 
 def _suffixes() -> Iterator[str]:

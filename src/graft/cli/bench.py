@@ -39,7 +39,7 @@ from graft.cli.bench_rounds import (
 from graft.cli.bench_statistics import summarize
 from graft.cli.compare import Tolerance
 from graft.cli.inputs import add_input_arguments
-from graft.cli.model_options import add_strict_import_argument
+from graft.cli.model_options import add_accuracy_argument, add_strict_import_argument
 from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
     add_placement_arguments,
@@ -59,11 +59,13 @@ DESCRIPTION = """\
 Time Graft beside other runtimes, all with the same number of threads. Outputs are
 compared first, with the tolerances of `graft check`: a contender that differs, fails
 or is not installed is reported and not timed. The others take turns in short rounds
-until the ratios of their times are known to 2 %, or a limit is reached. Exit code 0
-unless nothing could be compared."""
+until the ratios of their times are known to 2 %, or a limit is reached. With
+--no-peers, Graft is timed alone. Exit code 0 unless nothing could be compared."""
 EXAMPLES = """\
   graft bench model.onnx                          with every peer that is installed
   graft bench model.onnx --peers onnxruntime --threads 1
+  graft bench model.onnx --no-peers               Graft alone
+  graft bench model.onnx --accuracy strict        without algorithms that round more
   graft bench a.onnx b.onnx --batch 8 --seconds 120 --json
   graft bench model.onnx --dim length=128 --markdown >> results.md
   graft bench model.onnx --dim batch=8 --shapes batch=8   Graft with a variant for it
@@ -106,12 +108,16 @@ class Prepared:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", type=Path, nargs="+", help="an ONNX file")
-    parser.add_argument(
+    whom = parser.add_mutually_exclusive_group()
+    whom.add_argument(
         "--peers",
         metavar="NAMES",
         type=_peers,
         default=list(PEERS),
         help=f"whom to compare with (default {','.join(PEERS)})",
+    )
+    whom.add_argument(
+        "--no-peers", dest="peers", action="store_const", const=[], help="time Graft alone"
     )
     counts = (
         ("threads", None, "of each contender (default: one per core)"),
@@ -131,6 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_input_arguments(parser)
     add_tolerance_arguments(parser)
+    add_accuracy_argument(parser)
     add_placement_arguments(parser)
     form = parser.add_mutually_exclusive_group()
     add_strict_import_argument(parser)
@@ -172,7 +179,7 @@ def execute(options: argparse.Namespace) -> int:
             form.show(form.comparison(comparisons[-1], threads))
     if options.json:
         print_json(to_json(machine, threads, comparisons))
-    return 0 if any(one.best_peer for one in comparisons) else 1
+    return 0 if any(one.graft_timed for one in comparisons) else 1
 
 
 def _compared_or_not(
@@ -212,8 +219,9 @@ def compared(
                 standings[contender.name] = one.standing()
         _exclude(ready, standings, subject, tolerance_of(options))
         limits = Limits(options.rounds, options.seconds)
-        found = _measured(ready, limits, path, threads)
-        standings |= dict(_timed(standings, found))
+        needed = 2 if len(contenders) > 1 else 1
+        found = _measured(ready, limits, path, threads, needed)
+        standings |= dict(_timed(standings, found, needed))
     inputs = [(fed.value.name, _type_text(fed.data)) for fed in subject.inputs]
     ordered = [standings[contender.name] for contender in contenders]
     return Comparison(
@@ -224,16 +232,20 @@ def compared(
 def _task(
     contender: Contender, subject: Subject, threads: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """What a contender is to ready; what is asked about placement is for Graft alone."""
-    task = {
+    """What a contender is to ready; what is asked of the compiler is for Graft alone."""
+    task: dict[str, Any] = {
         "function": contender.function,
         "model": str(subject.file),
         "feeds": subject.feeds,
         "threads": threads,
     }
-    if contender.name == GRAFT and (others_than_host(options) or options.shapes):
+    if contender.name != GRAFT:
+        return task
+    if others_than_host(options) or options.shapes:
         saved = None if options.save_plan is None else str(options.save_plan.absolute())
         task |= {"asked": asked(options), "save_plan": saved}
+    if options.accuracy is not None:
+        task["asked"] = {**task.get("asked", {}), "accuracy": options.accuracy}
     return task
 
 
@@ -268,21 +280,24 @@ def _exclude(
 
 
 def _measured(
-    ready: Mapping[str, Prepared], limits: Limits, path: Path, threads: int
+    ready: Mapping[str, Prepared], limits: Limits, path: Path, threads: int, needed: int
 ) -> Measurement:
-    if GRAFT not in ready or len(ready) < 2:
+    """The rounds of those that are ready; none where they are fewer than `needed`."""
+    if GRAFT not in ready or len(ready) < needed:
         return Measurement([], {}, 0.0)
     runs = {name: one.run for name, one in ready.items()}
     with status(f"timing {path.name}: {', '.join(runs)}") as tell:
         return measure(runs, limits, Slice(), Watch(threads, limits.seconds), tell)
 
 
-def _timed(standings: Mapping[str, Standing], found: Measurement) -> Iterator[tuple[str, Standing]]:
+def _timed(
+    standings: Mapping[str, Standing], found: Measurement, needed: int
+) -> Iterator[tuple[str, Standing]]:
     """The standings that the race has changed."""
     for name, error in found.failures.items():
         yield name, replace(standings[name], reason=error.message, hint=error.hint)
     lasting = found.rounds[0] if found.rounds else {}
-    comparable = GRAFT in lasting and len(lasting) > 1
+    comparable = GRAFT in lasting and len(lasting) >= needed
     for name, standing in standings.items():
         if name in lasting and comparable:
             ratio = None if name == GRAFT else found.ratio(GRAFT, name)

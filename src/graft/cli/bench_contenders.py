@@ -23,8 +23,11 @@ import onnx
 
 import graft
 from graft.cli.bench_rounds import GRAFT, ContenderError
+from graft.cli.model_options import ACCURACIES
 from graft.cli.placement import write_plan
 from graft.ir.evaluate import Data
+
+DEFAULT = ACCURACIES[0]
 
 Infer = Callable[[], Sequence[Data]]
 
@@ -37,7 +40,7 @@ class Task:
     feeds: Mapping[str, Data]
     threads: int
     folder: Path
-    asked: Mapping[str, Any] = field(default_factory=dict)  # of `graft.compile`, on placement
+    asked: Mapping[str, Any] = field(default_factory=dict)  # of `graft.compile`
     save_plan: Path | None = None
 
 
@@ -80,7 +83,9 @@ def ready_graft(task: Task) -> Ready:
     module = graft.compile(task.model, threads=task.threads, **task.asked)
     if task.save_plan is not None:
         write_plan(module, task.save_plan)
-    version = f"{graft.__version__} ({module.placement})"
+    accuracy = task.asked.get("accuracy", DEFAULT)
+    strictly = "" if accuracy == DEFAULT else f", accuracy {accuracy}"
+    version = f"{graft.__version__} ({module.placement}{strictly})"
     return Ready(version, lambda: module.run(None, task.feeds))
 
 

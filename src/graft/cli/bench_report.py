@@ -70,6 +70,12 @@ class Comparison:
     disturbed: int = 0  # rounds left out: the machine did not give its cores in full
 
     @property
+    def graft_timed(self) -> Timing | None:
+        """What was measured of Graft, where it was."""
+        own = (one.timing for one in self.standings if one.contender.name == GRAFT)
+        return next(own, None)
+
+    @property
     def best_peer(self) -> Standing | None:
         """The fastest of those that Graft has a ratio to."""
         timed = {
@@ -194,7 +200,9 @@ def _rounds(comparison: Comparison) -> str:
 
 
 def _conclusion(comparison: Comparison) -> str:
-    best = comparison.best_peer
+    best, own = comparison.best_peer, comparison.graft_timed
+    if own is not None and len(comparison.standings) == 1:
+        return f"Graft's time, with nobody to compare: {seconds_text(own.summary.median)}"
     if best is None or best.timing is None or best.timing.ratio is None:
         return "Nothing could be compared."
     ratio = _ratio_text(best.timing.ratio)

@@ -86,6 +86,11 @@ class Measurement:
         """Of one contender to another, over the rounds."""
         return ratio(self._round_medians(mine), self._round_medians(other))
 
+    def uncertainty(self, name: str) -> float:
+        """Of a contender's own time: that of its ratio to a contender that always takes 1 s."""
+        medians = self._round_medians(name)
+        return ratio(medians, [1.0] * len(medians)).uncertainty
+
     def _round_medians(self, name: str) -> list[float]:
         return [sample.median for sample in self.samples(name)]
 
@@ -100,7 +105,8 @@ def measure(
     watch: Watch,
     progress: Progress = quietly,
 ) -> Measurement:
-    """Run the contenders in turns; one that fails is dropped, with what it had done so far.
+    """Run the contenders in turns; one that fails is dropped, with what it had done so far. Graft
+    alone is run until its own time is known well enough.
 
     Rounds start, and count, only while the machine gives its cores in full."""
     start = time.monotonic()
@@ -127,16 +133,18 @@ def measure(
         rounds.append(samples)
         lasting = [{name: one[name] for name in racing} for one in rounds]
         found = Measurement(lasting, failures, time.monotonic() - start - watch.lost, disturbed)
-        if _is_over(found, racing, limits):
+        if _is_over(found, racing, limits, alone=len(contenders) == 1):
             return found
 
 
-def _is_over(found: Measurement, racing: Sequence[str], limits: Limits) -> bool:
+def _is_over(found: Measurement, racing: Sequence[str], limits: Limits, alone: bool) -> bool:
     peers = [name for name in racing if name != GRAFT]
-    if GRAFT not in racing or not peers:
+    if GRAFT not in racing or not (peers or alone):
         return True
     if len(found.rounds) >= limits.rounds or found.seconds >= limits.seconds:
         return True
     if len(found.rounds) < LEAST_ROUNDS:
         return False
+    if alone:
+        return found.uncertainty(GRAFT) <= TIGHT
     return all(found.ratio(GRAFT, peer).uncertainty <= TIGHT for peer in peers)

@@ -16,6 +16,7 @@ from typing import Any
 from graft.byoc.trust import Demotion
 from graft.cli.check_backend import add_backend_arguments, check_backend, wants_backend
 from graft.cli.check_file import add_file_arguments, check_file
+from graft.cli.check_reduce import reduce_failing
 from graft.cli.compare import Difference, Tolerance, compare
 from graft.cli.index_bounds import index_bounds
 from graft.cli.inputs import add_input_arguments, feed, telling_sizes
@@ -67,6 +68,10 @@ Of a .graft file: its checksums are compared, it is run twice on the inputs, and
 both runs have to agree; outputs that are not finite are counted. With --against
 MODEL its outputs are compared with the reference evaluator's on that model.
 
+With --reduce, a model that differs, fails or crashes in Graft is made smaller as
+long as it does: nodes are dropped, what they read becomes inputs with ONNX
+Runtime's values, sizes shrink. What is left is written and checked again.
+
 With --backend, check a backend on made-up graphs: what it accepts has to compile,
 run and equal the reference. A failure is shown as a graph of a few lines."""
 EXAMPLES = """\
@@ -77,6 +82,7 @@ EXAMPLES = """\
   graft check model.onnx --target onednn,host    with an accelerator
   graft check model.graft                        a compiled file, on its own
   graft check model.graft --against model.onnx   and beside its model
+  graft check model.onnx --reduce small.onnx     the smallest model that differs, if any
   graft check --backend mynpu --examples 50      does a backend do what it says?
 """
 
@@ -122,6 +128,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes", action="store_true", help="compare every node even if the outputs agree"
     )
+    parser.add_argument(
+        "--reduce",
+        metavar="OUT",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        help="write the smallest model that still differs or fails (default MODEL-reduced.onnx)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_placement_arguments(parser)
     add_file_arguments(parser)
@@ -139,7 +153,18 @@ def execute(options: argparse.Namespace) -> int:
     check_placement(options)
     check_targets(options.target or ())
     onnxruntime()  # before any work
-    tolerance = tolerance_of(options)
+    if options.reduce is not None:
+        return _reduce(options)
+    verdict = _checked(options)
+    if options.json:
+        print_json(_json(verdict))
+    else:
+        print_lines(_text(verdict))
+    return 0 if verdict.agrees else 1
+
+
+def _checked(options: argparse.Namespace) -> Verdict:
+    """The verdict on the model that the options name, on the inputs that they say."""
     with status(f"importing {options.model.name}"):
         source = read_model(options.model, strict=options.strict_import)
         graph = import_source(source)
@@ -155,14 +180,21 @@ def execute(options: argparse.Namespace) -> int:
             return module.run(None, feeds)
 
     with telling_sizes(graph, options):
-        verdict = check(options.model, source, graph, feeds, tolerance, options.nodes, run)
-    if options.target:
-        verdict = replace(verdict, placement=placements[0])
+        verdict = check(
+            options.model, source, graph, feeds, tolerance_of(options), options.nodes, run
+        )
+    return replace(verdict, placement=placements[0]) if options.target else verdict
+
+
+def _reduce(options: argparse.Namespace) -> int:
+    """Reduce a model that does not pass; checks go through the same verdict."""
+    passes = lambda one: _checked(one).outputs_agree  # noqa: E731
+    reduction = reduce_failing(options, passes)
     if options.json:
-        print_json(_json(verdict))
+        print_json({"model": str(options.model), **reduction.facts()})
     else:
-        print_lines(_text(verdict))
-    return 0 if verdict.agrees else 1
+        print_lines(reduction.lines())
+    return 0 if reduction.failure is None else 1
 
 
 Run = Callable[[Graph, Feeds], list[Data]]

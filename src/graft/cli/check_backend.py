@@ -44,6 +44,8 @@ def wants_backend(options: argparse.Namespace) -> bool:
     if options.backend is not None:
         if options.model is not None:
             raise UsageError("a model and --backend are given", hint="check one at a time")
+        if options.reduce is not None:
+            raise UsageError("--reduce is about a model", hint="failures of a backend are small")
         return True
     if options.model is None:
         raise UsageError("what is to be checked?", hint="name a model, or a backend by --backend")

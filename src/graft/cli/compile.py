@@ -18,7 +18,7 @@ from graft.byoc.discover import find_backends
 from graft.byoc.outline import outline
 from graft.byoc.plan import regions_of
 from graft.cli.kernels import KERNEL_STAGES, flow_kernel_text, kernel_text
-from graft.cli.model_options import add_strict_import_argument
+from graft.cli.model_options import add_accuracy_argument, add_strict_import_argument
 from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
     add_placement_arguments,
@@ -92,11 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=known_targets(),
         help="the machine to compile for, one of those above; by default this one",
     )
-    parser.add_argument(
-        "--accuracy",
-        choices=[one.value for one in Accuracy],
-        help="strict rules out algorithms that trade accuracy for speed",
-    )
+    add_accuracy_argument(parser)
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="say on standard error what each pass did"
     )

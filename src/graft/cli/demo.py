@@ -23,7 +23,7 @@ from graft.byoc.price import Pricing
 from graft.cli.check import check
 from graft.cli.compare import Tolerance
 from graft.cli.inputs import feed
-from graft.cli.peer import onnxruntime
+from graft.cli.peer import Feeds, onnxruntime
 from graft.cli.report import (
     Block,
     Line,
@@ -45,6 +45,7 @@ from graft.cli.survey import parameters
 from graft.compiler import Grafting, compile, partition_graph
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
+from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.module import Module
 from graft.ops.composite import CompositeAttrs, arithmetic
@@ -221,13 +222,19 @@ def _check(walk: Walk, module: Module) -> Iterator[str]:
         yield f"not checked: {error.message}. To have it: {error.hint}"
         return
     feeds = {fed.value.name: fed.data for fed in feed(walk.graph, walk.inputs)}
-    verdict = check(walk.path, walk.source, walk.graph, feeds, Tolerance())
+
+    def run_module(_graph: Graph, feeds: Feeds) -> list[Data]:
+        with status("running the module as placed"):
+            return module.run(None, feeds)
+
+    verdict = check(walk.path, walk.source, walk.graph, feeds, Tolerance(), run=run_module)
     for output in verdict.outputs:
         difference = output.difference
         largest = error_text(difference.max_absolute)
         answer = "yes" if difference.agrees else f"NO, {number(difference.mismatches)} are wrong"
         yield f"{answer}: {number(difference.size)} numbers, largest difference {largest}"
-    yield f"({verdict.peer}, a random image)"
+    where = " and ".join(placed.nodes)
+    yield f"(as placed on {where}; {verdict.peer}, a random image)"
 
 
 def _timing(walk: Walk, graph: Graph, module: Module, backend: Backend | None) -> Iterator[str]:

@@ -17,6 +17,7 @@ import onnx
 from graft.base.dims import UNKNOWN, bare_symbol, substitute
 from graft.base.progress import Progress, Stage, quietly
 from graft.cli.compare import Difference, Tolerance, compare
+from graft.cli.model_parts import label
 from graft.cli.peer import Feeds, Peer
 from graft.cli.records import in_expected_order
 from graft.frontends.onnx.reader import Source
@@ -168,12 +169,7 @@ class _Walk:
         defined = [one for inner in self.graph.nodes for one in inner.outputs]
         types = {one.name: str(one.type) for one in (*self.graph.inputs, *defined)}
         operands = tuple((name, types.get(name, "?")) for name in node.input if name)
-        return NodeDifference(_label(node, position), node.op_type, value, operands, difference)
-
-
-def _label(node: onnx.NodeProto, position: int) -> str:
-    """What the importer calls a node."""
-    return node.name or f"{node.op_type}_{position}"
+        return NodeDifference(label(node, position), node.op_type, value, operands, difference)
 
 
 def _named_values(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> Iterator[tuple[Value, int]]:
@@ -185,19 +181,19 @@ def _named_values(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> Iterator[tup
             position = position_of.get(value.name)
             if position is None or not _may_fetch(value.type):
                 continue
-            label = _label(nodes[position], position)
+            name = label(nodes[position], position)
             users = graph.users.get(value, [])
             # A value in the middle of what a node became may have got a name that an ONNX value
             # has too; nothing outside that node reads it.
-            inner = users and value not in returned and all(_within(user, label) for user in users)
-            if _within(node, label) and not inner:
+            inner = users and value not in returned and all(_within(user, name) for user in users)
+            if _within(node, name) and not inner:
                 yield value, position
 
 
-def _within(node: Node, label: str) -> bool:
+def _within(node: Node, name: str) -> bool:
     """Whether the graph's node comes from the ONNX node, or from within a function it calls."""
-    name = "" if node.place is None else node.place.node
-    return name == label or name.startswith(f"{label}/")
+    own = "" if node.place is None else node.place.node
+    return own == name or own.startswith(f"{name}/")
 
 
 def _may_fetch(type_: Type) -> bool:

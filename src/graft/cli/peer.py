@@ -17,6 +17,7 @@ from typing import Any
 import onnx
 
 from graft.base.errors import UserError
+from graft.cli.model_parts import sub_model
 from graft.cli.survey import parameters
 from graft.frontends.onnx.reader import Source, filled_model, read_model, write_filled
 from graft.ir.evaluate import Data
@@ -57,12 +58,8 @@ class Peer:
         self, names: Sequence[str], nodes: Sequence[onnx.NodeProto], feeds: Feeds
     ) -> dict[str, Data]:
         """Values inside the main graph, computed by running only the given nodes."""
-        part = onnx.ModelProto()
-        part.CopyFrom(self.model)
-        for held in (part.graph.node, part.graph.output):
-            del held[:]
-        part.graph.node.extend(nodes)
-        part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+        outputs = [onnx.ValueInfoProto(name=name) for name in names]
+        part = sub_model(self.model, nodes, self.model.graph.input, outputs)
         return dict(zip(names, self._run(part, feeds), strict=True))
 
     def _run(self, model: onnx.ModelProto, feeds: Feeds) -> list[Data]:

@@ -8,11 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from graft.byoc.annotate import Pins
+from graft.byoc.candidates import placeable
 from graft.byoc.discover import find_backends
 from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError
 from graft.compiler import Model, compile
+from graft.ir.graph import Graph
+from graft.ir.sizes import check_sizes
 from graft.module import Module
+from graft.passes.pipeline import optimize
+from graft.runtime.placement import PlacedRegion
 
 
 def check_targets(names: Sequence[str]) -> None:
@@ -36,6 +42,30 @@ def compiled_as_asked(
     if save_plan is not None:
         write_plan(module, save_plan)
     return module
+
+
+def same_placement(
+    wishes: dict[str, Any], regions: Sequence[PlacedRegion], graph: Graph
+) -> dict[str, Any]:
+    """What to ask so that nodes run where they did before, of a model that has lost nodes or got
+    other outputs; pins that fit none of its nodes are left out."""
+    if not regions and not wishes.get("pins"):
+        return {name: wish for name, wish in wishes.items() if name != "plan"}
+    nodes = placeable(optimize(check_sizes(graph)))
+    own = {node.output.name for node in nodes}
+    before = [f"{_literally(n)}={one.backend}" for one in regions for n in one.nodes if n in own]
+    pins = Pins.parse([*wishes.get("pins", ()), *before])
+    unused = pins.unused(nodes)
+    fitting = [str(pin) for pin in pins.pins if pin not in unused]
+    asked = {name: wish for name, wish in wishes.items() if name not in ("pins", "plan")}
+    if fitting:
+        asked["pins"] = fitting
+    return {**asked, "fallback": "host"} if before else asked
+
+
+def _literally(name: str) -> str:
+    """A glob that only the name fits."""
+    return "".join(f"[{one}]" if one in "*?[" else one for one in name)
 
 
 def write_plan(module: Module, path: Path) -> None:

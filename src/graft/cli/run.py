@@ -20,7 +20,11 @@ from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
 from graft.cli.inputs import Fed, add_input_arguments, feed, telling_sizes
-from graft.cli.model_options import add_strict_import_argument
+from graft.cli.model_options import (
+    ACCURACIES,
+    add_accuracy_argument,
+    add_strict_import_argument,
+)
 from graft.cli.placement_options import (
     ABOUT_RUNNING,
     REFERENCE,
@@ -55,6 +59,7 @@ from graft.runtime.artifact import SUFFIX
 from graft.runtime.flow_session import FlowSession
 
 if TYPE_CHECKING:
+    from graft.cli.dump import Dump
     from graft.ir.evaluate import Data
 
 DESCRIPTION = """\
@@ -70,11 +75,10 @@ EXAMPLES = """\
   graft run model.onnx --target reference             without native code
   graft run model.onnx --target onednn,host           with an accelerator
   graft run model.onnx --target onednn,host --pin "layer4/*=host" --save-plan model.plan
+  graft run model.onnx --dump conv1,relu1             what these nodes compute, as files
   graft run model.graft --threads 2                   compiled before
   graft run model.graft --profile --trace trace.json  time per kernel; open it in Perfetto
 """
-
-ACCURACIES = ("default", "strict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class Outcome:
     run_seconds: float
     variant: str | None  # None: there are none; empty: the general program
     profile: Measured | MeasuredFlow | None
+    dump: Dump | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,13 +113,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
     )
-    parser.add_argument(
-        "--accuracy",
-        choices=ACCURACIES,
-        help="strict rules out algorithms that trade accuracy for speed",
-    )
+    add_accuracy_argument(parser)
     parser.add_argument(
         "--output-dir", metavar="DIR", type=Path, help="save the outputs there as .npy files"
+    )
+    parser.add_argument(
+        "--dump",
+        metavar="NAMES",
+        action="append",
+        default=[],
+        help="write the values of these nodes or values, separated by commas, or of `all`",
+    )
+    parser.add_argument(
+        "--dump-to", metavar="DIR", type=Path, help="with --dump: where (default MODEL-dump)"
     )
     parser.add_argument("--profile", action="store_true", help="measure each kernel")
     parser.add_argument(
@@ -164,6 +175,13 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that contradict one another."""
     if options.trace is not None and not options.profile:
         raise UsageError("--trace writes what --profile measures", hint="add --profile")
+    if options.dump_to is not None and not options.dump:
+        raise UsageError("--dump-to is where --dump writes", hint="add --dump NAMES or --dump all")
+    if options.dump and is_compiled(options.model):
+        raise UsageError(
+            f"--dump is for models: a {SUFFIX} file has no values but its outputs",
+            hint="give the ONNX file that it was compiled from",
+        )
     if is_compiled(options.model):
         on_running = [f"--{name}" for name in ABOUT_RUNNING]
         for name in given(options):
@@ -186,6 +204,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> Outcome:
+    dumps = importlib.import_module("graft.cli.dump") if options.dump else None
+    wish = None if dumps is None else dumps.request(options)
     runnable = _runnable(options)
     if options.profile and runnable.session is None:
         raise UserError("profiling wants native code", hint=runnable.why_not_native)
@@ -205,7 +225,8 @@ def _run(options: argparse.Namespace) -> Outcome:
             else:
                 profile = measured(session, feeds, tell)
     outputs = list(zip(runnable.output_names, results, strict=True))
-    return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile)
+    dump = None if dumps is None else dumps.dump(wish, options, runnable.module, feeds, outputs)
+    return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile, dump)
 
 
 def _runnable(options: argparse.Namespace) -> Runnable:
@@ -265,6 +286,8 @@ def _text(
     yield from section("Outputs", table(rows, header, right=(2, 3, 4, 5)) if rows else ["none"])
     if files:
         yield from section("Saved", [str(file) for file in files.values()])
+    if outcome.dump is not None:
+        yield from section("Dumped", outcome.dump.lines())
     if outcome.profile is not None:
         yield from section("Profile", _profile_lines(outcome.profile))
     yield ""
@@ -310,5 +333,6 @@ def _json(
         "run_seconds": outcome.run_seconds,
         "variant": outcome.variant,
         "profile": _profile_json(outcome.profile),
+        "dump": None if outcome.dump is None else str(outcome.dump.folder),
         "incidents": [asdict(incident) for incident in outcome.runnable.incidents()],
     }

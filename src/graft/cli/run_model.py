@@ -57,6 +57,7 @@ def compiled(
         },
         index_bounds(graph),
         lambda: module.incidents,
+        module,
     )
 
 

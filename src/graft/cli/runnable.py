@@ -31,6 +31,7 @@ from graft.runtime.specialized_session import AnySession, PlainSession, Speciali
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
+    from graft.module import Module
 
 
 _ONNX_DTYPES = {"float": DType.FLOAT32, "double": DType.FLOAT64}
@@ -64,6 +65,7 @@ class Runnable:
     facts: Mapping[str, Any]  # both of them for programs
     bounds: Mapping[str, int] = field(default_factory=dict)  # of inputs that are indices
     incidents: Callable[[], Incidents] = Incidents  # what backends have done wrong so far
+    module: Module | None = None  # where it has just been compiled
 
     def chosen(self, feeds: Mapping[str, Data]) -> PlainSession | None:
         """The session of native code that runs these feeds."""

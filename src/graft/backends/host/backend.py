@@ -15,7 +15,7 @@ from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.options import Accuracy, HostOptions
 from graft.backends.host.program import HostProgram
 from graft.backends.host.saving import HOST_VERSION, save_as
-from graft.backends.host.step_times import by_value, median_costs
+from graft.backends.host.step_times import by_value, labels_by_value, median_costs
 from graft.backends.host.stretches import Stretches, why_not_native
 from graft.base.dtypes import Array
 from graft.base.progress import Progress, quietly
@@ -154,6 +154,12 @@ class HostExecutable:
         return median_costs(
             lambda: by_value(self.session.profile(feeds).seconds.tolist(), self.built.makes)
         )
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """The step that makes each value, by its label; values inside of a kernel are not here."""
+        steps = self.built.program.steps
+        return labels_by_value([step.label for step in steps], self.built.makes)
 
     @property
     def reference_nodes(self) -> dict[str, str]:

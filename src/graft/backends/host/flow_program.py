@@ -10,7 +10,7 @@ from functools import cached_property
 from graft.backends.host.flow import Made, StretchCompiler, build_flow
 from graft.backends.host.options import HostOptions
 from graft.backends.host.saving import save_as
-from graft.backends.host.step_times import by_value, median_costs
+from graft.backends.host.step_times import by_value, labels_by_value, median_costs
 from graft.base.dtypes import Array
 from graft.byoc.contract import Cost
 from graft.ir.evaluate import Data
@@ -75,6 +75,14 @@ class FlowExecutable:
             steps = inside.pop(moment.path, [])
             for name, taken in by_value(steps, self._made.programs[moment.step.program]).items():
                 found[name] = found.get(name, 0.0) + taken
+        return found
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """The step that makes each value, by its label; values inside of a kernel are not here."""
+        found: dict[str, str] = {}
+        for program, makes in self._made.programs.items():
+            found |= labels_by_value([step.label for step in program.steps], makes)
         return found
 
     @property

@@ -29,6 +29,11 @@ class GraftedProgram:
         self.built, self._regions, self._host, self._policy = built, regions, host, policy
 
     @property
+    def kernels(self) -> dict[str, str]:
+        """The step that makes each value, by its label."""
+        return self.built.kernels
+
+    @property
     def reference_nodes(self) -> dict[str, str]:
         """Values that the reference evaluator computes, each with the reason."""
         return self.built.reference_nodes

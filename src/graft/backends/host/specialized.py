@@ -70,6 +70,14 @@ class SpecializedExecutable:
         return SpecializedSession(self.program, self._host.threads, supplied)
 
     @property
+    def kernels(self) -> dict[str, str]:
+        """The step that makes each value, by its label, in the first program that makes it."""
+        found: dict[str, str] = {}
+        for part in self._parts.values():
+            found = {**part.built.kernels, **found}
+        return found
+
+    @property
     def reference_nodes(self) -> dict[str, str]:
         """Values that the reference evaluator computes in any of the programs, with the reason."""
         found: dict[str, str] = {}

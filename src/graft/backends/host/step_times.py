@@ -1,4 +1,4 @@
-"""What the steps of compiled graphs take: runs with profiles in, a cost for each value made out."""
+"""Steps of compiled graphs by the values that they make: what each takes, and what it is called."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def by_value(seconds: Sequence[float], makes: Sequence[str]) -> dict[str, float]
             found[name] = waiting
             waiting = 0.0
     return found
+
+
+def labels_by_value(labels: Sequence[str], makes: Sequence[str]) -> dict[str, str]:
+    """The labels of steps by the values that they make; relayouts make none."""
+    return {name: label for label, name in zip(labels, makes, strict=True) if name}
 
 
 def median_costs(run: Callable[[], Mapping[str, float]]) -> dict[str, Cost]:

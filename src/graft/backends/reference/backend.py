@@ -47,6 +47,11 @@ class ReferenceProgram:
         return {node.output.name: self._reason for node in self._graph.walk() if node.outputs}
 
     @property
+    def kernels(self) -> dict[str, str]:
+        """None: it has no steps of its own."""
+        return {}
+
+    @property
     def session(self) -> None:
         """Nothing of it is native."""
         return None

@@ -367,7 +367,7 @@ def in_order(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.Node
     """The nodes, sorted so that each follows those it reads; a cycle is an error."""
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     before = [
-        sorted({producer[name] for name in _reads(node) if name in producer} - {i})
+        sorted({producer[name] for name in reads(node) if name in producer} - {i})
         for i, node in enumerate(nodes)
     ]
     if all(not earlier or earlier[-1] < i for i, earlier in enumerate(before)):
@@ -393,7 +393,7 @@ def in_order(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.Node
     return [nodes[i] for i in order]
 
 
-def _reads(node: onnx.NodeProto) -> set[str]:
+def reads(node: onnx.NodeProto) -> set[str]:
     """Names that a node reads, those that its nested graphs capture included."""
     names = set(node.input)
     for attribute in node.attribute:
@@ -404,7 +404,7 @@ def _reads(node: onnx.NodeProto) -> set[str]:
             own.update(tensor.name for tensor in graph.initializer)
             own.update(sparse.values.name for sparse in graph.sparse_initializer)
             for inner in graph.node:
-                read |= _reads(inner)
+                read |= reads(inner)
                 own.update(inner.output)
             names |= read - own
     return names

@@ -1,0 +1,349 @@
+"""`graft check --reduce`: a model that fails in Graft in, the smallest one that still does out.
+
+Failing is whatever `graft check` would say: other numbers than ONNX Runtime's, an error, or the end
+of the process by a signal. What crashes is tried in processes of its own. Each smaller model has to
+fail in the same way: with the same error from the same function, or the same signal. The file that
+is written is checked once more, by the command that is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from graft.base.errors import UserError
+from graft.base.names import file_stem
+from graft.cli.arrays import save_outputs
+from graft.cli.compare import Tolerance, compare
+from graft.cli.index_bounds import index_bounds
+from graft.cli.inputs import InputFile, feed
+from graft.cli.peer import LARGEST_IN_MEMORY, Peer, onnxruntime
+from graft.cli.placement import same_placement
+from graft.cli.placement_options import asked
+from graft.cli.records import in_expected_order
+from graft.cli.reduce import Case, Trials, element, reduce_case
+from graft.cli.report import counted, section
+from graft.cli.status import status
+from graft.cli.survey import parameters
+from graft.cli.tolerance_options import tolerance_of
+from graft.cli.usage import UsageError
+from graft.compiler import compile
+from graft.frontends.onnx.importer import import_source
+from graft.frontends.onnx.reader import filled_model, read_model
+from graft.ir.evaluate import Data
+from graft.ir.graph import Graph
+from graft.ir.types import Type
+from graft.runtime.placement import PlacedRegion
+
+_DIFFERS = "differs"
+_PATIENCE = 600.0  # seconds that a process may take for one model
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What goes wrong: other numbers, an error (from a function), or a signal."""
+
+    kind: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == _DIFFERS:
+            return "Graft and ONNX Runtime differ"
+        return f"Graft {self.kind} ({self.detail})"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What is left of a model; nothing was done where there is no failure."""
+
+    path: Path
+    failure: Failure | None
+    out: Path | None = None
+    nodes: tuple[int, int] = (0, 0)  # left, and before
+    operators: Sequence[str] = ()
+    trials: int = 0
+    gave_up: bool = False
+    command: str = ""
+    confirmed: bool = False
+
+    def lines(self) -> Iterator[str]:
+        yield str(self.path)
+        if self.failure is None:
+            yield "Graft and ONNX Runtime agree: there is nothing to reduce."
+            return
+        left, before = self.nodes
+        shown = ", ".join(dict.fromkeys(self.operators))
+        tried = counted(self.trials, "smaller model") + " tried"
+        tried += ", where the search was ended" if self.gave_up else ""
+        yield from section(
+            f"{self.failure}",
+            [
+                f"{self.out}: {left} of {counted(before, 'node')} left ({shown}); {tried}",
+                "checked again: it fails in the same way"
+                if self.confirmed
+                else "checked again: it does NOT fail as a file of its own; the failure depends"
+                " on what is not in the model",
+                f"to reproduce: {self.command}",
+            ],
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "agrees": self.failure is None,
+            "failure": None if self.failure is None else str(self.failure),
+            "reduced": None if self.out is None else str(self.out),
+            "nodes": self.nodes[0],
+            "nodes_before": self.nodes[1],
+            "operators": list(self.operators),
+            "trials": self.trials,
+            "command": self.command or None,
+            "confirmed": self.confirmed,
+        }
+
+
+def reduce_failing(
+    options: argparse.Namespace, passes: Callable[[argparse.Namespace], bool]
+) -> Reduction:
+    """Reduce the model that the options name, if it fails; `passes` is the check itself."""
+    if options.plan is not None:
+        raise UsageError("--plan is for the whole model, and --reduce changes it")
+    source = read_model(options.model, strict=options.strict_import)
+    if parameters(source).bytes > LARGEST_IN_MEMORY:
+        raise UserError("--reduce takes models of up to 1.9 GB")
+    graph = import_source(source)
+    drawing = next((node for node in graph.walk() if not node.op.pure), None)
+    if drawing is not None:
+        raise UserError(f"%{drawing.output.name} draws random numbers, which never agree")
+    fed = feed(graph, options, index_bounds(graph))
+    case = Case(filled_model(source), {one.value.name: one.data for one in fed})
+    out = _default(options.model) if options.reduce == Path() else options.reduce
+    out.parent.mkdir(parents=True, exist_ok=True)  # before the work, not after
+    judge = _judge(options, case)
+    if judge.failure is None:
+        return Reduction(options.model, None)
+    trials = Trials(judge.fails)
+    with status(f"reducing {options.model.name}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of models that nobody will see
+        small = reduce_case(case, _types(graph), trials)
+        final, files = _without_files(small, judge, options), {}
+    if final is None:
+        files = save_outputs(_folder(out), list(small.feeds.items()))
+    named = _with_types(final or small)
+    out.write_bytes(named.model.SerializeToString())
+    again = judge.options_for(named, out, files)
+    return Reduction(
+        options.model,
+        judge.failure,
+        out,
+        (small.size, case.size),
+        [node.op_type for node in small.model.graph.node],
+        trials.count,
+        trials.exhausted,
+        shlex.join(["graft", *command_line(again)]),
+        _still_fails(again, judge.failure, passes),
+    )
+
+
+def _default(model: Path) -> Path:
+    return Path(f"{file_stem(model.stem, 'model')}-reduced.onnx")
+
+
+def _folder(out: Path) -> Path:
+    folder = out.with_name(f"{out.stem}-inputs")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@dataclass
+class Judge:
+    """Whether smaller models fail as the whole one does."""
+
+    options: argparse.Namespace
+    tolerance: Tolerance
+    failure: Failure | None = None
+    regions: Sequence[PlacedRegion] = ()
+    # Rounding in proportion to large numbers is not what is looked for, unless it is all there is.
+    lenient: bool = True
+
+    def fails(self, case: Case) -> bool:
+        return self.outcome(case) == self.failure
+
+    def outcome(self, case: Case) -> Failure | None:
+        """What goes wrong with a case; nothing does where ONNX Runtime does not take it."""
+        try:
+            expected = Peer(onnxruntime(), case.model, None).run(case.feeds)
+            graph = import_source(read_model(case.model, strict=self.options.strict_import))
+        except UserError:
+            return None
+        try:
+            module = compile(graph, **self.wishes(graph))
+            self.regions = self.regions or module.placement.regions
+            actual = module.run(None, case.feeds)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is what is looked for)
+            return _error(error)
+        aligned, _ = in_expected_order(graph, actual, expected, self.tolerance)
+        agree = all(self._agree(one, other) for one, other in zip(aligned, expected, strict=True))
+        return None if agree else Failure(_DIFFERS)
+
+    def _agree(self, actual: Data, expected: Data) -> bool:
+        allowed = self.tolerance.for_values_like(expected) if self.lenient else self.tolerance
+        return compare(actual, expected, allowed).agrees
+
+    def wishes(self, graph: Graph) -> dict[str, Any]:
+        found = same_placement(asked(self.options), self.regions, graph)
+        if not found.get("shapes", {}).keys() <= graph.input_symbols:
+            del found["shapes"]
+        return found
+
+    def options_for(self, case: Case, path: Path, files: dict[str, Path]) -> argparse.Namespace:
+        """The options that check a case, which lies in files, as it was judged."""
+        graph = import_source(read_model(case.model))
+        wishes = self.wishes(graph)
+        changed = {
+            "model": path,
+            "inputs": [InputFile(name, file) for name, file in files.items()],
+            "dims": [],
+            "pin": wishes.get("pins", []),
+            "fallback": wishes.get("fallback"),
+            "shapes": list(wishes.get("shapes", {}).items()),
+            "save_plan": None,
+            "nodes": False,
+            "reduce": None,
+        }
+        return argparse.Namespace(**{**vars(self.options), **changed})
+
+
+class CrashJudge(Judge):
+    """The same in processes of their own, which may end as they like."""
+
+    def outcome(self, case: Case) -> Failure | None:
+        with tempfile.TemporaryDirectory(prefix="graft-reduce-") as name:
+            folder = Path(name)
+            path = folder / "model.onnx"
+            path.write_bytes(case.model.SerializeToString())
+            files = save_outputs(_folder(path), list(case.feeds.items()))
+            try:
+                return crash(self.options_for(case, path, files))
+            except UserError:
+                return None
+
+
+def _judge(options: argparse.Namespace, case: Case) -> Judge:
+    """The judge for what goes wrong with the whole model, which it knows then."""
+    with status(f"running {options.model.name} in ONNX Runtime"):
+        Peer(onnxruntime(), case.model, None).run(case.feeds)  # what it does not take is an error
+    with status(f"checking {options.model.name} in another process"):
+        crashed = crash(options)
+    tolerance = tolerance_of(options)
+    if crashed is not None:
+        return CrashJudge(options, tolerance, crashed)
+    judge = Judge(options, tolerance)
+    with status(f"checking {options.model.name}"):
+        judge.failure = judge.outcome(case)
+        if judge.failure is None:
+            judge.lenient = False
+            judge.failure = judge.outcome(case)
+    return judge
+
+
+def crash(options: argparse.Namespace) -> Failure | None:
+    """The signal that ends a check in a process of its own, if one does."""
+    command = [sys.executable, "-m", "graft", *command_line(options)]
+    try:
+        ended = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"the check takes more than {_PATIENCE:.0f} s, too long to be repeated often",
+            hint="--deadline bounds what an accelerator may take",
+        ) from None
+    if ended.returncode >= 0:
+        return None
+    return Failure("crashes", signal.Signals(-ended.returncode).name)
+
+
+def _error(error: Exception) -> Failure:
+    """An error by its class and the function that raised it: numbers in its text may change."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).stem}.{frames[-1].name}" if frames else "?"
+    return Failure("fails", f"{type(error).__name__} in {where}")
+
+
+def _types(graph: Graph) -> dict[str, Type]:
+    made = (value for node in graph.nodes for value in node.outputs)
+    return {value.name: value.type for value in (*graph.inputs, *made)}
+
+
+def _without_files(case: Case, judge: Judge, options: argparse.Namespace) -> Case | None:
+    """The case with the inputs that a check makes up, where it fails with these, too."""
+    graph = import_source(read_model(case.model))
+    if graph.input_symbols:
+        return None
+    bare = argparse.Namespace(inputs=[], dims=[], seed=options.seed)
+    try:
+        fed = feed(graph, bare, index_bounds(graph))
+    except UserError:
+        return None
+    generated = Case(case.model, {one.value.name: one.data for one in fed})
+    return generated if judge.fails(generated) else None
+
+
+def _with_types(case: Case) -> Case:
+    """The case with outputs that say what they are, as the rules of ONNX ask for."""
+    results = Peer(onnxruntime(), case.model, None).run(case.feeds)
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for info, data in zip(model.graph.output, results, strict=True):
+        if isinstance(data, np.ndarray):
+            extents = [None] * data.ndim
+            info.CopyFrom(onnx.helper.make_tensor_value_info(info.name, element(data), extents))
+    return Case(model, case.feeds)
+
+
+def _still_fails(
+    options: argparse.Namespace,
+    failure: Failure,
+    passes: Callable[[argparse.Namespace], bool],
+) -> bool:
+    """Whether the check of the written file fails as the whole model does."""
+    if failure.kind not in (_DIFFERS, "fails"):
+        return crash(options) == failure
+    try:
+        agrees = passes(options)
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is what is looked for)
+        return _error(error) == failure
+    return failure.kind == _DIFFERS and not agrees
+
+
+def command_line(options: argparse.Namespace) -> list[str]:
+    """The arguments that `graft` reads as these options of `check`."""
+    words = ["check", str(options.model)]
+    for file in options.inputs:
+        words += ["--input", f"{file.name}={file.path}" if file.name else str(file.path)]
+    words += [word for name, extent in options.dims for word in ("--dim", f"{name}={extent}")]
+    if options.seed:
+        words += ["--seed", str(options.seed)]
+    if options.target:
+        words += ["--target", ",".join(options.target)]
+    words += [word for pin in options.pin for word in ("--pin", pin)]
+    for name, sizes in options.shapes:
+        words += ["--shapes", f"{name}={','.join(map(str, sizes))}"]
+    for name in ("rtol", "atol", "fallback", "verify", "deadline", "isolation"):
+        value = getattr(options, name)
+        words += [] if value is None else [f"--{name}", str(value)]
+    for name in ("no_check", "measure", "strict_import"):
+        words += [f"--{name.replace('_', '-')}"] if getattr(options, name) else []
+    return words
