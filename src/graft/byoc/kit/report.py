@@ -39,6 +39,8 @@ class PatternReport:
     tried: int = 0
     accepted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    dtypes: tuple[str, ...] = ()  # of inputs and results of what was accepted
+    symbolic: int = 0  # accepted graphs that had an axis of unknown extent
 
     @property
     def tested(self) -> bool:
@@ -101,7 +103,9 @@ class Report:
         for pattern in every:
             counts = f"{pattern.accepted:>4} of {pattern.tried:>4} accepted"
             reasons = "; ".join(f"{n} × {reason}" for reason, n in pattern.refused.most_common(2))
-            yield f"  {pattern.name:<{width}}  {counts}  {reasons}".rstrip()
+            kinds = [*pattern.dtypes, *(["symbolic"] if pattern.symbolic else [])]
+            of = f" ({', '.join(kinds)})" if kinds else ""
+            yield f"  {pattern.name:<{width}}  {counts}{of}  {reasons}".rstrip()
         for failure in self.failures:
             yield ""
             yield from f"FAILED {failure}".split("\n")
@@ -113,4 +117,6 @@ def _counts(pattern: PatternReport) -> dict[str, Any]:
         "tried": pattern.tried,
         "accepted": pattern.accepted,
         "refused": dict(pattern.refused.most_common()),
+        "dtypes": list(pattern.dtypes),
+        "symbolic": pattern.symbolic,
     }
