@@ -49,6 +49,11 @@ class JsonNode:
     outputs: tuple[JsonTensor, ...]
     parts: tuple[JsonNode, ...] = ()
 
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operators of a match, which tell what optional parts are there."""
+        return tuple(part.op for part in self.parts)
+
 
 @dataclass(frozen=True)
 class JsonGraph:

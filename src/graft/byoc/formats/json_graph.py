@@ -79,7 +79,7 @@ def _unheard(match: Match, kernel: Kernel, fixed: frozenset[str]) -> Refusal | N
             plain_attrs(node.attrs, node)
         except UnsupportedError as error:
             return Refusal(error.message, node)
-    if "node" in heard:
+    if ALL in heard:
         return None
     disputed = _disputed(match.nodes)
     for node in match.nodes:
@@ -87,7 +87,7 @@ def _unheard(match: Match, kernel: Kernel, fixed: frozenset[str]) -> Refusal | N
             value = getattr(node.attrs, field.name)
             if field.name in disputed:
                 return Refusal(f"parts of {match.pattern} differ in '{field.name}'", node)
-            if not heard & {field.name, ALL} and not _is_default(field, value, node):
+            if field.name not in heard and not _is_default(field, value, node):
                 reason = f"the kernel has no parameter '{field.name}', which is {value}"
                 return Refusal(reason, node)
     return None

@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from graft.base.callbacks import author_code
 from graft.base.dtypes import DType
+from graft.base.errors import BackendError
 from graft.byoc.annotate import Entry, predicate_of, tables_of
 from graft.byoc.contract import Backend
 from graft.byoc.kit.draw import ODD_DTYPES, Draw
@@ -50,8 +52,13 @@ def conformance(
 
     `journal` is told of every graph before it is tried, in case the process does not survive it.
     """
-    failures = [Failure("", reason) for reason in broken_promises(backend)]
-    entries = entries_of(backend)
+    try:
+        failures = [Failure("", reason) for reason in broken_promises(backend)]
+        entries = entries_of(backend)
+    except BackendError as error:  # it has no patterns to try
+        none = PatternReport(COMBINED)
+        failed = (Failure("", error.message),)
+        return Report(backend.name, backend.version, seed, (), none, failed)
     tallies = []
     for entry in entries:
         progress(entry.name)
@@ -88,10 +95,12 @@ def broken_promises(backend: Backend) -> list[str]:
     rates = (limits.bytes_per_second, limits.peak_flops, limits.peak_bytes_per_second)
     times = (limits.launch_seconds, limits.latency)
     entries = Counter(entry.name for entry in tables_of(backend))
+    with author_code(f"{backend.name}.missing", backend.missing):
+        missing = backend.missing()
     checks = [
         (bool(backend.name) and isinstance(backend.name, str), "it has no name"),
         (bool(backend.version) and isinstance(backend.version, str), "it has no version"),
-        (isinstance(backend.missing(), str), "missing() gives no string"),
+        (isinstance(missing, str), "missing() gives no string"),
         (bool(limits.space), "limits.space is empty"),
         (all(rate is None or rate > 0 for rate in rates), "a rate of its limits is not positive"),
         (all(0 <= t < math.inf for t in times), "a time of its limits is negative or infinite"),
@@ -196,10 +205,11 @@ def _try_pattern(tally: _Tally, entry: Entry, examples: int) -> None:
             return
         for redraw in range(_PATIENCE):
             odd = _odd_dtype(number) if redraw < _PATIENCE // 2 else None  # it may not exist in it
-            draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", number < 3, odd)
+            plain = number < 3 or odd is not None  # refused for its type, or for nothing
+            draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", plain, odd)
             try:
                 graph = synthesize([entry.formula.pattern], draw)
-                if number % _SYMBOLIC == 1:
+                if number % _SYMBOLIC == 1 and odd is None:
                     graph = with_symbols(graph, draw)
             except UnbuildableError:
                 continue

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dims import symbol
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array
 from graft.base.errors import GraftError, InternalError
 from graft.byoc.kit import (  # noqa: F401  they register recipes
     recipes_movement,
@@ -189,7 +189,7 @@ class _Maker:
             return self._leaf(arg, constraint.type, 0, None)
         if isinstance(constraint, ShapeIs):
             shape = tuple(self.draw.extent() if d is None else d for d in constraint.shape)
-            return self._leaf(arg, TensorType(DType.FLOAT32, shape), 0, None)
+            return self._leaf(arg, TensorType(self.draw.dtype(), shape), 0, None)
         return None
 
     def _leaf(

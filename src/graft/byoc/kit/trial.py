@@ -238,7 +238,8 @@ def _calls(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
 
 def _call(graph: Graph, runner: Runner, inputs: list[Array], outputs: list[Array]) -> str:
     try:
-        deliver(runner(inputs, outputs), outputs, "the region")
+        with np.errstate(all="ignore"):  # which threads do not inherit
+            deliver(runner(inputs, outputs), outputs, "the region")
     except Exception as error:  # noqa: BLE001  whatever a plug-in raises is what is asked for
         return f"it was accepted and does not run: {_said(error)}"
     return ""
