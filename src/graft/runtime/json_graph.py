@@ -34,6 +34,11 @@ class JsonTensor:
     dtype: DType
     shape: tuple[int | str, ...]
 
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape, of a tensor for which it is known before the run."""
+        return tuple(map(int, self.shape))
+
 
 @dataclass(frozen=True, slots=True)
 class JsonNode:
