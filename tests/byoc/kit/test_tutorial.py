@@ -51,6 +51,7 @@ def _how_tos() -> Iterator[ParameterSet]:
 def test_the_backends_of_the_how_tos(fence: Fence) -> None:
     definition = re.split(r"^(?:model = |for kind )", fence.text, flags=re.MULTILINE)[0]
     names: dict[str, Any] = {"__name__": "howto"}
+    assert code_lines(definition) <= 60
     exec(compile(definition, "backend-howto.md", "exec"), names)
     (kind,) = (
         one
