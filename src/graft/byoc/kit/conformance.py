@@ -34,7 +34,7 @@ _FAILURES = 3  # of one pattern, after which it is left alone
 _STUBBORN = 8  # times as many examples for a pattern that accepts few of them
 _HOPELESS = 100  # examples after which a pattern that accepts none is given up
 _SYMBOLIC = 3  # every so many examples have an axis of an extent that is not known
-_ODD = 5  # every so many examples are of another type than float32, each of them in turn
+_ODD = 6  # every so many examples are of another type than float32, each in turn; not symbolic
 _PATIENCE = 20  # drawings per graph that make no sense or do not match
 
 Progress = Callable[[str], None]
@@ -209,7 +209,7 @@ def _try_pattern(tally: _Tally, entry: Entry, examples: int) -> None:
             draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", plain, odd)
             try:
                 graph = synthesize([entry.formula.pattern], draw)
-                if number % _SYMBOLIC == 1 and odd is None:
+                if number % _SYMBOLIC == 1:
                     graph = with_symbols(graph, draw)
             except UnbuildableError:
                 continue
