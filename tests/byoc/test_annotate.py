@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.byoc.fakes import Fake, chain, conv_relu
 
-from graft.base.errors import Place, UserError
+from graft.base.errors import BackendError, Place, UserError
 from graft.byoc.annotate import (
     Pins,
+    ask,
     entry,
     fits,
     predicate_of,
-    refusal_of,
     register_op_attr,
     register_pattern_table,
     tables_of,
@@ -100,10 +102,18 @@ def test_a_misspelt_operator() -> None:
 
 def test_verdicts() -> None:
     refusal = Refusal("too slow")
-    assert refusal_of(refusal, "it") is refusal
-    assert refusal_of(True, "it") is None
-    assert refusal_of(None, "it") is None
-    assert str(refusal_of(False, "the check of x")) == "the check of x says no"
+    node = conv_relu().nodes[-1]
+
+    def answer(verdict: Any) -> Refusal | None:
+        return ask(lambda _node: verdict, node, "the check of x", node)
+
+    assert answer(refusal) is refusal
+    assert answer(True) is None
+    assert answer(None) is None
+    assert answer(np.False_) is not None
+    assert str(answer(False)) == "the check of x says no"
+    with pytest.raises(BackendError, match="neither None nor a Refusal for %relu"):
+        answer("we do not do that")
 
 
 def test_pins() -> None:

@@ -11,7 +11,7 @@ from tests.byoc.fakes import Fake, flat
 
 import graft
 from graft.base.dtypes import Array, DType
-from graft.byoc.boundary import HOME_FORM, Form, form_of, wished, with_wishes
+from graft.byoc.boundary import HOME_FORM, Form, form_of, in_wished_form, wished, with_wishes
 from graft.byoc.contract import Limits
 from graft.byoc.discover import register_backend, unregister_backend
 from graft.byoc.formats.onnx_model import to_onnx
@@ -143,6 +143,71 @@ def test_a_region_by_itself() -> None:
     region = verify(wished(region_graph(graph.nodes, graph), NHWC))
     (result,) = evaluate(region, [X.transpose(0, 2, 3, 1)])
     np.testing.assert_allclose(result, np.exp(np.maximum(X, 0)).transpose(0, 2, 3, 1), rtol=1e-6)
+
+
+def shown(graph: Graph, limits: Limits, *ops: str) -> tuple[list[str], list[Array]]:
+    """The operators of a region in the wished form, and what it gives for X in that form."""
+    region = wished(region_graph(graph.nodes, graph), limits)
+    after = in_wished_form(region, limits, ops)
+    assert [v.type for v in after.inputs] == [v.type for v in region.inputs]
+    assert [v.type for v in after.outputs] == [v.type for v in region.outputs]
+    x = X.transpose(0, 2, 3, 1) if limits.layout == "NHWC" else X
+    feeds = [x.astype(limits.dtype.numpy)]
+    found = [np.asarray(item) for item in evaluate(after, feeds)]
+    rtol = 2e-2 if limits.dtype is DType.FLOAT16 else 1e-6
+    for ours, theirs in zip(found, evaluate(region, feeds), strict=True):
+        np.testing.assert_allclose(ours, np.asarray(theirs), rtol=rtol, atol=rtol)
+    return [name for name in names(after) if name != "constant"], found
+
+
+BOTH_NHWC = Limits(layout="NHWC", dtype=DType.FLOAT16)
+
+
+@pytest.mark.parametrize("limits", [NHWC, HALF, BOTH_NHWC])
+def test_conversions_are_taken_out(limits: Limits) -> None:
+    graph = chain("nn.relu", "exp", "tanh")
+    assert shown(graph, limits, *names(graph))[0] == ["nn.relu", "exp", "tanh"]
+
+
+def test_other_operators_get_conversions_around_them() -> None:
+    graph = chain("nn.relu", "exp", "tanh")
+    home, there = ["layout_transform", "cast"], ["cast", "layout_transform"]
+    assert shown(graph, NHWC, "nn.relu", "tanh")[0] == [
+        "nn.relu",
+        "layout_transform",
+        "exp",
+        "layout_transform",
+        "tanh",
+    ]
+    assert shown(graph, BOTH_NHWC, "exp")[0] == [
+        *(*home, "nn.relu", *there),
+        "exp",
+        *(*home, "tanh", *there),
+    ]
+
+
+def test_constants_are_converted_once() -> None:
+    build = Builder()
+    x = build.input("x", tensor("float32", *SHAPE))
+    scale = build.constant(np.arange(32, dtype=np.float32).reshape(1, 32, 1, 1))
+    graph = build.build(build("nn.relu", build("multiply", x, scale)))
+    for limits in (NHWC, HALF, BOTH_NHWC):
+        assert shown(graph, limits, "multiply", "nn.relu")[0] == ["multiply", "nn.relu"]
+
+
+def test_values_that_leave_in_the_middle() -> None:
+    build = Builder()
+    first = build("exp", build.input("x", tensor("float32", *SHAPE)))
+    graph = build.build(first, build("tanh", first), build("nn.relu", first))
+    assert shown(graph, BOTH_NHWC, "exp", "tanh", "nn.relu")[0] == ["exp", "tanh", "nn.relu"]
+
+
+def test_a_region_without_conversions_gets_them() -> None:
+    graph = chain("exp")
+    after = in_wished_form(graph, NHWC, ("exp",))
+    assert names(after) == ["layout_transform", "exp", "layout_transform"]
+    same(graph, after)
+    assert in_wished_form(graph, Limits(), ("exp",)) is graph
 
 
 def test_prices_count_what_is_run() -> None:

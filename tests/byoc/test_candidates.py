@@ -217,7 +217,7 @@ def test_a_check_in_the_table() -> None:
     graph = chain("exp")
     table = [("p", is_op("exp"), lambda match: False)]
     found = find_candidates(graph, [Fake(patterns=table)])  # type: ignore[arg-type]
-    assert reasons(found, graph.nodes[0]) == ["the check of p says no"]
+    assert reasons(found, graph.nodes[0]) == ["the check of 'p' for fake says no"]
 
 
 def test_mismatches_say_where() -> None:

@@ -172,7 +172,7 @@ def test_a_pin_that_fails_when_it_is_priced_names_the_cause(tmp_path: Path) -> N
     graph, accelerator = chain("nn.softmax"), Broken("acc", [("p", is_op("nn.softmax"))])
     pricing = Pricing(HOST, host_prices(graph), PriceStore(tmp_path, "machine"))
     pins = Pins.parse(["softmax=acc"])
-    why = "acc accepts nn.softmax and does not run it: RuntimeError: no such register"
+    why = "acc accepts nn.softmax and does not run it: acc.compile raised RuntimeError"
     with pytest.warns(RegionWarning), pytest.raises(UserError, match=why):
         partition(graph, [accelerator], pricing, PartitionOptions(pins))
     with pytest.warns(RegionWarning, match="the host has to run %softmax"):

@@ -105,7 +105,7 @@ def test_what_does_not_run_has_no_price(store: PriceStore) -> None:
     backend = Failing(patterns=[("relu", is_op("nn.relu"))])
     found = find_candidates(conv_relu(), [backend])
     said: list[Stage] = []
-    with pytest.warns(RegionWarning, match="fake accepts nn.relu and does not run it: RuntimeErr"):
+    with pytest.warns(RegionWarning, match="fake accepts nn.relu and does not run it: fake.compi"):
         prices = price_all(found, [backend], Pricing(HOST, {}, store, said.append)).costs
     assert {candidate.backend for candidate in prices} == {"host"}
     total = len(found.candidates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from tests.byoc.fakes import Fake, chain, flat
 
 import graft
 from graft.backends.csource.backend import CSource
+from graft.byoc import JsonBackend
 from graft.byoc.contract import Backend, Runner
 from graft.byoc.discover import backend_named, find_backends, register_backend, unregister_backend
 from graft.byoc.formats.c_source import compiler
+from graft.byoc.isolate import IsolatedBackend
 from graft.byoc.measure import time_region
 from graft.runtime.loaders import load_for
 from graft.runtime.spaces import from_home
@@ -50,6 +53,20 @@ def test_a_load_that_asks_is_told(counting: Counting, threads: int | None) -> No
     counting.allowed.clear()
     time_region(counting, chain("exp"), threads=threads)
     assert counting.allowed == [threads]
+
+
+class Apart(JsonBackend):
+    """Gives the number of threads that it is allowed."""
+
+    name, version = "apart", "1"
+    kernels = MappingProxyType({"exp": lambda x, threads: np.full_like(x, threads)})
+
+
+def test_an_isolated_backend_is_told() -> None:
+    backend = IsolatedBackend(Apart())
+    outputs = [np.zeros((1, 3, 9, 7), np.float32)]
+    backend.loaded(backend.code(chain("exp")), threads=3)([outputs[0] + 1], outputs)
+    assert (outputs[0] == 3).all()
 
 
 def test_a_load_that_does_not_ask_is_not_told() -> None:

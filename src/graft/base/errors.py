@@ -97,6 +97,14 @@ class EvaluationError(UserError):
     """A graph that cannot be run on the values it was given."""
 
 
+class BackendError(UserError):
+    """Code of a backend's author raised: `base/callbacks.py` says which, and in which line."""
+
+
+class CrashedError(Exception):
+    """The process that ran code of a backend died."""
+
+
 class GraftWarning(UserWarning):
     """Something that went otherwise than asked, and that a user should know of."""
 

@@ -6,8 +6,10 @@ from graft.byoc import Backend, Refusal, is_op, wildcard
 from __future__ import annotations
 
 from graft.byoc.annotate import register_op_attr, register_pattern_table
+from graft.byoc.boundary import in_wished_form
 from graft.byoc.contract import Backend, Cost, Limits, Match, Runner, Source
 from graft.byoc.discover import register_backend
+from graft.byoc.formats.json_graph import JsonBackend
 from graft.rewrite.pattern import (
     formula,
     is_constant,
@@ -22,12 +24,14 @@ from graft.rewrite.rule import Refusal
 __all__ = [
     "Backend",
     "Cost",
+    "JsonBackend",
     "Limits",
     "Match",
     "Refusal",
     "Runner",
     "Source",
     "formula",
+    "in_wished_form",
     "is_constant",
     "is_op",
     "is_tuple",

@@ -10,29 +10,40 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
+import numpy as np
+
+from graft.base.callbacks import author_code
 from graft.base.errors import UserError
 from graft.byoc.contract import HOME, Backend, Match
 from graft.ir.graph import Node
 from graft.ir.op import OPS
-from graft.rewrite.pattern import Formula, Pattern, formula
+from graft.rewrite.pattern import Formula, Pattern, formula, leaves
 from graft.rewrite.rule import Refusal
 
 Verdict = bool | Refusal | None
 Predicate = Callable[[Node], Verdict]
 Check = Callable[[Match], Verdict]
 
+A = TypeVar("A", Node, Match)
+
 _PREFIX = "codegen."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
     """One line of a pattern table, ready to match; `check` is a predicate that came with it."""
 
     name: str
     formula: Formula
     check: Check | None = None
+
+    @cached_property
+    def leaves(self) -> tuple[Pattern, ...]:
+        """What a match of it reads from outside, in order."""
+        return tuple(self.formula.wildcards.values()) or leaves(self.formula.pattern)
 
 
 _PREDICATES: dict[tuple[str, str], Predicate] = {}  # (backend, operator)
@@ -88,7 +99,8 @@ def _traced(given: Any) -> Formula:
 
 def tables_of(backend: Backend) -> tuple[Entry, ...]:
     """The backend's own patterns and those registered for it."""
-    own = tuple(entry(item) for item in backend.patterns())
+    with author_code(f"{backend.name}.patterns", backend.patterns):
+        own = tuple(entry(item) for item in backend.patterns())
     return (*own, *_TABLES.get(backend.name, ()))
 
 
@@ -97,8 +109,14 @@ def predicate_of(backend: str, op_name: str) -> Predicate | None:
     return _PREDICATES.get((backend, op_name))
 
 
-def refusal_of(verdict: Verdict, what: str) -> Refusal | None:
+def ask(predicate: Callable[[A], Verdict], about: A, what: str, node: Node) -> Refusal | None:
     """A predicate's answer as a refusal; a bare no gets the only reason there is."""
+    with author_code(what, predicate, f"%{node.output.name} ({node.op.name})", node.place):
+        verdict = predicate(about)
+        if isinstance(verdict, np.bool_):
+            verdict = bool(verdict)
+        if not isinstance(verdict, Verdict):
+            raise TypeError(f"it answers {verdict!r}, which is neither None nor a Refusal")
     if isinstance(verdict, Refusal):
         return verdict
     return Refusal(f"{what} says no") if verdict is False else None

@@ -8,17 +8,19 @@ with it. What leaves a region is treated likewise. Neighbours that agree hand ov
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from graft.base.dtypes import DType
 from graft.byoc.contract import Limits
 from graft.ir.attrs import make_attrs
+from graft.ir.evaluate import run_graph
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
 from graft.ir.op import get_op
 from graft.ir.types import TensorType
 from graft.ops.layout import NCHW, block_of, rearrangement
+from graft.passes.eliminate_dead_code import eliminate_dead_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,18 @@ def wished(region: Graph, limits: Limits) -> Graph:
     return replace(region, inputs=tuple(inputs), nodes=nodes, outputs=tuple(outputs))
 
 
+def in_wished_form(region: Graph, limits: Limits, ops: Collection[str]) -> Graph:
+    """A region whose nodes of these operators compute in the form that a backend wishes for.
+
+    The conversions between them and the border are taken out, and those to other nodes put in.
+    Every operand of such a node is in the form, constants too, which are converted here. Attributes
+    stay as they were, so that `axis=1` means the channels wherever these are now; the types of
+    results do not follow from the operators any more, and only the backend knows what is meant."""
+    if limits.layout == NCHW and limits.dtype is DType.FLOAT32:
+        return region
+    return eliminate_dead_code(_Inside(region, limits, ops).run())
+
+
 class _Border:
     """Walks through a graph and converts values where they cross a border in another form."""
 
@@ -136,6 +150,99 @@ class _Border:
             form, outer = next(iter(known.items()))
             known[HOME_FORM] = value
             self.nodes += _unformed(outer, form, value, self.names)
+
+
+class _Inside(_Border):
+    """Walks through a region and converts values where nodes of some operators read or make them.
+
+    Conversions at the region's border are not nodes of it, but say in which form its inputs are
+    and its outputs have to be."""
+
+    def __init__(self, region: Graph, limits: Limits, ops: Collection[str]) -> None:
+        super().__init__(region, {})
+        self._limits, self._ops = limits, ops
+        self._literals = {n.output: n for n in region.nodes if n.op.name == "constant"}
+        self._results = [self._unconverted(value) for value in region.outputs]
+        self._skipped: set[Node] = set()
+        for value in region.inputs:
+            home, form = self._converted(value)
+            self.forms[home] = {form: value}
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            if node.op.name in self._ops:
+                self._compute(node)
+            elif node not in self._skipped:
+                for value in node.args:
+                    self.at_home(value)
+                self.nodes.append(node)
+                self.forms.update((value, {HOME_FORM: value}) for value in node.outputs)
+        outputs = tuple(self.in_form(home, form) for home, form in self._results)
+        return replace(self.graph, nodes=tuple(self.nodes), outputs=outputs)
+
+    def _compute(self, node: Node) -> None:
+        wished = {value: self.in_form(value, form_of(value, self._limits)) for value in node.args}
+        outputs = []
+        for value in node.outputs:
+            form = form_of(value, self._limits)
+            made = value if form == HOME_FORM else _formed(value, form, self.names)
+            self.forms[value] = {form: made}
+            outputs.append(made)
+        inputs = tuple(None if value is None else wished[value] for value in node.inputs)
+        self.nodes.append(replace(node, inputs=inputs, outputs=tuple(outputs)))
+
+    def in_form(self, value: Value, form: Form) -> Value:
+        known = self.forms[value]
+        if value in self._literals and form not in known:
+            known[form] = _formed(value, form, self.names)
+            steps = (self._literals[value], *_brought(value, form, known[form], self.names))
+            (array,) = run_graph(Graph("constant", (), steps, (known[form],)), ())
+            attrs = make_attrs(get_op("constant").attrs, {"value": array})
+            self.nodes.append(Node(get_op("constant"), (), attrs, (known[form],), None))
+        return super().in_form(value, form)
+
+    def _converted(self, value: Value) -> tuple[Value, Form]:
+        """What an input is behind the conversions that it goes through, and the form it is in."""
+        home, form = value, HOME_FORM
+        while True:
+            readers = self.graph.users.get(home, ())
+            if len(readers) != 1 or home in self.graph.outputs or not _is_home(readers[0]):
+                return home, form
+            form = _joined(form, readers[0], readers[0].args[0])
+            home = readers[0].output
+            self._skipped.add(readers[0])
+
+    def _unconverted(self, value: Value) -> tuple[Value, Form]:
+        """What an output is before the conversions at the end, and the form it has to be in."""
+        home, form = value, HOME_FORM
+        while True:
+            node = self.graph.producers.get(home)
+            if node is None or not _is_abroad(node, self._limits):
+                return home, form
+            form, home = _joined(form, node, home), node.args[0]
+
+
+def _is_home(node: Node) -> bool:
+    """Whether a node brings a value out of some form."""
+    if node.op.name == "layout_transform":
+        return bool(node.attrs.dst_layout == NCHW)
+    return node.op.name == "cast" and node.output.dtype is DType.FLOAT32
+
+
+def _is_abroad(node: Node, limits: Limits) -> bool:
+    """Whether a node brings a value into a backend's form."""
+    if node.op.name == "layout_transform":
+        return bool(node.attrs.src_layout == NCHW and node.attrs.dst_layout == limits.layout)
+    narrowed = node.op.name == "cast" and node.args[0].dtype is DType.FLOAT32
+    return narrowed and node.output.dtype is limits.dtype
+
+
+def _joined(form: Form, node: Node, outer: Value) -> Form:
+    """A form with what a conversion adds to it; `outer` is the side of it that is abroad."""
+    if node.op.name == "cast":
+        return replace(form, dtype=outer.dtype)
+    layouts = {node.attrs.src_layout, node.attrs.dst_layout} - {NCHW}
+    return replace(form, layout=layouts.pop() if layouts else NCHW)
 
 
 def _values(graph: Graph) -> Iterator[Value]:

@@ -8,18 +8,21 @@ is limited; where a limit cuts some off, `Candidates.limits_hit` says so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
-from graft.byoc.annotate import NO_PINS, Entry, Pins, predicate_of, refusal_of, tables_of
+from graft.base.callbacks import author_code
+from graft.byoc.annotate import NO_PINS, Entry, Pins, Predicate, ask, predicate_of, tables_of
 from graft.byoc.contract import HOME, Backend, Match
 from graft.byoc.region import borders, is_constant
 from graft.byoc.units import torn_units, units_of
-from graft.ir.graph import Graph, Node
+from graft.ir.graph import Graph, Node, Value
 from graft.passes.group_fusion import fusion_groups
 from graft.rewrite.match import Match as Matched
 from graft.rewrite.match import Mismatch, match, matches
+from graft.rewrite.pattern import OpIs
 from graft.rewrite.rule import Refusal, root_operators
 
 # Matches of one pattern at one node that are looked at. Each commutative operator with two operands
@@ -36,6 +39,7 @@ class Candidate:
     backend: str
     pattern: str
     nodes: tuple[Node, ...]
+    operands: tuple[Value | None, ...] = ()  # as the pattern's `Match` has them
 
     @property
     def label(self) -> str:
@@ -95,6 +99,17 @@ def find_candidates(graph: Graph, backends: Sequence[Backend], pins: Pins = NO_P
     )
 
 
+def _verdict(predicate: Predicate, backend: Backend, node: Node) -> Refusal | None:
+    what = f"the predicate of {backend.name} for {node.op.name}"
+    return ask(predicate, node, what, node)
+
+
+def _matching(backend: Backend, entry: Entry, node: Node) -> AbstractContextManager[None]:
+    """Around a match, whose `where` conditions are the author's functions."""
+    what = f"the pattern '{entry.name}' of {backend.name}"
+    return author_code(what, match, f"%{node.output.name} ({node.op.name})", node.place)
+
+
 class _Finder:
     def __init__(self, graph: Graph, pins: Pins) -> None:
         self.graph, self.pins = graph, pins
@@ -114,9 +129,8 @@ class _Finder:
                 self.try_entry(backend, entry, node)
             predicate = predicate_of(backend.name, node.op.name)
             if predicate is not None:
-                what = f"the predicate of {backend.name} for {node.op.name}"
-                refusal = refusal_of(predicate(node), what) or torn_units((node,), self.units)
-                self.take(backend, node.op.name, (node,), refusal)
+                refusal = _verdict(predicate, backend, node) or torn_units((node,), self.units)
+                self.take(backend, node.op.name, (node,), node.inputs, refusal)
             elif not offered:
                 reason = f"no pattern of {backend.name} ends in {node.op.name}"
                 self.refuse(node, Refused(backend.name, "", reason))
@@ -130,16 +144,18 @@ class _Finder:
             nodes = self.in_order(matched.nodes)
             if frozenset(nodes) in accepted:  # the same operands in another order
                 continue
-            refusal = self.why_not(backend, entry, nodes, matched)
+            asked = self.as_match(entry, nodes, matched)
+            refusal = self.why_not(backend, entry, asked)
             if refusal is None:
                 accepted.add(frozenset(nodes))
-                self.take(backend, entry.name, nodes, None)
+                self.take(backend, entry.name, nodes, asked.operands, None)
             else:
                 self.refuse_match(nodes, Refused(backend.name, entry.name, refusal.reason))
         if accepted:
             return
         if refusal is None:
-            failed = match(entry.formula.pattern, node.output, self.graph.producers.get)
+            with _matching(backend, entry, node):
+                failed = match(entry.formula.pattern, node.output, self.graph.producers.get)
             reason = str(failed) if isinstance(failed, Mismatch) else "does not match"
             refusal = Refusal(reason)
         self.refuse(node, Refused(backend.name, entry.name, refusal.reason))
@@ -148,33 +164,33 @@ class _Finder:
         """The matches of one pattern at one node, up to the limit."""
         for value in node.outputs:
             found = matches(entry.formula.pattern, value, self.graph.producers.get)
-            yield from islice(found, MOST_MATCHES)
-            if next(found, None) is not None:
+            with _matching(backend, entry, node):
+                yield from islice(found, MOST_MATCHES)
+                more = next(found, None) is not None
+            if more:
                 self.limits_hit.append(
                     f"'{entry.name}' of {backend.name} matches at %{value.name} in more than"
                     f" {MOST_MATCHES} ways"
                 )
 
-    def why_not(
-        self, backend: Backend, entry: Entry, nodes: tuple[Node, ...], matched: Matched
-    ) -> Refusal | None:
+    def why_not(self, backend: Backend, entry: Entry, asked: Match) -> Refusal | None:
+        nodes = asked.nodes
         broken = self.escape(nodes) or torn_units(nodes, self.units)
         broken = broken or self.pinned(backend.name, nodes)
         if broken is not None:
             return broken
-        found = self.as_match(entry, nodes, matched)
         if entry.check is not None:
-            refusal = refusal_of(entry.check(found), f"the check of {entry.name}")
+            what = f"the check of '{entry.name}' for {backend.name}"
+            refusal = ask(entry.check, asked, what, nodes[-1])
             if refusal is not None:
                 return refusal
         for node in nodes:
             predicate = predicate_of(backend.name, node.op.name)
             if predicate is not None:
-                what = f"the predicate of {backend.name} for {node.op.name}"
-                refusal = refusal_of(predicate(node), what)
+                refusal = _verdict(predicate, backend, node)
                 if refusal is not None:
                     return refusal
-        return refusal_of(backend.supports(found), f"{backend.name}.supports")
+        return ask(backend.supports, asked, f"{backend.name}.supports", nodes[-1])
 
     def as_match(self, entry: Entry, nodes: tuple[Node, ...], matched: Matched) -> Match:
         inputs, outputs = borders(nodes, self.graph)
@@ -186,10 +202,32 @@ class _Finder:
         }
         named = entry.formula.wildcards.items()
         bound = {name: matched.bound[card] for name, card in named if card in matched.bound}
-        return Match(entry.name, nodes, inputs, outputs, constants, bound)
+        operands = self.operands(entry, nodes, matched)
+        return Match(entry.name, nodes, inputs, outputs, constants, bound, operands)
+
+    def operands(
+        self, entry: Entry, nodes: tuple[Node, ...], matched: Matched
+    ) -> tuple[Value | None, ...]:
+        """See `Match.operands`. An operator with open operands stands for all that it reads from
+        outside of the match."""
+        inside = {value for node in nodes for value in node.outputs}
+        found: list[Value | None] = []
+        for leaf in entry.leaves:
+            value = matched.bound.get(leaf)
+            if not isinstance(leaf, OpIs):
+                found.append(value)
+            elif value is not None:
+                read = self.graph.producers[value].inputs
+                found += [operand for operand in read if operand not in inside]
+        return tuple(found)
 
     def take(
-        self, backend: Backend, pattern: str, nodes: tuple[Node, ...], refusal: Refusal | None
+        self,
+        backend: Backend,
+        pattern: str,
+        nodes: tuple[Node, ...],
+        operands: tuple[Value | None, ...],
+        refusal: Refusal | None,
     ) -> None:
         refusal = refusal or self.pinned(backend.name, nodes)
         if refusal is not None:
@@ -198,7 +236,7 @@ class _Finder:
             self.refuse_match(nodes, refused)
             return
         key = backend.name, frozenset(nodes)
-        self.found.setdefault(key, Candidate(backend.name, pattern, nodes))
+        self.found.setdefault(key, Candidate(backend.name, pattern, nodes, operands))
 
     def refuse(self, node: Node, refused: Refused) -> None:
         self.refusals.setdefault(node, []).append(refused)

@@ -13,14 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from graft.base.callbacks import author_code
 from graft.base.dtypes import Array, DType
-from graft.base.errors import UnsupportedError
+from graft.base.errors import Place, UnsupportedError
 from graft.byoc.region import for_backend
 from graft.ir.graph import Graph, Node, Value
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
+from graft.runtime.loaders import load_for
 from graft.runtime.regions import HOME
 from graft.runtime.spaces import Device, Runner, from_home
+
+_SHOWN = 6  # operators of a region, in messages
 
 
 class Source(StrEnum):
@@ -57,9 +61,12 @@ class Limits:
     latency: float = 0.0
     bytes_per_second: float = math.inf
     layout: str = "NCHW"
-    dtype: DType = DType.FLOAT32
+    dtype: DType = DType.FLOAT32  # its name will do
     peak_flops: float | None = None
     peak_bytes_per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", DType(self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +79,9 @@ class Match:
     outputs: tuple[Value, ...]  # what others read of what they make
     constants: Mapping[Value, Array]  # by value, of those that the nodes read
     bound: Mapping[str, Value]  # what the pattern's named wildcards stand for
+    # What the pattern's wildcards stand for in the order in which they are written (a formula's:
+    # that of its parameters), constants included; None in an optional part that is not there.
+    operands: tuple[Value | None, ...] = ()
 
     @property
     def root(self) -> Node:
@@ -134,7 +144,12 @@ class Backend:
 
     def code(self, region: Graph) -> bytes:
         """What `compile` makes of a region of a model, once it is fit to be handed over."""
-        return self.compile(self.process(for_backend(region)))
+        plain = for_backend(region)
+        subject, place = _subject(plain)
+        with author_code(f"{self.name}.process", self.process, subject, place):
+            processed = self.process(plain)
+        with author_code(f"{self.name}.compile", self.compile, subject, place):
+            return self.compile(processed)
 
     def load(self, blob: bytes) -> Runner:
         """Compiled code, ready to run: a function of inputs and of memory for the outputs.
@@ -151,9 +166,19 @@ class Backend:
         per core. Calls may come from several threads at once."""
         raise NotImplementedError(f"{type(self).__name__} does not load")
 
+    def loaded(self, blob: bytes, threads: int | None = None) -> Runner:
+        """What `load` makes of code, told the threads that the user allows if it asks."""
+        with author_code(f"{self.name}.load", self.load):
+            return load_for(self.load, blob, threads)
+
+    def priced(self, region: Graph) -> Cost | None:
+        """What `price` says of a region."""
+        with author_code(f"{self.name}.price", self.price, *_subject(region)):
+            return self.price(region)
+
     def runner(self, region: Graph) -> Runner:
         """A region compiled and loaded in this process, for arrays in the host's memory."""
-        return from_home(self.load(self.code(region)))
+        return from_home(self.loaded(self.code(region)))
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -162,6 +187,14 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<backend {self.name} {self.version}>"
+
+
+def _subject(region: Graph) -> tuple[str, Place | None]:
+    """The operators of a region in words, and where its last node comes from."""
+    nodes = [node for node in region.nodes if node.op.name != "constant"]
+    names = [node.op.name for node in nodes]
+    shown = "+".join(names if len(names) <= _SHOWN else [*names[:_SHOWN], "..."])
+    return (f"%{nodes[-1].output.name} ({shown})", nodes[-1].place) if nodes else ("", None)
 
 
 __all__ = [

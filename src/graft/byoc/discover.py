@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
+from graft.base.callbacks import author_code, described
 from graft.base.errors import UserError
 from graft.byoc.contract import Backend
 
@@ -98,7 +99,7 @@ def _loaded(point: EntryPoint) -> Backend | Broken:
     try:
         backend = point.load()()
     except Exception as error:  # noqa: BLE001
-        return Broken(point.name, _origin(point), f"{type(error).__name__}: {error}")
+        return Broken(point.name, _origin(point), described(error))
     if not isinstance(backend, Backend):
         reason = f"{point.value} is no subclass of graft.byoc.Backend"
         return Broken(point.name, _origin(point), reason)
@@ -124,7 +125,8 @@ def backend_named(name: str, found: Found) -> Backend:
         hint = f"did you mean '{close[0]}'?" if close else ""
         known = ", ".join(sorted(found.backends))
         raise UserError(f"there is no backend '{name}'", hint=hint or f"known backends: {known}")
-    missing = backend.missing()
+    with author_code(f"{name}.missing", backend.missing):
+        missing = backend.missing()
     if missing:
         raise UserError(f"the backend '{name}' cannot run here: {missing}")
     return backend

@@ -71,8 +71,9 @@ class IsolatedBackend(Backend):
         """Its own passes over the region included."""
         return self._ask(_compile, pack_graph(region)).blobs[0]
 
-    def load(self, blob: bytes) -> IsolatedRunner:
-        runner = IsolatedRunner(self.worker, _load, self._reference, blob, self._deadline)
+    def load(self, blob: bytes, threads: int | None = None) -> IsolatedRunner:
+        facts = [self._reference, threads]
+        runner = IsolatedRunner(self.worker, _load, facts, blob, self._deadline)
         runner.prepare()
         return runner
 
@@ -131,16 +132,16 @@ def backend_of(module: str, name: str) -> Backend:
 
 def _price(message: Message) -> Message:
     reference, graph = message.facts
-    cost = backend_of(*reference).price(unpack_graph(Message(graph, message.blobs)))
+    cost = backend_of(*reference).priced(unpack_graph(Message(graph, message.blobs)))
     return Message(cost and [cost.seconds, cost.source.value, cost.spread])
 
 
 def _compile(message: Message) -> Message:
     reference, graph = message.facts
-    backend = backend_of(*reference)
     region = unpack_graph(Message(graph, message.blobs))
-    return Message(None, [backend.compile(backend.process(region))])
+    return Message(None, [backend_of(*reference).code(region)])
 
 
 def _load(message: Message) -> Message:
-    return keep_runner(backend_of(*message.facts).load(message.blobs[0]))
+    reference, threads = message.facts
+    return keep_runner(backend_of(*reference).loaded(message.blobs[0], threads))

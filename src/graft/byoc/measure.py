@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from graft.base.callbacks import described
 from graft.base.dtypes import Array, DType
 from graft.byoc.boundary import wished
 from graft.byoc.contract import Backend, Cost, Source
@@ -28,7 +29,6 @@ from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
 from graft.ops.index_ranges import index_limits
-from graft.runtime.loaders import load_for
 from graft.runtime.spaces import device_of, uploaded
 from graft.runtime.supervise import within
 
@@ -138,7 +138,7 @@ def _tried(backend: Backend, region: Graph, threads: int | None) -> Callable[[],
     inputs: Sequence[Any] = samples(region)
     homes = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
     outputs: Sequence[Any] = homes
-    runner = load_for(backend.load, backend.code(region), threads)
+    runner = backend.loaded(backend.code(region), threads)
     device = device_of(runner)
     if device is not None:
         inputs, outputs = uploaded(device, inputs), uploaded(device, homes)
@@ -175,7 +175,7 @@ def timed_region_of(
             cost = time_region(backend, region, deadline, threads)
         except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
             in_time = not isinstance(error, TimeoutError)
-            raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error
+            raise UnrunnableError(described(error), in_time) from error
         if cost.spread <= _KEPT * cost.seconds:  # else somebody else may be lucky another time
             store.put(key, cost)
     return cost

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from graft.base.callbacks import described
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOME, Backend, Cost, Source
@@ -137,10 +138,10 @@ def _on_host(candidate: Candidate, region: Graph, groups: Groups, pricing: Prici
 def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
     """What a region takes on a backend."""
     try:
-        declared = bounded(backend, pricing.deadline, lambda: backend.price(region))
+        declared = bounded(backend, pricing.deadline, lambda: backend.priced(region))
     except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
         in_time = not isinstance(error, TimeoutError)
-        raise UnrunnableError(f"{type(error).__name__}: {error}", in_time) from error
+        raise UnrunnableError(described(error), in_time) from error
     if declared is not None:
         return declared
     limits = pricing.deadline, pricing.threads

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from graft.byoc.candidates import find_candidates
+from graft.byoc.candidates import Candidate, find_candidates
 from graft.byoc.contract import Backend
 from graft.ir.graph import Graph, Node
 
@@ -17,8 +17,8 @@ _MOST_STEPS = 10_000  # pieces that are tried where they overlap
 
 def halves(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[list[Node]]:
     """Two parts with about as many candidates each; none for a single candidate."""
-    pieces = pieces_of(graph, nodes, backend)
-    if len(pieces) < 2:
+    pieces = [piece.nodes for piece in pieces_of(graph, nodes, backend)]
+    if len(pieces) < 2 or sum(map(len, pieces)) < len(nodes):
         return []
     middle = len(pieces) // 2
     order = {node: number for number, node in enumerate(graph.nodes)}
@@ -28,37 +28,38 @@ def halves(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[list[N
     ]
 
 
-def pieces_of(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[tuple[Node, ...]]:
+def pieces_of(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[Candidate]:
     """A region as candidates, large ones where there is a choice, in an order in which they can
-    run; nothing where candidates do not cover it."""
-    inside = frozenset(nodes)
-    found = find_candidates(graph, [backend]).candidates
+    run; nothing where candidates do not cover it. Nodes in no candidate at all do not count: they
+    are at the border of a region, whose values are in another form outside."""
+    found = [c for c in find_candidates(graph, [backend]).candidates if c.backend == backend.name]
+    inside = {node for one in found for node in one.nodes}.intersection(nodes)
     order = {node: number for number, node in enumerate(graph.nodes)}
-    by_root: dict[Node, list[tuple[Node, ...]]] = {}
+    by_root: dict[Node, list[Candidate]] = {}
     for one in sorted(found, key=lambda one: -len(one.nodes)):
-        if one.backend == backend.name and inside >= set(one.nodes):
-            by_root.setdefault(one.nodes[-1], []).append(one.nodes)
-    return _cover(sorted(nodes, key=lambda node: order[node]), by_root)
+        if inside >= set(one.nodes):
+            by_root.setdefault(one.nodes[-1], []).append(one)
+    return _cover(sorted(inside, key=lambda node: order[node]), by_root)
 
 
-def _cover(
-    nodes: Sequence[Node], by_root: Mapping[Node, Sequence[tuple[Node, ...]]]
-) -> list[tuple[Node, ...]]:
+def _cover(nodes: Sequence[Node], by_root: Mapping[Node, Sequence[Candidate]]) -> list[Candidate]:
     """Nodes, which are in the order of the graph, as disjoint pieces; empty where that is not
     found. The last node that is left is always the last one of its piece."""
-    chosen: list[tuple[Node, ...]] = []
+    if not nodes:
+        return []
+    chosen: list[Candidate] = []
     tried = [iter(by_root.get(nodes[-1], ()))]
     for _ in range(_MOST_STEPS):
         piece = next(tried[-1], None)
-        covered = {node for own in chosen for node in own}
+        covered = {node for own in chosen for node in own.nodes}
         if piece is None:
             tried.pop()
             if not chosen:
                 return []
             chosen.pop()
-        elif covered.isdisjoint(piece):
+        elif covered.isdisjoint(piece.nodes):
             chosen.append(piece)
-            left = [node for node in nodes if node not in covered and node not in piece]
+            left = [node for node in nodes if node not in covered and node not in piece.nodes]
             if not left:
                 return chosen[::-1]
             tried.append(iter(by_root.get(left[-1], ())))

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from graft.base.callbacks import described
 from graft.base.dims import UNKNOWN, symbols_of
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError
@@ -26,7 +27,6 @@ from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Node
 from graft.ir.types import TensorType
-from graft.runtime.loaders import load_for
 from graft.runtime.regions import deliver
 from graft.runtime.spaces import from_home
 
@@ -104,13 +104,13 @@ class RegionCompiler:
             return Failure(f"the shape of its result {unknown} depends on the data")
         try:
             blob = self._bounded(backend, lambda: backend.code(body), "compile")
-            loading = partial(load_for, backend.load, blob, self._threads)
+            loading = partial(backend.loaded, blob, self._threads)
             runner = self._bounded(backend, loading, "load")
             problem = self._difference(body, backend, runner) if self._check else ""
         except GraftError as error:
             return Failure(error.message)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the plug-in's affair
-            return Failure(f"{type(error).__name__}: {error}", not isinstance(error, TimeoutError))
+            return Failure(described(error), not isinstance(error, TimeoutError))
         if problem:
             return Failure(problem)
         return CompiledRegion(node.attrs.label, backend, body, key, blob, runner)
@@ -171,7 +171,8 @@ def _undecided(body: Graph) -> str:
 
 
 def _run(runner: Runner, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-    deliver(runner(inputs, outputs), outputs, "the region")
+    with np.errstate(all="ignore"):  # that large numbers overflow is nobody's mistake
+        deliver(runner(inputs, outputs), outputs, "the region")
 
 
 def _results(host: Runner, body: Graph, inputs: Sequence[Array], sizes: Sizes) -> list[Array]:

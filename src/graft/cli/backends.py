@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from graft.base.callbacks import described
 from graft.byoc.contract import Backend
 from graft.byoc.discover import Found, find_backends
 from graft.cli.machine import describe
@@ -95,7 +96,7 @@ def missing(backend: Backend) -> str:
     try:
         return backend.missing()
     except Exception as error:  # noqa: BLE001  whatever a plug-in raises is its own affair
-        return f"it cannot say: {type(error).__name__}: {error}"
+        return f"it cannot say: {described(error)}"
 
 
 def _json(found: Found) -> dict[str, Any]:

@@ -114,4 +114,5 @@ def _text(report: Report) -> Iterator[Block]:
 def _row(pattern: PatternReport) -> tuple[str, ...]:
     reasons = "; ".join(f"{n} × {reason}" for reason, n in pattern.refused.most_common(2))
     tried, accepted = number(pattern.tried), number(pattern.accepted)
-    return pattern.name, accepted, "of", tried, "accepted", reasons
+    kinds = ", ".join([*pattern.dtypes, *(["symbolic"] if pattern.symbolic else [])])
+    return pattern.name, accepted, "of", tried, "accepted", kinds and f"({kinds})", reasons

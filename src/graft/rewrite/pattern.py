@@ -255,6 +255,49 @@ def operators_in(pattern: Pattern) -> set[str]:
     return found
 
 
+def leaves(pattern: Pattern) -> tuple[Pattern, ...]:
+    """What a match reads from outside, in the order in which it is written, each once: wildcards,
+    constants of any value, and operators whose operands are left open."""
+    found: dict[Pattern, None] = {}
+    seen: set[Pattern] = set()
+
+    def visit(one: Pattern) -> None:
+        if one in seen:
+            return
+        seen.add(one)
+        constant = isinstance(one, ConstantIs) and one.number is None
+        open_operands = isinstance(one, OpIs) and one.args is None
+        if isinstance(one, Wildcard) or constant or open_operands:
+            found[one] = None
+        for inner in _parts(one):
+            visit(inner)
+
+    visit(pattern)
+    return tuple(found)
+
+
+def fixed_attrs(pattern: Pattern) -> frozenset[str]:
+    """The names of attributes that a pattern says the value of."""
+    own: frozenset[str] = frozenset()
+    if isinstance(pattern, OpIs):
+        own = frozenset(name for name, _ in pattern.attrs)
+    if isinstance(pattern, Constrained) and isinstance(pattern.constraint, AttrsAre):
+        own = frozenset(name for name, _ in pattern.constraint.wanted)
+    return own.union(*map(fixed_attrs, _parts(pattern)))
+
+
+def _parts(pattern: Pattern) -> tuple[Pattern, ...]:
+    if isinstance(pattern, OpIs):
+        return pattern.args or ()
+    if isinstance(pattern, ResultOf):
+        return (pattern.node,)
+    if isinstance(pattern, Either):
+        return pattern.alternatives
+    if isinstance(pattern, Constrained):
+        return (pattern.inner,)
+    return (pattern.child, pattern.parent) if isinstance(pattern, Dominated) else ()
+
+
 def as_pattern(given: Pattern | Number) -> Pattern:
     """A number stands for a constant of that value."""
     return given if isinstance(given, Pattern) else ConstantIs(given)

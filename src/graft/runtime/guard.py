@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graft.base.callbacks import described
 from graft.base.dtypes import Array
-from graft.base.errors import EvaluationError, GraftError, UserError
+from graft.base.errors import CrashedError, EvaluationError, GraftError, UserError
 from graft.runtime.breaker import Admission, Breaker
 from graft.runtime.comparison import find_difference
 from graft.runtime.incidents import Fault, Incident, IncidentLog, RegionWarning
@@ -102,10 +103,6 @@ class CaughtError(Exception):
         self.fault, self.difference, self.expected = fault, difference, expected
 
 
-class CrashedError(Exception):
-    """The process that ran a region died."""
-
-
 class Guard:
     """The state of a region's guard, and the way of a guarded run.
 
@@ -177,7 +174,7 @@ class Guard:
         """Record what happened and warn of it; raises where the host is not to stand in."""
         fault = fault or _fault_of(error)
         caught = isinstance(error, CaughtError)
-        reason = str(error) if caught else f"{type(error).__name__}: {error}"
+        reason = str(error) if caught else described(error)
         difference = error.difference if isinstance(error, CaughtError) else None
         incident = Incident(region.name, region.backend, reason, fault, difference)
         self.start_over()

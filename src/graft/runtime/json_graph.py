@@ -1,16 +1,20 @@
 """Regions as JSON graphs, at run time: a blob in, an interpreter that walks it out.
 
 The blob is a JSON description followed by the constants' bytes, aligned, so that they are used
-where they lie. A backend derives from `Interpreter` and says what each operator does; everything
-that depends on constants and shapes alone can be prepared once, in `prepare`.
+where they lie. A node is an operator or a whole match of a pattern, and `Interpreter` calls the
+kernel of that name, or what `prepare` of a class derived from it gives. Everything that depends on
+constants and shapes alone can be done once, in `prepare`.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from typing import Any
 
 import numpy as np
@@ -24,21 +28,36 @@ MAGIC = b"graft-json-graph 1\n"
 
 @dataclass(frozen=True, slots=True)
 class JsonTensor:
-    """A value of the graph: its name, element type and shape."""
+    """A value of the graph: its name, element type and shape; symbolic extents are text."""
 
     name: str
     dtype: DType
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape, of a tensor for which it is known before the run."""
+        return tuple(map(int, self.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class JsonNode:
-    """A call of an operator. `inputs` are names of values, None where an operand is absent."""
+    """A call of an operator. `inputs` are names of values, None where an operand is absent.
+
+    A whole match has its pattern's name for `op`, its operands in the order of the pattern's
+    wildcards, and the nodes that it consists of as `parts`. Its attributes are those of all parts
+    together, without those that parts of it disagree on."""
 
     op: str
     inputs: tuple[str | None, ...]
     attrs: Mapping[str, Any]
     outputs: tuple[JsonTensor, ...]
+    parts: tuple[JsonNode, ...] = ()
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operators of a match, which tell what optional parts are there."""
+        return tuple(part.op for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -104,17 +123,74 @@ def _tensor(item: Mapping[str, Any]) -> JsonTensor:
 
 def _node(item: Mapping[str, Any]) -> JsonNode:
     outputs = tuple(_tensor(output) for output in item["outputs"])
-    return JsonNode(item["op"], tuple(item["inputs"]), item["attrs"], outputs)
+    parts = tuple(_node(part) for part in item.get("parts", ()))
+    return JsonNode(item["op"], tuple(item["inputs"]), item["attrs"], outputs, parts)
 
 
 Action = Callable[[Sequence["Array | None"]], "Array | Sequence[Array]"]
+Kernel = Callable[..., "Array | Sequence[Array]"]
+Kernels = Mapping[str, Kernel]  # by the name of a pattern or operator
+
+ALL = "**"  # what `attributes_of` gives for a kernel that takes whatever attributes there are
+
+
+def attributes_of(kernel: Kernel, operands: int) -> frozenset[str]:
+    """The names of the parameters that a kernel has beyond its operands: attributes that it takes.
+
+    Functions that tell nothing about their parameters, as NumPy's `ufunc`s, take none."""
+    try:
+        known = (
+            () if isinstance(kernel, np.ufunc) else inspect.signature(kernel).parameters.values()
+        )
+    except (TypeError, ValueError):
+        known = ()
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [one.name for one in known if one.kind in by_position]
+    keywords = [one.name for one in known if one.kind is Parameter.KEYWORD_ONLY]
+    every = [ALL for one in known if one.kind is Parameter.VAR_KEYWORD]
+    return frozenset((*positional[operands:], *keywords, *every))
+
+
+def cast(data: Array, dtype: str) -> Array:
+    """The kernel of the conversion that floats go through at the border of a region."""
+    return data.astype(DType(dtype).numpy)
+
+
+def layout_transform(data: Array, src_layout: str, dst_layout: str) -> Array:
+    """The kernel of the conversion that images go through there."""
+    block = re.fullmatch(r"NCHW(\d+)c", src_layout)
+    if src_layout == "NHWC":
+        data = data.transpose(0, 3, 1, 2)
+    elif block is not None:
+        batch, blocks, rows, columns, inner = data.shape
+        data = data.transpose(0, 1, 4, 2, 3).reshape(batch, blocks * inner, rows, columns)
+    block = re.fullmatch(r"NCHW(\d+)c", dst_layout)
+    if dst_layout == "NHWC":
+        data = data.transpose(0, 2, 3, 1)
+    elif block is not None:
+        batch, channels, rows, columns = data.shape
+        inner = int(block[1])
+        data = data.reshape(batch, channels // inner, inner, rows, columns)
+        data = data.transpose(0, 1, 3, 4, 2)
+    return np.ascontiguousarray(data)
+
+
+CONVERSIONS: Kernels = {"cast": cast, "layout_transform": layout_transform}
 
 
 class Interpreter:
-    """Runs a JSON graph node by node. Derive from it and define `prepare`."""
+    """Runs a JSON graph node by node: calls the kernel of a node's name with its operands.
 
-    def __init__(self, blob: bytes | memoryview) -> None:
+    A kernel's further parameters are given the attributes of the same names, `node` the
+    `JsonNode`, and `threads` the threads that the user allows (None for one per core). To do
+    something once instead of in every call, derive from this class and define `prepare`."""
+
+    def __init__(
+        self, blob: bytes | memoryview, kernels: Kernels | None = None, threads: int | None = None
+    ) -> None:
         self.graph = unpack(blob)
+        self.kernels = kernels or {}
+        self.threads = threads
         self._actions = [(node, self.prepare(node)) for node in self.graph.nodes]
 
     def prepare(self, node: JsonNode) -> Action:
@@ -123,7 +199,14 @@ class Interpreter:
         Called once, when the region is loaded. Constants among the operands are in
         `self.graph.constants` already.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not run {node.op}")
+        kernel = self.kernels.get(node.op) or CONVERSIONS.get(node.op)
+        if kernel is None:
+            raise NotImplementedError(f"there is no kernel for {node.op}")
+        known = {**node.attrs, "node": node, "threads": self.threads}
+        taken = attributes_of(kernel, len(node.inputs))
+        given = dict(node.attrs) if ALL in taken else {}
+        given.update((name, value) for name, value in known.items() if name in taken)
+        return lambda operands: kernel(*operands, **given)
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         values: dict[str, Array] = dict(self.graph.constants)
@@ -131,7 +214,7 @@ class Interpreter:
             values[tensor.name] = array
         for node, action in self._actions:
             results = action([None if name is None else values[name] for name in node.inputs])
-            found = (results,) if isinstance(results, np.ndarray) else results
+            found = results if isinstance(results, tuple | list) else (results,)
             for tensor, result in zip(node.outputs, found, strict=True):
-                values[tensor.name] = result
+                values[tensor.name] = np.asarray(result)
         return [values[name] for name in self.graph.outputs]

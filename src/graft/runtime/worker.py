@@ -28,9 +28,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graft.base.callbacks import author_line
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import GraftError
-from graft.runtime.guard import FIRST_DEADLINE, CrashedError
+from graft.base.errors import BackendError, CrashedError, GraftError
+from graft.runtime.guard import FIRST_DEADLINE
 from graft.runtime.memory import aligned_size
 from graft.runtime.regions import deliver
 from graft.runtime.spaces import Runner, from_home
@@ -170,6 +171,8 @@ class Worker:
         except BaseException:  # interrupted: nobody knows what the next answer is to
             self._kill()
             raise
+        if failure == BackendError.__name__:
+            raise BackendError(facts)
         if failure:
             raise type(failure, (ForeignError,), {})(facts)
         return Message(facts, blobs)
@@ -272,6 +275,8 @@ def serve(pipe: Connection, memory: SharedMemory) -> None:
             Message(["", answer], own).send(pipe)
         except (Exception, SystemExit) as error:  # noqa: BLE001  handed on to the parent
             text = error.message if isinstance(error, GraftError) else str(error)
+            where = "" if isinstance(error, BackendError) else author_line(error)
+            text = f"{text}, at {where}" if where else text
             Message([type(error).__name__, text]).send(pipe)
 
 

@@ -101,7 +101,7 @@ class Region:
         self._stream = self._make("stream", "stream_create", self._engine, _IN_ORDER)
         values = {name: self._value(a.shape, array=a) for name, a in graph.constants.items()}
         for end, tensor in enumerate(graph.inputs):
-            values[tensor.name] = self._value(tensor.shape, end=end)
+            values[tensor.name] = self._value(tensor.extents, end=end)
         for node in graph.nodes:
             operands = [values[str(name)] for name in node.inputs]
             try:
@@ -177,7 +177,7 @@ class Region:
             self._reorder(value, target)
 
     def _build(self, node: JsonNode, values: Sequence[_Value]) -> _Value:
-        shape, attrs = node.outputs[0].shape, node.attrs
+        shape, attrs = node.outputs[0].extents, node.attrs
         given = [self._given(item, values, shape) for item in attrs["call"]]
         if node.op.startswith("memory_desc"):  # the same memory, seen as another tensor
             form = self._make("memory_desc", node.op, values[0].form, *given)

@@ -1,33 +1,138 @@
-"""Regions as JSON graphs: a region in, a blob out that `runtime/json_graph.py` interprets."""
+"""Regions as JSON graphs: a region in, a blob out that `runtime/json_graph.py` interprets.
+
+With a table of kernels by the names of patterns, every match is one node of the graph, and one call
+of its kernel.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, Field, fields, replace
+from types import MappingProxyType
 from typing import Any
 
-from graft.base.errors import UnsupportedError
-from graft.byoc.contract import Backend
-from graft.ir.attrs import Attrs
+from graft.base.dtypes import DType
+from graft.base.errors import UnsupportedError, UserError
+from graft.byoc.annotate import tables_of
+from graft.byoc.boundary import in_wished_form
+from graft.byoc.candidates import Candidate
+from graft.byoc.contract import Backend, Match, PatternTable
+from graft.byoc.formats.operands import unfit
+from graft.byoc.region import region_graph
+from graft.byoc.split import pieces_of
+from graft.ir.attrs import Attrs, make_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
+from graft.ir.op import OPS, get_op
 from graft.ir.types import TensorType
-from graft.runtime.json_graph import Interpreter, pack
+from graft.rewrite.pattern import fixed_attrs, is_op
+from graft.rewrite.rule import Refusal
+from graft.runtime.json_graph import ALL, Interpreter, Kernel, Kernels, attributes_of, pack
 
 
 class JsonBackend(Backend):
-    """A backend whose code is a graph, and whose run time is an interpreter of it."""
+    """A backend whose code is a graph, and whose run time is an interpreter of it.
 
+    `kernels` are functions by the names of patterns, called once per match: with arrays for the
+    pattern's wildcards, constants included and None for what is not there, and with attributes for
+    parameters of their names. By default each operator that has a kernel is a pattern. Define
+    `interpreter` to prepare nodes once, or to run operators without a table."""
+
+    kernels: Kernels = MappingProxyType({})
     interpreter: type[Interpreter] = Interpreter
+    dtypes: Sequence[DType | str] = (DType.FLOAT32,)  # that the kernels compute in
+
+    def patterns(self) -> PatternTable:
+        return [(name, is_op(name)) for name in self.kernels if name in OPS]
+
+    def supports(self, match: Match) -> Refusal | None:
+        """Refuse what a kernel is not told: other dtypes, and attributes that it has no parameter
+        for, where they are not what they are by default. Extents may be symbolic."""
+        if not self.kernels:
+            return None
+        kernel = self.kernels.get(match.pattern)
+        if kernel is None:
+            raise UserError(f"the pattern '{match.pattern}' has no kernel")
+        values = (*match.inputs, *match.outputs, *match.constants)
+        reason = unfit(values, [DType(dtype) for dtype in self.dtypes], symbolic=True)
+        if reason:
+            return Refusal(reason)
+        fixed = [fixed_attrs(e.formula.pattern) for e in tables_of(self) if e.name == match.pattern]
+        return _unheard(match, kernel, frozenset().union(*fixed))
 
     def compile(self, region: Graph) -> bytes:
-        return json_blob(region)
+        if not self.kernels:
+            return json_blob(region)
+        calls = with_calls(region, self)
+        return json_blob(in_wished_form(calls, self.limits, ("composite",)))
 
-    def load(self, blob: bytes) -> Interpreter:
-        return self.interpreter(blob)
+    def load(self, blob: bytes, threads: int | None = None) -> Interpreter:
+        return self.interpreter(blob, self.kernels, threads)
+
+
+def _unheard(match: Match, kernel: Kernel, fixed: frozenset[str]) -> Refusal | None:
+    """An attribute that the kernel would not get to know: neither a parameter, nor what it is by
+    default, nor fixed by the pattern."""
+    heard = attributes_of(kernel, len(match.operands)) | fixed
+    for node in match.nodes:
+        try:
+            plain_attrs(node.attrs, node)
+        except UnsupportedError as error:
+            return Refusal(error.message, node)
+    if ALL in heard:
+        return None
+    disputed = _disputed(match.nodes)
+    for node in match.nodes:
+        for field in fields(node.attrs):
+            value = getattr(node.attrs, field.name)
+            if field.name in disputed:
+                return Refusal(f"parts of {match.pattern} differ in '{field.name}'", node)
+            if field.name not in heard and not _is_default(field, value, node):
+                reason = f"the kernel has no parameter '{field.name}', which is {value}"
+                return Refusal(reason, node)
+    return None
+
+
+def _disputed(nodes: Iterable[Node]) -> set[str]:
+    """Attributes that nodes of one match have different values of."""
+    values: dict[str, Any] = {}
+    pairs = [
+        (one.name, getattr(node.attrs, one.name)) for node in nodes for one in fields(node.attrs)
+    ]
+    return {name for name, value in pairs if values.setdefault(name, value) != value}
+
+
+def _is_default(field: Field[Any], value: Any, node: Node) -> bool:
+    """Whether an attribute is what it is by default; axes may be counted from the end."""
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    rank = len(node.args[0].shape or ()) if node.args else 0
+    if field.name == "axis" and rank and isinstance(value, int) and isinstance(default, int):
+        return value % rank == default % rank
+    return bool(value == default)
+
+
+def with_calls(region: Graph, backend: Backend) -> Graph:
+    """A region with each match of the backend's patterns as one `composite` node.
+
+    Its operands are those of the match, in order, and its label is the pattern's name."""
+    nodes = [node for node in region.nodes if not _is_constant(node)]
+    calls = pieces_of(region, nodes, backend)
+    made = {call.nodes[-1]: _composite(call, region) for call in calls}
+    inside = {node for call in calls for node in call.nodes}
+    # A call stands where its last node does, which makes all that others read of it.
+    kept = [made.get(node, node) for node in region.nodes if node in made or node not in inside]
+    return replace(region, nodes=tuple(kept))
+
+
+def _composite(call: Candidate, region: Graph) -> Node:
+    op = get_op("composite")
+    body = region_graph(call.nodes, region, call.pattern)
+    attrs = make_attrs(op.attrs, {"body": body, "label": call.pattern})
+    return Node(op, call.operands, attrs, call.nodes[-1].outputs, call.nodes[-1].place)
 
 
 def json_blob(region: Graph) -> bytes:
-    """A region with static shapes as a JSON graph."""
+    """A region as a JSON graph, in which a `composite` is a node of its label's name."""
     constants = {n.output.name: n.attrs.value.array for n in region.nodes if _is_constant(n)}
     description = {
         "inputs": [_tensor(value) for value in region.inputs],
@@ -43,18 +148,31 @@ def _is_constant(node: Node) -> bool:
 
 def _tensor(value: Value) -> dict[str, Any]:
     type_ = value.type
-    if not isinstance(type_, TensorType) or not type_.is_static or type_.shape is None:
-        raise UnsupportedError(f"%{value.name} is {type_}; a JSON graph wants static tensors")
-    return {"name": value.name, "dtype": str(type_.dtype), "shape": list(type_.shape)}
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        raise UnsupportedError(
+            f"%{value.name} is {type_}; a JSON graph wants tensors of known rank"
+        )
+    shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
+    return {"name": value.name, "dtype": str(type_.dtype), "shape": shape}
 
 
 def _node(node: Node) -> dict[str, Any]:
+    is_call = node.op.name == "composite"
     return {
-        "op": node.op.name,
+        "op": node.attrs.label if is_call else node.op.name,
         "inputs": [None if value is None else value.name for value in node.inputs],
-        "attrs": plain_attrs(node.attrs, node),
         "outputs": [_tensor(value) for value in node.outputs],
+        **(_parts(node.attrs.body) if is_call else {"attrs": plain_attrs(node.attrs, node)}),
     }
+
+
+def _parts(body: Graph) -> dict[str, Any]:
+    """The nodes of a call, and the attributes that they agree on."""
+    nodes = [node for node in body.nodes if not _is_constant(node)]
+    parts = [_node(node) for node in nodes]
+    disputed = _disputed(nodes)
+    every = [(name, value) for part in parts for name, value in part["attrs"].items()]
+    return {"attrs": dict(one for one in every if one[0] not in disputed), "parts": parts}
 
 
 def plain_attrs(attrs: Attrs, node: Node) -> dict[str, Any]:

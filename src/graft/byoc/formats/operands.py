@@ -18,12 +18,16 @@ def unfit(
     dtypes: Sequence[DType] = (DType.FLOAT32,),
     empty: bool = False,
     largest_rank: int | None = None,
+    symbolic: bool = False,
 ) -> str:
-    """Why a value is no tensor of static shape and one of these dtypes, without elements only where
-    `empty` allows it, with at most `largest_rank` axes; an empty string where all are."""
+    """Why a value is no tensor of static shape (or of known rank, where `symbolic` allows it) and
+    one of these dtypes, without elements only where `empty` allows it, with at most `largest_rank`
+    axes; an empty string where all are."""
     for value in values:
         type_ = value.type
-        if not isinstance(type_, TensorType) or not type_.is_static:
+        if not isinstance(type_, TensorType) or type_.shape is None:
+            return f"%{value.name} is {type_}, not a tensor of known rank"
+        if not (symbolic or type_.is_static):
             return f"%{value.name} is {type_}, not a tensor of static shape"
         if type_.dtype not in dtypes:
             return f"%{value.name} is {type_.dtype}, not {' or '.join(dtypes)}"

@@ -13,10 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from graft.base.callbacks import author_code
+from graft.base.dtypes import DType
+from graft.base.errors import BackendError
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.annotate import Entry, predicate_of, tables_of
 from graft.byoc.contract import Backend
-from graft.byoc.kit.draw import Draw
+from graft.byoc.kit.draw import ODD_DTYPES, Draw
 from graft.byoc.kit.report import Failure, PatternReport, Report
 from graft.byoc.kit.shrink import shrink
 from graft.byoc.kit.synthesize import UnbuildableError, synthesize, with_symbols
@@ -32,6 +35,7 @@ _FAILURES = 3  # of one pattern, after which it is left alone
 _STUBBORN = 8  # times as many examples for a pattern that accepts few of them
 _HOPELESS = 100  # examples after which a pattern that accepts none is given up
 _SYMBOLIC = 3  # every so many examples have an axis of an extent that is not known
+_ODD = 6  # every so many examples are of another type than float32, each in turn; not symbolic
 _PATIENCE = 20  # drawings per graph that make no sense or do not match
 
 Journal = Callable[[str, Graph], None]
@@ -48,8 +52,13 @@ def conformance(
 
     `journal` is told of every graph before it is tried, in case the process does not survive it.
     """
-    failures = [Failure("", reason) for reason in broken_promises(backend)]
-    entries = entries_of(backend)
+    try:
+        failures = [Failure("", reason) for reason in broken_promises(backend)]
+        entries = entries_of(backend)
+    except BackendError as error:  # it has no patterns to try
+        none = PatternReport(COMBINED)
+        failed = (Failure("", error.message),)
+        return Report(backend.name, backend.version, seed, (), none, failed)
     tallies = []
     for number, entry in enumerate(entries):
         progress(Stage("trying patterns", number + 1, len(entries), entry.name))
@@ -86,10 +95,12 @@ def broken_promises(backend: Backend) -> list[str]:
     rates = (limits.bytes_per_second, limits.peak_flops, limits.peak_bytes_per_second)
     times = (limits.launch_seconds, limits.latency)
     entries = Counter(entry.name for entry in tables_of(backend))
+    with author_code(f"{backend.name}.missing", backend.missing):
+        missing = backend.missing()
     checks = [
         (bool(backend.name) and isinstance(backend.name, str), "it has no name"),
         (bool(backend.version) and isinstance(backend.version, str), "it has no version"),
-        (isinstance(backend.missing(), str), "missing() gives no string"),
+        (isinstance(missing, str), "missing() gives no string"),
         (bool(limits.space), "limits.space is empty"),
         (all(rate is None or rate > 0 for rate in rates), "a rate of its limits is not positive"),
         (all(0 <= t < math.inf for t in times), "a time of its limits is negative or infinite"),
@@ -125,6 +136,8 @@ class _Tally:
     accepted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
+    dtypes: set[str] = field(default_factory=set)
+    symbolic: int = 0
 
     @property
     def clean(self) -> bool:
@@ -145,6 +158,8 @@ class _Tally:
             self.refused[outcome.refused] += 1
             return outcome
         self.accepted += 1
+        self.dtypes.update(str(value.dtype) for value in (*graph.inputs, *graph.outputs))
+        self.symbolic += bool(graph.input_symbols)
         if outcome.failed:
             self.fail(graph, outcome)
         return outcome
@@ -168,7 +183,10 @@ class _Tally:
             self.failures.append(Failure(self.name, reasons[-1], text, count))
 
     def report(self) -> PatternReport:
-        return PatternReport(self.name, self.tried, self.accepted, self.refused)
+        dtypes = tuple(sorted(self.dtypes))
+        return PatternReport(
+            self.name, self.tried, self.accepted, self.refused, dtypes, self.symbolic
+        )
 
 
 def _kind(reason: str) -> str:
@@ -186,7 +204,9 @@ def _try_pattern(tally: _Tally, entry: Entry, examples: int) -> None:
         if number >= examples * _STUBBORN and tally.accepted:
             return
         for redraw in range(_PATIENCE):
-            draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", plain=number < 3)
+            odd = _odd_dtype(number) if redraw < _PATIENCE // 2 else None  # it may not exist in it
+            plain = number < 3 or odd is not None  # refused for its type, or for nothing
+            draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", plain, odd)
             try:
                 graph = synthesize([entry.formula.pattern], draw)
                 if number % _SYMBOLIC == 1:
@@ -197,6 +217,12 @@ def _try_pattern(tally: _Tally, entry: Entry, examples: int) -> None:
                 break
         if len(tally.failures) >= _FAILURES:
             return
+
+
+def _odd_dtype(number: int) -> DType | None:
+    """The type of an example that is to be of another one than float32."""
+    turn, rest = divmod(number, _ODD)
+    return ODD_DTYPES[turn % len(ODD_DTYPES)] if rest == _ODD - 1 else None
 
 
 def _try_together(tally: _Tally, entries: list[Entry], examples: int) -> None:

@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 # Uneven, prime, one and none: where loops and vectors have their edges.
 _EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 11, 16, 17)
-_DTYPES = (
-    DType.FLOAT64,
+ODD_DTYPES = (
     DType.FLOAT16,
     DType.BFLOAT16,
+    DType.FLOAT64,
     DType.INT32,
     DType.INT64,
     DType.INT8,
@@ -27,11 +27,13 @@ _DTYPES = (
 
 
 class Draw:
-    """A source of decisions. `plain` leaves out empty tensors and odd types."""
+    """A source of decisions. `plain` leaves out empty tensors and odd types; with `dtype`, data are
+    of that type."""
 
-    def __init__(self, seed: str, plain: bool = False) -> None:
+    def __init__(self, seed: str, plain: bool = False, dtype: DType | None = None) -> None:
         self._random = random.Random(seed)
         self.plain = plain
+        self._dtype = dtype
         self.empty = not plain and self.chance(0.08)
 
     def chance(self, probability: float) -> bool:
@@ -54,9 +56,11 @@ class Draw:
         return tuple(self.extent(17 if rank < 3 else 7) for _ in range(rank))
 
     def dtype(self) -> DType:
+        if self._dtype is not None:
+            return self._dtype
         if self.plain or self.chance(0.85):
             return DType.FLOAT32
-        return self.among(_DTYPES)
+        return self.among(ODD_DTYPES)
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
         return self._random.sample(list(items), len(items))

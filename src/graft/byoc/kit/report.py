@@ -38,6 +38,8 @@ class PatternReport:
     tried: int = 0
     accepted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    dtypes: tuple[str, ...] = ()  # of inputs and results of what was accepted
+    symbolic: int = 0  # accepted graphs that had an axis of unknown extent
 
     @property
     def tested(self) -> bool:
@@ -105,4 +107,6 @@ def _counts(pattern: PatternReport) -> dict[str, Any]:
         "tried": pattern.tried,
         "accepted": pattern.accepted,
         "refused": dict(pattern.refused.most_common()),
+        "dtypes": list(pattern.dtypes),
+        "symbolic": pattern.symbolic,
     }

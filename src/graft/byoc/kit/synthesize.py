@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dims import symbol
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array
 from graft.base.errors import GraftError, InternalError
 from graft.byoc.kit import (  # noqa: F401  they register recipes
     recipes_movement,
@@ -187,9 +187,9 @@ class _Maker:
         constraint = arg.constraint
         if isinstance(constraint, TypeIs) and isinstance(constraint.type, TensorType):
             return self._leaf(arg, constraint.type, 0, None)
-        if isinstance(constraint, ShapeIs):
+        if isinstance(constraint, ShapeIs) and constraint.shape:  # a scalar's reader knows more
             shape = tuple(self.draw.extent() if d is None else d for d in constraint.shape)
-            return self._leaf(arg, TensorType(DType.FLOAT32, shape), 0, None)
+            return self._leaf(arg, TensorType(self.draw.dtype(), shape), 0, None)
         return None
 
     def _leaf(
@@ -202,6 +202,11 @@ class _Maker:
             if isinstance(plain.constraint, DTypeIn):
                 type_ = TensorType(self.draw.among(plain.constraint.dtypes), type_.shape)
                 contents = None if contents is None else contents.astype(type_.dtype.numpy)
+            if isinstance(plain.constraint, ShapeIs) and not plain.constraint.shape:
+                type_ = TensorType(type_.dtype, ())
+                contents = (
+                    contents.reshape(-1)[0] if contents is not None and contents.size else None
+                )
             plain = plain.inner
         constant = isinstance(plain, ConstantIs)
         # The first operand is seldom a constant, and never the only one that could be an input.

@@ -7,27 +7,32 @@ thread nor from one compilation to the next.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from graft.base.callbacks import described
 from graft.base.dtypes import Array
-from graft.base.errors import GraftError
+from graft.base.errors import BackendError, CrashedError, GraftError, UserError
+from graft.byoc.boundary import wished
 from graft.byoc.candidates import find_candidates, placeable
-from graft.byoc.contract import Backend, Runner
+from graft.byoc.contract import Backend, Cost, Runner
 from graft.byoc.discover import is_announced
 from graft.byoc.isolate import backend_of, pack_graph, reference_of, unpack_graph
 from graft.byoc.probe import Probe, probes, shape_at
 from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.runtime.guard import CrashedError
 from graft.runtime.regions import deliver
 from graft.runtime.worker import Message, Worker
+
+T = TypeVar("T")
 
 DEADLINE = 60.0  # seconds for everything that is done with one graph
 
@@ -87,10 +92,11 @@ def _tried(message: Message) -> Message:
 def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Outcome:
     try:
         refused = _refusal(graph, backend, pattern)
-    except Exception as error:  # noqa: BLE001  whatever a plug-in raises is what is asked for
-        return Outcome(failed=f"supports raised {_said(error)}")
+    except BackendError as error:
+        return Outcome(failed=error.message)
     if refused:
         return Outcome(refused=refused)
+    graph = wished(graph, backend.limits)  # as the compiler would hand it over
     cases = [case for given in probes(graph) if (case := _case(graph, given)) is not None]
     if not cases:
         return Outcome(useless=True)
@@ -171,6 +177,7 @@ def _settled(graph: Graph, given: Probe) -> Probe:
 
 def _failure(graph: Graph, backend: Backend, cases: Sequence[_Case], thorough: bool) -> str:
     try:
+        _stage("be priced", lambda: _check_price(backend.priced(graph)))
         runner = _stage("compile or load", lambda: backend.runner(graph))
         problem = _calls(graph, runner, cases)
         if not problem and thorough:
@@ -186,19 +193,23 @@ class _StageError(Exception):
     """A backend raised."""
 
 
-def _stage(what: str, task: Callable[[], Runner]) -> Runner:
+def _stage(what: str, task: Callable[[], T]) -> T:
     try:
         return task()
     except Exception as error:
         raise _StageError(f"it was accepted and does not {what}: {_said(error)}") from error
 
 
+def _check_price(cost: object) -> None:
+    if cost is not None and not (isinstance(cost, Cost) and 0 <= cost.seconds < math.inf):
+        raise UserError(f"price gives {cost!r}, neither a Cost of some seconds nor None")
+
+
 def _said(error: Exception) -> str:
-    if isinstance(error, GraftError):
-        lines: Sequence[str] = (error.message, *error.details)
-    else:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: " + "\n".join(lines)
+    """What was raised, and whatever a compiler of the backend's has printed."""
+    cause = error.__cause__ if isinstance(error, BackendError) else error
+    details = cause.details if isinstance(cause, GraftError) else ()
+    return "\n".join((described(error), *details))
 
 
 def _prefixed(prefix: str, problem: str) -> str:
@@ -227,7 +238,8 @@ def _calls(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
 
 def _call(graph: Graph, runner: Runner, inputs: list[Array], outputs: list[Array]) -> str:
     try:
-        deliver(runner(inputs, outputs), outputs, "the region")
+        with np.errstate(all="ignore"):  # which threads do not inherit
+            deliver(runner(inputs, outputs), outputs, "the region")
     except Exception as error:  # noqa: BLE001  whatever a plug-in raises is what is asked for
         return f"it was accepted and does not run: {_said(error)}"
     return ""
