@@ -235,3 +235,13 @@ def test_static_data_that_do_not_fill_symbolic_extents_are_an_error() -> None:
     assert module.run(None, {"x": X, "other": X[0]})[0].shape == (2, 3)
     with pytest.raises(GraftError, match="6 elements do not fill"):
         module.run(None, {"x": X, "other": X[0, :2]})
+
+
+@pytest.mark.parametrize("keepdims", [-1, 0, 1, 2])
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ArgMax"])
+def test_only_a_keepdims_of_one_keeps_dims(op_type: str, keepdims: int) -> None:
+    axes = {"axes": [1]} if op_type == "ReduceMax" else {"axis": 1}
+    proto = model(it(op_type, keepdims=keepdims, **axes), outputs=[untyped("y")], opsets={"": 13})
+    proto = onnx.shape_inference.infer_shapes(proto)
+    shape = tuple(dim.dim_value for dim in proto.graph.output[0].type.tensor_type.shape.dim)
+    assert evaluate(import_model(proto), [X])[0].shape == shape
