@@ -3,7 +3,8 @@ after in registers.
 
 Reads [batch, channels / block, rows, columns, block], writes [batch, channels] or [batch, channels,
 1, 1] row-major. The threads share the blocks of channels; several totals of each vector of channels
-run side by side, since an addition has to wait for the one before it.
+run side by side, since an addition has to wait for the one before it. Sums of large images are
+gathered row by row, since each addition to a long sum rounds away what is small beside it.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ REDUCTIONS = {
     "max": (BinaryKind.MAXIMUM, float("-inf")),
     "min": (BinaryKind.MINIMUM, float("inf")),
 }
+# Additions in a row to one total. Rounding errors of a sum grow with them: at 256 by 1.5e-5 at the
+# most, and where a variance is small beside the square of the mean, that is much of it.
+LONGEST_CHAIN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +184,27 @@ class _Writer:
                 return Block(tuple(updates))
 
             pixels.append(run.loop(turn, added))
-        sums = For(line, Const(0), self.height, Block(tuple(pixels)))
-        return Allocate(
-            tile.accumulators, Block((tile.clear(start), sums, self.finish(tile, first)))
-        )
+        if not self.is_long(count):
+            sums = For(line, Const(0), self.height, Block(tuple(pixels)))
+            body = Block((tile.clear(start), sums, self.finish(tile, first)))
+            return Allocate(tile.accumulators, body)
+        whole = Tile(1, 1, lanes, self.evaluator.fresh("_all"), dtype)
+        total = Binary(self.kind, whole.value(0, 0), self.together(tile))
+        gathered = Store(whole.accumulators, whole.at(0, 0), total)
+        row = Block((tile.clear(start), *pixels, gathered))
+        sums = For(line, Const(0), self.height, Allocate(tile.accumulators, row))
+        body = Block((whole.clear(start), sums, self.finish(whole, first)))
+        return Allocate(whole.accumulators, body)
+
+    def is_long(self, totals: int) -> bool:
+        """Whether so many totals of the image are sums of too many numbers."""
+        if self.kind is not BinaryKind.ADD:
+            return False
+        pixels = times(self.height, self.width)
+        return not isinstance(pixels, Const) or int(pixels.value) > LONGEST_CHAIN * totals
+
+    def together(self, tile: Tile) -> Expr:
+        return combined(self.kind, [tile.value(pixel, 0) for pixel in range(tile.pixels)])
 
     def update(self, tile: Tile, first: int, line: Expr, column: Expr, pixel: int) -> Stmt:
         """One more pixel to one of the totals."""
@@ -200,7 +221,7 @@ class _Writer:
     def finish(self, tile: Tile, first: int) -> Stmt:
         """The totals together, those of a mean divided, through the epilogue, to memory."""
         group, lanes = self.parameters.group, self.schedule.lanes
-        total = combined(self.kind, [tile.value(pixel, 0) for pixel in range(tile.pixels)])
+        total = self.together(tile)
         if self.anchor.op.name == "mean":
             pixels = times(self.height, self.width)
             divisor = Broadcast(Cast(self.result.dtype, pixels), lanes)
