@@ -237,8 +237,8 @@ def test_inputs_are_sensible() -> None:
         shapes.add((drawn["image"].shape, drawn["audio"].shape, drawn["input_ids"].shape))
     assert len(shapes) == 3
     assert vocabulary(model, "another") == 100
-    with pytest.raises(ValueError, match="'text' of tensor"):
-        feeds(model, [Argument("text", [1], "tensor(string)")], 0)
+    with pytest.raises(ValueError, match="'text' of seq"):
+        feeds(model, [Argument("text", [1], "seq(tensor(float))")], 0)
 
 
 def test_models_are_found_and_run(tmp_path: Path) -> None:
