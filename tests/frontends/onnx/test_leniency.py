@@ -245,3 +245,9 @@ def test_only_a_keepdims_of_one_keeps_dims(op_type: str, keepdims: int) -> None:
     proto = onnx.shape_inference.infer_shapes(proto)
     shape = tuple(dim.dim_value for dim in proto.graph.output[0].type.tensor_type.shape.dim)
     assert evaluate(import_model(proto), [X])[0].shape == shape
+
+
+@pytest.mark.parametrize("noop", [-1, 0, 1, 2])
+def test_only_a_noop_with_empty_axes_of_one_is_a_noop(noop: int) -> None:
+    proto = model(it("ReduceMax", noop_with_empty_axes=noop), outputs=[untyped("y")])
+    assert evaluate(import_model(proto), [X])[0].shape == (X.shape if noop == 1 else (1, 1))

@@ -41,7 +41,7 @@ def _keepdims(call: Call) -> bool:
 
 
 def _reduction(call: Call) -> _Reduction:
-    noop = bool(call.int("noop_with_empty_axes", 0))
+    noop = call.int("noop_with_empty_axes", 0) == 1
     operand = call.optional(1)
     length: Any = 0
     if operand is None:
