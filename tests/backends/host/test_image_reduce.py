@@ -47,13 +47,13 @@ def test_mean(shape: tuple[int, ...], block: int, keepdims: bool, threads: int) 
 
 @pytest.mark.parametrize("op", ["mean", "sum"])
 def test_sums_of_large_images_round_little(op: str) -> None:
-    """All but equal numbers add up their roundings, unless each row is added up by itself."""
+    """All but equal numbers add up their roundings; a variance beside them would be lost."""
     shape = (1, 16, 601, 590)
     image = np.random.default_rng(0).uniform(3.1, 3.2, shape).astype(np.float32)
     made = mean(shape, 16, op=op)
     result = run(made, made.kernel(image_reduce), [image], threads=2)
     exact = getattr(np, op)(image, axis=(2, 3), dtype=np.float64)
-    np.testing.assert_allclose(result.reshape(exact.shape), exact, rtol=3e-6)
+    np.testing.assert_allclose(result.reshape(exact.shape), exact, rtol=2e-7)
 
 
 @pytest.mark.parametrize("op", ["max", "min", "sum"])

@@ -3,8 +3,9 @@ after in registers.
 
 Reads [batch, channels / block, rows, columns, block], writes [batch, channels] or [batch, channels,
 1, 1] row-major. The threads share the blocks of channels; several totals of each vector of channels
-run side by side, since an addition has to wait for the one before it. Sums of large images are
-gathered row by row, since each addition to a long sum rounds away what is small beside it.
+run side by side, since an addition has to wait for the one before it. The rows of
+large images are added up in float64, since each addition to a long sum rounds away what is small
+beside it: a variance of the same image may be as small.
 """
 
 from __future__ import annotations
@@ -67,9 +68,7 @@ REDUCTIONS = {
     "max": (BinaryKind.MAXIMUM, float("-inf")),
     "min": (BinaryKind.MINIMUM, float("inf")),
 }
-# Additions in a row to one total. Rounding errors of a sum grow with them: at 256 by 1.5e-5 at the
-# most, and where a variance is small beside the square of the mean, that is much of it.
-LONGEST_CHAIN = 256
+LONGEST_CHAIN = 256  # additions in a row to one total of floats: rounding errors grow with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,17 +187,17 @@ class _Writer:
             sums = For(line, Const(0), self.height, Block(tuple(pixels)))
             body = Block((tile.clear(start), sums, self.finish(tile, first)))
             return Allocate(tile.accumulators, body)
-        whole = Tile(1, 1, lanes, self.evaluator.fresh("_all"), dtype)
-        total = Binary(self.kind, whole.value(0, 0), self.together(tile))
+        whole = Tile(1, 1, lanes, self.evaluator.fresh("_all"), DType.FLOAT64)
+        total = Binary(self.kind, whole.value(0, 0), Cast(DType.FLOAT64, self.together(tile)))
         gathered = Store(whole.accumulators, whole.at(0, 0), total)
         row = Block((tile.clear(start), *pixels, gathered))
         sums = For(line, Const(0), self.height, Allocate(tile.accumulators, row))
-        body = Block((whole.clear(start), sums, self.finish(whole, first)))
+        body = Block((whole.clear(), sums, self.finish(whole, first)))
         return Allocate(whole.accumulators, body)
 
     def is_long(self, totals: int) -> bool:
         """Whether so many totals of the image are sums of too many numbers."""
-        if self.kind is not BinaryKind.ADD:
+        if self.kind is not BinaryKind.ADD or not self.result.dtype.is_float:
             return False
         pixels = times(self.height, self.width)
         return not isinstance(pixels, Const) or int(pixels.value) > LONGEST_CHAIN * totals
@@ -224,8 +223,10 @@ class _Writer:
         total = self.together(tile)
         if self.anchor.op.name == "mean":
             pixels = times(self.height, self.width)
-            divisor = Broadcast(Cast(self.result.dtype, pixels), lanes)
+            divisor = Broadcast(Cast(tile.dtype, pixels), lanes)
             total = Binary(BinaryKind.DIVIDE, total, divisor)
+        if tile.dtype is not self.result.dtype:
+            total = Cast(self.result.dtype, total)
         channel = plus(times(self.block, self.size), first)
         left = minus(self.channels, channel)
         is_whole = modulo(self.channels, self.size) == Const(0)
