@@ -28,6 +28,24 @@ def exact(path: Path, given: Mapping[str, Any]) -> Sequence[Any] | None:
         return None
 
 
+def distance(expected: Sequence[Any], actual: Sequence[Any]) -> float:
+    """How far results are from those in float64: the root of the mean square, over the largest."""
+    worst = 0.0
+    for one, other in zip(map(np.asarray, expected), map(np.asarray, actual), strict=True):
+        if one.shape != other.shape or (one.dtype.kind == "f") != (other.dtype.kind == "f"):
+            return np.inf
+        if one.dtype.kind != "f":
+            worst = worst if np.array_equal(one, other) else np.inf
+        elif not np.array_equal(np.isfinite(one), np.isfinite(other)):
+            return np.inf
+        else:
+            numbers, others = (side[np.isfinite(one)].astype(np.float64) for side in (one, other))
+            largest = np.max(np.abs(numbers), initial=np.finfo(np.float32).tiny)
+            away = (numbers - others) / largest
+            worst = max(worst, np.sqrt(np.sum(away**2) / max(away.size, 1)))
+    return float(worst)
+
+
 def _wide(data: Any) -> Any:
     is_single = isinstance(data, np.ndarray) and data.dtype == np.float32
     return data.astype(np.float64) if is_single else data
