@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import pkgutil
 import statistics
-import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,7 @@ _HEADER = (
     *("package", "model", "sizes", "nodes", "native", "evaluator", "error", "Graft", "ORT"),
     "verdict",
 )
+_SILENT = 4
 _NO_MODEL = "carries no ONNX model"
 
 
@@ -73,9 +77,6 @@ class Outcome:
 
 def main() -> int:
     options = _options()
-    if options.one is not None:
-        print(json.dumps(asdict(outcome_of(options.one))))
-        return 0
     if options.paths:
         found = [("", path) for path in found_models(options.paths)]
         missing: list[Outcome] = []
@@ -106,7 +107,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0)
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the outcomes there, too")
-    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)  # what a child is started with
     options = parser.parse_args()
     if options.paths and options.packages:
         parser.error("either models or packages are given")
@@ -141,17 +141,39 @@ def found_models(paths: Iterable[Path]) -> list[Path]:
 
 
 def in_own_process(path: Path, timeout: float) -> Outcome:
-    """One model's outcome; a crash or an endless run is one, too."""
-    command = [sys.executable, __file__, "--one", str(path)]
+    """One model's outcome; a crash or an endless run is one, too.
+
+    The process is forked from one that has imported everything: there may be hundreds of models."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, *_modules()])
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_outcome, args=(path, sender))
+    process.start()
+    sender.close()
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
+        if receiver.poll(timeout):
+            outcome: Outcome = receiver.recv()
+            return outcome
         return Outcome(path.name, verdict=f"took more than {timeout:g} s")
-    lines = child.stdout.splitlines()
-    if child.returncode or not lines:
-        last = (child.stderr.strip().splitlines() or ["without a word"])[-1]
-        return Outcome(path.name, verdict=f"ended with {child.returncode}: {last}")
-    return Outcome(**json.loads(lines[-1]))
+    except EOFError:
+        process.join()
+        return Outcome(path.name, verdict=f"ended with {process.exitcode}")
+    finally:
+        process.kill()
+        process.join()
+
+
+@cache
+def _modules() -> list[str]:
+    """All of Graft's modules: it imports most of them at its first compilation."""
+    found = pkgutil.walk_packages(graft.__path__, "graft.")
+    return [module.name for module in found if not module.name.endswith("__main__")]
+
+
+def _send_outcome(path: Path, sender: Connection) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sender.send(outcome_of(path))
 
 
 def outcome_of(path: Path) -> Outcome:
@@ -189,6 +211,7 @@ def outcome_of(path: Path) -> Outcome:
 
 
 def _peer(path: Path) -> Any:
+    onnxruntime.set_default_logger_severity(_SILENT)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = available_cores()
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -32,9 +32,14 @@ _DTYPES = {
     "tensor(double)": np.float64,
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
+    "tensor(int16)": np.int16,
     "tensor(int8)": np.int8,
+    "tensor(uint64)": np.uint64,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint16)": np.uint16,
     "tensor(uint8)": np.uint8,
     "tensor(bool)": np.bool_,
+    "tensor(string)": np.object_,
 }
 _RATE = re.compile(r"^(sr|rate|sample_?rate)$", re.IGNORECASE)
 _STATE = re.compile(r"(^|_)(state|hidden|cache|past|h|c|h0|c0|hn|cn)(_|$|\d)", re.IGNORECASE)
@@ -112,6 +117,8 @@ def _drawn(model: onnx.ModelProto, argument: Any, shape: tuple[int, ...], random
         return random.uniform(0 if is_image else -1, 1, shape).astype(dtype)
     if dtype.kind == "b":
         return random.integers(0, 2, shape).astype(dtype)
+    if dtype == np.object_:  # numerals: strings that may be cast to numbers
+        return random.integers(0, 10, shape).astype(str).astype(object)
     if dtype == np.uint8:
         return random.integers(0, 256, shape).astype(dtype)
     limit = 2 if _KIND.search(name) else vocabulary(model, name)

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graft
 from real_models import Outcome, found_models, in_own_process, outcome_of, table
 from real_models_compare import SLACK, agreement
+from real_models_exact import distance, exact
 from real_models_inputs import feeds, is_open, vocabulary
 from real_models_makeup import Makeup, makeups
 from real_models_verdict import Call, Judge, gravest
@@ -237,8 +238,8 @@ def test_inputs_are_sensible() -> None:
         shapes.add((drawn["image"].shape, drawn["audio"].shape, drawn["input_ids"].shape))
     assert len(shapes) == 3
     assert vocabulary(model, "another") == 100
-    with pytest.raises(ValueError, match="'text' of tensor"):
-        feeds(model, [Argument("text", [1], "tensor(string)")], 0)
+    with pytest.raises(ValueError, match="'text' of seq"):
+        feeds(model, [Argument("text", [1], "seq(tensor(float))")], 0)
 
 
 def test_models_are_found_and_run(tmp_path: Path) -> None:
@@ -268,3 +269,41 @@ def test_a_process_that_dies_or_takes_forever_is_an_outcome(tmp_path: Path) -> N
     assert in_own_process(tmp_path / "missing.onnx", 120).verdict.startswith("ONNX Runtime refuses")
     assert in_own_process(path, timeout=120).verdict == "same"
     assert Outcome("m", package="p 1").row()[:2] == ("p 1", "m")
+
+
+def test_whoever_is_nearer_to_float64_is_right(tmp_path: Path) -> None:
+    """Sums of large numbers that cancel: float32 of any order is off, and one side is further."""
+    rows = np.ones((4, 3), np.float32)
+    rows[0] = [1e6, 1.0, -1e6]
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value_floats=[3.0, 1.0, 3.0]),
+        helper.make_node("Mul", ["x", "w"], ["p"]),
+        helper.make_node("ReduceSum", ["p"], ["y"], keepdims=0),
+    ]
+    info = helper.make_tensor_value_info
+    inputs, outputs = [info("x", TensorProto.FLOAT, [4, 3])], [info("y", TensorProto.FLOAT, [])]
+    graph = helper.make_graph(nodes, "sums", inputs, outputs)
+    path = tmp_path / "sums.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), path)
+    (wide,) = exact(path, {"x": rows}) or ()
+    assert (wide.dtype, wide.item()) == (np.float64, 22.0)
+    judge = Judge.of(path, onnx.load(path), ["y"])
+    near, far = (Call({"x": rows}, [np.float32(22 + off)], 0.0) for off in (0.004, 0.01))
+    assert judge._nearer(far, near).startswith("and nearer to float64 (1.8e-04)")
+    assert judge._nearer(near, far) == ""
+    much = Call({"x": rows}, [np.float32(25)], 0.0)
+    assert judge._nearer(much, near) == ""
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (ONE, 0.0),
+        (ONE + np.float32(1), 1e-3),
+        (ONE[:2], np.inf),
+        (np.array([1, 2, 3]), np.inf),
+        (np.array([1, 2, np.nan], np.float32), np.inf),
+    ],
+)
+def test_distance(actual: Any, expected: float) -> None:
+    assert distance([ONE.astype(np.float64)], [actual]) == pytest.approx(expected)

@@ -15,13 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from fuzzing.generate import Case, generate
-from fuzzing.judge import FINDINGS, PEER_DIFFERS, Verdict, judge
+from fuzzing.judge import FINDINGS, PEER_DIFFERS, Stage, Verdict, judge
 from fuzzing.reduce import BUDGET, reduced
 from fuzzing.report import DIED, LATE, NOTHING, Record, case_text, read_log
 from graft.llvm import compile as native
@@ -31,17 +31,24 @@ PATIENCE = 900.0  # seconds to wait for one, on a machine that may have other th
 PAUSE = 5.0  # seconds between two looks at a worker after which it is not to blame
 PEER_BUDGET = 5.0  # seconds for making a model small on which only the peer is wrong
 SLICE = 100  # seeds of one process, so that nothing piles up
+DAMAGED_SLICE = 500  # likewise of damaged files, most of which are refused at once
 OPTIMISED = 4  # of so many slices one is, when it has to be quick
 TOOL = Path(__file__).resolve().parent.parent / "fuzz.py"
 
 
-def tried(seed: int, shrink: bool, say: IO[str] | None = None) -> Record:
-    """Draw and judge the model of a seed; a finding is reduced, be it the peer's."""
+def stages(seed: int, say: IO[str] | None) -> Stage:
+    """What is told each stage of a seed, and says so."""
 
     def stage(name: str) -> None:
         if say is not None:
             print(json.dumps({"seed": seed, "stage": name}), file=say, flush=True)
 
+    return stage
+
+
+def tried(seed: int, shrink: bool, say: IO[str] | None = None) -> Record:
+    """Draw and judge the model of a seed; a finding is reduced, be it the peer's."""
+    stage = stages(seed, say)
     stage("draw")
     case = generate(seed)
     if case is None:
@@ -70,7 +77,9 @@ def _gist(verdict: Verdict) -> str:
     return verdict.detail[:40] if verdict.kind in ("refused", "raised") else ""
 
 
-def work(seeds: Sequence[int], shrink: bool, plain: bool = False) -> None:
+def work(
+    seeds: Sequence[int], try_seed: Callable[[int, IO[str]], Record], plain: bool = False
+) -> None:
     """What a worker does: seeds in, one line for each stage and record on standard output.
 
     `plain` leaves out LLVM's optimisations, which take most of the time that is left."""
@@ -78,7 +87,7 @@ def work(seeds: Sequence[int], shrink: bool, plain: bool = False) -> None:
         native.OPTIMISATION = 0
     for seed in seeds:
         signal.setitimer(signal.ITIMER_PROF, LONGEST)  # after which this process is killed
-        print(tried(seed, shrink, sys.stdout).line(), flush=True)
+        print(try_seed(seed, sys.stdout).line(), flush=True)
 
 
 @dataclass
@@ -93,10 +102,8 @@ class _Worker:
     attended: float = 0.0  # when it was last looked at
 
 
-def _started(seeds: list[int], shrink: bool, quick: bool, folder: str) -> _Worker:
-    command = [sys.executable, str(TOOL), "--work", ",".join(map(str, seeds))]
-    if not shrink:
-        command.append("--no-reduction")
+def _started(seeds: list[int], options: Sequence[str], quick: bool, folder: str) -> _Worker:
+    command = [sys.executable, str(TOOL), "--work", ",".join(map(str, seeds)), *options]
     plain = quick and seeds[0] // SLICE % OPTIMISED != 0
     if plain:
         command.append("--quick")
@@ -117,23 +124,25 @@ def run(
     log: Path,
     minutes: float,
     jobs: int = 1,
-    shrink: bool = True,
+    options: Sequence[str] = (),
     quick: bool = False,
 ) -> list[Record]:
     """Try all seeds that the log does not hold yet, as far as the time goes; gives all records.
 
-    `quick`: of some slices of seeds, all but one are compiled without LLVM's optimisations."""
+    Workers are started with `options`. `quick`: of some slices of seeds, all but one are compiled
+    without LLVM's optimisations."""
     deadline = time.monotonic() + 60 * minutes
     wanted = set(seeds)
     done = {record.seed for record in read_log(log)}
     waiting = [seed for seed in seeds if seed not in done]
     workers: list[_Worker] = []
     log.parent.mkdir(parents=True, exist_ok=True)
+    size = DAMAGED_SLICE if "--damage" in options else SLICE
     with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as file:
         while workers or (waiting and time.monotonic() < deadline):
             while waiting and len(workers) < jobs and time.monotonic() < deadline:
-                workers.append(_started(waiting[:SLICE], shrink, quick, folder))
-                del waiting[:SLICE]
+                workers.append(_started(waiting[:size], options, quick, folder))
+                del waiting[:size]
             for worker in list(workers):
                 if _attended(worker, file, time.monotonic() > deadline):
                     workers.remove(worker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.backends.host.images import Case, case, check
+from tests.backends.host.images import Case, case, check, run
 
 from graft.backends.host.kernels.image_channels import image_channels
 from graft.backends.host.kernels.image_reduce import image_reduce
@@ -43,6 +43,17 @@ def mean(
 )
 def test_mean(shape: tuple[int, ...], block: int, keepdims: bool, threads: int) -> None:
     check(mean(shape, block, keepdims), image_reduce, threads)
+
+
+@pytest.mark.parametrize("op", ["mean", "sum"])
+def test_sums_of_large_images_round_little(op: str) -> None:
+    """All but equal numbers add up their roundings; a variance beside them would be lost."""
+    shape = (1, 16, 601, 590)
+    image = np.random.default_rng(0).uniform(3.1, 3.2, shape).astype(np.float32)
+    made = mean(shape, 16, op=op)
+    result = run(made, made.kernel(image_reduce), [image], threads=2)
+    exact = getattr(np, op)(image, axis=(2, 3), dtype=np.float64)
+    np.testing.assert_allclose(result.reshape(exact.shape), exact, rtol=2e-7)
 
 
 @pytest.mark.parametrize("op", ["max", "min", "sum"])

@@ -235,3 +235,19 @@ def test_static_data_that_do_not_fill_symbolic_extents_are_an_error() -> None:
     assert module.run(None, {"x": X, "other": X[0]})[0].shape == (2, 3)
     with pytest.raises(GraftError, match="6 elements do not fill"):
         module.run(None, {"x": X, "other": X[0, :2]})
+
+
+@pytest.mark.parametrize("keepdims", [-1, 0, 1, 2])
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ArgMax"])
+def test_only_a_keepdims_of_one_keeps_dims(op_type: str, keepdims: int) -> None:
+    axes = {"axes": [1]} if op_type == "ReduceMax" else {"axis": 1}
+    proto = model(it(op_type, keepdims=keepdims, **axes), outputs=[untyped("y")], opsets={"": 13})
+    proto = onnx.shape_inference.infer_shapes(proto)
+    shape = tuple(dim.dim_value for dim in proto.graph.output[0].type.tensor_type.shape.dim)
+    assert evaluate(import_model(proto), [X])[0].shape == shape
+
+
+@pytest.mark.parametrize("noop", [-1, 0, 1, 2])
+def test_only_a_noop_with_empty_axes_of_one_is_a_noop(noop: int) -> None:
+    proto = model(it("ReduceMax", noop_with_empty_axes=noop), outputs=[untyped("y")])
+    assert evaluate(import_model(proto), [X])[0].shape == (X.shape if noop == 1 else (1, 1))

@@ -142,3 +142,15 @@ def test_what_is_refused(change: dict[str, Any], error: Any, message: str) -> No
     operands, attributes = attention(1, 6, [7, 7], 7)
     with pytest.raises(error, match=message):
         import_model(model("GroupQueryAttention", operands, **{**attributes, **change}))
+
+
+@pytest.mark.parametrize("search", ["BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"])
+def test_searches_around_a_decoder_are_refused_with_a_reason(search: str) -> None:
+    decoder = model("Gelu", [floats(1, 4)]).graph
+    operands = [np.ones((1, 4), np.int32), *(np.array([n], np.int32) for n in (8, 1, 2, 1))]
+    given = model(search, operands, decoder=decoder, eos_token_id=0, pad_token_id=0)
+    with pytest.raises(UnsupportedError, match=f"{search} runs a whole decoder") as caught:
+        import_model(given)
+    assert caught.value.hint == "export the decoder alone, and write the search around it"
+    assert caught.value.place is not None
+    assert caught.value.place.node == "it"

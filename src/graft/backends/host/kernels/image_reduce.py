@@ -3,7 +3,9 @@ after in registers.
 
 Reads [batch, channels / block, rows, columns, block], writes [batch, channels] or [batch, channels,
 1, 1] row-major. The threads share the blocks of channels; several totals of each vector of channels
-run side by side, since an addition has to wait for the one before it.
+run side by side, since an addition has to wait for the one before it. The rows of
+large images are added up in float64, since each addition to a long sum rounds away what is small
+beside it: a variance of the same image may be as small.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ REDUCTIONS = {
     "max": (BinaryKind.MAXIMUM, float("-inf")),
     "min": (BinaryKind.MINIMUM, float("inf")),
 }
+LONGEST_CHAIN = 256  # additions in a row to one total of floats: rounding errors grow with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +183,27 @@ class _Writer:
                 return Block(tuple(updates))
 
             pixels.append(run.loop(turn, added))
-        sums = For(line, Const(0), self.height, Block(tuple(pixels)))
-        return Allocate(
-            tile.accumulators, Block((tile.clear(start), sums, self.finish(tile, first)))
-        )
+        if not self.is_long(count):
+            sums = For(line, Const(0), self.height, Block(tuple(pixels)))
+            body = Block((tile.clear(start), sums, self.finish(tile, first)))
+            return Allocate(tile.accumulators, body)
+        whole = Tile(1, 1, lanes, self.evaluator.fresh("_all"), DType.FLOAT64)
+        total = Binary(self.kind, whole.value(0, 0), Cast(DType.FLOAT64, self.together(tile)))
+        gathered = Store(whole.accumulators, whole.at(0, 0), total)
+        row = Block((tile.clear(start), *pixels, gathered))
+        sums = For(line, Const(0), self.height, Allocate(tile.accumulators, row))
+        body = Block((whole.clear(), sums, self.finish(whole, first)))
+        return Allocate(whole.accumulators, body)
+
+    def is_long(self, totals: int) -> bool:
+        """Whether so many totals of the image are sums of too many numbers."""
+        if self.kind is not BinaryKind.ADD or not self.result.dtype.is_float:
+            return False
+        pixels = times(self.height, self.width)
+        return not isinstance(pixels, Const) or int(pixels.value) > LONGEST_CHAIN * totals
+
+    def together(self, tile: Tile) -> Expr:
+        return combined(self.kind, [tile.value(pixel, 0) for pixel in range(tile.pixels)])
 
     def update(self, tile: Tile, first: int, line: Expr, column: Expr, pixel: int) -> Stmt:
         """One more pixel to one of the totals."""
@@ -200,11 +220,13 @@ class _Writer:
     def finish(self, tile: Tile, first: int) -> Stmt:
         """The totals together, those of a mean divided, through the epilogue, to memory."""
         group, lanes = self.parameters.group, self.schedule.lanes
-        total = combined(self.kind, [tile.value(pixel, 0) for pixel in range(tile.pixels)])
+        total = self.together(tile)
         if self.anchor.op.name == "mean":
             pixels = times(self.height, self.width)
-            divisor = Broadcast(Cast(self.result.dtype, pixels), lanes)
+            divisor = Broadcast(Cast(tile.dtype, pixels), lanes)
             total = Binary(BinaryKind.DIVIDE, total, divisor)
+        if tile.dtype is not self.result.dtype:
+            total = Cast(self.result.dtype, total)
         channel = plus(times(self.block, self.size), first)
         left = minus(self.channels, channel)
         is_whole = modulo(self.channels, self.size) == Const(0)

@@ -32,11 +32,16 @@ class _Reduction:
 
     @property
     def keepdims(self) -> bool:
-        return bool(self.call.int("keepdims", 1))
+        return _keepdims(self.call)
+
+
+def _keepdims(call: Call) -> bool:
+    """Whether reduced dims stay as 1: only if it says 1, as in ONNX's shape inference."""
+    return call.int("keepdims", 1) == 1
 
 
 def _reduction(call: Call) -> _Reduction:
-    noop = bool(call.int("noop_with_empty_axes", 0))
+    noop = call.int("noop_with_empty_axes", 0) == 1
     operand = call.optional(1)
     length: Any = 0
     if operand is None:
@@ -120,7 +125,7 @@ def _arg(call: Call) -> Value:
         call.node.op_type.lower(),
         call.input(0),
         axis=call.int("axis", 0),
-        keepdims=call.int("keepdims", 1),
+        keepdims=_keepdims(call),
         select_last_index=call.int("select_last_index", 0),
     )
 
