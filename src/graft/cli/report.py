@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graft.base.dims import AnyDim, Expr, symbols_of
+from graft.base.dims import AnyDim, IndexExpr, symbols_of
 from graft.base.names import LONGEST_LINE, printable
 
 if TYPE_CHECKING:  # what runs compiled files reports, too, and has no compiler
@@ -91,7 +91,7 @@ def dim_text(dim: AnyDim) -> str:
     """A number of operations, in short where it is a long expression."""
     if isinstance(dim, int):
         return number(dim)
-    if not isinstance(dim, Expr):
+    if not isinstance(dim, IndexExpr):
         return "known only from data"
     text = str(dim)
     if len(text) <= _LONGEST_EXPRESSION:
@@ -104,7 +104,7 @@ def dim_json(dim: AnyDim) -> int | str | None:
     """An integer, an expression as text, or None where only the data decide."""
     if isinstance(dim, int):
         return dim
-    return str(dim) if isinstance(dim, Expr) else None
+    return str(dim) if isinstance(dim, IndexExpr) else None
 
 
 def figure(value: float | None) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import reduce
 
-from graft.base.dim_polynomials import Atom
 from graft.base.dims import (
     UNKNOWN,
     AnyDim,
@@ -19,7 +18,8 @@ from graft.base.dims import (
     dim_min,
     symbol,
 )
-from graft.base.dims import Expr as DimExpr
+from graft.base.dims import IndexExpr as DimExpr
+from graft.base.polynomials import Atom
 from graft.loop.affine import ONE, ZERO, add, multiply
 from graft.loop.errors import LoopError
 from graft.loop.ir import Binary, BinaryKind, Compare, CompareKind, Const, Expr, Select, Var
