@@ -23,7 +23,7 @@ from graft.base.dims import (
     symbols_of,
 )
 from graft.base.polynomials import Atom
-from graft.loop.dims import index_of
+from graft.loop.index import index_of
 from graft.loop.ir import Expr, Function, Var
 
 # Reasoning about sums of more terms than this takes longer than it is worth.
