@@ -8,6 +8,7 @@ negative (`proves`), and between which dims one lies while some symbols run thro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Final, Self, TypeAlias
@@ -225,7 +226,7 @@ class _Prover:
             small = self._at_least_zero(dict(terms_of(value)), steps) and with_value(value)
             return small or with_value(divisor - 1)
         end = self._assumptions.atom_bounds(atom)[0 if positive else 1]
-        if end is not None and with_value(end):
+        if not math.isinf(end) and with_value(int(end)):
             return True
         # Everything times the divisor: divisor * (x // divisor) is x - x % divisor.
         exact = plus(dict(terms_of(value)), {(call_atom("mod", arguments),): 1}, -1)

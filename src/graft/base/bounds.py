@@ -1,8 +1,8 @@
 """Between which integers index expressions lie, by interval arithmetic.
 
-Ranges of symbols and a polynomial enter; its least and its largest value leave, None where there is
-no limit. The time is linear, since nothing is asked on the way; `assumptions` builds on it and
-proves more.
+Ranges of symbols and a polynomial enter; its least and its largest value leave, infinite where
+there is no limit. The time is linear, since nothing is asked on the way; `assumptions` builds on it
+and proves more.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from graft.base.polynomials import OPAQUE, SYMBOL, Atom, Monomial, Polynomial, terms_of
 
-Bounds: TypeAlias = tuple[int | None, int | None]  # None is unbounded
-Limits: TypeAlias = list[int | None]
-UNBOUNDED: Final[Bounds] = (None, None)
+Bounds: TypeAlias = tuple[float, float]  # integers, or infinite
+Limits: TypeAlias = list[float]
+UNBOUNDED: Final[Bounds] = (-math.inf, math.inf)
 _MOST_REMEMBERED: Final = 1 << 16
 
 
@@ -39,22 +39,22 @@ class Intervals:
 
     def bounds(self, terms: Polynomial) -> Bounds:
         """The least and the largest value of the polynomial."""
-        low: int | None = 0
-        high: int | None = 0
-        for monomial, coefficient in terms.items():
-            least, most = self._monomial_bounds(monomial)
-            if coefficient < 0:
-                least, most = most, least
-            low = None if low is None or least is None else low + coefficient * least
-            high = None if high is None or most is None else high + coefficient * most
-            if low is None and high is None:
-                break
+        low: float = 0
+        high: float = 0
+        try:
+            for monomial, coefficient in terms.items():
+                least, most = self._monomial_bounds(monomial)
+                if coefficient < 0:
+                    least, most = most, least
+                low += coefficient * least
+                high += coefficient * most
+        except OverflowError:  # a number that is too large to be compared with infinity
+            return UNBOUNDED
         return low, high
 
     def proves(self, terms: Polynomial) -> bool:
         """Whether the polynomial is surely at least 0; False is "not seen to be"."""
-        low = self.bounds(terms)[0]
-        return low is not None and low >= 0
+        return self.bounds(terms)[0] >= 0
 
     def atom_bounds(self, atom: Atom) -> Bounds:
         """The least and the largest value of one atom."""
@@ -70,10 +70,8 @@ class Intervals:
         if atom.kind is not SYMBOL:
             return bounds_of_call(atom.kind, [self._of_dim(one) for one in atom.arguments])
         ends = self.ranges.get(atom.name, self.others)
-        return (
-            None if ends.low is None else self._of_dim(ends.low)[0],
-            None if ends.high is None else self._of_dim(ends.high)[1],
-        )
+        low = -math.inf if ends.low is None else self._of_dim(ends.low)[0]
+        return low, math.inf if ends.high is None else self._of_dim(ends.high)[1]
 
     def _of_dim(self, dim: Any) -> Bounds:
         return (dim, dim) if isinstance(dim, int) else self.bounds(dict(terms_of(dim)))
@@ -91,61 +89,37 @@ NATURAL: Final = Intervals({}, NATURAL_NUMBERS)  # every symbol is some integer 
 
 
 def _times(one: Bounds, other: Bounds) -> Bounds:
-    (low, high), (least, most) = one, other
-    if low is not None and low >= 0 and least is not None and least >= 0:
-        return low * least, None if high is None or most is None else high * most
-    try:
-        corners = [0 if 0 in (a, b) else a * b for a in _infinite(one) for b in _infinite(other)]
-    except OverflowError:  # a number too large to be compared with infinity
-        return UNBOUNDED
-    return _finite(min(corners)), _finite(max(corners))
-
-
-def _infinite(bounds: Bounds) -> tuple[float, float]:
-    low, high = bounds
-    return -math.inf if low is None else low, math.inf if high is None else high
-
-
-def _finite(value: float) -> int | None:
-    return None if math.isinf(value) else int(value)
-
-
-def _every(choose: Callable[[list[int]], int], limits: Limits) -> int | None:
-    """The choice among the limits, if all are there."""
-    return None if None in limits else _some(choose, limits)
-
-
-def _some(choose: Callable[[list[int]], int], limits: Limits) -> int | None:
-    """The choice among the limits that are there."""
-    known = [limit for limit in limits if limit is not None]
-    return choose(known) if known else None
+    corners = [0 if 0 in (a, b) else a * b for a in one for b in other]
+    return min(corners), max(corners)
 
 
 def _floordiv_bounds(lows: Limits, highs: Limits) -> Bounds:
-    (low, least), (high, most) = lows, highs
-    if least is not None and least == most and least > 0:
-        return None if low is None else low // least, None if high is None else high // least
-    natural = low is not None and low >= 0 and least is not None and least >= 0
-    return (0, high) if natural else UNBOUNDED
+    (low, divisor), (high, most) = lows, highs
+    if divisor == most and divisor > 0:
+        return _floor(low, divisor), _floor(high, divisor)
+    return (0, high) if low >= 0 and divisor >= 0 else UNBOUNDED
+
+
+def _floor(value: float, divisor: float) -> float:
+    return value if math.isinf(value) else value // divisor
 
 
 def _mod_bounds(lows: Limits, highs: Limits) -> Bounds:
     (low, least), (high, most) = lows, highs
-    if least is None or least < 0:
+    if least < 0:
         return UNBOUNDED
-    below_divisor = None if most is None else most - 1
-    return 0, _some(min, [below_divisor, high if low is not None and low >= 0 else None])
+    return 0, min(most - 1, high) if low >= 0 else most - 1
 
 
 def _one_of(lows: Limits, highs: Limits) -> Bounds:
-    return _every(min, lows), _every(max, highs)
+    return (min(lows), max(highs)) if lows else UNBOUNDED
 
 
 _CALL_BOUNDS: Final[dict[str, Callable[[Limits, Limits], Bounds]]] = {
     "floordiv": _floordiv_bounds,
     "mod": _mod_bounds,
-    "min": lambda lows, highs: (_every(min, lows), _some(min, highs)),
-    "max": lambda lows, highs: (_some(max, lows), _every(max, highs)),
+    "min": lambda lows, highs: (min(lows), min(highs)),
+    "max": lambda lows, highs: (max(lows), max(highs)),
     "broadcast": _one_of,
     OPAQUE: _one_of,
 }

@@ -206,20 +206,16 @@ def _limited(polynomial: Polynomial) -> AnyDim:
 
 def floor_divide(dividend: Polynomial, divisor: Polynomial, known: Intervals) -> Polynomial:
     """The quotient, rounded down."""
-    quotient, rest, divisor, *_ = divide(dividend, divisor)
+    quotient, rest, divisor, _ = divide(dividend, divisor)
     if _is_within(rest, divisor, known):
         return quotient
     count = constant_value(divisor)
-    if count is None:
-        return plus(quotient, _call("floordiv", rest, divisor, known))
-    if count == 1:
-        return plus(quotient, rest)
-    digits = _digits(rest, count, known)
+    digits = None if count is None else _digits(rest, count, known)
+    inner = None if count is None else only_floordiv(rest)
     if digits is not None:
-        step, high, _ = digits
-        return plus(quotient, floor_divide(high, {(): count // step}, known))
-    inner = only_floordiv(rest)
-    if inner is None:
+        high, _, divisor = digits[1:]
+        return plus(quotient, floor_divide(high, divisor, known))
+    if inner is None or count is None:
         return plus(quotient, _call("floordiv", rest, divisor, known))
     # (a//b + r)//c == (a + b*r)//(b*c) for integers b, c > 0
     numerator, step = inner.arguments
@@ -229,30 +225,29 @@ def floor_divide(dividend: Polynomial, divisor: Polynomial, known: Intervals) ->
 
 def modulo(dividend: Polynomial, divisor: Polynomial, known: Intervals) -> Polynomial:
     """What the division leaves, with the divisor's sign."""
-    _, rest, divisor, scale, step, remainder = divide(dividend, divisor, for_remainder=True)
-    inner = rest if _is_within(rest, divisor, known) else _remainder(rest, divisor, known)
-    return times(scale, plus({(): remainder} if remainder else {}, inner, step))
-
-
-def _remainder(rest: Polynomial, divisor: Polynomial, known: Intervals) -> Polynomial:
+    _, rest, divisor, scale = divide(dividend, divisor, for_remainder=True)
+    if _is_within(rest, divisor, known):
+        return times(scale, rest)
     count = constant_value(divisor)
     digits = None if count is None else _digits(rest, count, known)
-    if digits is None or count is None:
-        return _call("mod", rest, divisor, known)
-    step, high, low = digits
-    return plus(low, modulo(high, {(): count // step}, known), step)
+    if digits is None:
+        return times(scale, _call("mod", rest, divisor, known))
+    step, high, low, divisor = digits
+    return times(scale, plus(low, modulo(high, divisor, known), step))
 
 
 def _digits(
     terms: Polynomial, divisor: int, known: Intervals
-) -> tuple[int, Polynomial, Polynomial] | None:
-    """A step that divides the divisor, and terms == step*high + low with 0 <= low < step: so that
-    terms//divisor is high//(divisor//step). Indices of tiles and reshaped tensors are like that."""
-    steps = {math.gcd(divisor, count) for monomial, count in terms.items() if monomial}
-    for step in sorted(steps - {1}, reverse=True):
+) -> tuple[int, Polynomial, Polynomial, Polynomial] | None:
+    """A step that divides the divisor, terms == step*high + low with 0 <= low < step, and the
+    divisor of high: terms//divisor is high//(divisor//step), and terms%divisor is
+    high%(divisor//step)*step + low. Indices of tiles and of reshaped tensors are like that."""
+    counts = [count for monomial, count in terms.items() if monomial]
+    steps = {math.gcd(divisor, count) for count in counts}
+    for step in (math.gcd(divisor, *counts), *sorted(steps, reverse=True)):
         high, low = split_by(terms, step)
-        if _is_within(low, {(): step}, known):
-            return step, high, low
+        if step > 1 and _is_within(low, {(): step}, known):
+            return step, high, low, {(): divisor // step}
     return None
 
 
@@ -267,17 +262,12 @@ def _call(function: str, left: Polynomial, right: Polynomial, known: Intervals) 
     """A call that nothing simplifies any further, unless it has just one value."""
     atom = call_atom(function, (index_expr(left), index_expr(right)))
     low, high = known.atom_bounds(atom)
-    if low is not None and low == high:
-        return {(): low} if low else {}
-    return {(atom,): 1}
+    return dict(terms_of(int(low))) if low == high else {(atom,): 1}
 
 
 def at_least(dim: AnyDim, limit: int) -> bool:
     """True only if the extent is no smaller than the limit for every binding."""
-    if isinstance(dim, Unknown):
-        return False
-    low = NATURAL.bounds(dict(terms_of(dim)))[0]
-    return low is not None and low >= limit
+    return not isinstance(dim, Unknown) and NATURAL.bounds(dict(terms_of(dim)))[0] >= limit
 
 
 def symbol(name: str) -> IndexExpr:

@@ -244,14 +244,12 @@ def _without_zeros(terms: Polynomial) -> Polynomial:
 
 
 class Division(NamedTuple):
-    """a//b == quotient + rest//divisor and a%b == scale*(step*(rest % divisor) + remainder)."""
+    """a//b == quotient + rest//divisor and a%b == scale*(rest % divisor)."""
 
     quotient: Polynomial
     rest: Polynomial
     divisor: Polynomial
     scale: Polynomial
-    step: int
-    remainder: int
 
 
 def divide(dividend: Polynomial, divisor: Polynomial, for_remainder: bool = False) -> Division:
@@ -270,20 +268,10 @@ def divide(dividend: Polynomial, divisor: Polynomial, for_remainder: bool = Fals
     scale = {factor: content}
     if len(divisor) > 1:
         exact = _exact_quotient(rest, divisor)
-        if exact is None:
-            return Division({}, rest, divisor, scale, 1, 0)
-        return Division(exact, {}, divisor, scale, 1, 0)
-    quotient, rest = _split(rest, divisor, for_remainder)
-    if () not in divisor:
-        return Division(quotient, rest, divisor, scale, 1, 0)
-    # (s*x + r)//(s*k) == (x + r//s)//k, and (s*x + r)%(s*k) == s*((x + r//s)%k) + r%s
-    constant = rest.pop((), 0)
-    step = math.gcd(divisor[()], *rest.values())
-    rest = {monomial: coefficient // step for monomial, coefficient in rest.items()}
-    whole, remainder = divmod(constant, step)
-    if whole:
-        rest[()] = whole
-    return Division(quotient, rest, {(): divisor[()] // step}, scale, step, remainder)
+        quotient, rest = ({}, rest) if exact is None else (exact, {})
+    else:
+        quotient, rest = _split(rest, divisor, for_remainder)
+    return Division(quotient, rest, divisor, scale)
 
 
 def _shared_factor(dividend: Polynomial, divisor: Polynomial) -> tuple[Monomial, int]:

@@ -6,6 +6,7 @@ the mask under which memory may be touched.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,7 +61,8 @@ class Context:
     def limit(self, var: Var, least: Expr, most: Expr) -> None:
         """Remember between which expressions a variable lies from here on."""
         if var.dtype is DType.INT64:
-            self.ranges[var.name] = Range(self.bounds(least)[0], self.bounds(most)[1])
+            ends = self.bounds(least)[0], self.bounds(most)[1]
+            self.ranges[var.name] = Range(*(None if math.isinf(end) else int(end) for end in ends))
 
     def place(self, buffer: Buffer) -> Place:
         """Where a buffer that is in scope lies."""

@@ -119,7 +119,7 @@ def _is_short_division(context: Context, expr: Binary) -> bool:
     match expr.right:
         case Const(value=int(divisor), dtype=DType.INT64) if 0 < divisor < _SHORT:
             low, high = context.bounds(expr.left)
-            return low is not None and low >= 0 and high is not None and high < _SHORT
+            return low >= 0 and high < _SHORT
     return False
 
 

@@ -6,6 +6,7 @@ branches, and that is asked about expressions of the loop IR.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import reduce
 from typing import NamedTuple
@@ -147,13 +148,12 @@ def _combined(kind: BinaryKind, first: Expr, second: Expr) -> Expr:
 
 def constant_upper_bound(expr: Expr, context: Context) -> int | None:
     """A constant the expression never exceeds, if one can be seen."""
-    match expr:
-        case Binary(BinaryKind.MINIMUM, left, right):  # facts may be about one side alone
-            limits = [constant_upper_bound(part, context) for part in (left, right)]
-        case _:
-            terms = polynomial(expr)
-            high = context.interval(terms, context.ranges).high
-            limits = [high if isinstance(high, int) else None, context.bounds(terms)[1]]
-            # A fact c - expr >= 0 says that the expression is at most c.
-            limits += [constant_value(plus(terms, fact)) for fact in context.facts]
+    if isinstance(expr, Binary) and expr.kind is BinaryKind.MINIMUM:  # a fact may limit one side
+        limits = [constant_upper_bound(part, context) for part in (expr.left, expr.right)]
+    else:
+        terms = polynomial(expr)
+        most, high = context.bounds(terms)[1], context.interval(terms, context.ranges).high
+        limits = [None if math.isinf(most) else int(most), high if isinstance(high, int) else None]
+        # A fact c - expr >= 0 says that the expression is at most c.
+        limits += [constant_value(plus(terms, fact)) for fact in context.facts]
     return min((limit for limit in limits if limit is not None), default=None)
