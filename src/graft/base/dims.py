@@ -292,12 +292,7 @@ def _extreme(
     if len(integers) == len(operands):
         return of_integers(integers)
     dims = _flattened(function, operands)
-    if dims is None:
-        return UNKNOWN
-    integers = [dim for dim in dims if isinstance(dim, int)]
-    if len(integers) > 1:
-        dims = [*dims[: -len(integers)], of_integers(integers)]
-    return _limited(dict(terms_of(extreme(function, dims, NATURAL))))
+    return UNKNOWN if dims is None else _limited(dict(terms_of(extreme(function, dims, NATURAL))))
 
 
 def extreme(function: str, dims: Sequence[Dim], known: Intervals) -> Dim:

@@ -9,10 +9,10 @@ are such polynomials already: their symbols are scalars of the kernel under the 
 from __future__ import annotations
 
 import hashlib
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import itemgetter
 
-from graft.base.dims import AnyDim, IndexExpr, Unknown, index_expr, normalized
+from graft.base.dims import AnyDim, Dim, IndexExpr, Unknown, index_expr, normalized
 from graft.base.polynomials import (
     SYMBOL,
     Atom,
@@ -71,13 +71,17 @@ def polynomial(expr: Expr) -> Polynomial:
 
 def _polynomial(expr: Expr) -> Polynomial:
     """The normal form, which the expression remembers: nobody may change it."""
-    try:
-        return expr._normal
-    except AttributeError:
-        pass
+    normal: Polynomial | None = getattr(expr, "_normal", None)
+    if normal is not None:
+        return normal
     for node in operands_first(expr, _operands):
-        object.__setattr__(node, "_normal", _normal_form(node))
-    return expr._normal
+        normal = _normal_form(node)
+        if normal is None:  # its atom is kept alive elsewhere: the table of atoms refers to it
+            normal = {(_opaque(node),): 1}
+        else:
+            object.__setattr__(node, "_normal", normal)
+    assert normal is not None
+    return normal
 
 
 def _operands(expr: Expr) -> tuple[Expr, ...]:
@@ -95,30 +99,31 @@ def _operands(expr: Expr) -> tuple[Expr, ...]:
             return ()
 
 
-def _normal_form(expr: Expr) -> Polynomial:
-    if hasattr(expr, "_normal"):
-        return expr._normal
+def _normal_form(expr: Expr) -> Polynomial | None:
+    """The normal form of an expression whose operands have theirs; None of what is opaque."""
     match expr:
         case Const(value=int(value)):
             return {(): value} if value else {}
         case Var(name, dtype) if dtype is INDEX:
             return {(symbol_atom(name),): 1}
         case Binary(kind, left, right) if kind in _ARITHMETIC:
-            terms = _combined(kind, left._normal, right._normal)
-            return terms if _is_small(terms) else {(_opaque(expr),): 1}
+            terms = _combined(kind, _polynomial(left), _polynomial(right))
+            return terms if _is_small(terms) else None
         case Binary(kind, left, right) if kind in FUNCTIONS:
-            arguments = index_expr(left._normal), index_expr(right._normal)
-            return {(call_atom(FUNCTIONS[kind], arguments),): 1}
+            return {(call_atom(FUNCTIONS[kind], _arguments(left, right)),): 1}
         case Select(Compare(CompareKind.EQUAL, test, Const(value=1)), yes, no) if test == no:
-            arguments = index_expr(yes._normal), index_expr(no._normal)
-            return {(call_atom("broadcast", arguments),): 1}
+            return {(call_atom("broadcast", _arguments(yes, no)),): 1}
         case Broadcast(value):
-            return value._normal
+            return _polynomial(value)
         case Ramp(base, stride, lanes):
             lane = opaque_atom((f"lane {lanes}", None), frozenset(), (0, lanes - 1))
-            return plus(base._normal, {(lane,): stride}) if stride else base._normal
+            return plus(_polynomial(base), {(lane,): stride} if stride else {})
         case _:
-            return {(_opaque(expr),): 1}
+            return None
+
+
+def _arguments(*exprs: Expr) -> tuple[Dim, ...]:
+    return tuple([index_expr(_polynomial(expr)) for expr in exprs])
 
 
 def _combined(kind: BinaryKind, left: Polynomial, right: Polynomial) -> Polynomial:
@@ -141,10 +146,9 @@ def _is_small(terms: Polynomial) -> bool:
     )
 
 
+@lru_cache(maxsize=1 << 14)
 def _opaque(expr: Expr) -> Atom:
-    alternatives: tuple[int | IndexExpr, ...] = ()
-    if isinstance(expr, Select):
-        alternatives = index_expr(_polynomial(expr.yes)), index_expr(_polynomial(expr.no))
+    alternatives = _arguments(expr.yes, expr.no) if isinstance(expr, Select) else ()
     return opaque_atom((_sort_key(expr), expr), variables(expr), alternatives)
 
 
