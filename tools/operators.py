@@ -112,7 +112,7 @@ def _operand(operand: Operand) -> str:
 
 def _attribute(field: Field[Any]) -> str:
     kind = field.type.__name__ if field.type in (int, str, bool, float) else str(field.type)
-    kind = kind.replace("tuple[int | graft.base.dims.Expr, ...]", "Dims")
+    kind = kind.replace("tuple[int | graft.base.dims.IndexExpr, ...]", "Dims")
     kind = kind.replace("tuple[int, ...]", "Ints")
     return f"`{field.name}: {kind}{_default(field)}`"
 

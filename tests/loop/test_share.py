@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graft.base.dtypes import DType
-from graft.loop.affine import polynomial
+from graft.loop.index import polynomial
 from graft.loop.interpret import interpret
 from graft.loop.ir import (
     Binary,

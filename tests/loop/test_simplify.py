@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graft.base.bounds import Range
 from graft.loop.build import Term, compare, maximum, minimum, select, variable
 from graft.loop.evaluate_expr import compile_expr
 from graft.loop.ir import CompareKind, Const, Expr
 from graft.loop.parse import from_text
 from graft.loop.print import expression_text, to_text
-from graft.loop.ranges import Context, Range, interval
+from graft.loop.ranges import Context, interval
 from graft.loop.simplify import simplify, simplify_function
 
 RANGES = {"i": (0, 5), "j": (-3, 7), "k": (2, 2)}
-CONTEXT = Context({name: Range(Const(low), Const(high)) for name, (low, high) in RANGES.items()})
+CONTEXT = Context({name: Range(low, high) for name, (low, high) in RANGES.items()})
 names = st.sampled_from(sorted(RANGES)).map(variable)
 leaves = st.one_of(names, st.integers(-9, 9).map(lambda value: Term(Const(value))))
 
@@ -54,7 +55,7 @@ def test_index_arithmetic_keeps_its_value(expr: Expr, point: dict[str, int]) -> 
 
 @given(indices, values)
 def test_intervals_hold_what_they_bound(expr: Expr, point: dict[str, int]) -> None:
-    moving = {"j": CONTEXT.ranges["j"]}
+    moving = {"j": CONTEXT.range_of("j")}
     low, high = interval(simplify(expr, CONTEXT), moving, CONTEXT)
     value = compile_expr(expr)(point)
     assert low is None or compile_expr(low)(point) <= value

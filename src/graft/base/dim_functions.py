@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from graft.base.dim_polynomials import Atom
-from graft.base.dims import AnyDim, Expr, broadcast_dim
+from graft.base.dims import AnyDim, IndexExpr, broadcast_dim
 from graft.base.errors import EvaluationError, TypeRuleError
+from graft.base.polynomials import Atom
 
 Numbers = Callable[[Sequence[int]], tuple[list[int], list[int]]]
 
@@ -50,13 +50,13 @@ class _Writer:
     def __init__(self, symbols: Sequence[str]) -> None:
         self.lines: list[str] = []
         self._symbols = {name: f"s{number}" for number, name in enumerate(symbols)}
-        self._calls: dict[str, str] = {}  # by text
+        self._calls: dict[Atom, str] = {}
 
     def text(self, dim: AnyDim) -> str:
         """An expression for a dim."""
         if isinstance(dim, int):
             return str(int(dim))
-        if not isinstance(dim, Expr):
+        if not isinstance(dim, IndexExpr):
             raise EvaluationError(f"the dimension '{dim}' is known only from data")
         terms = [
             "*".join([f"({factor})", *map(self._atom, monomial)]) for monomial, factor in dim.terms
@@ -66,11 +66,11 @@ class _Writer:
     def _atom(self, atom: Atom) -> str:
         if not atom.is_call:
             return self._symbols[atom.name]
-        known = self._calls.get(atom.text)
+        known = self._calls.get(atom)
         if known is None:
             arguments = [f"({self.text(argument)})" for argument in atom.arguments]
             infix = _INFIX.get(atom.name)
             call = f" {infix} ".join(arguments) if infix else f"{atom.name}({', '.join(arguments)})"
-            known = self._calls[atom.text] = f"c{len(self._calls)}"
+            known = self._calls[atom] = f"c{len(self._calls)}"
             self.lines.append(f"{known} = {call}")
         return known

@@ -1,8 +1,8 @@
-"""Reading and writing the small arithmetic language of dimensions.
+"""Reading the small arithmetic language of dimensions, which `polynomials` writes.
 
-Terms, calls and names enter and text leaves; text enters and a value leaves. The parser knows no
-dimension: it builds values with the functions it is handed and with Python's operators, so that
-`dims` can stand on this module and not in a circle with it.
+Text enters and a value leaves. The parser knows no dimension: it builds values with the functions
+it is handed and with Python's operators, so that `dims` can stand on this module and not in a
+circle with it.
 
     sum     = product {("+" | "-") product}
     product = unary {("*" | "//" | "%") unary}
@@ -15,12 +15,10 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from graft.base.dim_polynomials import Atom, Monomial, Terms
 from graft.base.errors import ParseError
-from graft.base.names import quoted
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>[0-9]+)
@@ -30,8 +28,6 @@ _TOKEN = re.compile(
            |(?P<end>$))""",
     re.VERBOSE | re.DOTALL,
 )
-_INFIX = {"floordiv": "//", "mod": "%"}
-_BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _OPERATORS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "+": (1, operator.add),
     "-": (1, operator.sub),
@@ -39,50 +35,6 @@ _OPERATORS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "//": (2, operator.floordiv),
     "%": (2, operator.mod),
 }
-
-
-def symbol_text(name: str) -> str:
-    """A symbol's spelling: bare where the grammar allows it, quoted otherwise."""
-    return name if _BARE_NAME.fullmatch(name) else quoted(name, ascii_only=False)
-
-
-def sum_text(terms: Terms) -> str:
-    """A sum as it is read back: `2*n + (h + 1)//2 - 1`."""
-    text = ""
-    for monomial, coefficient in terms:
-        negative = coefficient < 0
-        sign = (" - " if negative else " + ") if text else ("-" if negative else "")
-        text += sign + _term_text(monomial, abs(coefficient), sign == "-")
-    return text
-
-
-def _term_text(monomial: Monomial, magnitude: int, negated: bool) -> str:
-    if not monomial:
-        return str(magnitude)
-    if len(monomial) == 1 and magnitude == 1 and not negated:
-        return monomial[0].text
-    factors = [f"({atom.text})" if _is_infix(atom) else atom.text for atom in monomial]
-    return "*".join([str(magnitude), *factors] if magnitude != 1 else factors)
-
-
-def _is_infix(atom: Atom) -> bool:
-    return atom.is_call and atom.name in _INFIX
-
-
-def call_text(function: str, arguments: Sequence[Terms]) -> str:
-    """A call as it is read back: `min(n, 100)`, or with an operator between the arguments."""
-    if function not in _INFIX:
-        return f"{function}({', '.join(map(sum_text, arguments))})"
-    return _INFIX[function].join(
-        sum_text(terms) if _is_simple(terms) else f"({sum_text(terms)})" for terms in arguments
-    )
-
-
-def _is_simple(terms: Terms) -> bool:
-    ((monomial, coefficient), *others) = terms
-    if others or len(monomial) > 1:
-        return False
-    return coefficient == 1 and not _is_infix(monomial[0]) if monomial else coefficient >= 0
 
 
 def parse_arithmetic(

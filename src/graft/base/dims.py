@@ -1,19 +1,23 @@
-"""Symbolic dimensions: integer polynomials over non-negative symbols, kept in canonical form.
+"""Index expressions, and the dims of shapes: integer polynomials over symbols in canonical form.
 
 Extents enter (`int`, `symbol("n")`, text) and extents leave, simplified: whatever turns out to be
-constant is a plain `int`, so shapes that are fully known never meet an `Expr`, and two extents
+constant is a plain `int`, so shapes that are fully known never meet an `IndexExpr`, and two extents
 that are equal for a reason seen here compare equal with `==`.
 
-An `Expr` is a sum of terms, each an integer times a product of atoms; an atom is a symbol or a call
-of floordiv, mod, min, max or broadcast that could not be simplified. Two conventions make the
+An `IndexExpr` is a sum of terms, each an integer times a product of atoms; an atom is a symbol or a
+call of floordiv, mod, min, max or broadcast that could not be simplified. Two conventions make the
 simplifications sound: a symbol stands for an integer >= 0, and what has no meaning for some
 binding (a division by zero, a broadcast of 3 with 4) may simplify to anything for that binding;
 so `n*m//n` is `m`. Ordering is undecidable and therefore refused; `dim_min`, `dim_max` and
 `dim_questions` serve instead.
+
+The indices of loops are polynomials of the same kind over symbols with other ranges, so division
+and extremes (`floor_divide`, `modulo`, `extreme`) take what is known of symbols as an operand.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,22 +26,30 @@ from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 
-from graft.base.dim_polynomials import (
+from graft.base.bounds import NATURAL, Intervals
+from graft.base.dim_text import parse_arithmetic
+from graft.base.errors import EvaluationError, ParseError, TypeRuleError
+from graft.base.polynomials import (
+    OPAQUE,
+    SYMBOL,
     Atom,
-    Bounds,
     Polynomial,
     Terms,
-    accumulate,
-    bounds_of,
-    bounds_of_call,
+    call_atom,
+    constant_value,
     divide,
     only_floordiv,
     opposite_extremes,
     order,
+    plus,
     sole_atom,
+    split_by,
+    sum_text,
+    symbol_atom,
+    symbol_text,
+    terms_of,
+    times,
 )
-from graft.base.dim_text import call_text, parse_arithmetic, sum_text, symbol_text
-from graft.base.errors import EvaluationError, ParseError, TypeRuleError
 
 # An expression with more atoms than this, those within its calls included, becomes UNKNOWN: no
 # shape arithmetic of a sensible model comes near, and nothing below may take exponential time.
@@ -76,25 +88,25 @@ UNKNOWN: Final = Unknown.UNKNOWN
 
 def _method(
     compute: Callable[[Dim, Dim], AnyDim], swapped: bool = False
-) -> Callable[[Expr, Operand], AnyDim]:
-    """An operator of `Expr`; NotImplemented hands arrays to NumPy and UNKNOWN to itself."""
+) -> Callable[[IndexExpr, Operand], AnyDim]:
+    """An operator of `IndexExpr`; NotImplemented hands arrays to NumPy and UNKNOWN to itself."""
 
-    def method(self: Expr, other: Operand) -> AnyDim:
+    def method(self: IndexExpr, other: Operand) -> AnyDim:
         if isinstance(other, (int, np.integer)):
             other = int(other)
         if swapped:
-            return compute(other, self) if isinstance(other, (int, Expr)) else NotImplemented
-        return compute(self, other) if isinstance(other, (int, Expr)) else NotImplemented
+            return compute(other, self) if isinstance(other, (int, IndexExpr)) else NotImplemented
+        return compute(self, other) if isinstance(other, (int, IndexExpr)) else NotImplemented
 
     return method
 
 
 def _add(left: Dim, right: Dim) -> AnyDim:
-    return _sum(accumulate(dict(_terms(left)), 1, dict(_terms(right))))
+    return _sum(plus(dict(terms_of(left)), dict(terms_of(right))))
 
 
 def _subtract(left: Dim, right: Dim) -> AnyDim:
-    return _sum(accumulate(dict(_terms(left)), -1, dict(_terms(right))))
+    return _sum(plus(dict(terms_of(left)), dict(terms_of(right)), -1))
 
 
 def _sum(polynomial: Polynomial) -> AnyDim:
@@ -107,41 +119,24 @@ def _sum(polynomial: Polynomial) -> AnyDim:
         if isinstance(gap, Unknown) or gap not in (third - fourth, fourth - third):
             continue
         total: AnyDim = first + (fourth if gap == third - fourth else third)
-        return _sum(accumulate(polynomial, -count, {(most,): 1, (least,): 1})) + count * total
-    return _build(polynomial)
+        return _sum(plus(polynomial, {(most,): 1, (least,): 1}, -count)) + count * total
+    return _limited(polynomial)
 
 
 def _multiply(left: Dim, right: Dim) -> AnyDim:
-    total: Polynomial = {}
-    right_terms = dict(_terms(right))
-    for monomial, coefficient in _terms(left):
-        accumulate(total, coefficient, right_terms, monomial)
-    return _build(total)
+    return _limited(times(dict(terms_of(left)), dict(terms_of(right))))
 
 
 def _floor_divide(left: Dim, right: Dim) -> AnyDim:
-    division = divide(dict(_terms(left)), dict(_terms(right)))
-    quotient, rest, divisor = map(_build, division[:3])
-    if _is_within(rest, divisor):
-        return quotient
-    inner = only_floordiv(rest.terms) if isinstance(rest, Expr) else None
-    if inner is None or not isinstance(divisor, int):
-        return quotient + _call("floordiv", rest, divisor)
-    # (a//b + r)//c == (a + b*r)//(b*c) for integers b, c > 0
-    arguments: tuple[Dim, ...] = inner.arguments
-    numerator, step = arguments
-    return quotient + (numerator + step * (rest - _build({(inner,): 1}))) // (step * divisor)
+    return _limited(floor_divide(dict(terms_of(left)), dict(terms_of(right)), NATURAL))
 
 
 def _modulo(left: Dim, right: Dim) -> AnyDim:
-    division = divide(dict(_terms(left)), dict(_terms(right)))
-    _, rest, divisor, scale = map(_build, division[:4])
-    inner = rest if _is_within(rest, divisor) else _call("mod", rest, divisor)
-    return scale * (division.step * inner + division.remainder)
+    return _limited(modulo(dict(terms_of(left)), dict(terms_of(right)), NATURAL))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Expr:
+class IndexExpr:
     """A symbolic extent: its terms, highest degree first; never constant. See the module."""
 
     terms: Terms
@@ -162,11 +157,11 @@ class Expr:
     __floordiv__, __rfloordiv__ = _method(_floor_divide), _method(_floor_divide, swapped=True)
     __mod__, __rmod__ = _method(_modulo), _method(_modulo, swapped=True)
 
-    def __neg__(self) -> Expr:
-        return Expr(tuple([(monomial, -coefficient) for monomial, coefficient in self.terms]))
+    def __neg__(self) -> IndexExpr:
+        return IndexExpr(tuple([(monomial, -coefficient) for monomial, coefficient in self.terms]))
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Expr):
+        if isinstance(other, IndexExpr):
             return self is other or (self._hash == other._hash and self.terms == other.terms)
         return False if isinstance(other, (int, Unknown)) else NotImplemented
 
@@ -180,7 +175,7 @@ class Expr:
         raise TypeError(f"the dimension '{self}' is not a number; bind it with evaluate_dim")
 
     def __reduce__(self) -> tuple[Callable[[str], Dim], tuple[str]]:
-        return parse_dim, (str(self),)  # the cached hash means nothing in another process
+        return parse_dim, (str(self),)  # atoms are objects of one process
 
     def __str__(self) -> str:
         return sum_text(self.terms)
@@ -188,90 +183,134 @@ class Expr:
     __repr__ = __str__
 
 
-Dim: TypeAlias = int | Expr
-AnyDim: TypeAlias = int | Expr | Unknown
-Operand: TypeAlias = int | Expr | Unknown | np.integer[Any]
-_OPERANDS: Final = (int, Expr, Unknown, np.integer)
+Dim: TypeAlias = int | IndexExpr
+AnyDim: TypeAlias = int | IndexExpr | Unknown
+Operand: TypeAlias = int | IndexExpr | Unknown | np.integer[Any]
+_OPERANDS: Final = (int, IndexExpr, Unknown, np.integer)
 
 
-def _terms(dim: Dim) -> Terms:
-    return dim.terms if isinstance(dim, Expr) else (((), dim),)
+def index_expr(polynomial: Polynomial) -> Dim:
+    """The polynomial as a dim, of any size."""
+    if len(polynomial) > 1:
+        monomials = sorted(polynomial, key=order)
+        return IndexExpr(tuple([(monomial, polynomial[monomial]) for monomial in monomials]))
+    constant = constant_value(polynomial)
+    return IndexExpr(tuple(polynomial.items())) if constant is None else constant
 
 
-def _build(polynomial: Polynomial) -> AnyDim:
-    """The dimension that is this sum."""
-    monomials = [monomial for monomial, coefficient in polynomial.items() if coefficient]
-    if not monomials:
-        return 0
-    if len(monomials) > 1:
-        monomials.sort(key=order)
-    elif not monomials[0]:
-        return polynomial[()]
-    expr = Expr(tuple([(monomial, polynomial[monomial]) for monomial in monomials]))
-    return expr if expr.size <= LARGEST_SIZE else UNKNOWN
+def _limited(polynomial: Polynomial) -> AnyDim:
+    """The polynomial as a dim of a shape, which is not too large."""
+    dim = index_expr(polynomial)
+    return UNKNOWN if isinstance(dim, IndexExpr) and dim.size > LARGEST_SIZE else dim
 
 
-def _call(function: str, *arguments: AnyDim) -> AnyDim:
-    """A call that nothing simplifies any further, as a dimension."""
-    known = tuple(argument for argument in arguments if not isinstance(argument, Unknown))
-    if len(known) < len(arguments):
-        return UNKNOWN
-    low, high = bounds_of_call(function, list(map(_bounds, known)))
-    if low is not None and low == high:
-        return low
-    text = call_text(function, tuple(map(_terms, known)))
-    size = 1 + sum(argument.size if isinstance(argument, Expr) else 1 for argument in known)
-    return _build({(Atom(True, text, function, known, size, (low, high)),): 1})
+def floor_divide(dividend: Polynomial, divisor: Polynomial, known: Intervals) -> Polynomial:
+    """The quotient, rounded down."""
+    quotient, rest, divisor, _ = divide(dividend, divisor)
+    if _is_within(rest, divisor, known):
+        return quotient
+    count = constant_value(divisor)
+    digits = None if count is None else _digits(rest, count, known)
+    inner = None if count is None else only_floordiv(rest)
+    if digits is not None:
+        high, _, divisor = digits[1:]
+        return plus(quotient, floor_divide(high, divisor, known))
+    if inner is None or count is None:
+        return plus(quotient, _call("floordiv", rest, divisor, known))
+    # (a//b + r)//c == (a + b*r)//(b*c) for integers b, c > 0
+    numerator, step = inner.arguments
+    whole = plus(dict(terms_of(numerator)), plus(rest, {(inner,): 1}, -1), step)
+    return plus(quotient, floor_divide(whole, {(): step * count}, known))
 
 
-def _is_within(rest: AnyDim, divisor: AnyDim) -> bool:
+def modulo(dividend: Polynomial, divisor: Polynomial, known: Intervals) -> Polynomial:
+    """What the division leaves, with the divisor's sign."""
+    _, rest, divisor, scale = divide(dividend, divisor, for_remainder=True)
+    if _is_within(rest, divisor, known):
+        return times(scale, rest)
+    count = constant_value(divisor)
+    digits = None if count is None else _digits(rest, count, known)
+    if digits is None:
+        return times(scale, _call("mod", rest, divisor, known))
+    step, high, low, divisor = digits
+    return times(scale, plus(low, modulo(high, divisor, known), step))
+
+
+def _digits(
+    terms: Polynomial, divisor: int, known: Intervals
+) -> tuple[int, Polynomial, Polynomial, Polynomial] | None:
+    """A step that divides the divisor, terms == step*high + low with 0 <= low < step, and the
+    divisor of high: terms//divisor is high//(divisor//step), and terms%divisor is
+    high%(divisor//step)*step + low. Indices of tiles and of reshaped tensors are like that."""
+    counts = [count for monomial, count in terms.items() if monomial]
+    steps = {math.gcd(divisor, count) for count in counts}
+    for step in (math.gcd(divisor, *counts), *sorted(steps, reverse=True)):
+        high, low = split_by(terms, step)
+        if step > 1 and _is_within(low, {(): step}, known):
+            return step, high, low, {(): divisor // step}
+    return None
+
+
+def _is_within(rest: Polynomial, divisor: Polynomial, known: Intervals) -> bool:
     """Whether 0 <= rest < divisor for sure, so that // gives 0 and % the rest itself."""
-    return rest == 0 or (at_least(rest, 0) and at_least(divisor - rest, 1))
+    if not rest:
+        return True
+    return known.proves(rest) and known.proves(plus(plus(divisor, rest, -1), {(): 1}, -1))
+
+
+def _call(function: str, left: Polynomial, right: Polynomial, known: Intervals) -> Polynomial:
+    """A call that nothing simplifies any further, unless it has just one value."""
+    atom = call_atom(function, (index_expr(left), index_expr(right)))
+    low, high = known.atom_bounds(atom)
+    return dict(terms_of(int(low))) if low == high else {(atom,): 1}
 
 
 def at_least(dim: AnyDim, limit: int) -> bool:
     """True only if the extent is no smaller than the limit for every binding."""
-    low = _bounds(dim)[0]
-    return low is not None and low >= limit
+    return not isinstance(dim, Unknown) and NATURAL.bounds(dict(terms_of(dim)))[0] >= limit
 
 
-def _bounds(dim: AnyDim) -> Bounds:
-    return (None, None) if isinstance(dim, Unknown) else bounds_of(_terms(dim))
-
-
-def symbol(name: str) -> Expr:
+def symbol(name: str) -> IndexExpr:
     """The extent called `name`, some integer >= 0."""
-    return Expr((((Atom(False, symbol_text(name), name, (), 1, (0, None)),), 1),))
+    return IndexExpr((((symbol_atom(name),), 1),))
 
 
 def dim_min(first: Operand, *others: Operand) -> AnyDim:
     """The smallest of the extents."""
-    return _extreme("min", (first, *others), min, lambda one, other: at_least(one - other, 0))
+    return _extreme("min", (first, *others), min)
 
 
 def dim_max(first: Operand, *others: Operand) -> AnyDim:
     """The largest of the extents."""
-    return _extreme("max", (first, *others), max, lambda one, other: at_least(other - one, 0))
+    return _extreme("max", (first, *others), max)
 
 
 def _extreme(
-    function: str,
-    operands: tuple[Operand, ...],
-    of_integers: Callable[[list[int]], int],
-    is_idle: Callable[[AnyDim, AnyDim], bool],
+    function: str, operands: tuple[Operand, ...], of_integers: Callable[[list[int]], int]
 ) -> AnyDim:
-    """min or max; `is_idle` tells that its first argument never decides beside its second."""
     integers = [one for one in operands if isinstance(one, int)]
     if len(integers) == len(operands):
         return of_integers(integers)
     dims = _flattened(function, operands)
-    if dims is None:
-        return UNKNOWN
-    integers = [dim for dim in dims if isinstance(dim, int)]
-    if len(integers) > 1:
-        dims = [*dims[: -len(integers)], of_integers(integers)]
-    kept = [one for one in dims if not any(is_idle(one, other) for other in dims if one != other)]
-    return kept[0] if len(kept) == 1 else _call(function, *kept)
+    return UNKNOWN if dims is None else _limited(dict(terms_of(extreme(function, dims, NATURAL))))
+
+
+def extreme(function: str, dims: Sequence[Dim], known: Intervals) -> Dim:
+    """The min or max of the dims, without those that surely never decide it.
+
+    Of dims that are surely equal an integer stays, or else the first."""
+    kept = list(dict.fromkeys(dims))
+    candidates = list(reversed(kept))
+    candidates.sort(key=lambda dim: isinstance(dim, int))
+    for one in candidates:
+        for other in kept:
+            low, high = (other, one) if function == "min" else (one, other)
+            if other is not one and known.proves(
+                plus(dict(terms_of(high)), dict(terms_of(low)), -1)
+            ):
+                kept.remove(one)
+                break
+    return kept[0] if len(kept) == 1 else index_expr({(call_atom(function, tuple(kept)),): 1})
 
 
 def broadcast_dim(*operands: Operand) -> AnyDim:
@@ -290,14 +329,16 @@ def broadcast_dim(*operands: Operand) -> AnyDim:
         return UNKNOWN
     kept = [dim for dim in dims if dim != 1 and not _is_cut(dim, dims)] or [1]
     kept = [one for one in kept if not any(_is_floored(one, other) for other in kept)]
-    return kept[0] if len(kept) == 1 else _call("broadcast", *kept)
+    if len(kept) == 1:
+        return kept[0]
+    return _limited({(call_atom("broadcast", tuple(kept)),): 1})
 
 
 def _is_cut(dim: Dim, others: Sequence[Dim]) -> bool:
     """Whether a dim is another one, cut to so many, but not to 1: where it is shorter, the two do
     not broadcast, so the other one says it all."""
-    atom = sole_atom(_terms(dim))
-    if atom is None or not atom.is_call or atom.name != "min":
+    atom = sole_atom(terms_of(dim))
+    if atom is None or atom.kind != "min":
         return False
     limits = [one for one in atom.arguments if one not in others]
     return len(limits) < len(atom.arguments) and all(isinstance(n, int) and n > 1 for n in limits)
@@ -316,8 +357,8 @@ def _flattened(function: str, operands: Iterable[Operand]) -> list[Dim] | None:
     for dim in [_plain(operand) for operand in operands]:
         if isinstance(dim, Unknown):
             return None
-        atom = sole_atom(_terms(dim))
-        if atom is not None and atom.is_call and atom.name == function:
+        atom = sole_atom(terms_of(dim))
+        if atom is not None and atom.kind == function:
             found.update(dict.fromkeys(atom.arguments))
         else:
             found[dim] = None
@@ -335,7 +376,7 @@ def _plain(operand: Operand) -> AnyDim:
 def ceildiv(dividend: Operand, divisor: Operand) -> AnyDim:
     """The quotient rounded up."""
     dividend, divisor = _plain(dividend), _plain(divisor)
-    if isinstance(dividend, Expr) and isinstance(divisor, int) and divisor > 0:
+    if isinstance(dividend, IndexExpr) and isinstance(divisor, int) and divisor > 0:
         return (dividend + (divisor - 1)) // divisor  # (n + 1)//2 reads better than n - n//2
     return -(-dividend // divisor)
 
@@ -350,19 +391,15 @@ def product(dims: Iterable[Operand]) -> AnyDim:
 
 def bare_symbol(dim: AnyDim) -> str | None:
     """The symbol's name when the dim is a symbol and nothing else."""
-    atom = sole_atom(dim.terms) if isinstance(dim, Expr) else None
-    return None if atom is None or atom.is_call else atom.name
+    atom = sole_atom(dim.terms) if isinstance(dim, IndexExpr) else None
+    return None if atom is None or atom.kind is not SYMBOL else atom.name
 
 
 def symbols_of(dim: AnyDim) -> frozenset[str]:
     """The names of the symbols that the extent depends on."""
-    names: set[str] = set()
-    for monomial, _ in dim.terms if isinstance(dim, Expr) else ():
-        for atom in monomial:
-            names.update(*map(symbols_of, atom.arguments))
-            if not atom.is_call:
-                names.add(atom.name)
-    return frozenset(names)
+    if not isinstance(dim, IndexExpr):
+        return frozenset()
+    return frozenset().union(*(atom.symbols for monomial, _ in dim.terms for atom in monomial))
 
 
 _FUNCTIONS: Final[dict[str, Callable[..., AnyDim]]] = {
@@ -373,6 +410,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., AnyDim]]] = {
 _OPERATIONS: Final[dict[str, Callable[..., AnyDim]]] = {
     "floordiv": operator.floordiv,
     "mod": operator.mod,
+    OPAQUE: lambda *_: UNKNOWN,
     **_FUNCTIONS,
 }
 
@@ -388,22 +426,32 @@ def substitute(dim: AnyDim, mapping: Mapping[str, Operand]) -> AnyDim:
         raise EvaluationError(f"the dimension '{dim}' has no value here: {error}") from error
 
 
+def normalized(dim: AnyDim) -> AnyDim:
+    """The dim with all its calls simplified; UNKNOWN where it is made of more than symbols."""
+    return _substituted(dim, {})
+
+
 def _substituted(dim: AnyDim, mapping: Mapping[str, Operand]) -> AnyDim:
-    if not isinstance(dim, Expr):
+    return map_atoms(lambda atom: _atom_value(atom, mapping), dim)
+
+
+def map_atoms(change: Callable[[Atom], AnyDim], dim: AnyDim) -> AnyDim:
+    """The dim with other dims for its atoms."""
+    if not isinstance(dim, IndexExpr):
         return dim
     total: AnyDim = 0
     for monomial, coefficient in dim.terms:
         term: AnyDim = coefficient
         for atom in monomial:
-            term = term * _atom_value(atom, mapping)
+            term = term * change(atom)
         total = total + term
     return total
 
 
 def _atom_value(atom: Atom, mapping: Mapping[str, Operand]) -> AnyDim:
-    if not atom.is_call:
+    if atom.kind is SYMBOL:
         return _plain(mapping[atom.name]) if atom.name in mapping else symbol(atom.name)
-    return _OPERATIONS[atom.name](*[_substituted(one, mapping) for one in atom.arguments])
+    return _OPERATIONS[atom.kind](*[_substituted(one, mapping) for one in atom.arguments])
 
 
 def evaluate_call(function: str, arguments: Sequence[int], dim: AnyDim) -> int:

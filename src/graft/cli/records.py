@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graft.base.dims import Expr, symbols_of
+from graft.base.dims import IndexExpr, symbols_of
 from graft.base.dtypes import Array
 from graft.cli.compare import Tolerance, compare
 from graft.ir.evaluate import Data
@@ -36,11 +36,11 @@ def in_expected_order(
 
 def _groups(graph: Graph) -> list[list[int]]:
     """Positions of outputs that share a first extent which only the data decide."""
-    found: dict[Expr, list[int]] = {}
+    found: dict[IndexExpr, list[int]] = {}
     for position, value in enumerate(graph.outputs):
         shape = getattr(value.type, "shape", None)
         first = shape[0] if shape else None
-        if isinstance(first, Expr) and not symbols_of(first) <= graph.input_symbols:
+        if isinstance(first, IndexExpr) and not symbols_of(first) <= graph.input_symbols:
             found.setdefault(first, []).append(position)
     return list(found.values())
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-from graft.base.dims import AnyDim, Expr, symbols_of
+from graft.base.dims import AnyDim, IndexExpr, symbols_of
 from graft.base.names import LONGEST_LINE, printable
 from graft.cli.terminal import HEADER, TITLE, UNLIMITED, console, styled
 
@@ -217,7 +217,7 @@ def dim_text(dim: AnyDim) -> str:
     """A number of operations, in short where it is a long expression."""
     if isinstance(dim, int):
         return number(dim)
-    if not isinstance(dim, Expr):
+    if not isinstance(dim, IndexExpr):
         return "known only from data"
     text = str(dim)
     if len(text) <= _LONGEST_EXPRESSION:
@@ -230,7 +230,7 @@ def dim_json(dim: AnyDim) -> int | str | None:
     """An integer, an expression as text, or None where only the data decide."""
     if isinstance(dim, int):
         return dim
-    return str(dim) if isinstance(dim, Expr) else None
+    return str(dim) if isinstance(dim, IndexExpr) else None
 
 
 def figure(value: float | None) -> str:

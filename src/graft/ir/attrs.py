@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, Dim, Expr, substitute, symbols_of
+from graft.base.dims import UNKNOWN, AnyDim, Dim, IndexExpr, substitute, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.ir.literal import Literal
@@ -154,7 +154,7 @@ def _int(value: Any) -> int:
 
 def _dim(value: Any) -> Dim:
     value = _scalar(value)
-    return value if isinstance(value, Expr) else _int(value)
+    return value if isinstance(value, IndexExpr) else _int(value)
 
 
 def _float(value: Any) -> float:
@@ -222,7 +222,7 @@ def symbols_in_attrs(attrs: Attrs) -> frozenset[str]:
     for name in dim_fields(type(attrs)):
         value = getattr(attrs, name)
         for dim in value if isinstance(value, tuple) else (value,):
-            if isinstance(dim, Expr):
+            if isinstance(dim, IndexExpr):
                 found |= symbols_of(dim)
     return found
 

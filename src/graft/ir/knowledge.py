@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, Expr, symbols_of
+from graft.base.dims import UNKNOWN, IndexExpr, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError
 from graft.ir.attrs import symbols_in_attrs
@@ -122,4 +122,4 @@ def symbols_of_array(array: Array) -> set[str]:
     """The symbols in an array of dims."""
     if array.dtype != object:
         return set()
-    return {n for item in array.flat if isinstance(item, Expr) for n in symbols_of(item)}
+    return {n for item in array.flat if isinstance(item, IndexExpr) for n in symbols_of(item)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from graft.base.dims import Expr, symbol
+from graft.base.dims import IndexExpr, symbol
 
 
 class FreshNames:
@@ -45,7 +45,7 @@ class FreshSymbols:
         """Keep names from being given."""
         self._taken.update(names)
 
-    def __call__(self) -> Expr:
+    def __call__(self) -> IndexExpr:
         while (name := f"{self._prefix}{next(self._numbers)}") in self._taken:
             pass
         return symbol(name)

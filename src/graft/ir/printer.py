@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import Expr
+from graft.base.dims import IndexExpr
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError, Place
 from graft.base.names import quoted
@@ -193,7 +193,7 @@ def scalar_text(value: Any) -> str:
         return str(value)
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else f"{value}"
-    if isinstance(value, Expr):
+    if isinstance(value, IndexExpr):
         return f"`{value}`"
     if isinstance(value, _TYPES):
         return str(value)

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from graft.base.bounds import Bounds, Intervals, Range
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
 from graft.llvm.text import Builder, Value
-from graft.loop.ir import Buffer, Const, Expr, Scope, Var
-from graft.loop.numeric import Bounds, NumericBounds
+from graft.loop.index import polynomial
+from graft.loop.ir import Buffer, Expr, Scope, Var
 
 Offset = int | Value
 
@@ -44,8 +45,7 @@ class Context:
     places: dict[str, Place] = field(default_factory=dict)
     mask: Value | None = None  # the lanes in which memory may be touched, if not all
     in_parallel: bool = False
-    # of integer variables: the least and the largest value, None where there is no limit
-    ranges: dict[str, tuple[Expr | None, Expr | None]] = field(default_factory=dict)
+    ranges: dict[str, Range] = field(default_factory=dict)  # of integer variables, as numbers
     claims: bool = False  # whether threads claim the iterations of a parallel loop
 
     def variable(self, name: str) -> Value:
@@ -55,15 +55,14 @@ class Context:
         return self.variables[name]
 
     def bounds(self, expr: Expr) -> Bounds:
-        """The least and the largest value of an index expression."""
-        return NumericBounds(self.ranges).of(expr)
+        """The least and the largest value of an index expression, in any of its lanes."""
+        return Intervals(self.ranges).bounds(polynomial(expr))
 
     def limit(self, var: Var, least: Expr, most: Expr) -> None:
         """Remember between which expressions a variable lies from here on."""
         if var.dtype is DType.INT64:
             ends = self.bounds(least)[0], self.bounds(most)[1]
-            low, high = (None if math.isinf(end) else Const(int(end)) for end in ends)
-            self.ranges[var.name] = low, high
+            self.ranges[var.name] = Range(*(None if math.isinf(end) else int(end) for end in ends))
 
     def place(self, buffer: Buffer) -> Place:
         """Where a buffer that is in scope lies."""

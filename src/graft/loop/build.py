@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.loop.dims import Symbolic, index_of
 from graft.loop.errors import LoopError
+from graft.loop.index import Symbolic, index_of
 from graft.loop.intrinsics import INTRINSICS
 from graft.loop.ir import (
     INDEX,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from graft.base.dtypes import DType
-from graft.loop.affine import ONE, ZERO, add
+from graft.loop.index import ONE, ZERO, add
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -78,7 +78,7 @@ class Around:
     def inside(self, var: Var, start: Expr, extent: Expr) -> Around:
         context = self.context.loop(var, start, extent)
         return replace(
-            self, context=context, loops={**self.loops, var.name: context.ranges[var.name]}
+            self, context=context, loops={**self.loops, var.name: context.range_of(var.name)}
         )
 
     def holding(self, name: str, memory: Memory) -> Around:

@@ -11,16 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from graft.loop.affine import (
-    ONE,
-    ZERO,
-    Polynomial,
-    add,
-    expression,
-    is_index,
-    plus,
-    polynomial,
-)
+from graft.base.polynomials import symbol_atom
+from graft.loop.index import ONE, ZERO, add, expression, is_index
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -39,7 +31,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
-from graft.loop.ranges import Context
+from graft.loop.ranges import Context, facts
 from graft.loop.simplify import simplify
 from graft.loop.traverse import (
     block,
@@ -249,31 +241,18 @@ def _hoisted(loop: For, branch: If, context: Context) -> Stmt:
     return If(branch.condition, then, _tightened(replace(loop, body=branch.otherwise), known))
 
 
-def _at_least_zero(condition: Expr) -> Polynomial | None:
-    """What is at least 0 exactly where the condition holds."""
-    match condition:
-        case Compare(kind, left, right) if is_index(left):
-            rising = plus(polynomial(right), polynomial(left), -1)
-            falling = plus({}, rising, -1)
-            less: Polynomial = {(): 1}
-            return {
-                CompareKind.LESS: plus(rising, less, -1),
-                CompareKind.LESS_EQUAL: rising,
-                CompareKind.GREATER: plus(falling, less, -1),
-                CompareKind.GREATER_EQUAL: falling,
-            }.get(kind)
-        case _:
-            return None
-
-
 def _cut(condition: Expr, var: Var, context: Context) -> tuple[bool, Expr] | None:
     """Where the condition changes: (True, first value where it holds) or (False, one past last)."""
-    terms = _at_least_zero(condition)
-    factor = 0 if terms is None else terms.get((var,), 0)
-    if terms is None or not factor:
+    if not isinstance(condition, Compare) or not is_index(condition.left):
         return None
-    rest = {monomial: count for monomial, count in terms.items() if monomial != (var,)}
-    if any(var.name in variables(atom) for monomial in rest for atom in monomial):
+    needed = facts(condition.kind, condition.left, condition.right)
+    own = (symbol_atom(var.name),)
+    if len(needed) != 1 or own not in needed[0]:
+        return None
+    terms = needed[0]
+    factor = terms[own]
+    rest = {monomial: count for monomial, count in terms.items() if monomial != own}
+    if any(var.name in atom.symbols for monomial in rest for atom in monomial):
         return None
     size = Const(abs(factor))
     divided = simplify(Binary(BinaryKind.FLOOR_DIVIDE, expression(rest), size), context)

@@ -27,15 +27,18 @@ from typing import TypeVar
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
+from graft.base.polynomials import Polynomial
 
 INDEX = DType.INT64
 
 
 class _Hashed:
-    """Has room for its hash: expressions are deep, and the keys of many tables."""
+    """Has room for its hash, since expressions are deep and the keys of many tables, and for the
+    normal form of index arithmetic (see `index`)."""
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "_normal")
     _hash: int
+    _normal: Polynomial
 
 
 _Kind = TypeVar("_Kind", bound=type[_Hashed])

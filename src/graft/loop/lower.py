@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 
+from graft.base.bounds import Range
 from graft.loop.generate import Around, Generator, Memory, full_box, one_thread
 from graft.loop.guards import branch_on_selects, predicate_lanes, tighten_loops
 from graft.loop.ir import (
@@ -32,7 +33,7 @@ from graft.loop.ir import (
 )
 from graft.loop.names import unique_names
 from graft.loop.program import Program, make_program
-from graft.loop.ranges import Context, Range
+from graft.loop.ranges import Context
 from graft.loop.schedule import Schedule, Variant
 from graft.loop.simplify import simplify_stmt
 from graft.loop.stages import reads
@@ -85,7 +86,7 @@ def _body(program: Program, context: Context) -> Stmt:
 def _known(scalars: Sequence[Var], needs: Sequence[tuple[str, int]]) -> Context:
     """What a variant knows: scalars are natural numbers, some of them no small ones."""
     least = dict(needs)
-    return Context({one.name: Range(Const(least.get(one.name, 0)), None) for one in scalars})
+    return Context({one.name: Range(least.get(one.name, 0), None) for one in scalars})
 
 
 def _either(needs: Sequence[tuple[str, int]], body: Stmt, otherwise: Stmt) -> Stmt:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from graft.loop.affine import add, constant_value, multiply, polynomial
+from graft.base.polynomials import constant_value
+from graft.loop.index import add, multiply, polynomial
 from graft.loop.ir import Binary, BinaryKind, Const, Expr
 from graft.loop.nest import Nest
 from graft.loop.ranges import Context, Range

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graft.loop.affine import add
+from graft.loop.index import add
 from graft.loop.ir import BinaryKind, Const, Expr, Load
 from graft.loop.nest import short
 from graft.loop.position import Position, binary

@@ -1,31 +1,23 @@
 """Simplification: expressions and statements in, equal but smaller ones out.
 
 Constants are folded by the interpreter itself, so they cannot disagree with it. Index arithmetic is
-put into the normal form of `affine`; minima, comparisons, selects and branches that the ranges of
+put into normal form (see `index`); minima, comparisons, selects and branches that the ranges of
 the variables decide disappear; vectors of indices become ramps and broadcasts. Floating-point
 arithmetic is changed only where the result is the same bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from graft.base.dims import extreme, floor_divide, index_expr, modulo
 from graft.base.dtypes import DType
 from graft.base.errors import EvaluationError
-from graft.loop.affine import (
-    Polynomial,
-    constant_value,
-    content,
-    expression,
-    is_index,
-    plus,
-    polynomial,
-    quotient_and_rest,
-)
+from graft.base.polynomials import Polynomial, constant_value, plus, terms_of
 from graft.loop.evaluate_expr import compile_expr
+from graft.loop.index import FUNCTIONS, expression, index_of, is_index, polynomial
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -49,7 +41,7 @@ from graft.loop.ir import (
     Var,
     While,
 )
-from graft.loop.ranges import NATURAL, Context, reads_memory
+from graft.loop.ranges import NATURAL, NEGATED, Context, facts, reads_memory
 from graft.loop.traverse import (
     block,
     buffers_read,
@@ -72,7 +64,7 @@ def simplify_function(function: Function) -> Function:
     context = Context()
     for parameter in function.parameters:
         if not isinstance(parameter, Buffer):
-            context = context.bind(parameter.name, *NATURAL)
+            context = context.variable(parameter.name, *NATURAL)
     return replace(function, body=simplify_stmt(function.body, context))
 
 
@@ -135,109 +127,41 @@ def _folded(expr: Expr) -> Const | None:
 def _index(expr: Binary, context: Context) -> Expr:
     match expr.kind:
         case BinaryKind.ADD | BinaryKind.SUBTRACT | BinaryKind.MULTIPLY:
-            return _sum(expression(polynomial(expr)), context)
-        case BinaryKind.FLOOR_DIVIDE:
-            return _floor_divide(polynomial(expr.left), polynomial(expr.right), context)
-        case BinaryKind.FLOOR_MODULO:
-            return _floor_modulo(polynomial(expr.left), polynomial(expr.right), context)
+            return _sum(polynomial(expr), context)
+        case BinaryKind.FLOOR_DIVIDE | BinaryKind.FLOOR_MODULO:
+            divisor = polynomial(expr.right)
+            if not divisor:
+                return expr
+            divide = floor_divide if expr.kind is BinaryKind.FLOOR_DIVIDE else modulo
+            return expression(divide(polynomial(expr.left), divisor, context))
         case BinaryKind.MINIMUM | BinaryKind.MAXIMUM:
             return _extreme(expr, context)
         case _:
             return expr
 
 
-def _sum(expr: Expr, context: Context) -> Expr:
+def _sum(terms: Polynomial, context: Context) -> Expr:
     """A sum, taken into a minimum or maximum where that makes one side a constant."""
-    terms = polynomial(expr)
     for monomial, count in terms.items():
-        match monomial:
-            case (Binary(BinaryKind.MINIMUM | BinaryKind.MAXIMUM as kind, left, right),):
-                rest = plus(terms, {monomial: count}, -1)
-                if abs(count) != 1 or constant_value(rest) is not None:
-                    continue
-                totals = [plus(rest, polynomial(side), count) for side in (left, right)]
-                if all(constant_value(total) is None for total in totals):
-                    continue
-                new = kind if count > 0 else _OPPOSITE[kind]
-                return _extreme(Binary(new, *map(expression, totals)), context)
-            case _:
-                continue
-    return expr
+        if abs(count) != 1 or len(monomial) != 1 or monomial[0].kind not in _OPPOSITE:
+            continue
+        rest = plus(terms, {monomial: count}, -1)
+        if constant_value(rest) is not None:
+            continue
+        (atom,) = monomial
+        totals = [plus(rest, dict(terms_of(side)), count) for side in atom.arguments]
+        if any(constant_value(total) is not None for total in totals):
+            kind = atom.kind if count > 0 else _OPPOSITE[atom.kind]
+            return index_of(extreme(kind, list(map(index_expr, totals)), context))
+    return expression(terms)
 
 
-_OPPOSITE = {
-    BinaryKind.MINIMUM: BinaryKind.MAXIMUM,
-    BinaryKind.MAXIMUM: BinaryKind.MINIMUM,
-}
-
-
-def _is_within(rest: Polynomial, divisor: Polynomial, context: Context) -> bool:
-    """Whether 0 <= rest < divisor for sure."""
-    if not rest:
-        return True
-    return context.proves(rest) and context.proves(plus(plus(divisor, rest, -1), {(): 1}, -1))
-
-
-def _floor_divide(terms: Polynomial, divisor: Polynomial, context: Context) -> Expr:
-    count = constant_value(divisor)
-    if count is not None and count <= 0:
-        return Binary(BinaryKind.FLOOR_DIVIDE, expression(terms), expression(divisor))
-    quotient, rest = quotient_and_rest(terms, divisor)
-    if _is_within(rest, divisor, context):
-        return expression(quotient)
-    if count is not None:
-        rest, count = _reduced(rest, count)
-        divisor = {(): count}
-        if count == 1:
-            return expression(plus(quotient, rest))
-    inner = expression(rest)
-    if isinstance(inner, Binary) and inner.kind is BinaryKind.FLOOR_DIVIDE and count is not None:
-        match inner.right:
-            case Const(value=int(step)) if step > 0:
-                part = _floor_divide(polynomial(inner.left), {(): step * count}, context)
-                return expression(plus(quotient, polynomial(part)))
-    divided = Binary(BinaryKind.FLOOR_DIVIDE, inner, expression(divisor))
-    return expression(plus(quotient, {(divided,): 1}))
-
-
-def _reduced(rest: Polynomial, count: int) -> tuple[Polynomial, int]:
-    """(s*x + r)//(s*k) is (x + r//s)//k."""
-    step = content(rest, count)
-    smaller = {monomial: coefficient // step for monomial, coefficient in rest.items()}
-    return {monomial: value for monomial, value in smaller.items() if value}, count // step
-
-
-def _floor_modulo(terms: Polynomial, divisor: Polynomial, context: Context) -> Expr:
-    count = constant_value(divisor)
-    if count is not None and count <= 0:
-        return Binary(BinaryKind.FLOOR_MODULO, expression(terms), expression(divisor))
-    _, rest = quotient_and_rest(terms, divisor)
-    if count is not None:
-        # Terms may leave whole multiples behind: they never matter for a remainder.
-        rest = {m: c % count if m else c for m, c in rest.items() if c % count}
-    if _is_within(rest, divisor, context):
-        return expression(rest)
-    if count is None:
-        return Binary(BinaryKind.FLOOR_MODULO, expression(rest), expression(divisor))
-    # (s*x + r) % (s*k) is s*((x + r//s) % k) + r % s.
-    step = content(rest, count)
-    smaller, count = _reduced(rest, count)
-    inner = Binary(BinaryKind.FLOOR_MODULO, expression(smaller), Const(count))
-    offset: Polynomial = {(): rest.get((), 0) % step}
-    return expression(plus(offset, {} if count == 1 else {(inner,): step}))
+_OPPOSITE = {"min": "max", "max": "min"}
 
 
 def _extreme(expr: Binary, context: Context) -> Expr:
-    smaller = expr.kind is BinaryKind.MINIMUM
-    # A constant is tried first: where both are the same, it is the simpler one.
-    first, second = expr.left, expr.right
-    if isinstance(second, Const):
-        first, second = second, first
-    if context.at_most(first, second) if smaller else context.at_most(second, first):
-        return first
-    if context.at_most(second, first) if smaller else context.at_most(first, second):
-        return second
-    return expr
+    first, second = index_expr(polynomial(expr.left)), index_expr(polynomial(expr.right))
+    return index_of(extreme(FUNCTIONS[expr.kind], (first, second), context))
 
 
 def _arithmetic(expr: Binary) -> Expr:
@@ -277,38 +201,16 @@ def _is_neutral(kind: BinaryKind, const: Const, at_right: bool) -> bool:
 
 
 def _comparison(expr: Compare, context: Context) -> Expr:
-    left, right = expr.left, expr.right
-    questions: dict[CompareKind, tuple[Callable[[], bool], Callable[[], bool]]] = {
-        CompareKind.LESS: (
-            lambda: context.below(left, right),
-            lambda: context.at_most(right, left),
-        ),
-        CompareKind.LESS_EQUAL: (
-            lambda: context.at_most(left, right),
-            lambda: context.below(right, left),
-        ),
-        CompareKind.GREATER: (
-            lambda: context.below(right, left),
-            lambda: context.at_most(left, right),
-        ),
-        CompareKind.GREATER_EQUAL: (
-            lambda: context.at_most(right, left),
-            lambda: context.below(left, right),
-        ),
-        CompareKind.EQUAL: (
-            lambda: context.at_most(left, right) and context.at_most(right, left),
-            lambda: context.below(left, right) or context.below(right, left),
-        ),
-    }
-    if expr.kind is CompareKind.NOT_EQUAL:
-        opposite = _comparison(replace(expr, kind=CompareKind.EQUAL), context)
-        if isinstance(opposite, Const):
-            return Const(not opposite.value, DType.BOOL)
-        return expr
-    surely, never = questions[expr.kind]
-    if surely():
-        return Const(True, DType.BOOL)
-    return Const(False, DType.BOOL) if never() else expr
+    for kind, result in ((expr.kind, True), (NEGATED[expr.kind], False)):
+        if _surely(kind, expr.left, expr.right, context):
+            return Const(result, DType.BOOL)
+    return expr
+
+
+def _surely(kind: CompareKind, left: Expr, right: Expr, context: Context) -> bool:
+    if kind is CompareKind.NOT_EQUAL:
+        return context.below(left, right) or context.below(right, left)
+    return all(map(context.proves, facts(kind, left, right)))
 
 
 def _select(expr: Select) -> Expr:
@@ -335,7 +237,7 @@ def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
             if var.name not in variables_in(body):
                 return simplify_stmt(body, known)
             bounded = is_index(value) and not reads_memory(value)
-            inside = known.bind(var.name, value, value) if bounded else known
+            inside = known.variable(var.name, value, value) if bounded else known
             return _unless_empty(replace(stmt, body=simplify_stmt(body, inside)))
         case Allocate(buffer, body):
             inner = simplify_stmt(body, known)

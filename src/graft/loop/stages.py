@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from graft.loop.affine import add, multiply
 from graft.loop.errors import ScheduleError
+from graft.loop.index import add, multiply
 from graft.loop.ir import (
     Binary,
     BinaryKind,

@@ -88,7 +88,7 @@ class _Scope:
         for parameter in self._function.parameters:
             if isinstance(parameter, Var):
                 self._variables[parameter.name] = parameter
-                context = context.bind(parameter.name, *NATURAL)
+                context = context.variable(parameter.name, *NATURAL)
         for parameter in self._function.parameters:
             if isinstance(parameter, Buffer):
                 self._declare(parameter, context, Scope.ARGUMENT)

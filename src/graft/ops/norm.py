@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.base.dim_questions import provably_no_multiple
-from graft.base.dims import Expr
+from graft.base.dims import IndexExpr
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, define, traffic
@@ -209,7 +209,7 @@ def _group_norm_type(
     require(groups > 0, f"num_groups is {groups}")
     data = _instance_norm_type(attrs, data, gamma, beta)
     channels = data.shape[attrs.axis] if data.shape is not None else gamma.shape and gamma.shape[0]
-    if isinstance(channels, int | Expr):
+    if isinstance(channels, int | IndexExpr):
         even = not provably_no_multiple(channels, groups)
         require(even, f"{channels} channels do not make {groups} equal groups")
     return data

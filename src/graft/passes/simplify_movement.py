@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graft.base.dims import AnyDim, Expr
+from graft.base.dims import AnyDim, IndexExpr
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.passes.eliminate_noops import same_shape
@@ -129,7 +129,7 @@ def pad_before_convolution(site: Site) -> Replacement:
     rank = data.tensor.rank
     if mode != "constant" or value not in (None, 0) or widths is None or axes or rank is None:
         return Refusal("the padding is not plain zeros")
-    if any(isinstance(width, Expr) or width < 0 for width in widths):
+    if any(isinstance(width, IndexExpr) or width < 0 for width in widths):
         return Refusal("the padding crops or is symbolic")
     begins, ends = widths[:rank], widths[rank:]
     if any((*begins[:2], *ends[:2])):

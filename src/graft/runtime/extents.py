@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graft.base.dim_polynomials import Atom
-from graft.base.dims import AnyDim, Dim, Expr, evaluate_call, evaluate_dim, symbol, symbols_of
+from graft.base.dims import AnyDim, Dim, IndexExpr, evaluate_call, evaluate_dim, symbol, symbols_of
 from graft.base.errors import EvaluationError, Place
+from graft.base.polynomials import Atom
 
 
 class Extents(dict[AnyDim, int]):
@@ -22,7 +22,7 @@ class Extents(dict[AnyDim, int]):
     def __init__(self, symbols: Mapping[str, int]) -> None:
         super().__init__()
         self.symbols = symbols
-        self._atoms: dict[str, int] = {}  # by text, which is quicker to compare
+        self._atoms: dict[Atom, int] = {}
 
     def __missing__(self, dim: AnyDim) -> int:
         value = self[dim] = dim if isinstance(dim, int) else self._number(dim)
@@ -34,23 +34,23 @@ class Extents(dict[AnyDim, int]):
             _ = self[dim]
 
     def _number(self, dim: AnyDim) -> int:
-        if not isinstance(dim, Expr):
+        if not isinstance(dim, IndexExpr):
             return evaluate_dim(dim, self.symbols)
         total = 0
         for monomial, product in dim.terms:
             for atom in monomial:
-                value = self._atoms.get(atom.text)
+                value = self._atoms.get(atom)
                 product *= self._atom(atom, dim) if value is None else value
             total += product
         return total
 
-    def _atom(self, atom: Atom, dim: Expr) -> int:
+    def _atom(self, atom: Atom, dim: IndexExpr) -> int:
         if atom.is_call:
             arguments = [a if isinstance(a, int) else self[a] for a in atom.arguments]
             value = evaluate_call(atom.name, arguments, dim)
         else:
             value = evaluate_dim(symbol(atom.name), self.symbols)
-        self._atoms[atom.text] = value
+        self._atoms[atom] = value
         return value
 
 

@@ -11,11 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from graft.base.dim_polynomials import Atom
-from graft.base.dims import AnyDim, Dim, Expr, product, substitute, symbol, symbols_of
-from graft.loop.dims import index_of
-from graft.loop.ir import Expr as IndexExpr
-from graft.loop.ir import Function, Var
+from graft.base.dims import (
+    AnyDim,
+    Dim,
+    IndexExpr,
+    at_least,
+    map_atoms,
+    product,
+    substitute,
+    symbol,
+    symbols_of,
+)
+from graft.base.polynomials import Atom
+from graft.loop.index import index_of
+from graft.loop.ir import Expr, Function, Var
 
 # Reasoning about sums of more terms than this takes longer than it is worth.
 MOST_TERMS = 4
@@ -29,31 +38,22 @@ class Extents:
 
     def named(self, dim: AnyDim) -> AnyDim:
         """The dim over the kernel's scalars."""
-        if not isinstance(dim, Expr):
-            return dim
-        total: AnyDim = 0
-        for monomial, coefficient in dim.terms:
-            term: AnyDim = coefficient
-            for atom in monomial:
-                term = term * self._named_atom(atom)
-            total = total + term
-        return total
+        return map_atoms(self._named_atom, dim)
 
     def _named_atom(self, atom: Atom) -> AnyDim:
-        whole = Expr((((atom,), 1),))
-        low = atom.bounds[0]
-        if not atom.is_call or (low is not None and low >= 0):
+        whole = IndexExpr((((atom,), 1),))
+        if at_least(whole, 0):
             return self._scalar(whole)
         # Scalars count as natural numbers, so what may be negative is computed in the kernel.
         return substitute(whole, {n: self._scalar(symbol(n)) for n in sorted(symbols_of(whole))})
 
-    def _scalar(self, dim: Dim) -> Expr:
+    def _scalar(self, dim: Dim) -> IndexExpr:
         return symbol(self._scalars.setdefault(dim, f"s{len(self._scalars)}"))
 
     def total(self, dims: tuple[AnyDim, ...]) -> AnyDim:
         """The product of dims, as one scalar where it is not known."""
         count = product(dims)
-        return self._scalar(count) if isinstance(count, Expr) else count
+        return self._scalar(count) if isinstance(count, IndexExpr) else count
 
     @property
     def names(self) -> set[str]:
@@ -65,9 +65,9 @@ class Extents:
         """The scalars so far, in order."""
         return tuple(map(Var, self._scalars.values()))
 
-    def expr(self, dim: AnyDim) -> IndexExpr:
+    def expr(self, dim: AnyDim) -> Expr:
         """An extent as an index expression; a long sum is one scalar."""
-        if isinstance(dim, Expr) and len(dim.terms) > MOST_TERMS:
+        if isinstance(dim, IndexExpr) and len(dim.terms) > MOST_TERMS:
             return index_of(self._scalar(dim))
         return index_of(self.named(dim))
 
@@ -79,7 +79,7 @@ class Extents:
     def _named_value(self, value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(self._named_value, value))
-        return self.named(value) if isinstance(value, Expr) else value
+        return self.named(value) if isinstance(value, IndexExpr) else value
 
     def passed(self, function: Function) -> tuple[Dim, ...]:
         """What a function's scalar parameters stand for, in order."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from graft.base.dims import AnyDim, Dim, product, substitute
 from graft.llvm.emit import SCRATCH_ALIGNMENT, scratch_buffers
 from graft.llvm.types import byte_size
-from graft.loop.dims import dim_of
+from graft.loop.index import dim_of
 from graft.loop.ir import Function, Var
 
 

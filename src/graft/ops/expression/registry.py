@@ -21,7 +21,7 @@ from graft.base.dtypes import Array, dtype_of
 from graft.base.registry import Registry
 from graft.ir.graph import Node
 from graft.ir.types import TensorType
-from graft.loop.dims import UnknownExtentError
+from graft.loop.index import UnknownExtentError
 from graft.loop.ir import Buffer, Const
 from graft.loop.tensor import Tensor
 from graft.ops.expression.shapes import NumbersNeededError

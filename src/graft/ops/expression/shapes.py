@@ -14,7 +14,7 @@ from graft.base.dtypes import DType
 from graft.base.errors import InternalError
 from graft.ir.types import TensorType
 from graft.loop.build import Operand, Term, cast, constant, minimum, select, term
-from graft.loop.dims import dim_of
+from graft.loop.index import dim_of
 from graft.loop.simplify import simplify
 from graft.loop.tensor import Axis, Tensor, compute, reduce_axis
 

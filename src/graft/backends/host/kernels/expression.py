@@ -23,8 +23,8 @@ from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.types import TensorType
 from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS, SMALL_FLOATS
-from graft.loop.dims import index_of
 from graft.loop.errors import ScheduleError
+from graft.loop.index import index_of
 from graft.loop.ir import Block, Buffer, Const, Function
 from graft.loop.lower import lower_variants
 from graft.loop.schedule import Schedule, Unroll, Vectorize

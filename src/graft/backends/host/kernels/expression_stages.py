@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from graft.loop.affine import polynomial
+from graft.base.polynomials import SYMBOL
+from graft.loop.index import polynomial
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -59,8 +60,8 @@ def least(expr: Expr, count: int) -> tuple[str, int] | None:
     terms = polynomial(expr)
     constant = terms.pop((), 0)
     match list(terms.items()):
-        case [((Var(name),), factor)] if factor > 0:
-            return name, max(0, -((constant - count) // factor))
+        case [((atom,), factor)] if factor > 0 and atom.kind is SYMBOL:
+            return atom.name, max(0, -((constant - count) // factor))
         case _:
             return None
 
@@ -209,8 +210,8 @@ def stride(load: Load, name: str) -> int | None:
     for index, whole in zip(reversed(load.indices), reversed(load.buffer.extents), strict=True):
         terms = polynomial(index)
         for monomial, count in terms.items():
-            if any(name in variables(atom) for atom in monomial):
-                if len(monomial) != 1 or not isinstance(monomial[0], Var):
+            if any(name in atom.symbols for atom in monomial):
+                if len(monomial) != 1 or monomial[0].kind is not SYMBOL:
                     return None
                 total += count * step
         step *= extent(whole)

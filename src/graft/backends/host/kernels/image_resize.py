@@ -28,7 +28,7 @@ from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
 from graft.loop.build import Term, term
-from graft.loop.dims import dim_of
+from graft.loop.index import dim_of
 from graft.loop.ir import (
     Binary,
     BinaryKind,

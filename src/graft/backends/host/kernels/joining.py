@@ -17,7 +17,7 @@ from graft.base.dims import AnyDim, product
 from graft.base.dtypes import Array
 from graft.ir.graph import Value
 from graft.llvm.types import SMALL_FLOATS
-from graft.loop.affine import add, multiply
+from graft.loop.index import add, multiply
 from graft.loop.ir import (
     Binary,
     BinaryKind,
