@@ -21,7 +21,16 @@ from graft.cli.file_facts import refuse_options
 from graft.cli.index_bounds import index_bounds
 from graft.cli.inputs import feed, telling_sizes
 from graft.cli.placement_options import ABOUT_RUNNING, given
-from graft.cli.report import counted, error_text, number, print_json, print_lines, section, table
+from graft.cli.report import (
+    Block,
+    counted,
+    error_text,
+    number,
+    print_json,
+    print_lines,
+    section,
+    table,
+)
 from graft.cli.runnable import Runnable, loaded
 from graft.cli.status import spoken_warnings, status
 from graft.cli.tolerance_options import tolerance_of
@@ -145,7 +154,7 @@ def _not_finite(data: Data) -> int:
     return int(numbers.size - np.isfinite(numbers).sum())
 
 
-def _text(verdict: FileVerdict) -> Iterator[str]:
+def _text(verdict: FileVerdict) -> Iterator[Block]:
     yield str(verdict.path)
     yield f"  {verdict.placement or 'the file does not tell who runs what'}"
     other = "a second run" if verdict.against is None else f"{verdict.against} on the evaluator"

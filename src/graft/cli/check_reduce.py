@@ -35,7 +35,7 @@ from graft.cli.placement import same_placement
 from graft.cli.placement_options import asked
 from graft.cli.records import in_expected_order
 from graft.cli.reduce import Case, Trials, element, reduce_case
-from graft.cli.report import counted, section
+from graft.cli.report import Block, counted, section
 from graft.cli.status import status
 from graft.cli.survey import parameters
 from graft.cli.tolerance_options import tolerance_of
@@ -79,7 +79,7 @@ class Reduction:
     command: str = ""
     confirmed: bool = False
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[Block]:
         yield str(self.path)
         if self.failure is None:
             yield "Graft and ONNX Runtime agree: there is nothing to reduce."

@@ -12,7 +12,16 @@ from typing import Any
 
 from graft.base.dims import Dim
 from graft.base.errors import UserError
-from graft.cli.report import counted, dim_text, number, section, size_text, table
+from graft.cli.report import (
+    Block,
+    Indented,
+    counted,
+    dim_text,
+    number,
+    section,
+    size_text,
+    table,
+)
 from graft.cli.runnable import type_of
 from graft.cli.usage import UsageError
 from graft.runtime.artifact import SUFFIX, Artifact, examine
@@ -169,7 +178,7 @@ def _shelf(sizes: Sequence[Dim]) -> str:
     return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
 
 
-def summary_lines(facts: FileFacts) -> Iterator[str]:
+def summary_lines(facts: FileFacts) -> Iterator[Block]:
     """What `graft inspect` prints."""
     artifact = facts.artifact
     target = artifact.program.target
@@ -188,7 +197,7 @@ def summary_lines(facts: FileFacts) -> Iterator[str]:
     ]
     variants = [name for name in facts.parts if name]
     rows += [("variants", ", ".join(variants))] if variants else []
-    yield from (f"  {line}" for line in table(rows))
+    yield from map(Indented, table(rows))
     for kind, own in facts.arguments.items():
         yield from section(kind.capitalize(), table(own) or ["none"])
     yield from _evaluator_lines(facts)
@@ -196,7 +205,7 @@ def summary_lines(facts: FileFacts) -> Iterator[str]:
     yield from ("", outcome)
 
 
-def _evaluator_lines(facts: FileFacts) -> Iterator[str]:
+def _evaluator_lines(facts: FileFacts) -> Iterator[Block]:
     operators = facts.artifact.operators
     if not operators:
         return
@@ -206,7 +215,7 @@ def _evaluator_lines(facts: FileFacts) -> Iterator[str]:
     yield from section(title, [*_listed(table(rows[:_MOST_LISTED]), len(rows)), needs])
 
 
-def placement_lines(facts: FileFacts) -> Iterator[str]:
+def placement_lines(facts: FileFacts) -> Iterator[Block]:
     """What `graft explain` prints."""
     told = facts.placement.facts
     yield str(facts.path)
@@ -245,7 +254,7 @@ def _variants(facts: FileFacts) -> Mapping[str, Any]:
     return found
 
 
-def _memory_lines(memory: Sequence[Memory]) -> list[str]:
+def _memory_lines(memory: Sequence[Memory]) -> list[Block]:
     if not memory:
         return ["none: nothing is native"]
     header = ("program", "steps", "constants", "on devices", "scratch per thread", "arena")
@@ -264,7 +273,7 @@ def _size(size: int | str) -> str:
     return f"{size} B" if isinstance(size, str) else size_text(size)
 
 
-def _listed(lines: list[str], count: int) -> list[str]:
+def _listed(lines: list[Block], count: int) -> list[Block]:
     left = count - _MOST_LISTED
     return [*lines, f"and {number(left)} more"] if left > 0 else lines
 
