@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -16,11 +17,10 @@ from graft.base.errors import UserError
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
-from graft.runtime import grafted
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.breaker import Breaker
 from graft.runtime.incidents import Fault, RegionWarning
-from graft.runtime.loaders import versioned
+from graft.runtime.loaders import GROUP, versioned
 from graft.runtime.spaces import Runner
 
 X = np.random.default_rng(0).standard_normal((1, 8, 12, 12), dtype=np.float32)
@@ -63,7 +63,7 @@ def test_it_computes_the_same(saved: Path) -> None:
 def test_the_host_stands_in_for_a_missing_backend(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grafted, "entry_points", lambda group: ())
+    monkeypatch.setattr(metadata, "entry_points", lambda group: ())
     with pytest.warns(RegionWarning, match="simnpu 1 cannot run here"):
         session = graft.load(saved)
     assert [incident.fault for incident in session.incidents] == [Fault.NOT_LOADED] * 2
@@ -76,7 +76,7 @@ def test_the_host_stands_in_for_a_missing_backend(
 
 def test_a_backend_that_comes_back_is_loaded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(grafted, "entry_points", lambda group: ())
+        patch.setattr(metadata, "entry_points", lambda group: ())
         with pytest.warns(RegionWarning, match="simnpu 1 cannot run here"):
             session = graft.load(saved)
     assert all(region.open for region in session.regions.values())
@@ -118,7 +118,7 @@ def test_fallback_error_wants_the_backend(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "model.graft"
     pins = ["conv2d*=simnpu"]
     graft.compile(network(), target="simnpu", pins=pins, fallback="error").save(path)
-    monkeypatch.setattr(grafted, "entry_points", lambda group: ())
+    monkeypatch.setattr(metadata, "entry_points", lambda group: ())
     with pytest.raises(UserError, match="needs simnpu 1 cannot run here"):
         graft.load(path)
 
@@ -138,8 +138,8 @@ def silent(_blob: bytes) -> Runner:
 
 
 def announce(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    point = EntryPoint("simnpu", f"{__name__}:{name}", grafted.GROUP)
-    monkeypatch.setattr(grafted, "entry_points", lambda group: (point,))
+    point = EntryPoint("simnpu", f"{__name__}:{name}", GROUP)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: (point,))
 
 
 @pytest.mark.parametrize(

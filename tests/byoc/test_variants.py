@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from graft.ir.graph import Graph
 from graft.ir.types import tensor
 from graft.module import Module
 from graft.rewrite.pattern import is_op
-from graft.runtime import grafted
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.regions import RegionWarning
 from graft.runtime.specialized_session import SpecializedSession
@@ -104,7 +104,7 @@ def test_the_host_stands_in_for_regions_of_variants(
 ) -> None:
     path = tmp_path / "model.graft"
     module.save(path)
-    monkeypatch.setattr(grafted, "entry_points", lambda group: ())
+    monkeypatch.setattr(metadata, "entry_points", lambda group: ())
     with pytest.warns(RegionWarning, match="cannot run here"):
         session = graft.load(path)
     assert session.incidents
