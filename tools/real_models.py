@@ -35,6 +35,7 @@ import onnxruntime
 import graft
 from graft.cli.report import seconds_text
 from graft.runtime.cores import available_cores
+from real_models_inputs import PLANS
 from real_models_packages import PACKAGES, SCRATCH, unpacked
 from real_models_recipes import Series, series_for
 from real_models_verdict import Call, Judge, gravest, is_good
@@ -189,11 +190,16 @@ def outcome_of(path: Path) -> Outcome:
     proto = onnx.load(path, load_external_data=False)
     outcome = replace(outcome, nodes=len(proto.graph.node))
     names = [output.name for output in peer.get_outputs()]
-    try:
-        series = series_for(path.name, proto, peer.get_inputs())
-        expected = [calls(one, names, partial(peer.run, None)) for one in series]
-    except Exception as error:  # noqa: BLE001
-        return replace(outcome, verdict=f"ONNX Runtime fails on the inputs: {_in_a_line(error)}")
+    problems = []
+    for plan in PLANS:
+        try:
+            series = series_for(path.name, proto, peer.get_inputs(), plan)
+            expected = [calls(one, names, partial(peer.run, None)) for one in series]
+            break
+        except Exception as error:  # noqa: BLE001
+            problems.append(_in_a_line(error))
+    else:
+        return replace(outcome, verdict=f"ONNX Runtime fails on the inputs: {problems[0]}")
     del peer
     try:
         module = graft.compile(str(path), threads=available_cores())

@@ -7,9 +7,11 @@ same for the same name.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ _LENGTHS = (16, 37, 64)  # of sequences
 _BATCH = 1
 _CHANNELS = 3
 _SAMPLES = 512  # of sound
+_LARGE = 1 << 20  # elements: of inputs with as many at least, open extents are small
 
 _DTYPES = {
     "tensor(float)": np.float32,
@@ -41,6 +44,16 @@ _DTYPES = {
     "tensor(bool)": np.bool_,
     "tensor(string)": np.object_,
 }
+# Of searches around a decoder, by the names that ONNX Runtime's tools give them.
+_SETTINGS = {
+    "max_length": 96,
+    "min_length": 1,
+    "num_beams": 2,
+    "num_return_sequences": 1,
+    "temperature": 1,
+    "length_penalty": 1,
+    "repetition_penalty": 1,
+}
 _RATE = re.compile(r"^(sr|rate|sample_?rate)$", re.IGNORECASE)
 _STATE = re.compile(r"(^|_)(state|hidden|cache|past|h|c|h0|c0|hn|cn)(_|$|\d)", re.IGNORECASE)
 _MASK = re.compile(r"mask", re.IGNORECASE)
@@ -48,19 +61,34 @@ _KIND = re.compile(r"(token_)?type|segment", re.IGNORECASE)
 _SOUND = re.compile(r"audio|sound|wave|signal|speech|pcm", re.IGNORECASE)
 
 
-def feeds(model: onnx.ModelProto, arguments: Sequence[Any], turn: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Plan:
+    """What inputs are like: integers below a limit, and one number for all open extents, if any."""
+
+    limit: int | None = None
+    extent: int | None = None
+
+
+# Tried one after the other until a model takes the inputs: indices may have to be small, and
+# extents that nothing relates may have to be equal, or to broadcast.
+PLANS = (Plan(), Plan(limit=1), Plan(1, extent=1), Plan(1, extent=4), Plan(2, extent=2))
+
+
+def feeds(
+    model: onnx.ModelProto, arguments: Sequence[Any], turn: int, plan: Plan = PLANS[0]
+) -> dict[str, Any]:
     """Inputs for one turn; `arguments` have a name, a shape and a type, as sessions give them."""
     random = np.random.default_rng(turn)
-    chosen = _chosen(arguments, turn)
+    chosen = _chosen(arguments, turn, plan)
     found = {}
     for argument in arguments:
         if argument.type not in _DTYPES:
             raise ValueError(f"no rule draws the input '{argument.name}' of {argument.type}")
         shape = tuple(
-            extent if isinstance(extent, int) else _open_extent(argument, axis, turn, chosen)
+            extent if isinstance(extent, int) else _open_extent(argument, axis, turn, chosen, plan)
             for axis, extent in enumerate(argument.shape)
         )
-        found[argument.name] = _drawn(model, argument, shape, random)
+        found[argument.name] = _drawn(model, argument, shape, random, plan)
     return found
 
 
@@ -69,13 +97,13 @@ def is_open(arguments: Sequence[Any]) -> bool:
     return any(not isinstance(extent, int) for a in arguments for extent in a.shape)
 
 
-def _chosen(arguments: Sequence[Any], turn: int) -> dict[str, int]:
+def _chosen(arguments: Sequence[Any], turn: int, plan: Plan) -> dict[str, int]:
     """An extent for each name; a name that is arithmetic on others ("past + length") follows."""
     chosen: dict[str, int] = {}
     for argument in arguments:
         for axis, name in enumerate(argument.shape):
             if isinstance(name, str) and name:
-                chosen.setdefault(name, _size_of(argument, axis, turn))
+                chosen.setdefault(name, _size_of(argument, axis, turn, plan))
     for name in chosen:
         with suppress(GraftError):
             dim = parse_dim(name)
@@ -84,18 +112,23 @@ def _chosen(arguments: Sequence[Any], turn: int) -> dict[str, int]:
     return chosen
 
 
-def _open_extent(argument: Any, axis: int, turn: int, chosen: Mapping[str, int]) -> int:
+def _open_extent(argument: Any, axis: int, turn: int, chosen: Mapping[str, int], plan: Plan) -> int:
     """An extent for an axis; one that has a name gets the same everywhere."""
     name = argument.shape[axis]
-    return chosen[name] if isinstance(name, str) and name else _size_of(argument, axis, turn)
+    named = isinstance(name, str) and name
+    return chosen[name] if named else _size_of(argument, axis, turn, plan)
 
 
-def _size_of(argument: Any, axis: int, turn: int) -> int:
+def _size_of(argument: Any, axis: int, turn: int, plan: Plan) -> int:
     rank = len(argument.shape)
+    if plan.extent is not None:
+        return plan.extent
     if axis == 0:
         return _BATCH
+    fixed = [extent for extent in argument.shape[1:] if isinstance(extent, int)]
+    if math.prod(fixed) > _LARGE:
+        return turn + 1
     if rank == 4 and argument.type in ("tensor(float)", "tensor(uint8)"):
-        fixed = [extent for extent in argument.shape[1:] if isinstance(extent, int)]
         if axis == 1 and not fixed:
             return _CHANNELS
         return _EDGES[turn % len(_EDGES)]
@@ -104,8 +137,12 @@ def _size_of(argument: Any, axis: int, turn: int) -> int:
     return _LENGTHS[turn % len(_LENGTHS)]
 
 
-def _drawn(model: onnx.ModelProto, argument: Any, shape: tuple[int, ...], random: Any) -> Any:
+def _drawn(
+    model: onnx.ModelProto, argument: Any, shape: tuple[int, ...], random: Any, plan: Plan
+) -> Any:
     name, dtype = argument.name, np.dtype(_DTYPES[argument.type])
+    if name in _SETTINGS:
+        return np.full(shape, _SETTINGS[name], dtype)
     if _RATE.search(name):
         return np.full(shape, 16000, dtype)
     if _STATE.search(name):
@@ -122,6 +159,7 @@ def _drawn(model: onnx.ModelProto, argument: Any, shape: tuple[int, ...], random
     if dtype == np.uint8:
         return random.integers(0, 256, shape).astype(dtype)
     limit = 2 if _KIND.search(name) else vocabulary(model, name)
+    limit = limit if plan.limit is None else plan.limit
     return random.integers(0, limit, shape).astype(dtype)
 
 

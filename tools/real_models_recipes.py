@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 from real_models_contents import Array, files, frames, lines, page, picture, sound
-from real_models_inputs import SIZES, feeds, is_open
+from real_models_inputs import PLANS, SIZES, Plan, feeds, is_open
 
 _STEPS = 3  # calls in a row of a model with a state
 # For speech: samples of a frame and of the end of the last one before it, by samples a second.
@@ -49,13 +49,15 @@ class Recipe:
         }
 
 
-def series_for(name: str, model: onnx.ModelProto, arguments: Sequence[Any]) -> list[Series]:
+def series_for(
+    name: str, model: onnx.ModelProto, arguments: Sequence[Any], plan: Plan = PLANS[0]
+) -> list[Series]:
     """Series for a model of this file name; `arguments` are its inputs as a session gives them."""
     for recipe in RECIPES:
         if recipe.suits(name, arguments):
             return recipe.series()
-    turns = SIZES if is_open(arguments) else 1
-    return [Series((feeds(model, arguments, turn),)) for turn in range(turns)]
+    turns = SIZES if is_open(arguments) and plan.extent is None else 1
+    return [Series((feeds(model, arguments, turn, plan),)) for turn in range(turns)]
 
 
 def _alone(name: str, *arrays: Array) -> list[Series]:

@@ -238,6 +238,8 @@ def test_inputs_are_sensible() -> None:
         shapes.add((drawn["image"].shape, drawn["audio"].shape, drawn["input_ids"].shape))
     assert len(shapes) == 3
     assert vocabulary(model, "another") == 100
+    large = [Argument("image", ["n", "c", 1024, 4096], "tensor(float)")]
+    assert feeds(model, large, 1)["image"].shape == (1, 2, 1024, 4096)
     with pytest.raises(ValueError, match="'text' of seq"):
         feeds(model, [Argument("text", [1], "seq(tensor(float))")], 0)
 

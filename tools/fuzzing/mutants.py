@@ -115,6 +115,8 @@ def _inputs(
     data: bytes, arguments: Sequence[Any], given: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """The inputs of the sound model where they are still asked for, and drawn ones elsewhere."""
+    if any(argument.shape is None for argument in arguments):
+        return None
     extents = [[n if isinstance(n, int) else 64 for n in argument.shape] for argument in arguments]
     if any(np.prod(shape, dtype=float) > _MOST_ELEMENTS for shape in extents):
         return None
