@@ -57,9 +57,15 @@ def described(kind: str) -> list[Any]:
 
 
 @functools.cache
+def operators_by_case() -> dict[str, frozenset[tuple[str, str]]]:
+    """The operators of each case's model, for which all models have to be read."""
+    return {test.name: _operators(_model(test)) for kind in KINDS for test in described(kind)}
+
+
+@functools.cache
 def all_cases(backend: type[GraftBackend] = OnReference) -> tuple[Case, ...]:
     """Every case for the CPU, those of the training preview left out, run by a backend."""
-    operators = {test.name: _operators(_model(test)) for kind in KINDS for test in described(kind)}
+    operators = operators_by_case()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         items = BackendTest(backend, __name__)._test_items
