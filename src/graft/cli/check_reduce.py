@@ -35,7 +35,7 @@ from graft.cli.placement import same_placement
 from graft.cli.placement_options import asked
 from graft.cli.records import in_expected_order
 from graft.cli.reduce import Case, Trials, element, reduce_case
-from graft.cli.report import Block, counted, section
+from graft.cli.report import Block, Line, counted, section
 from graft.cli.status import status
 from graft.cli.survey import parameters
 from graft.cli.tolerance_options import tolerance_of
@@ -96,7 +96,7 @@ class Reduction:
                 if self.confirmed
                 else "checked again: it does NOT fail as a file of its own; the failure depends"
                 " on what is not in the model",
-                f"to reproduce: {self.command}",
+                Line(f"to reproduce: {self.command}", wraps=False),
             ],
         )
 
