@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.cli.tiny import MIXED, NATIVE, TWO_INPUTS, saved
 
+from graft.backends.reference.runtime import ReferenceRuntime
 from graft.cli.main import main
 from graft.runtime.container import FORMAT
 
@@ -77,6 +78,15 @@ def test_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["evaluator"]["operators"] == ["string.concat"]
     assert found["placement"]["nodes"] == {"host": 1, "reference": 1}
     assert found["inputs"][0] == {"name": "s", "type": "string[n]"}
+
+
+def test_inspect_a_file_of_another_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = compiled(tmp_path, STRINGS)
+    monkeypatch.setattr(ReferenceRuntime, "version", "9.9")
+    text = told(capsys, "inspect", file, code=1)
+    assert "It cannot run here: it needs the reference evaluator's operators string.concat" in text
 
 
 def test_inspect_a_file_for_another_machine(

@@ -25,6 +25,8 @@ from graft.cli.report import (
 from graft.cli.runnable import type_of
 from graft.cli.usage import UsageError
 from graft.runtime.artifact import SUFFIX, Artifact, examine
+from graft.runtime.container import ArtifactError
+from graft.runtime.evaluated import evaluator_runtime
 from graft.runtime.flow import Kind
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.grafted import StoredRegion, stored_regions
@@ -73,6 +75,11 @@ class FileFacts:
     @classmethod
     def of(cls, path: Path) -> FileFacts:
         artifact, problem = examine(path)
+        if artifact.operators and not problem:
+            try:
+                evaluator_runtime(artifact.operators, artifact.origin.graft)
+            except ArtifactError as error:
+                problem = error.message.removeprefix("this file ")
         regions = {name: own for name, (_, own) in stored_regions(artifact.blobs).items()}
         return cls(path, artifact, problem, StoredPlacement.from_blobs(artifact.blobs), regions)
 

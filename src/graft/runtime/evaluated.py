@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
+from graft.runtime.container import ArtifactError
 from graft.runtime.loaders import announced
 
 RUNTIME = "reference"  # as the entry point calls it
@@ -51,22 +52,22 @@ class EvaluatorRuntime(Protocol):
 def evaluator_runtime(operators: Sequence[str], made_by: str) -> EvaluatorRuntime:
     """The evaluator for a file that a version of Graft has made; refuses one that it may not run as
     that version would."""
-    needs = f"this file needs the reference evaluator's operators {', '.join(operators)}"
+    needs = f"needs the reference evaluator's operators {', '.join(operators)}"
     try:
         runtime: EvaluatorRuntime = announced(RUNTIME).load()
     except (ImportError, AttributeError, UserError) as error:
-        raise UserError(
-            f"{needs}, which are not installed here", hint="install all of graft-compiler"
+        raise ArtifactError(
+            f"this file {needs}, which are not installed here", hint="install all of graft-compiler"
         ) from error
     if runtime.version != made_by:
-        raise UserError(
-            f"{needs} as Graft {made_by} has them, and {runtime.version} is installed",
+        raise ArtifactError(
+            f"this file {needs} as Graft {made_by} has them, and {runtime.version} is installed",
             hint="compile the model again, or install that version",
         )
     missing = runtime.missing(operators)
     if missing:
-        raise UserError(
-            f"{needs}, and {', '.join(missing)} are not among those installed here",
+        raise ArtifactError(
+            f"this file {needs}, and {', '.join(missing)} are not among those installed here",
             hint="import what defines them before loading the file",
         )
     return runtime
