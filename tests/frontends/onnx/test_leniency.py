@@ -251,3 +251,11 @@ def test_only_a_keepdims_of_one_keeps_dims(op_type: str, keepdims: int) -> None:
 def test_only_a_noop_with_empty_axes_of_one_is_a_noop(noop: int) -> None:
     proto = model(it("ReduceMax", noop_with_empty_axes=noop), outputs=[untyped("y")])
     assert evaluate(import_model(proto), [X])[0].shape == (X.shape if noop == 1 else (1, 1))
+
+
+@pytest.mark.parametrize("given", [{"bias": np.nan}, {"bias": 1e38}, {"lambd": np.inf}])
+def test_integers_do_not_shrink_by_what_is_no_integer(given: dict[str, float]) -> None:
+    proto = model(it("Shrink", **given), [value("x", onnx.TensorProto.INT8, [2])])
+    with pytest.raises(ModelError, match="do not fit data of int8"):
+        import_model(proto)
+    import_model(model(it("Shrink", **given)))  # of floats

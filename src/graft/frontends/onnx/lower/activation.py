@@ -153,6 +153,8 @@ def _swiglu(call: Call) -> Value:
 def _shrink(call: Call) -> Value:
     x = call.input(0)
     threshold, bias = _coefficient(call, "lambd"), _coefficient(call, "bias")
+    if _whole(x) and not (math.isfinite(threshold) and abs(bias) <= highest(x.dtype.numpy)):
+        call.fail(f"lambd={threshold:g} and bias={bias:g} do not fit data of {x.dtype}")
     zero = call.scalar(0, x)
     above = call.op("where", _is_above(call, x, threshold), _shifted(call, x, -bias), zero)
     return call.op("where", _is_below(call, x, -threshold), _shifted(call, x, bias), above)
