@@ -151,7 +151,8 @@ def test_no_check_trusts_until_it_runs(
     captured = capsys.readouterr()
     facts = json.loads(captured.out)
     assert facts["placement"]["wrong"] > 0
-    assert [incident["fault"] for incident in facts["incidents"]] == ["differs"]
+    # on a slow machine there is time for a second trial
+    assert {incident["fault"] for incident in facts["incidents"]} == {"differs"}
     assert "graft: warning: the region 'wrong_0' failed on wrong and is left" in captured.err
     alone = json.loads(said(capsys, "run", model, "--json"))
     assert facts["outputs"][0]["mean"] == pytest.approx(alone["outputs"][0]["mean"], rel=1e-3)
