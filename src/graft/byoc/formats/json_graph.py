@@ -81,7 +81,7 @@ def _unheard(match: Match, kernel: Kernel, fixed: frozenset[str]) -> Refusal | N
             return Refusal(error.message, node)
     if ALL in heard:
         return None
-    disputed = _disputed(match.nodes)
+    disputed = _disputed(match.nodes) - fixed
     for node in match.nodes:
         for field in fields(node.attrs):
             value = getattr(node.attrs, field.name)
