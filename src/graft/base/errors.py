@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graft.base.names import LONGEST_LINE, printable
+from graft.base.names import LONGEST_LINE, printable, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +107,13 @@ class ModelWarning(GraftWarning):
 
 class InternalError(GraftError):
     """A broken promise inside Graft: please report it."""
+
+
+def described(error: BaseException) -> str:
+    """A foreign error in words: its class and message, which may be long, or fail to be had."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  it is foreign code, too
+        text = "its message cannot be read"
+    name = type(error).__name__
+    return shortened(f"{name}: {text}" if text else name, LONGEST_LINE)

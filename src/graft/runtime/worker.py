@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -29,11 +30,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import GraftError
+from graft.base.errors import GraftError, described
 from graft.runtime.guard import FIRST_DEADLINE, CrashedError
 from graft.runtime.memory import aligned_size
 from graft.runtime.regions import deliver
 from graft.runtime.spaces import Runner, from_home
+from graft.runtime.supervise import contained
 
 _LONGEST_WAIT = 1e6  # seconds, for `poll`, which knows no infinity
 _LAST_BREATH = 1.0  # seconds
@@ -268,10 +270,11 @@ def serve(pipe: Connection, memory: SharedMemory) -> None:
         try:
             module, _, function = name.partition(":")
             task: Task = getattr(importlib.import_module(module), function)
-            answer, own = task(Message(facts, blobs))
+            answer, own = contained(partial(task, Message(facts, blobs)))
             Message(["", answer], own).send(pipe)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  handed on to the parent
-            text = error.message if isinstance(error, GraftError) else str(error)
+        except BaseException as error:  # noqa: BLE001  handed on to the parent
+            told = described(error).partition(": ")[2]
+            text = error.message if isinstance(error, GraftError) else told
             Message([type(error).__name__, text]).send(pipe)
 
 
