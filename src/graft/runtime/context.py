@@ -7,8 +7,9 @@ on devices. A run only fills in where its memory, inputs and outputs are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,15 @@ class Call:
 
 class Context:
     """What one run at a time needs. `devices` are those at hand, by memory space; tensors of other
-    spaces are arrays in the host's memory."""
+    spaces are arrays in the host's memory. `bounded` runs what a space is asked for."""
 
-    def __init__(self, prepared: Prepared, devices: Mapping[str, Device]) -> None:
-        self.devices = devices
+    def __init__(
+        self,
+        prepared: Prepared,
+        devices: Mapping[str, Device],
+        bounded: Callable[[str, Callable[[], Any]], Any] = lambda _space, task: task(),
+    ) -> None:
+        self.devices, self._bounded = devices, bounded
         tables = prepared.tables
         self._words, self._scalars = tables.words.copy(), np.empty_like(tables.scalars)
         after = np.zeros((1, RECORD_WORDS), _WORD)  # leads from one turn of a loop to the next
@@ -153,7 +159,8 @@ class Context:
         if device is None:
             return aligned_empty(remote.shape, remote.dtype.numpy)
         try:
-            return device.allocate(remote.shape, remote.dtype.numpy)
+            allocate = partial(device.allocate, remote.shape, remote.dtype.numpy)
+            return self._bounded(remote.space, allocate)
         except Exception as error:
             raise LostDeviceError(remote.space) from error
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Condition, Lock
 from typing import Any
 
 import numpy as np
@@ -71,12 +72,13 @@ class Executor:
                     hint=f"functions={{'{step.function}': ...}} supplies it",
                 )
         self._engine, self._team = engine, engine.team
-        shared = any(isinstance(item, int) or item.shared for item in self._plan)
-        self._turn = self._team.turn if shared else nullcontext
         self._regions = self._find_regions()
         self._devices = self._find_devices() or _NONE
         self._at_hand: Mapping[str, Device] = self._devices  # those that have not been lost
         self._free: list[Context] = [] if contexts is None else contexts
+        self._busy = 0  # contexts with memory of devices that runs work in
+        self._returns = 0  # how often one of them was given back
+        self._returned, self._allocating = Condition(), Lock()
 
     @property
     def threads(self) -> int:
@@ -99,9 +101,8 @@ class Executor:
         Refuses results that come from indices outside of what they point into."""
         guarded = self._prepared.guarded
         found = [aligned_empty((guarded,), _WORD)] if guarded else []
-        with self._turn():
-            while not self._attempt(inputs, [*outputs, *found], times):
-                pass  # each time without one more device
+        while not self._attempt(inputs, [*outputs, *found], times):
+            pass  # each time without one more device
         for array in found:
             check_guards(self._prepared.guards, array)
 
@@ -177,20 +178,53 @@ class Executor:
         finally:
             if not is_abandoned:
                 self._give_back(context, memory)
+            if self._devices:
+                with self._returned:
+                    self._busy -= 1
+                    self._returns += 1
+                    self._returned.notify_all()
         return True
 
     def _take_context(self) -> tuple[Context, Array]:
         """A context, and memory for it that nobody else works in."""
         if len(self._at_hand) < len(self._devices):
             self._recall()
-        try:
-            context = self._free.pop()
-            context.fit(self._prepared)
-        except IndexError:
-            context = Context(self._prepared, self._at_hand)
+        context = self._context_on_devices() if self._devices else self._next_context()
         memory = self._engine.memory.borrow(context.nbytes)
         context.lie_in(memory)
         return context, memory
+
+    def _next_context(self) -> Context:
+        try:
+            context = self._free.pop()
+        except IndexError:
+            return Context(self._prepared, self._at_hand, self._bounded)
+        context.fit(self._prepared)
+        return context
+
+    def _bounded(self, space: str, task: Callable[[], Any]) -> Any:
+        """What a device is asked for, within the deadline of its regions."""
+        return self._regions[space][0].guard.bounded(task)
+
+    def _context_on_devices(self) -> Context:
+        """A context; where a device has no memory for one more, that of a run which ends."""
+        while True:
+            with self._returned:
+                self._busy += 1
+                returns = self._returns
+            lost: LostDeviceError | None = None
+            try:
+                with self._allocating:  # two halves of a context are of no use to anybody
+                    return self._next_context()
+            except LostDeviceError as error:
+                lost = error
+            with self._returned:
+                self._busy -= 1
+                if self._returns == returns:
+                    if not self._busy:
+                        raise lost
+                    lost = None  # whose traceback holds what has been allocated
+                    self._returned.wait()
 
     def _give_back(self, context: Context, memory: Array) -> None:
         context.release()
@@ -218,11 +252,12 @@ class Executor:
             self._at_hand, self._free = back, []
 
     def _run_stretch(self, stretch: Stretch, context: Context, times: Times | None) -> None:
-        if times is None:
-            self._team.run(context.job(stretch))
-            return
-        stamps = np.zeros((self.threads, 2 * stretch.count + 1), _WORD)
-        self._team.run(context.job(stretch, address_of(stamps)))
+        with self._team.turn() if stretch.shared else nullcontext():
+            if times is None:
+                self._team.run(context.job(stretch))
+                return
+            stamps = np.zeros((self.threads, 2 * stretch.count + 1), _WORD)
+            self._team.run(context.job(stretch, address_of(stamps)))
         begun, ended = stamps[:, 0::2], stamps[:, 1::2]
         steps = slice(stretch.step, stretch.step + stretch.count)
         times.begins[steps] = begun[0, :-1] * 1e-9
