@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import combinations
@@ -56,7 +55,7 @@ def fewest_launches(problem: Problem, cover: tuple[int, ...]) -> float:
     memory = _Memory(problem, cover)
 
     @cache
-    def best(done: frozenset[int], used: _Used) -> float:
+    def best(done: frozenset[int]) -> float:
         if len(done) == len(jobs):
             return 0.0
         found = float("inf")
@@ -65,13 +64,12 @@ def fewest_launches(problem: Problem, cover: tuple[int, ...]) -> float:
             for region in _subsets(able):
                 if any(not needs[index] <= done | region for index in region):
                     continue
-                after = memory.after(done, region, site, used)
-                if after is not None:
+                if site == HOST or memory.fits(done, region, site):
                     launch = 0.0 if site == HOST else target.launch
-                    found = min(found, launch + best(done | region, after))
+                    found = min(found, launch + best(done | region))
         return found
 
-    return best(frozenset(), frozenset())
+    return best(frozenset())
 
 
 def _one_by_one(problem: Problem, jobs: Sequence[Option], needs: Sequence[set[int]]) -> float:
@@ -95,10 +93,6 @@ def _subsets(items: Sequence[int]) -> Iterator[frozenset[int]]:
         yield from map(frozenset, combinations(items, count))
 
 
-# Per kind of tensor in a space how many are allocated, and per space the largest working memory.
-_Used = frozenset[tuple[tuple[str, int, int], int]]
-
-
 class _Memory:
     """What devices hold, region by region, from the definition: step by step, tensor by tensor."""
 
@@ -107,10 +101,8 @@ class _Memory:
         self.site = site_of(problem, cover)
         self.owner = {n: i for i, o in enumerate(cover) for n in problem.options[o].nodes}
 
-    def after(
-        self, done: frozenset[int], region: frozenset[int], site: int, used: _Used
-    ) -> _Used | None:
-        """What is in use once a region has run; None where that is too much."""
+    def fits(self, done: frozenset[int], region: frozenset[int], site: int) -> bool:
+        """Whether what is there while a region runs is within the memory of its site."""
         target = self.problem.sites[site]
         mates = [
             number
@@ -119,32 +111,18 @@ class _Memory:
         ]
         limits = [self.problem.sites[mate].capacity for mate in mates]
         limit = min((one for one in limits if one is not None), default=None)
-        if site == HOST or limit is None:
-            return used
-        held = (
-            sum(self.problem.held[node] for node, own in enumerate(self.site) if own in mates)
-            if self.problem.held
-            else 0
-        )
-        working = self.inside(region, site)
-        now = Counter(self.border(done, region, mates))
-        if not target.space:
-            total = held + working + sum(size * n for (_, _, size), n in now.items())
-            return used if total <= limit else None
-        table = dict(used)
-        table[target.space, -1, 0] = max(table.get((target.space, -1, 0), 0), working)
-        for (kind, form, size), count in now.items():
-            key = f"{target.space} {kind} {form}", form, size
-            table[key] = max(table.get(key, 0), count)
-        own = {k: n for k, n in table.items() if k[0].split()[0] == target.space}
-        total = held + own[target.space, -1, 0]
-        total += sum(size * count for (_, form, size), count in own.items() if form >= 0)
-        return frozenset(table.items()) if total <= limit else None
+        if limit is None:
+            return True
+        total = self.inside(region, site) + sum(self.border(done, region, mates))
+        if self.problem.held:
+            own = (node for node, where in enumerate(self.site) if where in mates)
+            total += sum(self.problem.held[node] for node in own)
+        return total <= limit
 
     def border(
         self, done: frozenset[int], region: frozenset[int], mates: Sequence[int]
-    ) -> Iterator[tuple[int, int, int]]:
-        """Kind, form and bytes of the tensors in a memory while a region runs."""
+    ) -> Iterator[int]:
+        """Bytes of each value in a memory while a region runs, but for those inside of it."""
         sites = self.problem.sites
         own_site = self.site[self.problem.options[self.cover[min(region)]].nodes[0]]
         stays = bool(sites[own_site].space)
@@ -174,7 +152,7 @@ class _Memory:
                 else:
                     is_there = now or (before and later)
                 if is_there:
-                    yield flow.kind, form, flow.sizes[form]
+                    yield flow.sizes[form]
 
     def inside(self, region: frozenset[int], site: int) -> int:
         """The most that a region holds of its own, node by node, and its workspace."""

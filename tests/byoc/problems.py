@@ -78,14 +78,12 @@ def _flows(draw: random.Random, readers: list[list[int]], forms: int) -> list[Fl
         fetch = (0.0, *(draw.randint(0, 8) / 4 for _ in range(forms - 1)))
         leaves = not own and draw.random() < 0.9  # or else nobody wants it
         sizes = _sizes(draw, forms)
-        kind = sizes[0]
-        found.append(Flow(node, tuple(sorted(set(own))), bring, fetch, leaves, sizes, kind))
+        found.append(Flow(node, tuple(sorted(set(own))), bring, fetch, leaves, sizes))
         if not any(node in other for other in readers):
-            found.append(Flow(None, (node,), bring, fetch, False, sizes, kind))
+            found.append(Flow(None, (node,), bring, fetch, False, sizes))
     return found
 
 
 def _sizes(draw: random.Random, forms: int) -> tuple[int, ...]:
-    """Bytes in each form: half of them in the second, so that a kind says all."""
-    size = 2 * draw.randint(0, 2)
-    return (size, *(size // form for form in range(1, forms)))
+    """Bytes in each form."""
+    return tuple(draw.randint(0, 4) for _ in range(forms))

@@ -243,6 +243,18 @@ def _column_major(_inputs: Any, _outputs: Any, results: list[Array]) -> Any:
     return [np.asfortranarray(results[0])]
 
 
+def _takes_lists_apart(inputs: Any, outputs: Any, results: list[Array]) -> Any:
+    inputs.clear()
+    outputs.clear()
+    return results
+
+
+def _reshapes(inputs: Any, outputs: Any, results: list[Array]) -> Any:
+    for operand in (*inputs, *outputs):
+        operand.shape = (-1,)
+    outputs[0][...] = results[0].reshape(-1)
+
+
 def _read_only(_inputs: Any, _outputs: Any, results: list[Array]) -> Any:
     results[0].flags.writeable = False
     return tuple(results)
@@ -283,6 +295,8 @@ HARMLESS: dict[str, Callable[..., Any]] = {
     "strided result": _strided,
     "column-major result": _column_major,
     "read-only result": _read_only,
+    "empties the lists of its operands": _takes_lists_apart,
+    "reshapes its operands in place": _reshapes,
     "forks": _forks,
     "changes the rounding mode": _rounds_upwards,
     "changes NumPy's error modes": _changes_numpy,

@@ -27,6 +27,7 @@ from graft.byoc.schedule import schedule
 TIME_LIMIT = 10.0
 _CLOSE = 1e-7  # relative difference that counts as none
 _REASON_SECONDS = 2.0  # to find out why there is no placement
+_REPAIR_SHARE, _MOST_REPAIRS = 0.5, 100  # of the time, to find one within memory to begin with
 
 
 def choose(
@@ -40,7 +41,8 @@ def choose(
     deadline = time.monotonic() + time_limit
     best = min(known, key=lambda choice: choice.seconds, default=None)
     loose = _solve(problem, 0, deadline)
-    found = replace(loose, choice=_cheaper(best, loose.choice))
+    start = loose.choice or _repaired(problem, deadline)
+    found = replace(loose, choice=_cheaper(best, start))
     if found.choice is None or found.bound < found.choice.seconds * (1 - _CLOSE):
         found = _in_rounds(problem, found, deadline)
     best, bound = found.choice, found.bound
@@ -73,6 +75,49 @@ def _in_rounds(problem: Problem, loose: _Found, deadline: float) -> _Found:
         if enough or rounds >= most or time.monotonic() >= deadline:
             return _Found(best, bound)
         rounds = min(most, _rounds_needed(best, floor, launch, rounds))
+
+
+def _repaired(problem: Problem, deadline: float) -> Choice | None:
+    """A choice to begin with where memory is short: the cheapest in whatever order, again and again
+    without the node that puts most into a memory that is too small. No bound comes of it."""
+    until = time.monotonic() + _REPAIR_SHARE * (deadline - time.monotonic())
+    kept = list(range(len(problem.options)))
+    for _ in range(_MOST_REPAIRS):
+        left = replace(_roomy(problem), options=tuple(problem.options[o] for o in kept))
+        cheapest = _solve(left, 0, until).choice
+        if cheapest is None:
+            return None
+        options = tuple(kept[o] for o in cheapest.options)
+        stages = schedule(problem, options) or cheapest.stages
+        excess = overfull(problem, options, stages)
+        if excess is None:
+            return Choice(options, stages, bill(problem, options, stages).total)
+        moved = _largest(problem, excess, options, kept)
+        if moved is None:
+            return None
+        here = {o for o in problem.covering[moved] if problem.options[o].site in excess.space.sites}
+        kept = [o for o in kept if o not in here]
+    return None
+
+
+def _largest(
+    problem: Problem, peak: Peak, options: Sequence[int], kept: Sequence[int]
+) -> int | None:
+    """The node that puts most into a memory, of those that could run elsewhere."""
+    sites = peak.space.sites
+    away = (problem.options[o] for o in kept if problem.options[o].site not in sites)
+    elsewhere = {node for option in away for node in option.nodes}
+    sizes = {
+        node: problem.held_by([node])
+        for o in options
+        for node in problem.options[o].nodes
+        if problem.options[o].site in sites and node in elsewhere
+    }
+    for held in peak.values:
+        flow = problem.flows[held.flow]
+        for node in {flow.producer, *flow.consumers} & sizes.keys():
+            sizes[node] += held.size
+    return max(sizes, key=sizes.__getitem__, default=None)
 
 
 def _why_none(problem: Problem) -> str:
@@ -122,8 +167,8 @@ def _solve(problem: Problem, rounds: int, deadline: float, limits: _Limits | Non
     if model.positions is None:
         return _Found(None, math.inf)
     limits = [] if limits is None else limits
-    for excess, stages in limits:
-        model.limit(excess, stages)
+    for peak, where in limits:
+        model.limit(peak, where)
     bound = -math.inf
     while True:
         solved = model.programme.solve(deadline - time.monotonic())
@@ -148,6 +193,6 @@ def _choice(
     problem: Problem, options: tuple[int, ...], stages: tuple[int, ...] | None
 ) -> Choice | None:
     stages = stages or schedule(problem, options)
-    if stages is None:
+    if stages is None or overfull(problem, options, stages) is not None:
         return None
     return Choice(options, stages, bill(problem, options, stages).total)

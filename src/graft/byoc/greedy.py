@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from graft.byoc.memory import region_bytes
+from graft.byoc.memory import overfull, region_bytes
 from graft.byoc.problem import HOST, Choice, Problem, bill, cycle_among, site_of
 from graft.byoc.schedule import schedule
 
@@ -118,7 +118,9 @@ def _first_fit(
 
 def _staged(problem: Problem, options: tuple[int, ...], method: str) -> Choice | None:
     stages = schedule(problem, options)
-    return None if stages is None else _priced(problem, options, stages, method)
+    if stages is None or overfull(problem, options, stages) is not None:
+        return None
+    return _priced(problem, options, stages, method)
 
 
 def _priced(

@@ -1,19 +1,17 @@
 """The memory of devices: a placement in, what each device holds at its fullest out.
 
-A device that has memory of its own (a space) keeps, as long as a model is loaded, the constants of
-all its regions and the tensors that programs allocate there: one for each value that crosses the
-border of a region, from the region that makes it, or before which it is uploaded, to the last one
-that reads it. Tensors of equal dtype and shape that are never alive at once share one
-(`backends/host/places.py`). While a region runs, its intermediate values come on top, alive from
-the node that makes them to the last one that reads them, and the workspace that its backend
-declares. A backend in the host's memory keeps its constants only: for it, operands and results of
-a region count while that runs.
+As long as a model is loaded, a device keeps the constants of all its regions. One with memory of
+its own (a space) also holds the values that cross borders of regions there: from the region that
+makes one, or before which it is uploaded, to the last that reads it, as programs allocate them
+(`runtime/tensor_pool.py`). A backend in the host's memory holds operands and results of a region
+while that runs. On top of that, while a region runs, come its intermediate values, alive from the
+node that makes them to the last one that reads them, and the workspace that its backend declares.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,7 +51,6 @@ class Peak:
     constants: int
     values: tuple[Held, ...]
     workspace: tuple[int, int, int] | None = None  # an option, its stage, and bytes
-    position: int = 0  # the node at which most intermediate values are alive
 
     @property
     def total(self) -> int:
@@ -151,56 +148,30 @@ class _View:
 
     def peak(self, options: Sequence[int], with_constants: bool = True) -> Peak:
         constants = self.problem.held_by(self.forms) if with_constants else 0
-        working = [self.working(stage, options) for stage in self.regions]
-        if self.space.stays:
-            tensors = tuple(self.allocated())
-            own = max(working, key=lambda peak: peak.total)
-            return Peak(self.space, constants, (*tensors, *own.values), own.workspace, own.position)
-        return max(
-            (
-                Peak(
-                    self.space,
-                    constants,
-                    (*self.alive(self.crossing, stage), *own.values),
-                    own.workspace,
-                    own.position,
-                )
-                for stage, own in zip(self.regions, working, strict=True)
-            ),
-            key=lambda peak: peak.total,
-        )
+        during = (self.at_stage(stage, options, constants) for stage in self.regions)
+        return max(during, key=lambda peak: peak.total)
 
-    def working(self, stage: int, options: Sequence[int]) -> Peak:
-        """What a region needs beside its operands, results and constants."""
+    def at_stage(self, stage: int, options: Sequence[int], constants: int) -> Peak:
+        """What is there while a region runs, at its fullest."""
         _, position = fullest(interval for _, interval in self.inside[stage])
-        values = tuple(
+        values = [
+            Held(held.flow, held.form, stage, held.size)
+            for held, interval in self.crossing
+            if interval.first <= stage <= interval.last
+        ]
+        values += [
             held
             for held, interval in self.inside[stage]
             if interval.first <= position <= interval.last
-        )
+        ]
         spare = [
             (self.problem.options[number].workspace, number)
             for number in options
             if self.stages[self.problem.options[number].nodes[0]] == stage
         ]
         most, owner = max(spare, default=(0, 0))
-        return Peak(self.space, 0, values, (owner, stage, most) if most else None, position)
-
-    def allocated(self) -> Iterator[Held]:
-        """The tensors that a program allocates: of each dtype, shape and form as many as are alive
-        at once."""
-        kinds: dict[tuple[int, int], list[tuple[Held, Interval]]] = {}
-        for held, interval in self.crossing:
-            kind = self.problem.flows[held.flow].kind, held.form
-            kinds.setdefault(kind, []).append((held, interval))
-        for items in kinds.values():
-            _, stage = fullest(interval for _, interval in items)
-            yield from self.alive(items, stage)
-
-    def alive(self, items: Iterable[tuple[Held, Interval]], stage: int) -> Iterator[Held]:
-        for held, interval in items:
-            if interval.first <= stage <= interval.last:
-                yield Held(held.flow, held.form, stage, held.size)
+        workspace = (owner, stage, most) if most else None
+        return Peak(self.space, constants, tuple(values), workspace)
 
 
 def overfull(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Peak | None:

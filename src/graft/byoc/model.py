@@ -140,8 +140,8 @@ class Model:
 
     def fit_nodes(self, positions: Sequence[Position]) -> None:
         """What holds in any order: the constants of all regions are within each memory, together
-        with what any node reads and makes, its workspace included, and with one tensor of each kind
-        that has to cross a border there. More is limited as need be (`limit`)."""
+        with what any node reads and makes, its workspace included. More is limited as need be
+        (`limit`)."""
         for space in spaces_of(self.problem):
             if space.capacity is None:
                 continue
@@ -154,10 +154,10 @@ class Model:
                 if sizes[node] and k % self.count in space.sites
             ]
             self.programme.at_least_zero(minus({self.held[space]: 1.0}, plus(held)))
+            most = sum(sizes)  # rows that hold anyway would only cost time
             for needed in self.at_nodes(space).values():
-                self.within(space, needed)
-            if space.stays:
-                self.within(space, self.crossing(space, positions))
+                if most + sum(needed.values()) > space.capacity:
+                    self.within(space, needed)
 
     def at_nodes(self, space: Space) -> dict[int, Linear]:
         """Bytes that are in a memory when a node runs there, by node."""
@@ -171,31 +171,6 @@ class Model:
                     size = option.workspace + sum(flow.bytes_in(form) for flow in flows)
                     terms.setdefault(node, []).append(scaled(chosen, size))
         return {node: plus(own) for node, own in terms.items()}
-
-    def crossing(self, space: Space, positions: Sequence[Position]) -> Linear:
-        """Bytes of one tensor of each kind that enters or leaves a memory, in whatever order."""
-        tensors: dict[tuple[int, int], tuple[int, int]] = {}  # by kind and form
-        forms = {self.problem.sites[site].form for site in space.sites}
-        for flow in self.problem.flows:
-            for form in forms if any(flow.sizes) else ():
-                here = {
-                    node: plus([p.at(k) for k in p.stages if self.is_in(k, space, form)])
-                    for node in (flow.producer, *flow.consumers)
-                    if node is not None
-                    for p in (positions[node],)
-                }
-                made = {} if flow.producer is None else here[flow.producer]
-                readers = [here[node] for node in flow.consumers]
-                needs = [minus(reader, made) for reader in readers]
-                needs += [minus(made, reader) for reader in readers]
-                needs += [made] if flow.leaves else []
-                for need in needs:
-                    if any(factor > 0 for factor in need.values()):
-                        kind = flow.kind, form
-                        if kind not in tensors:
-                            tensors[kind] = self.programme.variable(), flow.bytes_in(form)
-                        self.programme.at_least_zero(minus({tensors[kind][0]: 1.0}, need))
-        return {variable: float(size) for variable, size in tensors.values() if size}
 
     def within(self, space: Space, needed: Linear) -> None:
         """Constants, and what is needed besides, within a memory."""
@@ -245,9 +220,7 @@ class Model:
         is_made = maker is not None and self.is_in(stages[maker], peak.space, form)
         if held.is_inside:
             assert maker is not None
-            around = {maker, *flow.consumers}
-            if not peak.space.stays and flow.consumers:  # at the border it would count as well
-                around = {maker, max(flow.consumers)}
+            around = {maker, max((maker, *flow.consumers))}  # at a border it would count as well
             return self.all_of([positions[node].at(then) for node in around])
         if maker is not None and is_made and stages[maker] == now:
             if flow.leaves:

@@ -102,7 +102,6 @@ def _limits_with(backends: Sequence[Backend], form: Form) -> Limits:
 def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limits]) -> list[Flow]:
     graph = found.graph
     returned = set(graph.outputs)
-    kinds: dict[str, int] = {}
     flows = []
     for value in _values(graph):
         if is_constant(value, graph):
@@ -122,7 +121,6 @@ def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limit
                 fetch=(0.0, *(outer if leaves and not consumers else inner)),
                 leaves=leaves,
                 sizes=(value_bytes(value), *(carried_bytes(value, form) for form in limits[1:])),
-                kind=kinds.setdefault(str(value.type), len(kinds)),
                 name=value.name,
             )
         )

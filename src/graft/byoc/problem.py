@@ -45,7 +45,7 @@ class Flow:
 
     `bring[f]` is the time to bring it from home into form f, `fetch[f]` to bring it home from f;
     both are 0 for form 0. A value that `leaves` is wanted at home in the end. `sizes[f]` is how
-    many bytes it has in form f; values of one `kind` have one dtype and shape.
+    many bytes it has in form f.
     """
 
     producer: int | None
@@ -54,7 +54,6 @@ class Flow:
     fetch: tuple[float, ...]
     leaves: bool = False
     sizes: tuple[int, ...] = ()  # empty: no bytes
-    kind: int = 0
     name: str = ""
 
     def bytes_in(self, form: int) -> int:

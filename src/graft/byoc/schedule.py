@@ -3,8 +3,8 @@
 Always first everything that the host can do, which costs no launch, then on one accelerator
 everything that can run there in one go. With one accelerator and enough memory no order has fewer
 launches; with several, each is tried as the next and the best of a bounded number of orders kept. A
-region that is too large for its device's memory is cut short; whether the whole fits is looked at
-in the end.
+region that is too large for its device's memory is cut short; whether all that stays there between
+regions fits is another question (`memory.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from graft.byoc.memory import overfull, region_bytes
+from graft.byoc.memory import region_bytes
 from graft.byoc.problem import HOST, Problem
 
 _MOST_STATES = 64  # orders that are kept side by side
@@ -83,7 +83,7 @@ class _State:
 
 
 def schedule(problem: Problem, options: Sequence[int]) -> tuple[int, ...] | None:
-    """Each node's stage; None where options wait for each other or do not fit their memory."""
+    """Each node's stage; None where options wait for each other or one alone does not fit."""
     jobs = _Jobs(problem, options)
     missing = {option: len(sources) for option, sources in jobs.waits.items()}
     ready = frozenset(option for option, count in missing.items() if not count)
@@ -102,8 +102,7 @@ def schedule(problem: Problem, options: Sequence[int]) -> tuple[int, ...] | None
     best = states[0] if states else None
     if best is None or sum(map(len, best.regions)) < len(options):
         return None
-    stages = _stages(jobs, best)
-    return None if overfull(problem, options, stages) is not None else stages
+    return _stages(jobs, best)
 
 
 def _rank(state: _State) -> tuple[float, int]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Condition, Lock
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,15 @@ from graft.runtime.native_call import NativeCall
 from graft.runtime.prepared import Prepared, Stretch
 from graft.runtime.program import KernelCall, Operand, PythonStep, Remote, Transfer
 from graft.runtime.regions import Region, deliver
-from graft.runtime.spaces import Device, DeviceMemory, LostDeviceError, Runner, Spent
+from graft.runtime.spaces import (
+    Device,
+    DeviceMemory,
+    FullDeviceError,
+    LostDeviceError,
+    Runner,
+    Spent,
+)
+from graft.runtime.tensor_pool import Occupancy, TensorPool
 
 _WORD = np.dtype(np.int64)
 _NONE: Mapping[str, Device] = {}  # the same for all, so that contexts can be anybody's
@@ -76,9 +83,7 @@ class Executor:
         self._devices = self._find_devices() or _NONE
         self._at_hand: Mapping[str, Device] = self._devices  # those that have not been lost
         self._free: list[Context] = [] if contexts is None else contexts
-        self._busy = 0  # contexts with memory of devices that runs work in
-        self._returns = 0  # how often one of them was given back
-        self._returned, self._allocating = Condition(), Lock()
+        self._occupancy, self._pool = Occupancy(), TensorPool(partial(_bounded, self._regions))
 
     @property
     def threads(self) -> int:
@@ -151,14 +156,35 @@ class Executor:
     def _attempt(
         self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None
     ) -> bool:
-        """Run once; False where that was in vain, since a device has been lost on the way."""
+        """Run once; False where that was in vain, since a device has been lost on the way, or had
+        no memory left."""
+        since = self._occupancy.enter() if self._devices else 0
+        full: FullDeviceError | None = None
         try:
-            context, memory = self._take_context()
+            self._run_all(inputs, outputs, times)
+        except FullDeviceError as error:
+            full = error
         except LostDeviceError as error:
-            self._regions[error.space][0].failed(error.__cause__ or error, Fault.LOST)
             self._lose(error.space)
             return False
-        is_abandoned = False  # where foreign code may yet write into its memory
+        except AbandonedError as error:
+            if error.error is not None:
+                raise error.error from error.error.__cause__
+            return False
+        finally:
+            if self._devices and full is None:
+                self._occupancy.leave()
+        if full is not None and not self._occupancy.wait(since):
+            self._regions[full.space][0].failed(full.__cause__ or full, Fault.LOST)
+            self._lose(full.space)
+        return full is None
+
+    def _run_all(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None
+    ) -> None:
+        """Run once in a context, which is given up where foreign code may yet write into it."""
+        context, memory = self._take_context()
+        is_abandoned = False
         try:
             context.bind(inputs, outputs)
             for item in self._plan:
@@ -166,65 +192,25 @@ class Executor:
                     self._run_stretch(item, context, times)
                 else:
                     self._run_python(item, context, times)
-        except LostDeviceError as error:
-            is_abandoned = error.is_late
-            self._lose(error.space)
-            return False
-        except AbandonedError as error:
-            is_abandoned = True
-            if error.error is not None:
-                raise error.error from error.error.__cause__
-            return False
+        except (LostDeviceError, AbandonedError) as error:
+            is_abandoned = isinstance(error, AbandonedError) or error.is_late
+            raise
         finally:
             if not is_abandoned:
                 self._give_back(context, memory)
-            if self._devices:
-                with self._returned:
-                    self._busy -= 1
-                    self._returns += 1
-                    self._returned.notify_all()
-        return True
 
     def _take_context(self) -> tuple[Context, Array]:
         """A context, and memory for it that nobody else works in."""
         if len(self._at_hand) < len(self._devices):
             self._recall()
-        context = self._context_on_devices() if self._devices else self._next_context()
+        try:
+            context = self._free.pop()
+            context.fit(self._prepared)
+        except IndexError:
+            context = Context(self._prepared, self._at_hand, self._pool)
         memory = self._engine.memory.borrow(context.nbytes)
         context.lie_in(memory)
         return context, memory
-
-    def _next_context(self) -> Context:
-        try:
-            context = self._free.pop()
-        except IndexError:
-            return Context(self._prepared, self._at_hand, self._bounded)
-        context.fit(self._prepared)
-        return context
-
-    def _bounded(self, space: str, task: Callable[[], Any]) -> Any:
-        """What a device is asked for, within the deadline of its regions."""
-        return self._regions[space][0].guard.bounded(task)
-
-    def _context_on_devices(self) -> Context:
-        """A context; where a device has no memory for one more, that of a run which ends."""
-        while True:
-            with self._returned:
-                self._busy += 1
-                returns = self._returns
-            lost: LostDeviceError | None = None
-            try:
-                with self._allocating:  # two halves of a context are of no use to anybody
-                    return self._next_context()
-            except LostDeviceError as error:
-                lost = error
-            with self._returned:
-                self._busy -= 1
-                if self._returns == returns:
-                    if not self._busy:
-                        raise lost
-                    lost = None  # whose traceback holds what has been allocated
-                    self._returned.wait()
 
     def _give_back(self, context: Context, memory: Array) -> None:
         context.release()
@@ -236,6 +222,7 @@ class Executor:
         """Do without a device for a while; what is under way elsewhere may still use it."""
         self._at_hand = {name: one for name, one in self._at_hand.items() if name != space}
         self._free = []
+        self._pool.clear()
         for region in self._regions[space]:
             if not region.device_breaker.is_open:
                 region.device_breaker.fail(at_once=True)
@@ -270,10 +257,12 @@ class Executor:
         before = time.perf_counter()
         spent: Spent | None
         try:
+            call = context.enter(index)
             if isinstance(step, Transfer):
-                spent = self._transfer(step, context.calls[index], context)
+                spent = self._transfer(step, call, context)
             else:
-                spent = self._call(step, context.calls[index], context)
+                spent = self._call(step, call, context)
+            context.leave(index)
         except AbandonedError as error:
             raise AbandonedError(error.error and error.error.at(step.place)) from None
         except GraftError as error:
@@ -354,6 +343,11 @@ class Executor:
                 for region in regions:
                     region.device = region.device or device
         return found
+
+
+def _bounded(regions: Mapping[str, Sequence[Region]], space: str, task: Callable[[], Any]) -> Any:
+    """What a device is asked for, within the deadline of its regions."""
+    return regions[space][0].guard.bounded(task)
 
 
 def _specs(operands: Sequence[Operand]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:

@@ -227,7 +227,7 @@ class Guard:
             if is_home and (is_first or budget.is_look_due()):
                 self._look(region, inputs, outputs, is_first)
         if is_first:
-            budget.first -= 1
+            budget.first = max(budget.first - 1, 0)  # other threads count, too
             if not budget.first:
                 self.breaker.settle()
                 self.device_breaker.settle()
