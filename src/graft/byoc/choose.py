@@ -114,9 +114,8 @@ def _largest(
         if problem.options[o].site in sites and node in elsewhere
     }
     for held in peak.values:
-        flow = problem.flows[held.flow]
-        for node in {flow.producer, *flow.consumers} & sizes.keys():
-            sizes[node] += held.size
+        for node in sizes:
+            sizes[node] += held.size if held.flow in problem.touching[node] else 0
     return max(sizes, key=sizes.__getitem__, default=None)
 
 

@@ -279,7 +279,7 @@ class Executor:
         if not isinstance(function, Region):
             deliver(function(call.inputs, call.outputs), call.outputs, step.function)
             return None
-        space = self._space_of(step)
+        space = _space_of(self._prepared, step)
         device = context.devices.get(space)
         if device is not None:
             inputs, outputs = _specs(step.inputs), _specs(step.outputs)
@@ -312,16 +312,11 @@ class Executor:
                 return Spent(region.transfer_seconds(step.home.nbytes), 0.0, 0.0, simulated=True)
         return Spent(time.perf_counter() - begun, 0.0, 0.0)
 
-    def _space_of(self, step: PythonStep) -> str:
-        """The memory space that a step works in; none is the host's."""
-        buffer = step.outputs[0].buffer if step.outputs else None
-        return self._prepared.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
-
     def _find_regions(self) -> dict[str, list[Region]]:
         """The regions by memory space."""
         found: dict[str, list[Region]] = {}
         for step in self._python_steps:
-            function, space = self._functions[step.function], self._space_of(step)
+            function, space = self._functions[step.function], _space_of(self._prepared, step)
             if not space:
                 continue
             if not isinstance(function, Region):
@@ -348,6 +343,12 @@ class Executor:
 def _bounded(regions: Mapping[str, Sequence[Region]], space: str, task: Callable[[], Any]) -> Any:
     """What a device is asked for, within the deadline of its regions."""
     return regions[space][0].guard.bounded(task)
+
+
+def _space_of(prepared: Prepared, step: PythonStep) -> str:
+    """The memory space that a step works in; none is the host's."""
+    buffer = step.outputs[0].buffer if step.outputs else None
+    return prepared.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
 
 
 def _specs(operands: Sequence[Operand]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
