@@ -6,19 +6,25 @@ import random
 
 from graft.byoc.problem import Flow, Option, Problem, Site
 
+# Nodes of problems with memory limits, whose brute force has to remember what is where.
+MOST_LIMITED = 7
+
 
 def random_problem(seed: int, most_nodes: int = 12) -> Problem:
     """A small graph with one to two accelerators, transfers, launches and memory limits."""
     draw = random.Random(seed)
     nodes = draw.randint(1, most_nodes)
     accelerators = draw.randint(1, 2)
+    limited = nodes <= MOST_LIMITED
     forms = [0] + [draw.choice([0, number + 1]) for number in range(accelerators)]
     sites = [Site("host")] + [
         Site(
             f"acc{number}",
             launch=draw.choice([0.0, 0.5, 2.0, 5.0]),
             form=forms[number + 1],
-            capacity=draw.choice([None, None, 6, 12]),
+            capacity=draw.choice([None, 6, 12]) if limited else None,
+            # two devices may be of one memory, in one form or another
+            space=draw.choice(["", "card", "card"]) if forms[number + 1] else "",
         )
         for number in range(accelerators)
     ]
@@ -28,7 +34,7 @@ def random_problem(seed: int, most_nodes: int = 12) -> Problem:
             readers[before].append(node)
     return Problem(
         tuple(sites),
-        tuple(draw.randint(0, 4) for _ in range(nodes)),
+        nodes,
         tuple(_options(draw, nodes, readers, accelerators)),
         tuple(_flows(draw, readers, accelerators + 1)),
         tuple(draw.choice([0, 0, 1, 2]) for _ in range(nodes)) if seed % 2 else (),
@@ -42,7 +48,8 @@ def _options(
     for site in range(accelerators + 1):
         for node in range(nodes):
             if site and draw.random() < 0.6:
-                found.append(Option(site, (node,), draw.randint(1, 20) / 4))
+                workspace = draw.choice([0, 0, 0, 2])
+                found.append(Option(site, (node,), draw.randint(1, 20) / 4, workspace))
             if readers[node] and draw.random() < 0.3:
                 pair = tuple(sorted((node, draw.choice(readers[node]))))
                 if not _is_torn(pair, readers):
@@ -69,7 +76,14 @@ def _flows(draw: random.Random, readers: list[list[int]], forms: int) -> list[Fl
     for node, own in enumerate(readers):
         bring = (0.0, *(draw.randint(0, 8) / 4 for _ in range(forms - 1)))
         fetch = (0.0, *(draw.randint(0, 8) / 4 for _ in range(forms - 1)))
-        found.append(Flow(node, tuple(sorted(set(own))), bring, fetch, not own))
+        leaves = not own and draw.random() < 0.9  # or else nobody wants it
+        sizes = _sizes(draw, forms)
+        found.append(Flow(node, tuple(sorted(set(own))), bring, fetch, leaves, sizes))
         if not any(node in other for other in readers):
-            found.append(Flow(None, (node,), bring, fetch))
+            found.append(Flow(None, (node,), bring, fetch, False, sizes))
     return found
+
+
+def _sizes(draw: random.Random, forms: int) -> tuple[int, ...]:
+    """Bytes in each form."""
+    return tuple(draw.randint(0, 4) for _ in range(forms))

@@ -18,7 +18,7 @@ from graft.byoc.choose import choose
 from graft.byoc.greedy import greedy, host_only
 from graft.byoc.place import placement_of
 from graft.byoc.price import Pricing, price_all
-from graft.byoc.problem import Option, Problem, Site, bill, site_of
+from graft.byoc.problem import Flow, Option, Problem, Site, bill, site_of
 from graft.frontends.onnx.importer import import_model
 
 UNHURRIED = 600.0  # seconds: whether a proof is found is asked here, not how fast
@@ -36,11 +36,11 @@ def test_equals_brute_force(chunk: int) -> None:
 
 
 def test_nothing_to_place() -> None:
-    assert choose(Problem((Site("host"),), (), (), ())).seconds == 0.0
+    assert choose(Problem((Site("host"),), 0, (), ())).seconds == 0.0
 
 
 def test_a_node_without_options() -> None:
-    problem = Problem((Site("host"),), (1, 1), (Option(0, (0,), 1.0),), ())
+    problem = Problem((Site("host"),), 2, (Option(0, (0,), 1.0),), ())
     with pytest.raises(ValueError, match="node 1 has no option"):
         choose(problem)
 
@@ -48,10 +48,11 @@ def test_a_node_without_options() -> None:
 def test_a_capacity_that_nothing_fits() -> None:
     """The host is not offered (as pins do it), and the device is too small."""
     sites = Site("host"), Site("acc", 1.0, 1, capacity=3)
-    problem = Problem(sites, (4,), (Option(1, (0,), 1.0),), ())
-    with pytest.raises(ValueError, match="no placement was found"):
+    flow = Flow(0, (), (0.0, 0.0), (0.0, 0.0), leaves=True, sizes=(4, 4), name="y")
+    problem = Problem(sites, 1, (Option(1, (0,), 1.0),), (flow,))
+    with pytest.raises(ValueError, match=r"no placement.*hold 4 of 3 bytes of acc: 4 of %y"):
         choose(problem)
-    roomy = replace(problem, memory=(3,))
+    roomy = replace(problem, flows=(replace(flow, sizes=(3, 3)),))
     assert choose(roomy).seconds == 2.0
 
 

@@ -125,7 +125,7 @@ def toy() -> Problem:
         Flow(1, (2,), (0.0, 0.125), (0.0, 0.125)),
         Flow(2, (), (0.0, 0.0), (0.0, 1.5), leaves=True),
     )
-    return Problem(sites, (0, 0, 0), options, flows)
+    return Problem(sites, 3, options, flows)
 
 
 def test_transfers_are_charged_to_who_makes_and_who_first_reads() -> None:

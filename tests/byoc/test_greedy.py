@@ -16,9 +16,12 @@ def line(
 ) -> Problem:
     """Nodes in a row, each on the host for 10, and options of one accelerator."""
     host = [Option(0, (node,), 10.0) for node in range(nodes)]
-    flows = [Flow(n, (n + 1,), FREE, FREE) for n in range(nodes - 1)]
+    flows = [
+        Flow(n, (n + 1,) if n + 1 < nodes else (), FREE, FREE, n + 1 == nodes, (1, 1))
+        for n in range(nodes)
+    ]
     sites = Site("host"), Site("acc", launch, 1, capacity)
-    return Problem(sites, (1,) * nodes, (*host, *options), tuple(flows))
+    return Problem(sites, nodes, (*host, *options), tuple(flows))
 
 
 def chosen(problem: Problem, options: tuple[int, ...]) -> list[int]:
@@ -34,7 +37,7 @@ def test_host_only() -> None:
 
 def test_where_the_host_cannot() -> None:
     sites = Site("host"), Site("acc")
-    assert host_only(Problem(sites, (1,), (Option(1, (0,), 1.0),), ())) is None
+    assert host_only(Problem(sites, 1, (Option(1, (0,), 1.0),), ())) is None
 
 
 def test_greedy_takes_what_it_can_however_dear() -> None:
@@ -57,13 +60,13 @@ def test_larger_pieces_first_and_neighbours_merge() -> None:
 def test_the_first_accelerator_has_priority() -> None:
     sites = Site("host"), Site("one", form=1), Site("two", form=2)
     options = Option(0, (0,), 9.0), Option(2, (0,), 1.0), Option(1, (0,), 5.0)
-    found = greedy(Problem(sites, (1,), options, ()))
+    found = greedy(Problem(sites, 1, options, ()))
     assert found is not None
     assert found.options == (2,)
 
 
 def test_pieces_too_large_for_the_memory_are_not_taken() -> None:
-    problem = line(Option(1, (0, 1), 1.0), Option(1, (2,), 1.0), capacity=1)
+    problem = line(Option(1, (0, 1), 1.0, workspace=1), Option(1, (2,), 1.0), capacity=2)
     found = greedy(problem)
     assert found is not None
     assert chosen(problem, found.options) == [0, 0, 1]
@@ -83,7 +86,7 @@ def test_pieces_that_would_wait_for_each_other_are_not_both_taken() -> None:
     options = [Option(0, (node,), 1.0) for node in range(4)]
     options += [Option(1, (0, 3), 0.1), Option(1, (1, 2), 0.1)]
     flows = Flow(0, (1,), (0.0,), (0.0,)), Flow(2, (3,), (0.0,), (0.0,))
-    problem = Problem(sites, (1,) * 4, tuple(options), flows)
+    problem = Problem(sites, 4, tuple(options), flows)
     found = greedy(problem)
     assert found is not None
     assert bill(problem, found.options, found.stages).total == found.seconds
@@ -102,7 +105,7 @@ def test_pruning() -> None:
 
 def test_what_the_host_cannot_run_is_not_pruned() -> None:
     sites = Site("host"), Site("acc")
-    problem = Problem(sites, (1,), (Option(1, (0,), 3.0),), ())
+    problem = Problem(sites, 1, (Option(1, (0,), 3.0),), ())
     start = greedy(problem)
     assert start is not None
     found = pruned(problem, start, lambda region: False)

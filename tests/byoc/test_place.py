@@ -100,8 +100,9 @@ def test_sites_memory_and_launches() -> None:
     problem = placed(fake("a", limits)).problem
     assert problem.sites[1].launch == 0.5 + HOST_STEP
     assert problem.sites[1].capacity == 77
+    assert problem.sites[1].space == ""
     result = 1 * 4 * 7 * 5 * 4
-    assert problem.memory == (result, result, result)
+    assert [flow.sizes for flow in problem.flows] == [(BYTES, BYTES), *[(result, result)] * 3]
     assert problem.held == (4 * 3 * 3 * 3 * 4, 4 * 4, 0)  # weights
 
 
@@ -127,11 +128,14 @@ def test_candidates_without_a_price_are_left_out() -> None:
     assert len(placement.priced) == len(placement.problem.options)
 
 
-def test_values_that_nobody_reads_do_not_flow() -> None:
+def test_values_that_nobody_reads_take_memory_only() -> None:
     g = Builder()
     x = g.input("x", tensor("float32", 2, 4))
     values, _places = g.call("topk", x, k=2)
     graph = g.build(g("add", values, g.constant(np.float32(1))))
     found = find_candidates(graph, [])
     placement = placement_of(found, dict.fromkeys(found.candidates, Cost(1.0)), [])
-    assert len(placement.problem.flows) == 3  # x, the values, the sum
+    flows = placement.problem.flows  # x, the values, their places, the sum
+    assert [len(flow.consumers) for flow in flows] == [1, 1, 0, 0]
+    assert [flow.leaves for flow in flows] == [False, False, False, True]
+    assert flows[2].sizes == (2 * 2 * 8,)

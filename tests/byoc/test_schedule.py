@@ -16,8 +16,13 @@ def two_lines(capacity: int | None = None) -> Problem:
     """Host 0 -> accelerator 1 and host 2 -> accelerator 3, side by side."""
     sites = Site("host"), Site("acc", 1.0, 0, capacity)
     options = Option(0, (0,), 1.0), Option(1, (1,), 1.0), Option(0, (2,), 1.0), Option(1, (3,), 1.0)
-    flows = Flow(0, (1,), (0.0,), (0.0,)), Flow(2, (3,), (0.0,), (0.0,))
-    return Problem(sites, (1,) * 4, options, flows)
+    flows = (
+        Flow(0, (1,), (0.0,), (0.0,)),
+        Flow(2, (3,), (0.0,), (0.0,)),
+        Flow(1, (), (0.0,), (0.0,), leaves=True, sizes=(1,)),
+        Flow(3, (), (0.0,), (0.0,), leaves=True, sizes=(1,)),
+    )
+    return Problem(sites, 4, options, flows)
 
 
 def test_what_can_run_in_one_go_does() -> None:
@@ -60,7 +65,7 @@ def test_options_that_wait_for_each_other() -> None:
     sites = Site("host"), Site("acc", 1.0)
     options = Option(1, (0, 3), 1.0), Option(1, (1, 2), 1.0)
     flows = Flow(0, (1,), (0.0,), (0.0,)), Flow(2, (3,), (0.0,), (0.0,))
-    problem = Problem(sites, (0,) * 4, options, flows)
+    problem = Problem(sites, 4, options, flows)
     assert schedule(problem, (0, 1)) is None
     assert set(cycle_among(problem, (0, 1))) == {0, 1}
 

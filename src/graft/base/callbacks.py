@@ -16,7 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from graft.base.errors import BackendError, CrashedError, GraftError, InternalError, Place
+from graft.base.errors import BackendError, CrashedError, InternalError, Place
+from graft.base.names import LONGEST_LINE, shortened
 
 _GRAFT = "graft"
 _GRAFTED = "graft.backends"  # written against the same contract as everybody's
@@ -109,5 +110,13 @@ def _shown(file: str) -> str:
 
 
 def _said(error: BaseException) -> str:
-    text = f"{error}" if isinstance(error, GraftError) else str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text, name = text_of(error), type(error).__name__
+    return f"{name}: {text}" if text else name
+
+
+def text_of(error: BaseException) -> str:
+    """The message of an exception, which may be long, or fail to be had: it is foreign, too."""
+    try:
+        return shortened(str(error), LONGEST_LINE)
+    except Exception:  # noqa: BLE001
+        return "its message cannot be read"

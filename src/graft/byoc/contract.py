@@ -37,11 +37,13 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What running something once takes; `spread` is half the width of its interval."""
+    """What running something once takes; `spread` is half the width of its interval, `workspace`
+    what `Backend.workspace` says."""
 
     seconds: float
     source: Source = Source.DECLARED
     spread: float = 0.0
+    workspace: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,9 @@ class Limits:
 
     Regions read and write tensors of `space`; bringing one there or back takes `latency` and then
     a second per `bytes_per_second`. Images (tensors of rank 4) cross the border in `layout`, and
-    float32 tensors as `dtype`. The constants of all regions, which stay there, and the values that
-    one region makes have to fit `memory_bytes`. Peak rates serve as a roofline where nothing is
-    measured or declared.
+    float32 tensors as `dtype`. The constants of all regions, which stay there, the values that are
+    there at once and the workspace of a region have to fit `memory_bytes`. Peak rates serve as a
+    roofline where nothing is measured or declared.
     """
 
     space: str = HOME
@@ -127,6 +129,11 @@ class Backend:
     def price(self, region: Graph) -> Cost | None:
         """What a region takes, if the backend knows without running it."""
         return None
+
+    def workspace(self, region: Graph) -> int:
+        """Bytes of device memory that a region needs while it runs, beside its constants, operands,
+        results and intermediate values, which are counted already."""
+        return 0
 
     def process(self, region: Graph) -> Graph:
         """The backend's own passes over a region before it is compiled.

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from graft.byoc.candidates import Candidate, Refused
 from graft.byoc.contract import HOME, Cost
 from graft.byoc.explain_flips import Flip, Hint, flips, hints
+from graft.byoc.memory import in_words, peaks
 from graft.byoc.partition import Partition
 from graft.byoc.plan import node_names
 from graft.byoc.problem import HOST, Choice, Problem, bill, site_of
@@ -91,6 +92,19 @@ class BackendFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """What a device holds at its fullest, in bytes; `limit` is None where it declares none."""
+
+    name: str
+    peak: int
+    limit: int | None
+    constants: int
+    workspace: int
+    values: tuple[tuple[str, int], ...]  # names and bytes
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Total:
     """What a scheme of placement makes of the model; `measured` is end to end, where it was."""
 
@@ -130,6 +144,7 @@ class Explanation:
     hints: tuple[Hint, ...]
     obstacles: tuple[Obstacle, ...]
     demotions: tuple[Demotion, ...]
+    memory: tuple[MemoryFacts, ...]  # of the devices that have work
 
     @property
     def simulated(self) -> bool:
@@ -168,6 +183,7 @@ def explain(
         tuple(hints(found)),
         tuple(_obstacles(nodes)),
         tuple(demotions),
+        tuple(_memory(found)),
     )
 
 
@@ -315,6 +331,20 @@ def _backends(
             )
         )
     return result
+
+
+def _memory(found: Partition) -> Iterator[MemoryFacts]:
+    problem = found.placement.problem
+    for peak in peaks(problem, found.choice.options, found.choice.stages):
+        yield MemoryFacts(
+            peak.space.name,
+            peak.total,
+            peak.space.capacity,
+            peak.constants,
+            peak.workspace[2] if peak.workspace else 0,
+            tuple((problem.flows[held.flow].name, held.size) for held in peak.values),
+            in_words(problem, peak),
+        )
 
 
 def _totals(found: Partition, measured: Mapping[str, float]) -> list[Total]:

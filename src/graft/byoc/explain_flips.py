@@ -113,7 +113,7 @@ def _guesses(
 ) -> Iterator[tuple[float, tuple[int, ...], int]]:
     """Options on a place where none of their nodes is, with what taking them seems to cost."""
     share = _shares(problem, choice)
-    touching = _touching(problem)
+    touching = problem.touching
     for option in problem.options:
         if any(here[node] == option.site for node in option.nodes):
             continue
@@ -157,16 +157,6 @@ def _shares(problem: Problem, choice: Choice) -> list[float]:
         for node in option.nodes:
             share[node] = option.seconds / len(option.nodes)
     return share
-
-
-def _touching(problem: Problem) -> list[list[int]]:
-    """Per node, the flows that it makes or reads."""
-    found: list[list[int]] = [[] for _ in range(problem.nodes)]
-    for number, flow in enumerate(problem.flows):
-        ends = flow.consumers if flow.producer is None else (flow.producer, *flow.consumers)
-        for node in dict.fromkeys(ends):
-            found[node].append(number)
-    return found
 
 
 def carried(problem: Problem, flow: Flow, sites: Sequence[int]) -> float:

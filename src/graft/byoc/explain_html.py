@@ -115,6 +115,7 @@ def _facts(explanation: Explanation) -> dict[str, Any]:
             *filter(None, [by_parts_note(explanation)]),
             *(hint_text(explanation, hint) for hint in explanation.hints),
         ],
+        "memory": [f"At its fullest {one.text}." for one in explanation.memory],
         "obstacles": [obstacle_text(obstacle) for obstacle in explanation.obstacles],
         "demotions": [
             f"{one.label} went back to the host: {one.reason}" for one in explanation.demotions

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from graft.byoc.problem import HOST, Choice, Option, Problem, bill, cycle_among, site_of
+from graft.byoc.memory import overfull, region_bytes
+from graft.byoc.problem import HOST, Choice, Problem, bill, cycle_among, site_of
 from graft.byoc.schedule import schedule
 
 
@@ -27,7 +28,26 @@ def greedy(problem: Problem) -> Choice | None:
     """All that accelerators can run to them, the first that can, the largest pieces first."""
     order = [*range(1, len(problem.sites)), HOST]
     options = _covered(problem, {}, order)
-    return None if options is None else _staged(problem, options, "greedy")
+    if options is None:
+        return None
+    return _staged(problem, options, "greedy") or _less(problem, options)
+
+
+def _less(problem: Problem, options: Sequence[int]) -> Choice | None:
+    """The first part of what accelerators were to run, as much as their memory has room for."""
+    away = [number for number in options if problem.options[number].site != HOST]
+    best: Choice | None = None
+    fits, too_many = 0, len(away)
+    while fits < too_many:
+        middle = (fits + too_many) // 2
+        kept = {node: o for o in away[:middle] for node in problem.options[o].nodes}
+        part = _covered(problem, kept, [HOST])
+        found = None if part is None else _staged(problem, part, "greedy")
+        if found is None:
+            too_many = middle
+        else:
+            best, fits = found, middle + 1
+    return best
 
 
 def pruned(problem: Problem, start: Choice, keeps: Callable[[Sequence[int]], bool]) -> Choice:
@@ -76,7 +96,7 @@ def _first_fit(
         offers = [
             number
             for number, option in enumerate(problem.options)
-            if option.site == site and number not in banned and _fits(problem, option)
+            if option.site == site and number not in banned
         ]
         offers.sort(key=lambda n: (-len(problem.options[n].nodes), problem.options[n].nodes))
         capacity = problem.sites[site].capacity
@@ -87,7 +107,7 @@ def _first_fit(
             if any(node in owner for node in nodes):
                 continue
             more = held + problem.held_by(nodes)
-            most = max(largest, sum(problem.memory[node] for node in nodes))
+            most = 0 if capacity is None else max(largest, region_bytes(problem, [number]))
             if capacity is None or more + most <= capacity:
                 held, largest = more, most
                 owner.update(dict.fromkeys(nodes, number))
@@ -96,15 +116,11 @@ def _first_fit(
     return tuple(sorted(set(owner.values())))
 
 
-def _fits(problem: Problem, option: Option) -> bool:
-    capacity = problem.sites[option.site].capacity
-    needed = sum(problem.memory[node] for node in option.nodes) + problem.held_by(option.nodes)
-    return capacity is None or needed <= capacity
-
-
 def _staged(problem: Problem, options: tuple[int, ...], method: str) -> Choice | None:
     stages = schedule(problem, options)
-    return None if stages is None else _priced(problem, options, stages, method)
+    if stages is None or overfull(problem, options, stages) is not None:
+        return None
+    return _priced(problem, options, stages, method)
 
 
 def _priced(

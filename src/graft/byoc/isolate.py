@@ -67,6 +67,11 @@ class IsolatedBackend(Backend):
         facts = self._ask(_price, pack_graph(region)).facts
         return None if facts is None else Cost(facts[0], Source(facts[1]), facts[2])
 
+    def workspace(self, region: Graph) -> int:
+        if type(self.inner).workspace is Backend.workspace:
+            return 0
+        return int(self._ask(_workspace, pack_graph(region)).facts)
+
     def compile(self, region: Graph) -> bytes:
         """Its own passes over the region included."""
         return self._ask(_compile, pack_graph(region)).blobs[0]
@@ -134,6 +139,12 @@ def _price(message: Message) -> Message:
     reference, graph = message.facts
     cost = backend_of(*reference).priced(unpack_graph(Message(graph, message.blobs)))
     return Message(cost and [cost.seconds, cost.source.value, cost.spread])
+
+
+def _workspace(message: Message) -> Message:
+    reference, graph = message.facts
+    region = unpack_graph(Message(graph, message.blobs))
+    return Message(backend_of(*reference).workspace(region))
 
 
 def _compile(message: Message) -> Message:

@@ -88,7 +88,7 @@ class Programme:
         solver.setOptionValue("mip_abs_gap", 1e-9)
         solver.passModel(self._model())
         solver.run()
-        return _read(solver)
+        return _read(solver, any(self.integer))
 
     def _model(self) -> highspy.HighsLp:
         model = highspy.HighsLp()
@@ -107,7 +107,7 @@ class Programme:
         return model
 
 
-def _read(solver: highspy.Highs) -> Solved:
+def _read(solver: highspy.Highs, is_mixed: bool) -> Solved:
     status = solver.getModelStatus()
     info = solver.getInfo()
     solved = status == highspy.HighsModelStatus.kOptimal
@@ -115,5 +115,6 @@ def _read(solver: highspy.Highs) -> Solved:
     values = list(solver.getSolution().col_value) if solved or feasible else None
     if status == highspy.HighsModelStatus.kInfeasible:
         return Solved(None, math.inf)
-    bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else -math.inf
-    return Solved(values, bound)
+    bound = info.mip_dual_bound if is_mixed else info.objective_function_value
+    proven = math.isfinite(bound) and (is_mixed or solved)
+    return Solved(values, bound if proven else -math.inf)

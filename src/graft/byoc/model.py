@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from graft.byoc.memory import Held, Peak, Space, spaces_of
 from graft.byoc.milp import CONSTANT, Linear, Programme
 from graft.byoc.problem import HOST, Problem
 from graft.byoc.stages import Position, minus, place_nodes, plus, scaled
@@ -31,12 +32,13 @@ class Model:
         self.used: dict[tuple[int, int], Linear] = {}  # (option, stage) -> whether it is chosen
         self.at: dict[tuple[int, int], list[int]] = {}  # (node, stage) -> options
         self.launches: dict[int, int] = {}  # site -> variable: how often it is launched
+        self.held: dict[Space, int] = {}  # memory -> variable: the share of it that constants take
         self.cover(self.positions)
         self.carry(self.positions)
         self.count_launches(self.positions)
         if rounds:
             self.begin_stages(self.positions)
-            self.fit_stages(self.positions)
+        self.fit_nodes(self.positions)
 
     def cover(self, positions: Sequence[Position]) -> None:
         """Each node by exactly one option, at the stage where it is."""
@@ -93,7 +95,7 @@ class Model:
             self.programme.at_least_zero(minus({paid: 1.0}, need))
 
     def count_launches(self, positions: Sequence[Position]) -> None:
-        """Per site, as many launches as stretches on any path, and as its memory asks for."""
+        """Per site, as many launches as stretches on any path."""
         for number, site in enumerate(self.problem.sites):
             here = [
                 plus([p.at(k) for k in p.stages if k % self.count == number]) for p in positions
@@ -104,20 +106,6 @@ class Model:
             total = self.programme.variable(site.launch / self.unit, upper=most)
             self.launches[number] = total
             self.deepen(here, total, most)
-            if site.capacity is not None:
-                # each launch has room for its results beside all constants
-                held = self.held(here)
-                sizes = self.problem.memory
-                made = plus([scaled(term, sizes[node]) for node, term in enumerate(here)])
-                whole = {total: float(site.capacity)}
-                room = minus({CONSTANT: float(site.capacity)}, held)
-                for rest in (minus(whole, plus([made, held])), room):
-                    self.programme.at_least_zero(scaled(rest, 1.0 / max(site.capacity, 1)))
-
-    def held(self, here: Sequence[Linear]) -> Linear:
-        """Bytes of constants that a site keeps, given whether each node runs there."""
-        sizes = self.problem.held or (0,) * len(here)
-        return plus([scaled(term, sizes[node]) for node, term in enumerate(here)])
 
     def deepen(self, here: Sequence[Linear], total: int, most: float) -> None:
         """The stretches on a site that any path to a node has, node by node."""
@@ -150,23 +138,121 @@ class Model:
             begun = {variable: 1.0 for k, variable in started.items() if k % self.count == site}
             self.programme.at_least_zero(minus({total: 1.0}, begun))
 
-    def fit_stages(self, positions: Sequence[Position]) -> None:
-        """Regions within what memory the constants of all of them leave."""
-        for stage in self.stages:
-            capacity = self.problem.sites[stage % self.count].capacity
-            if capacity is None:
+    def fit_nodes(self, positions: Sequence[Position]) -> None:
+        """What holds in any order: the constants of all regions are within each memory, together
+        with what any node reads and makes, its workspace included. More is limited as need be
+        (`limit`)."""
+        for space in spaces_of(self.problem):
+            if space.capacity is None:
                 continue
-            needed = plus(
-                [
-                    scaled(position.at(stage), self.problem.memory[node])
-                    for node, position in enumerate(positions)
-                    if stage in position.stages
-                ]
-            )
-            site = stage % self.count
-            here = [plus([p.at(k) for k in p.stages if k % self.count == site]) for p in positions]
-            rest = minus({CONSTANT: float(capacity)}, plus([needed, self.held(here)]))
-            self.programme.at_least_zero(scaled(rest, 1.0 / max(capacity, 1)))
+            self.held[space] = self.programme.variable()  # share of the memory
+            sizes = self.problem.held or (0,) * len(positions)
+            held = [
+                scaled(p.at(k), sizes[node] / max(space.capacity, 1))
+                for node, p in enumerate(positions)
+                for k in p.stages
+                if sizes[node] and k % self.count in space.sites
+            ]
+            self.programme.at_least_zero(minus({self.held[space]: 1.0}, plus(held)))
+            most = sum(sizes)  # rows that hold anyway would only cost time
+            for needed in self.at_nodes(space).values():
+                if most + sum(needed.values()) > space.capacity:
+                    self.within(space, needed)
+
+    def at_nodes(self, space: Space) -> dict[int, Linear]:
+        """Bytes that are in a memory when a node runs there, by node."""
+        terms: dict[int, list[Linear]] = {}
+        for (number, _), chosen in self.used.items():
+            option = self.problem.options[number]
+            if option.site in space.sites:
+                form = self.problem.sites[option.site].form
+                for node in option.nodes:
+                    flows = (self.problem.flows[flow] for flow in self.problem.touching[node])
+                    size = option.workspace + sum(flow.bytes_in(form) for flow in flows)
+                    terms.setdefault(node, []).append(scaled(chosen, size))
+        return {node: plus(own) for node, own in terms.items()}
+
+    def within(self, space: Space, needed: Linear) -> None:
+        """Constants, and what is needed besides, within a memory."""
+        share = scaled(needed, 1.0 / max(space.capacity or 0, 1))
+        room = {CONSTANT: 1.0 if space.capacity else 0.0, self.held[space]: -1.0}
+        self.programme.at_least_zero(minus(room, share))
+
+    def limit(self, peak: Peak, stages: Sequence[int]) -> None:
+        """Not all at once what is at once in a memory that is too small, at these stages or the
+        same ones some rounds earlier or later.
+
+        Each value counts where the nodes that put it there, under the choice `stages`, are where
+        they are now: any other choice that does the same needs as much."""
+        assert self.positions is not None
+        moments = {held.stage for held in peak.values}
+        moments |= {peak.workspace[1]} if peak.workspace else set()
+        if not moments:
+            return  # constants are limited anyway
+        first, last = min(moments), max(moments)
+        for shift in range(-(first // self.count) * self.count, len(self.stages), self.count):
+            if last + shift >= len(self.stages):
+                break
+            terms = [
+                scaled(self.present(held, peak, stages, shift), held.size)
+                for held in peak.values
+                if held.size
+            ]
+            if peak.workspace:
+                option, stage, size = peak.workspace
+                terms.append(scaled(self.used.get((option, stage + shift), {}), size))
+            self.within(peak.space, plus(terms))
+
+    def present(self, held: Held, peak: Peak, stages: Sequence[int], shift: int) -> Linear:
+        """A variable that is 1 where a value is in a memory for the same reason as now."""
+        assert self.positions is not None
+        positions, flow = self.positions, self.problem.flows[held.flow]
+        now, then = held.stage, held.stage + shift
+        maker, form = flow.producer, held.form
+
+        def here(node: int, earliest: int, latest: int) -> Linear:
+            p = positions[node]
+            inside = (k for k in p.stages if earliest <= k <= latest)
+            return plus([p.at(k) for k in inside if self.is_in(k, peak.space, form)])
+
+        end = len(self.stages)
+        readers = [n for n in flow.consumers if self.is_in(stages[n], peak.space, form)]
+        is_made = maker is not None and self.is_in(stages[maker], peak.space, form)
+        if held.is_inside:
+            assert maker is not None
+            around = {maker, max((maker, *flow.consumers))}  # at a border it would count as well
+            return self.all_of([positions[node].at(then) for node in around])
+        if maker is not None and is_made and stages[maker] == now:
+            if flow.leaves:
+                return positions[maker].at(then)
+            outside = next(node for node in flow.consumers if stages[node] != now)
+            return self.all_of([positions[maker].at(then)], [positions[outside].at(then)])
+        current = [node for node in readers if stages[node] == now]
+        if not peak.space.stays:
+            never = [] if maker is None else [positions[maker].at(then)]
+            return self.all_of([positions[current[0]].at(then)], never)
+        if maker is not None and is_made:
+            later = next(node for node in readers if stages[node] >= now)
+            return self.all_of([here(maker, 0, then - 1), here(later, then, end)])
+        never = [] if maker is None else [here(maker, 0, end)]
+        if current:
+            return self.all_of([positions[current[0]].at(then)], never)
+        before = next(node for node in readers if stages[node] < now)
+        after = next(node for node in readers if stages[node] > now)
+        return self.all_of([here(before, 0, then - 1), here(after, then + 1, end)], never)
+
+    def is_in(self, stage: int, space: Space, form: int) -> bool:
+        """Whether what runs at a stage has values in a memory and form."""
+        site = stage % self.count
+        return site in space.sites and self.problem.sites[site].form == form
+
+    def all_of(self, needs: Sequence[Linear], never: Sequence[Linear] = ()) -> Linear:
+        """A variable that is 1 where all of some expressions are 1 and none of others is."""
+        both = self.programme.variable()
+        missing = {CONSTANT: len(needs) - 1.0}
+        rest = minus(plus([{both: 1.0}, missing]), plus(needs))
+        self.programme.at_least_zero(plus([rest, *never]))
+        return {both: 1.0}
 
     def forbid(self, circle: Sequence[int]) -> None:
         """Not all of these options, which would wait for each other."""

@@ -1,10 +1,13 @@
 """Regions out of the graph: nodes in, one `region` node in their place, the graph otherwise as it
-was. The order of nodes follows the regions, so that each runs in one piece."""
+was. The order of nodes follows the regions, so that each runs in one piece, and one after the other
+as they were planned: what devices hold meanwhile is part of the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 from graft.base.errors import UserError
 from graft.byoc.region import borders, region_graph
@@ -16,11 +19,17 @@ from graft.ir.op import get_op
 def outline(graph: Graph, regions: Sequence[tuple[str, Sequence[Node]]]) -> Graph:
     """The graph with each region as one node, in an order in which everything can run."""
     made: dict[Node, Node] = {}  # member -> region node
+    planned: list[Node] = []
     for number, (backend, nodes) in enumerate(regions):
         node = region_node(graph, backend, nodes, region_label(backend, number))
         made.update(dict.fromkeys(nodes, node))
-    units = dict.fromkeys(made.get(node, node) for node in graph.nodes)
-    return replace(graph, nodes=tuple(_in_order(tuple(units))))
+        planned.append(node)
+    units = tuple(dict.fromkeys(made.get(node, node) for node in graph.nodes))
+    # first everything else that can run, then the next region: a plan's order where that is one
+    rank = {node: number for number, node in enumerate((*units, *planned))}
+    order = [node for node in _in_order(units, rank) if node.op.name == "region"]
+    found = _in_order(units, {node: number for number, node in enumerate(units)}, order)
+    return replace(graph, nodes=tuple(found))
 
 
 def region_label(backend: str, number: int) -> str:
@@ -38,24 +47,28 @@ def region_node(graph: Graph, backend: str, nodes: Sequence[Node], label: str) -
     return Node(op, inputs, attrs, outputs, nodes[-1].place)
 
 
-def _in_order(nodes: Sequence[Node]) -> list[Node]:
-    """As given as far as possible, each node after what it reads."""
+def _in_order(
+    nodes: Sequence[Node], rank: Mapping[Node, int], one_by_one: Sequence[Node] = ()
+) -> list[Node]:
+    """By rank as far as possible, each node after what it reads, and some after each other."""
     producer = {value: node for node in nodes for value in node.outputs}
     waits = {node: {producer[v] for v in node.args if v in producer} - {node} for node in nodes}
+    for before, after in pairwise(one_by_one):
+        waits[after].add(before)
     users: dict[Node, list[Node]] = {}
     for node, sources in waits.items():
         for source in sources:
             users.setdefault(source, []).append(node)
-    position = {node: number for number, node in enumerate(nodes)}
-    ready = {position[node]: node for node, sources in waits.items() if not sources}
+    ready = [(rank[node], node) for node, sources in waits.items() if not sources]
+    heapify(ready)
     found: list[Node] = []
     while ready:
-        node = ready.pop(min(ready))
+        _, node = heappop(ready)
         found.append(node)
         for user in users.get(node, ()):
             waits[user].discard(node)
             if not waits[user]:
-                ready[position[user]] = user
+                heappush(ready, (rank[user], user))
     if len(found) < len(nodes):
         stuck = next(node for node in nodes if node not in set(found))
         raise UserError(f"the regions wait for each other at %{stuck.output.name}")

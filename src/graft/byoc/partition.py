@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from graft.base.errors import UserError
 from graft.base.progress import Stage
 from graft.byoc.annotate import NO_PINS, Pins
-from graft.byoc.candidates import Candidate, Candidates, find_candidates, placeable
+from graft.byoc.candidates import Candidate, Candidates, Refused, find_candidates, placeable
 from graft.byoc.choose import TIME_LIMIT, choose
 from graft.byoc.contract import HOME, Backend, Cost
 from graft.byoc.greedy import greedy, host_only, pruned
 from graft.byoc.measure import UnrunnableError, timed_region_of
-from graft.byoc.place import Placement, placement_of
+from graft.byoc.place import Placement, placement_of, too_large
 from graft.byoc.plan import Plan, plan_from
 from graft.byoc.price import Pricing, price_all, refined
 from graft.byoc.problem import HOST, Bill, Choice, Problem, bill, site_of
@@ -96,10 +96,13 @@ def _priced(
     while True:
         found = find_candidates(graph, backends, pins)
         prices = price_all(found, backends, pricing)
-        left = unplaced(found, prices.costs)
+        oversized = too_large(found, prices.costs, backends)
+        costs = {one: cost for one, cost in prices.costs.items() if one not in oversized}
+        found = _with_refusals(found, oversized)
+        left = unplaced(found, costs)
         if not left:
-            return found, prices.costs
-        why = why_unplaced(left[0], found, prices.failures, names, pins)
+            return found, costs
+        why = why_unplaced(left[0], found, {**prices.failures, **oversized}, names, pins)
         message = f"%{left[0].output.name} ({left[0].op.name}): {why}"
         if not options.releases:
             raise UserError(
@@ -108,6 +111,16 @@ def _priced(
             )
         warnings.warn(f"the host has to run {message}", RegionWarning, stacklevel=3)
         pins = replace(pins, released=pins.released | set(left))
+
+
+def _with_refusals(found: Candidates, reasons: Mapping[Candidate, str]) -> Candidates:
+    """The same candidates, with reasons against some, as if they had been refused."""
+    refusals = dict(found.refusals)
+    for candidate, reason in reasons.items():
+        refused = Refused(candidate.backend, candidate.pattern, reason)
+        last = candidate.nodes[-1]
+        refusals[last] = (*refusals.get(last, ()), refused)
+    return replace(found, refusals=refusals) if reasons else found
 
 
 def _check_pins(pins: Pins, nodes: Sequence[Node], backends: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOME, Backend, Cost, Limits
 from graft.byoc.problem import Flow, Option, Problem, Site
 from graft.byoc.region import is_constant
-from graft.byoc.sizes import constant_bytes, result_bytes, value_bytes
+from graft.byoc.sizes import constant_bytes, value_bytes
 from graft.ir.graph import Graph, Node, Value
 
 # Bytes per second at which the host rearranges or converts tensors.
@@ -64,6 +64,7 @@ def placement_of(
                 limits.launch_seconds + HOST_STEP,
                 forms.index(form),
                 limits.memory_bytes,
+                "" if limits.space == HOME else limits.space,
             )
         )
     number = {node: index for index, node in enumerate(found.nodes)}
@@ -78,14 +79,14 @@ def placement_of(
             places[item.candidate.backend],
             tuple(number[node] for node in item.candidate.nodes),
             item.cost.seconds,
+            item.cost.workspace,
         )
         for item in priced
     )
     limits_of = [Limits(), *(_limits_with(backends, form) for form in forms[1:])]
-    memory = tuple(result_bytes(node) for node in found.nodes)
     held = tuple(constant_bytes(node, found.graph) for node in found.nodes)
     flows = tuple(_flows(found, number, limits_of))
-    problem = Problem(tuple(sites), memory, options, flows, held)
+    problem = Problem(tuple(sites), len(found.nodes), options, flows, held)
     return Placement(found, priced, tuple(backends), problem)
 
 
@@ -107,15 +108,22 @@ def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limit
             continue
         producer = graph.producers.get(value)
         consumers = tuple(number[user] for user in graph.users.get(value, ()))
-        if not consumers and value not in returned:
+        leaves = value in returned
+        if producer is None and not consumers:
             continue
         inner = [carry_seconds(value, form) for form in limits[1:]]
         outer = [carry_seconds(value, form, in_rows=True) for form in limits[1:]]
-        bring = (0.0, *(outer if producer is None else inner))
-        leaves = value in returned
-        fetch = (0.0, *(outer if leaves and not consumers else inner))
-        maker = None if producer is None else number[producer]
-        flows.append(Flow(maker, consumers, bring, fetch, leaves))
+        flows.append(
+            Flow(
+                None if producer is None else number[producer],
+                consumers,
+                bring=(0.0, *(outer if producer is None else inner)),
+                fetch=(0.0, *(outer if leaves and not consumers else inner)),
+                leaves=leaves,
+                sizes=(value_bytes(value), *(carried_bytes(value, form) for form in limits[1:])),
+                name=value.name,
+            )
+        )
     return flows
 
 
@@ -131,11 +139,47 @@ def carry_seconds(value: Value, limits: Limits, in_rows: bool = False) -> float:
     size = value_bytes(value)
     seconds = 0.0
     if limits.space != HOME:
-        dtype = boundary.form_of(value, limits).dtype
-        carried = size if dtype is None else size * dtype.bits // value.dtype.bits
-        seconds += limits.latency + carried / limits.bytes_per_second
+        seconds += limits.latency + carried_bytes(value, limits) / limits.bytes_per_second
     passes = int(boundary.is_image(value) and not in_rows) + converts(value, limits)
     return seconds + passes * 2 * size / HOST_CONVERSION
+
+
+def carried_bytes(value: Value, limits: Limits) -> int:
+    """Bytes of a value in the dtype that a backend wants it in."""
+    dtype = boundary.form_of(value, limits).dtype
+    size = value_bytes(value)
+    return size if dtype is None else size * dtype.bits // value.dtype.bits
+
+
+def too_large(
+    found: Candidates, costs: Mapping[Candidate, Cost], backends: Sequence[Backend]
+) -> dict[Candidate, str]:
+    """Why candidates can never run: what one of their nodes reads and writes, their constants and
+    their workspace are more than the memory of the device."""
+    limits = {backend.name: backend.limits for backend in backends}
+    reasons: dict[Candidate, str] = {}
+    for candidate, cost in costs.items():
+        room = limits[candidate.backend].memory_bytes if candidate.backend in limits else None
+        if room is None:
+            continue
+        constants = sum(constant_bytes(node, found.graph) for node in candidate.nodes)
+        for node in candidate.nodes:
+            values = [
+                value
+                for value in dict.fromkeys((*node.args, *node.outputs))
+                if not is_constant(value, found.graph)
+            ]
+            sizes = {v.name: carried_bytes(v, limits[candidate.backend]) for v in values}
+            total = constants + cost.workspace + sum(sizes.values())
+            if total > room:
+                parts = [f"{size:,} of %{name}" for name, size in sizes.items()]
+                parts += [f"{constants:,} of constants"] if constants else []
+                parts += [f"{cost.workspace:,} of workspace"] if cost.workspace else []
+                reasons[candidate] = (
+                    f"it needs {total:,} of {room:,} bytes of memory: {', '.join(parts)}"
+                )
+                break
+    return reasons
 
 
 def converts(value: Value, limits: Limits) -> bool:

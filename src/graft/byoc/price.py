@@ -139,14 +139,15 @@ def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
     """What a region takes on a backend."""
     try:
         declared = bounded(backend, pricing.deadline, lambda: backend.priced(region))
+        workspace = bounded(backend, pricing.deadline, lambda: backend.workspace(region))
     except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
         in_time = not isinstance(error, TimeoutError)
         raise UnrunnableError(described(error), in_time) from error
-    if declared is not None:
-        return declared
-    limits = pricing.deadline, pricing.threads
-    measured = timed_region_of(backend, region, pricing.store, *limits)
-    return measured or roofline(backend, region)
+    cost = declared
+    if cost is None:
+        limits = pricing.deadline, pricing.threads
+        cost = timed_region_of(backend, region, pricing.store, *limits)
+    return replace(cost or roofline(backend, region), workspace=workspace)
 
 
 def roofline(backend: Backend, region: Graph) -> Cost:

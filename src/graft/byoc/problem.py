@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from graft.byoc.memory import in_words, overfull
+
 HOST = 0  # the place that every problem has first; its form is 0, "home"
 
 
@@ -23,7 +25,8 @@ class Site:
     name: str
     launch: float = 0.0
     form: int = 0
-    capacity: int | None = None  # bytes for the constants of all regions and the results of one
+    capacity: int | None = None  # bytes
+    space: str = ""  # the memory that values stay in between regions; empty: the host's
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Option:
     site: int
     nodes: tuple[int, ...]
     seconds: float
+    workspace: int = 0  # bytes that it needs of its site while it runs, beside values and constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,8 @@ class Flow:
     """A value: who makes it (None: it comes from outside, at home) and who reads it.
 
     `bring[f]` is the time to bring it from home into form f, `fetch[f]` to bring it home from f;
-    both are 0 for form 0. A value that `leaves` is wanted at home in the end.
+    both are 0 for form 0. A value that `leaves` is wanted at home in the end. `sizes[f]` is how
+    many bytes it has in form f.
     """
 
     producer: int | None
@@ -48,6 +53,12 @@ class Flow:
     bring: tuple[float, ...]
     fetch: tuple[float, ...]
     leaves: bool = False
+    sizes: tuple[int, ...] = ()  # empty: no bytes
+    name: str = ""
+
+    def bytes_in(self, form: int) -> int:
+        """Bytes in a form."""
+        return self.sizes[form] if self.sizes else 0
 
 
 @dataclass(frozen=True)
@@ -55,14 +66,10 @@ class Problem:
     """A graph's placement as numbers."""
 
     sites: tuple[Site, ...]  # the host first
-    memory: tuple[int, ...]  # per node, bytes of its results, while its region runs
+    nodes: int
     options: tuple[Option, ...]
     flows: tuple[Flow, ...]
     held: tuple[int, ...] = ()  # per node, bytes of its constants, for good; empty: none
-
-    @property
-    def nodes(self) -> int:
-        return len(self.memory)
 
     def held_by(self, nodes: Iterable[int]) -> int:
         """Bytes that nodes on one place keep there, whichever region runs."""
@@ -71,9 +78,19 @@ class Problem:
     @cached_property
     def covering(self) -> tuple[tuple[int, ...], ...]:
         """Per node, the options that cover it."""
-        found: list[list[int]] = [[] for _ in self.memory]
+        found: list[list[int]] = [[] for _ in range(self.nodes)]
         for number, option in enumerate(self.options):
             for node in option.nodes:
+                found[node].append(number)
+        return tuple(tuple(numbers) for numbers in found)
+
+    @cached_property
+    def touching(self) -> tuple[tuple[int, ...], ...]:
+        """Per node, the flows that it makes or reads."""
+        found: list[list[int]] = [[] for _ in range(self.nodes)]
+        for number, flow in enumerate(self.flows):
+            ends = flow.consumers if flow.producer is None else (flow.producer, *flow.consumers)
+            for node in dict.fromkeys(ends):
                 found[node].append(number)
         return tuple(tuple(numbers) for numbers in found)
 
@@ -143,21 +160,15 @@ def bill(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Bil
     for before, after in problem.edges:
         if stages[after] < stages[before]:
             raise ValueError(f"node {after} comes before node {before}, which it reads from")
-    held = {
-        site: problem.held_by(node for node, own in enumerate(sites) if own == site)
-        for site in set(sites)
-    }
-    for nodes in regions.values():
-        site = problem.sites[sites[nodes[0]]]
-        needed = sum(problem.memory[node] for node in nodes) + held[sites[nodes[0]]]
-        if site.capacity is not None and needed > site.capacity:
-            raise ValueError(f"a region needs {needed} of {site.name}'s {site.capacity} bytes")
     for number in options:
         if len({stages[node] for node in problem.options[number].nodes}) > 1:
             raise ValueError(f"option {number} is torn apart")
     circle = cycle_among(problem, options)
     if circle:
         raise ValueError(f"the options {', '.join(map(str, circle))} wait for each other")
+    peak = overfull(problem, options, stages)
+    if peak is not None:
+        raise ValueError(f"the placement needs {in_words(problem, peak)}")
     return Bill(
         sum(problem.options[number].seconds for number in options),
         transfers(problem, sites),

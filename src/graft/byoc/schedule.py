@@ -2,7 +2,9 @@
 
 Always first everything that the host can do, which costs no launch, then on one accelerator
 everything that can run there in one go. With one accelerator and enough memory no order has fewer
-launches; with several, each is tried as the next and the best of a bounded number of orders kept.
+launches; with several, each is tried as the next and the best of a bounded number of orders kept. A
+region that is too large for its device's memory is cut short; whether all that stays there between
+regions fits is another question (`memory.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from graft.byoc.memory import region_bytes
 from graft.byoc.problem import HOST, Problem
 
 _MOST_STATES = 64  # orders that are kept side by side
@@ -52,8 +55,21 @@ class _Jobs:
             found[self.site(option)] = found.get(self.site(option), 0) + own
         return found
 
-    def memory(self, option: int) -> int:
-        return sum(self.problem.memory[node] for node in self.problem.options[option].nodes)
+    def fitting(self, region: Sequence[int], site: int) -> int:
+        """How many options of a region, in their order, fit the memory of the site."""
+        capacity = self.problem.sites[site].capacity
+        if capacity is None or not region:
+            return len(region)
+        room = capacity - self.held.get(site, 0)
+        fits, too_many = 0, len(region) + 1
+        middle = len(region)
+        while too_many - fits > 1:
+            if region_bytes(self.problem, region[:middle]) <= room:
+                fits = middle
+            else:
+                too_many = middle
+            middle = (fits + too_many) // 2
+        return fits
 
 
 @dataclass(frozen=True)
@@ -67,7 +83,7 @@ class _State:
 
 
 def schedule(problem: Problem, options: Sequence[int]) -> tuple[int, ...] | None:
-    """Each node's stage; None where options wait for each other or do not fit their memory."""
+    """Each node's stage; None where options wait for each other or one alone does not fit."""
     jobs = _Jobs(problem, options)
     missing = {option: len(sources) for option, sources in jobs.waits.items()}
     ready = frozenset(option for option, count in missing.items() if not count)
@@ -103,31 +119,36 @@ def _distinct(states: Sequence[_State]) -> list[_State]:
 
 def _advanced(jobs: _Jobs, state: _State, site: int) -> _State:
     """Run in one region everything that the site can, as far as its memory goes."""
-    capacity = jobs.problem.sites[site].capacity
+    region = _runnable(jobs, state, site)
+    region = region[: jobs.fitting(region, site)]
+    if not region:
+        alone = site != HOST and any(jobs.site(option) == site for option in state.ready)
+        return _State({}, frozenset(), (), float("inf")) if alone else state
     missing, ready = dict(state.missing), set(state.ready)
-    region: list[int] = []
-    room = None if capacity is None else capacity - jobs.held.get(site, 0)
-    stack = sorted((option for option in ready if jobs.site(option) == site), reverse=True)
-    while stack:
-        option = stack.pop()
-        if room is not None:
-            if jobs.memory(option) > room:
-                continue
-            room -= jobs.memory(option)
-        region.append(option)
+    for option in region:
         ready.discard(option)
         del missing[option]
         for user in jobs.users[option]:
             missing[user] -= 1
             if not missing[user]:
                 ready.add(user)
-                if jobs.site(user) == site:
-                    stack.append(user)
-    if not region:
-        alone = site != HOST and any(jobs.site(option) == site for option in state.ready)
-        return _State({}, frozenset(), (), float("inf")) if alone else state
     price = state.price + (jobs.problem.sites[site].launch if site != HOST else 0.0)
     return _State(missing, frozenset(ready), (*state.regions, tuple(region)), price)
+
+
+def _runnable(jobs: _Jobs, state: _State, site: int) -> list[int]:
+    """Everything that can run on a site without another, in an order in which it can."""
+    missing: dict[int, int] = {}
+    region: list[int] = []
+    stack = sorted((o for o in state.ready if jobs.site(o) == site), reverse=True)
+    while stack:
+        option = stack.pop()
+        region.append(option)
+        for user in jobs.users[option]:
+            missing[user] = missing.get(user, state.missing[user]) - 1
+            if not missing[user] and jobs.site(user) == site:
+                stack.append(user)
+    return region
 
 
 def _stages(jobs: _Jobs, state: _State) -> tuple[int, ...]:

@@ -41,11 +41,6 @@ def node_work(node: Node) -> Amounts:
     return Amounts(number(work.macs), number(work.flops), number(work.bytes))
 
 
-def result_bytes(node: Node) -> int:
-    """Bytes that a node asks of the place it runs on while its region runs: its results."""
-    return sum(value_bytes(value) for value in node.outputs)
-
-
 def constant_bytes(node: Node, graph: Graph) -> int:
     """Bytes that a node asks of the place it runs on for good: the constants that it reads."""
     constants = (v for v in dict.fromkeys(node.args) if v in graph.producers)

@@ -34,6 +34,9 @@ def page(found: Explanation) -> Iterator[Block]:
     yield from section("Plans", [*_totals(found), f"the chosen one is {quality(found)}"])
     if found.regions:
         yield from section("Regions", _regions(found))
+    if found.memory:
+        lines = [f"at its fullest {one.text}" for one in found.memory]
+        yield from section("Memory of devices", map(paragraph, lines))
     if found.demotions:
         lines = [f"{one.label} went back to the host: {one.reason}" for one in found.demotions]
         yield from section("Not trusted", map(paragraph, lines))

@@ -101,15 +101,21 @@ def _aligned_size(value: Value) -> int:
 
 def lower_bound(intervals: Iterable[Interval]) -> int:
     """The largest sum of sizes alive at one step."""
+    return fullest(intervals)[0]
+
+
+def fullest(intervals: Iterable[Interval]) -> tuple[int, int]:
+    """The largest sum of sizes alive at one step, and the first such step."""
     changes: dict[int, int] = {}
     for interval in intervals:
         changes[interval.first] = changes.get(interval.first, 0) + interval.size
         changes[interval.last + 1] = changes.get(interval.last + 1, 0) - interval.size
-    alive = largest = 0
+    alive = largest = when = 0
     for step in sorted(changes):
         alive += changes[step]
-        largest = max(largest, alive)
-    return largest
+        if alive > largest:
+            largest, when = alive, step
+    return largest, when
 
 
 _Rank = Callable[[Interval], tuple[int, ...]]

@@ -28,8 +28,9 @@ from graft.runtime.program import (
     RemoteTensor,
     Transfer,
 )
-from graft.runtime.spaces import Device, LostDeviceError
+from graft.runtime.spaces import Device
 from graft.runtime.team import Job
+from graft.runtime.tensor_pool import TensorPool
 
 _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
 
@@ -38,11 +39,13 @@ _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.int64)
 class Call:
     """The operands of a Python step (or the two ends of a transfer) in one context.
 
-    Arrays of the user's stand here only while a run lasts: `users` says where they go."""
+    Arrays of the user's stand here only while a run lasts: `users` says where they go. Tensors of
+    devices do so while the step lasts."""
 
     inputs: list[Any]
     outputs: list[Any]
     users: list[tuple[list[Any], int, Operand]] = field(default_factory=list)
+    remotes: list[tuple[list[Any], int, int]] = field(default_factory=list)  # and which tensor
     _private: dict[int, Array] = field(default_factory=dict)
 
     def private_outputs(self) -> list[Any]:
@@ -67,10 +70,15 @@ class Call:
 
 class Context:
     """What one run at a time needs. `devices` are those at hand, by memory space; tensors of other
-    spaces are arrays in the host's memory."""
+    spaces are arrays in the host's memory. Those of devices come from a pool, if there are any."""
 
-    def __init__(self, prepared: Prepared, devices: Mapping[str, Device]) -> None:
-        self.devices = devices
+    def __init__(
+        self,
+        prepared: Prepared,
+        devices: Mapping[str, Device],
+        pool: TensorPool | None = None,
+    ) -> None:
+        self.devices, self._pool = devices, pool
         tables = prepared.tables
         self._words, self._scalars = tables.words.copy(), np.empty_like(tables.scalars)
         after = np.zeros((1, RECORD_WORDS), _WORD)  # leads from one turn of a loop to the next
@@ -80,7 +88,7 @@ class Context:
         self._start = address_of(self._records)
         self.words = self._words.data  # single words are written faster through it
         self._inputs, self._outputs = tables.inputs, tables.outputs
-        self._remotes = [self._allocated(remote) for remote in prepared.remotes]
+        self._remotes: list[Any] = [None] * len(prepared.remotes)
         self.calls: dict[int, Call] = {}
         self._prepared: Prepared | None = None
         self._memory: Array | None = None
@@ -125,6 +133,32 @@ class Context:
         for call in self.calls.values():
             for operands, position, _ in call.users:
                 operands[position] = None
+            for operands, position, _ in call.remotes:
+                operands[position] = None
+        self._remotes = [None] * len(self._remotes)
+
+    def enter(self, index: int) -> Call:
+        """A step's operands; tensors of devices that nobody used before are allocated."""
+        call = self.calls[index]
+        for operands, position, number in call.remotes:
+            if self._remotes[number] is None:
+                assert self._prepared is not None
+                self._remotes[number] = self._allocated(self._prepared.remotes[number])
+            operands[position] = self._remotes[number]
+        return call
+
+    def leave(self, index: int) -> None:
+        """Give back the tensors of devices that no later step uses."""
+        call = self.calls[index]
+        if call.remotes:
+            assert self._prepared is not None
+            for operands, position, number in call.remotes:
+                operands[position] = None
+                if self._prepared.last_uses[number] == index:
+                    remote, tensor = self._prepared.remotes[number], self._remotes[number]
+                    self._remotes[number] = None
+                    if self._pool is not None and remote.space in self.devices:
+                        self._pool.give_back(remote, tensor)
 
     def job(self, stretch: Stretch, times: int = 0, more: int = 0) -> Job:
         """A stretch as a job, with so `more` records behind it."""
@@ -150,12 +184,9 @@ class Context:
 
     def _allocated(self, remote: RemoteTensor) -> Any:
         device = self.devices.get(remote.space)
-        if device is None:
+        if device is None or self._pool is None:
             return aligned_empty(remote.shape, remote.dtype.numpy)
-        try:
-            return device.allocate(remote.shape, remote.dtype.numpy)
-        except Exception as error:
-            raise LostDeviceError(remote.space) from error
+        return self._pool.take(remote, device)
 
     def _calls(self, memory: Array) -> dict[int, Call]:
         assert self._prepared is not None
@@ -187,7 +218,7 @@ class Context:
                 slot = memory[offset : offset + nbytes]
                 array = _view(slot, operand, operands is call.inputs)
             case Remote(index):
-                array = self._remotes[index]
+                call.remotes.append((operands, len(operands), index))
         operands.append(array)
 
 

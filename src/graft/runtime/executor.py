@@ -31,7 +31,15 @@ from graft.runtime.native_call import NativeCall
 from graft.runtime.prepared import Prepared, Stretch
 from graft.runtime.program import KernelCall, Operand, PythonStep, Remote, Transfer
 from graft.runtime.regions import Region, deliver
-from graft.runtime.spaces import Device, DeviceMemory, LostDeviceError, Runner, Spent
+from graft.runtime.spaces import (
+    Device,
+    DeviceMemory,
+    FullDeviceError,
+    LostDeviceError,
+    Runner,
+    Spent,
+)
+from graft.runtime.tensor_pool import Occupancy, TensorPool
 
 _WORD = np.dtype(np.int64)
 _NONE: Mapping[str, Device] = {}  # the same for all, so that contexts can be anybody's
@@ -71,12 +79,11 @@ class Executor:
                     hint=f"functions={{'{step.function}': ...}} supplies it",
                 )
         self._engine, self._team = engine, engine.team
-        shared = any(isinstance(item, int) or item.shared for item in self._plan)
-        self._turn = self._team.turn if shared else nullcontext
         self._regions = self._find_regions()
         self._devices = self._find_devices() or _NONE
         self._at_hand: Mapping[str, Device] = self._devices  # those that have not been lost
         self._free: list[Context] = [] if contexts is None else contexts
+        self._occupancy, self._pool = Occupancy(), TensorPool(partial(_bounded, self._regions))
 
     @property
     def threads(self) -> int:
@@ -99,9 +106,8 @@ class Executor:
         Refuses results that come from indices outside of what they point into."""
         guarded = self._prepared.guarded
         found = [aligned_empty((guarded,), _WORD)] if guarded else []
-        with self._turn():
-            while not self._attempt(inputs, [*outputs, *found], times):
-                pass  # each time without one more device
+        while not self._attempt(inputs, [*outputs, *found], times):
+            pass  # each time without one more device
         for array in found:
             check_guards(self._prepared.guards, array)
 
@@ -151,14 +157,35 @@ class Executor:
     def _attempt(
         self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None
     ) -> bool:
-        """Run once; False where that was in vain, since a device has been lost on the way."""
+        """Run once; False where that was in vain, since a device has been lost on the way, or had
+        no memory left."""
+        since = self._occupancy.enter() if self._devices else 0
+        full: FullDeviceError | None = None
         try:
-            context, memory = self._take_context()
+            self._run_all(inputs, outputs, times)
+        except FullDeviceError as error:
+            full = error
         except LostDeviceError as error:
-            self._regions[error.space][0].failed(error.__cause__ or error, Fault.LOST)
             self._lose(error.space)
             return False
-        is_abandoned = False  # where foreign code may yet write into its memory
+        except AbandonedError as error:
+            if error.error is not None:
+                raise error.error from error.error.__cause__
+            return False
+        finally:
+            if self._devices and full is None:
+                self._occupancy.leave()
+        if full is not None and not self._occupancy.wait(since):
+            self._regions[full.space][0].failed(full.__cause__ or full, Fault.LOST)
+            self._lose(full.space)
+        return full is None
+
+    def _run_all(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None
+    ) -> None:
+        """Run once in a context, which is given up where foreign code may yet write into it."""
+        context, memory = self._take_context()
+        is_abandoned = False
         try:
             context.bind(inputs, outputs)
             for item in self._plan:
@@ -166,19 +193,12 @@ class Executor:
                     self._run_stretch(item, context, times)
                 else:
                     self._run_python(item, context, times)
-        except LostDeviceError as error:
-            is_abandoned = error.is_late
-            self._lose(error.space)
-            return False
-        except AbandonedError as error:
-            is_abandoned = True
-            if error.error is not None:
-                raise error.error from error.error.__cause__
-            return False
+        except (LostDeviceError, AbandonedError) as error:
+            is_abandoned = isinstance(error, AbandonedError) or error.is_late
+            raise
         finally:
             if not is_abandoned:
                 self._give_back(context, memory)
-        return True
 
     def _take_context(self) -> tuple[Context, Array]:
         """A context, and memory for it that nobody else works in."""
@@ -188,7 +208,7 @@ class Executor:
             context = self._free.pop()
             context.fit(self._prepared)
         except IndexError:
-            context = Context(self._prepared, self._at_hand)
+            context = Context(self._prepared, self._at_hand, self._pool)
         memory = self._engine.memory.borrow(context.nbytes)
         context.lie_in(memory)
         return context, memory
@@ -203,6 +223,7 @@ class Executor:
         """Do without a device for a while; what is under way elsewhere may still use it."""
         self._at_hand = {name: one for name, one in self._at_hand.items() if name != space}
         self._free = []
+        self._pool.clear()
         for region in self._regions[space]:
             if not region.device_breaker.is_open:
                 region.device_breaker.fail(at_once=True)
@@ -219,11 +240,12 @@ class Executor:
             self._at_hand, self._free = back, []
 
     def _run_stretch(self, stretch: Stretch, context: Context, times: Times | None) -> None:
-        if times is None:
-            self._team.run(context.job(stretch))
-            return
-        stamps = np.zeros((self.threads, 2 * stretch.count + 1), _WORD)
-        self._team.run(context.job(stretch, address_of(stamps)))
+        with self._team.turn() if stretch.shared else nullcontext():
+            if times is None:
+                self._team.run(context.job(stretch))
+                return
+            stamps = np.zeros((self.threads, 2 * stretch.count + 1), _WORD)
+            self._team.run(context.job(stretch, address_of(stamps)))
         begun, ended = stamps[:, 0::2], stamps[:, 1::2]
         steps = slice(stretch.step, stretch.step + stretch.count)
         times.begins[:, steps] = begun[:, :-1]
@@ -236,10 +258,12 @@ class Executor:
         before = time.perf_counter_ns()
         spent: Spent | None
         try:
+            call = context.enter(index)
             if isinstance(step, Transfer):
-                spent = self._transfer(step, context.calls[index], context)
+                spent = self._transfer(step, call, context)
             else:
-                spent = self._call(step, context.calls[index], context)
+                spent = self._call(step, call, context)
+            context.leave(index)
         except AbandonedError as error:
             raise AbandonedError(error.error and error.error.at(step.place)) from None
         except GraftError as error:
@@ -256,7 +280,7 @@ class Executor:
         if not isinstance(function, Region):
             deliver(function(call.inputs, call.outputs), call.outputs, step.function)
             return None
-        space = self._space_of(step)
+        space = _space_of(self._prepared, step)
         device = context.devices.get(space)
         if device is not None:
             inputs, outputs = _specs(step.inputs), _specs(step.outputs)
@@ -289,16 +313,11 @@ class Executor:
                 return Spent(region.transfer_seconds(step.home.nbytes), 0.0, 0.0, simulated=True)
         return Spent(time.perf_counter() - begun, 0.0, 0.0)
 
-    def _space_of(self, step: PythonStep) -> str:
-        """The memory space that a step works in; none is the host's."""
-        buffer = step.outputs[0].buffer if step.outputs else None
-        return self._prepared.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
-
     def _find_regions(self) -> dict[str, list[Region]]:
         """The regions by memory space."""
         found: dict[str, list[Region]] = {}
         for step in self._python_steps:
-            function, space = self._functions[step.function], self._space_of(step)
+            function, space = self._functions[step.function], _space_of(self._prepared, step)
             if not space:
                 continue
             if not isinstance(function, Region):
@@ -320,6 +339,17 @@ class Executor:
                 for region in regions:
                     region.device = region.device or device
         return found
+
+
+def _bounded(regions: Mapping[str, Sequence[Region]], space: str, task: Callable[[], Any]) -> Any:
+    """What a device is asked for, within the deadline of its regions."""
+    return regions[space][0].guard.bounded(task)
+
+
+def _space_of(prepared: Prepared, step: PythonStep) -> str:
+    """The memory space that a step works in; none is the host's."""
+    buffer = step.outputs[0].buffer if step.outputs else None
+    return prepared.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
 
 
 def _specs(operands: Sequence[Operand]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -29,10 +29,12 @@ from graft.runtime.comparison import find_difference
 from graft.runtime.incidents import Fault, Incident, IncidentLog, RegionWarning
 from graft.runtime.look import poison, suspicion, unwritten
 from graft.runtime.spaces import HOST_MEMORY, LostDeviceError, OperandMemory, Spent
-from graft.runtime.supervise import OverdueError, within
+from graft.runtime.supervise import OverdueError, contained, within
 
 if TYPE_CHECKING:
     from graft.runtime.regions import Region
+
+T = TypeVar("T")
 
 FALLBACKS = ("host", "error")
 VERIFICATIONS = ("sample", "always", "off")
@@ -117,6 +119,7 @@ class Guard:
         self._deadline = _Deadline(policy.deadline)
         self._budget = _Budget(policy.verify)
         self._false_alarms = 0
+        self._looks = count()
 
     @property
     def is_open(self) -> bool:
@@ -142,7 +145,7 @@ class Guard:
             spent = self._checked(region, inputs, outputs, memory, admission is Admission.TRIAL)
         except (LostDeviceError, RegionError):
             raise  # reported where it was noticed
-        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever an accelerator raises
+        except Exception as error:  # noqa: BLE001  whatever an accelerator raises
             return self._recover(region, error, inputs, outputs, memory)
         except BaseException:  # an interrupt, which says nothing of the accelerator
             self.breaker.cancel()
@@ -155,15 +158,11 @@ class Guard:
     def transfer(self, region: Region, task: Callable[[], None], space: str) -> None:
         """Copy to or from the memory of a device, within the deadline; a device that fails is
         lost."""
-        seconds = self._deadline.seconds(())
-        try:
-            if math.isinf(seconds):
-                task()
-            else:
-                within(seconds, task)
-        except Exception as error:
-            self.fail(region, error, Fault.LOST)
-            raise LostDeviceError(space, isinstance(error, OverdueError)) from error
+        self._reach(region, space, task)
+
+    def bounded(self, task: Callable[[], T]) -> T:
+        """What a device is asked for, within the deadline."""
+        return _bounded(self._deadline.seconds(()), task)
 
     @property
     def is_supervised(self) -> bool:
@@ -173,8 +172,7 @@ class Guard:
     def fail(self, region: Region, error: BaseException, fault: Fault | None = None) -> None:
         """Record what happened and warn of it; raises where the host is not to stand in."""
         fault = fault or _fault_of(error)
-        caught = isinstance(error, CaughtError)
-        reason = str(error) if caught else described(error)
+        reason = str(error) if isinstance(error, CaughtError) else described(error)
         difference = error.difference if isinstance(error, CaughtError) else None
         incident = Incident(region.name, region.backend, reason, fault, difference)
         self.start_over()
@@ -226,7 +224,7 @@ class Guard:
             if is_home and (is_first or budget.is_look_due()):
                 self._look(region, inputs, outputs, is_first)
         if is_first:
-            budget.first -= 1
+            budget.first = max(budget.first - 1, 0)  # other threads count, too
             if not budget.first:
                 self.breaker.settle()
                 self.device_breaker.settle()
@@ -242,25 +240,41 @@ class Guard:
         """Run on the accelerator and on the host, and compare."""
         host = region.host_runner()  # which may have to be made first
         begun = time.perf_counter()
-        with self._reaching(region, memory):
-            operands = memory.copies(inputs, memory.inputs)
-            expected = memory.empty(outputs)
-            poison(expected)
-            memory.store(expected, outputs)
+        operands = self._reach(region, memory.space, lambda: memory.copies(inputs, memory.inputs))
+        expected = memory.empty(outputs)
+        poison(expected)
+        self._reach(region, memory.space, lambda: memory.store(expected, outputs))
         started = time.perf_counter()
-        spent = self._accelerated(region, inputs, outputs, memory)
+        try:
+            spent = self._accelerated(region, inputs, outputs, memory)
+        except OverdueError:
+            raise  # it may be at its inputs yet
+        except Exception:
+            self._restore(region, inputs, operands, memory)
+            raise
         ended = time.perf_counter()
-        with self._reaching(region, memory):
-            results = memory.arrays(outputs, memory.outputs)
-            present = memory.arrays(inputs, memory.inputs)
-            if not all(map(_same_bytes, present, operands)):
-                memory.store(operands, inputs)
-                raise CaughtError(Fault.OVERWROTE, "it wrote over its inputs")
+        results = self._reach(region, memory.space, lambda: memory.arrays(outputs, memory.outputs))
+        if self._restore(region, inputs, operands, memory):
+            raise CaughtError(Fault.OVERWROTE, "it wrote over its inputs")
         region.deliver(host(operands, expected), expected)
         self._compare(results, expected)
         seconds = time.perf_counter() - begun
         self._budget.count_shadow(seconds - (ended - started))
         return spent
+
+    def _restore(
+        self,
+        region: Region,
+        inputs: Sequence[Any],
+        operands: Sequence[Array],
+        memory: OperandMemory,
+    ) -> bool:
+        """Give inputs back what they held, if that has changed; tells whether it had."""
+        present = self._reach(region, memory.space, lambda: memory.arrays(inputs, memory.inputs))
+        has_changed = not all(map(_same_bytes, present, operands))
+        if has_changed:
+            self._reach(region, memory.space, lambda: memory.store(operands, inputs))
+        return has_changed
 
     def _look(
         self, region: Region, inputs: Sequence[Array], outputs: Sequence[Array], is_poisoned: bool
@@ -270,7 +284,7 @@ class Guard:
         missing = unwritten(outputs) if is_poisoned else ""
         if missing:
             raise CaughtError(Fault.UNWRITTEN, missing)
-        odd = suspicion(outputs)
+        odd = suspicion(outputs, next(self._looks))
         self._budget.count_look(time.perf_counter() - begun)
         if not odd or not region.has_host:
             return
@@ -304,11 +318,9 @@ class Guard:
         is_home = memory is HOST_MEMORY
         begun = time.perf_counter()
         if region.keeps_deadlines:
-            spent = region.accelerate(inputs, outputs, is_home, seconds)
-        elif math.isinf(seconds):
-            spent = region.accelerate(inputs, outputs, is_home)
+            spent = contained(partial(region.accelerate, inputs, outputs, is_home, seconds))
         else:
-            spent = within(seconds, partial(region.accelerate, inputs, outputs, is_home))
+            spent = _bounded(seconds, partial(region.accelerate, inputs, outputs, is_home))
         taken = time.perf_counter() - begun
         self._deadline.count(taken, operands)
         self._budget.count_run(taken)
@@ -351,24 +363,24 @@ class Guard:
         if expected is None:
             if memory is HOST_MEMORY:
                 return region.compute(inputs, outputs)
-            with self._reaching(region, memory):
-                operands = memory.arrays(inputs, memory.inputs)
+            operands = self._reach(
+                region, memory.space, lambda: memory.arrays(inputs, memory.inputs)
+            )
             expected = memory.empty(outputs)
             execution = region.compute(operands, expected).execution
-        with self._reaching(region, memory):
-            memory.store(expected, outputs)
+        known = expected
+        self._reach(region, memory.space, lambda: memory.store(known, outputs))
         return Spent(time.perf_counter() - begun - execution, 0.0, execution)
 
-    @contextmanager
-    def _reaching(self, region: Region, memory: OperandMemory) -> Iterator[None]:
-        """Whatever a device raises meanwhile, it is lost."""
+    def _reach(self, region: Region, space: str, task: Callable[[], T]) -> T:
+        """Read or write operands; a device that fails, or is late, is lost."""
+        if not space:  # the host's memory
+            return task()
         try:
-            yield
-        except CaughtError:
-            raise
+            return self.bounded(task)
         except Exception as error:
             self.fail(region, error, Fault.LOST)
-            raise LostDeviceError(memory.space) from error
+            raise LostDeviceError(space, isinstance(error, OverdueError)) from error
 
 
 class _Deadline:
@@ -424,6 +436,11 @@ class _Budget:
         self._shadow = seconds
         if not self.first:
             self._shadows += seconds
+
+
+def _bounded(seconds: float, task: Callable[[], T]) -> T:
+    """What foreign code gives, within a deadline if there is one."""
+    return contained(task) if math.isinf(seconds) else within(seconds, task)
 
 
 def _fault_of(error: BaseException) -> Fault:

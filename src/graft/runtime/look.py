@@ -1,8 +1,9 @@
 """A cheap look at results: arrays in, a suspicion out, in a few microseconds.
 
-It reads at most 256 elements of each result, evenly spread. One that is not finite, or that all are
-the same, is no proof of a fault: some regions do give infinities or constants. So the look only
-tells whom to ask; whether the host computes the same decides (`guard.py`).
+It reads at most 256 elements of each result, evenly spread, and others the next time. One that is
+not finite, or that all are the same, is no proof of a fault: some regions do give infinities or
+constants. So the look only tells whom to ask; whether the host computes the same decides
+(`guard.py`).
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ def unwritten(arrays: Sequence[Array]) -> str:
     return ""
 
 
-def suspicion(arrays: Sequence[Array]) -> str:
-    """What is odd about results, in words; empty where nothing is."""
+def suspicion(arrays: Sequence[Array], turn: int = 0) -> str:
+    """What is odd about results, in words; empty where nothing is. Which elements are looked at
+    goes by `turn`: in as many turns as they are apart, it is all of them."""
     for index, array in enumerate(arrays):
         size, dtype = array.size, array.dtype
         if not size or dtype.kind == "O":
             continue
-        looked = array.reshape(-1)[:: -(-size // ELEMENTS)]
+        apart = -(-size // ELEMENTS)
+        looked = array.reshape(-1)[turn % apart :: apart]
         if dtype.kind == "c":
             looked = np.abs(looked)
         elif dtype.kind not in "biuf" or dtype == np.float16:  # slow in NumPy, or not known to it

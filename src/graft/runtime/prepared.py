@@ -16,7 +16,15 @@ import numpy as np
 from graft.base.dtypes import Array
 from graft.runtime.engine import Engine
 from graft.runtime.guards import Guard
-from graft.runtime.program import KernelCall, Program, RemoteTensor, Step
+from graft.runtime.program import (
+    KernelCall,
+    Program,
+    PythonStep,
+    Remote,
+    RemoteTensor,
+    Step,
+    Transfer,
+)
 from graft.runtime.shaped import Measured, ShapedProgram
 from graft.runtime.tables import ShapedTables, Tables, tables_of
 
@@ -97,6 +105,7 @@ class Prepared:
     count: int  # of steps
     steps: tuple[Step, ...] = ()
     remotes: tuple[RemoteTensor, ...] = ()
+    last_uses: tuple[int, ...] = ()  # of these, by step
     constants: tuple[Array, ...] = ()
 
     @property
@@ -134,8 +143,22 @@ def prepared(program: Program, engine: Engine) -> Prepared:
         len(steps),
         () if program.is_native else steps,
         program.remotes,
+        _last_uses(program),
         program.constants,
     )
+
+
+def _last_uses(program: Program) -> tuple[int, ...]:
+    """The last step that uses each tensor of a device."""
+    found = [0] * len(program.remotes)
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Transfer):
+            found[step.remote.index] = index
+        elif isinstance(step, PythonStep):
+            for operand in (*step.inputs, *step.outputs):
+                if isinstance(operand.buffer, Remote):
+                    found[operand.buffer.index] = index
+    return tuple(found)
 
 
 def _work(flops: int, moved: int, serial: bool) -> Work:

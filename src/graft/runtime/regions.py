@@ -124,8 +124,11 @@ class Region:
             self._adopt(self.loader())
             self.loader = None
         runner: Any = self._from_home if is_home else self.runner
+        # lists and arrays of its own, for it may take the former apart and reshape the latter
+        inputs, outputs = list(map(_handed_over, inputs)), list(map(_handed_over, outputs))
+        given = inputs.copy(), outputs.copy()
         begun = time.perf_counter()
-        results = runner(inputs, outputs, *(() if deadline is None else (deadline,)))
+        results = runner(*given, *(() if deadline is None else (deadline,)))
         ended = time.perf_counter()
         copying = 0.0
         if not is_home:
@@ -184,6 +187,11 @@ def deliver(results: Sequence[Array] | None, outputs: Sequence[Array], name: str
                 f"result {index} of '{name}' is {_shown(array)} instead of {_shown(home)}"
             )
         home[...] = array
+
+
+def _handed_over(operand: Any) -> Any:
+    """An operand for foreign code: the same memory as another array, or what a device gave."""
+    return operand.view() if isinstance(operand, np.ndarray) else operand
 
 
 def _shown(array: Array) -> str:

@@ -31,6 +31,10 @@ class LostDeviceError(Exception):
         self.space, self.is_late = space, is_late
 
 
+class FullDeviceError(LostDeviceError):
+    """A device gives no memory for one more tensor."""
+
+
 class Spent(NamedTuple):
     """Seconds of one call: bringing values to the region and back, getting it to start, computing.
     `simulated` says that they are a model's."""

@@ -22,19 +22,21 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from graft.base.callbacks import author_line
+from graft.base.callbacks import author_line, text_of
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import BackendError, CrashedError, GraftError
 from graft.runtime.guard import FIRST_DEADLINE
 from graft.runtime.memory import aligned_size
 from graft.runtime.regions import deliver
 from graft.runtime.spaces import Runner, from_home
+from graft.runtime.supervise import contained
 
 _LONGEST_WAIT = 1e6  # seconds, for `poll`, which knows no infinity
 _LAST_BREATH = 1.0  # seconds
@@ -271,10 +273,10 @@ def serve(pipe: Connection, memory: SharedMemory) -> None:
         try:
             module, _, function = name.partition(":")
             task: Task = getattr(importlib.import_module(module), function)
-            answer, own = task(Message(facts, blobs))
+            answer, own = contained(partial(task, Message(facts, blobs)))
             Message(["", answer], own).send(pipe)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  handed on to the parent
-            text = error.message if isinstance(error, GraftError) else str(error)
+        except BaseException as error:  # noqa: BLE001  handed on to the parent
+            text = error.message if isinstance(error, GraftError) else text_of(error)
             where = "" if isinstance(error, BackendError) else author_line(error)
             text = f"{text}, at {where}" if where else text
             Message([type(error).__name__, text]).send(pipe)

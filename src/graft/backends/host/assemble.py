@@ -397,6 +397,18 @@ def _on_device(assembler: _Assembler, node: Node) -> None:
         for values in (node.args, node.outputs)
     ]
     assembler.made.steps.append(RegionStep(node, operands[0], operands[1], ""))
+    for value in node.outputs:
+        if _is_wanted_elsewhere(assembler, value, space):
+            _bring_home(assembler, value)  # at once, so that its memory can be used again
+
+
+def _is_wanted_elsewhere(assembler: _Assembler, value: Value, space: str) -> bool:
+    """Whether something outside of a memory space reads a value that is made there."""
+    graph, spaces = assembler.graph, assembler.travels.spaces
+    return value in graph.outputs or any(
+        user.op.name != "region" or spaces.get(user.attrs.label) != space
+        for user in graph.users.get(value, ())
+    )
 
 
 def _bring_home(assembler: _Assembler, value: Value) -> None:

@@ -1,6 +1,7 @@
 """Assembly -> where everything lies: offsets in the arena, and tensors in the memory of devices.
 
-Both kinds of memory are used again as soon as nobody needs any more what was there.
+The arena is used again as soon as nobody needs any more what was there; tensors of devices come
+from a pool before their first use, and go back there after the last (`runtime/tensor_pool.py`).
 """
 
 from __future__ import annotations
@@ -64,28 +65,10 @@ def places_of(assembly: Assembly) -> Places:
     slots = [one for one in spans if isinstance(one, Slot)]
     intervals = [Interval(_rounded(size_of(slot)), *spans[slot]) for slot in slots]
     offsets = dict(zip(slots, place(intervals), strict=True))
-    abroad = {one: span for one, span in spans.items() if isinstance(one, Abroad)}
-    indices, remotes = _shared(abroad)
+    abroad = [one for one in spans if isinstance(one, Abroad)]
+    remotes = tuple(rt.RemoteTensor(one.space, one.dtype, one.shape) for one in abroad)
+    indices = {one: number for number, one in enumerate(abroad)}
     return Places(offsets, lower_bound(intervals), indices, remotes)
-
-
-def _shared(
-    lives: Mapping[Abroad, tuple[int, int]],
-) -> tuple[dict[Abroad, int], tuple[rt.RemoteTensor, ...]]:
-    """Tensors of devices by number: of equal ones, those that are never needed at once are one."""
-    indices: dict[Abroad, int] = {}
-    remotes: list[rt.RemoteTensor] = []
-    busy: list[int] = []  # until which step
-    for one, (first, last) in lives.items():
-        wanted = rt.RemoteTensor(one.space, one.dtype, one.shape)
-        free = (n for n, end in enumerate(busy) if end < first and remotes[n] == wanted)
-        index = next(free, len(remotes))
-        if index == len(remotes):
-            remotes.append(wanted)
-            busy.append(last)
-        busy[index] = last
-        indices[one] = index
-    return indices, tuple(remotes)
 
 
 def _homes(step: NativeStep | ReferenceStep | TransferStep) -> tuple[Home | Abroad, ...]:

@@ -1,0 +1,199 @@
+"""The memory of devices: a placement in, what each device holds at its fullest out.
+
+As long as a model is loaded, a device keeps the constants of all its regions. One with memory of
+its own (a space) also holds the values that cross borders of regions there: from the region that
+makes one, or before which it is uploaded, to the last that reads it, as programs allocate them
+(`runtime/tensor_pool.py`). A backend in the host's memory holds operands and results of a region
+while that runs. On top of that, while a region runs, come its intermediate values, alive from the
+node that makes them to the last one that reads them, and the workspace that its backend declares.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graft.passes.plan_memory import Interval, fullest
+
+if TYPE_CHECKING:
+    from graft.byoc.problem import Flow, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Memory that some sites share; with `stays`, values stay there between regions."""
+
+    name: str
+    sites: tuple[int, ...]
+    capacity: int | None
+    stays: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A value in the memory of a device at its fullest, in a form, during a stage; `is_inside`
+    where only the region of that stage knows it."""
+
+    flow: int
+    form: int
+    stage: int
+    size: int
+    is_inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What a device holds at its fullest, in bytes."""
+
+    space: Space
+    constants: int
+    values: tuple[Held, ...]
+    workspace: tuple[int, int, int] | None = None  # an option, its stage, and bytes
+
+    @property
+    def total(self) -> int:
+        extra = self.workspace[2] if self.workspace else 0
+        return self.constants + sum(value.size for value in self.values) + extra
+
+    @property
+    def fits(self) -> bool:
+        return self.space.capacity is None or self.total <= self.space.capacity
+
+
+def spaces_of(problem: Problem) -> list[Space]:
+    """The memories of a problem; sites in the host's memory have one each."""
+    by_name: dict[str, list[int]] = {}
+    for number, site in enumerate(problem.sites[1:], 1):
+        by_name.setdefault(site.space or f"\0{number}", []).append(number)
+    found = []
+    for sites in by_name.values():
+        first = problem.sites[sites[0]]
+        limits = [problem.sites[s].capacity for s in sites]
+        least = min((limit for limit in limits if limit is not None), default=None)
+        found.append(Space(first.space or first.name, tuple(sites), least, bool(first.space)))
+    return found
+
+
+def peaks(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> list[Peak]:
+    """What each device holds at its fullest under a choice; none for devices without work."""
+    sites = [-1] * problem.nodes
+    for number in options:
+        for node in problem.options[number].nodes:
+            sites[node] = problem.options[number].site
+    found = []
+    for space in spaces_of(problem):
+        forms = {
+            node: problem.sites[site].form for node, site in enumerate(sites) if site in space.sites
+        }
+        view = _View(problem, space, forms, stages)
+        if view.regions:
+            found.append(view.peak(options))
+    return found
+
+
+def region_bytes(problem: Problem, options: Sequence[int]) -> int:
+    """What a region of these options needs while it runs, beside constants."""
+    site = problem.options[options[0]].site
+    nodes = [node for number in options for node in problem.options[number].nodes]
+    forms = dict.fromkeys(nodes, problem.sites[site].form)
+    stages = defaultdict(int, dict.fromkeys(nodes, 1))
+    alone = Space("", (site,), None, stays=False)
+    return _View(problem, alone, forms, stages).peak(options, with_constants=False).total
+
+
+class _View:
+    """A choice as one device sees it."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        space: Space,
+        forms: Mapping[int, int],  # of the values that each node here reads and makes
+        stages: Sequence[int] | Mapping[int, int],
+    ) -> None:
+        self.problem, self.space, self.forms, self.stages = problem, space, forms, stages
+        self.regions = sorted({stages[node] for node in self.forms})
+        self.inside: dict[int, list[tuple[Held, Interval]]] = {stage: [] for stage in self.regions}
+        self.crossing: list[tuple[Held, Interval]] = []
+        touched = {flow for node in self.forms for flow in problem.touching[node]}
+        for number in sorted(touched):
+            self.add(number, problem.flows[number])
+
+    def add(self, number: int, flow: Flow) -> None:
+        """Where and when one value is in this memory."""
+        maker, stages = flow.producer, self.stages
+        made = None if maker is None else self.forms.get(maker)
+        readers: dict[int, list[int]] = {}
+        for node in flow.consumers:
+            if node in self.forms:
+                readers.setdefault(self.forms[node], []).append(stages[node])
+        if made is not None and maker is not None:
+            own = stages[maker]
+            if not flow.leaves and all(stages[node] == own for node in flow.consumers):
+                held = Held(number, made, own, flow.bytes_in(made), is_inside=True)
+                last = max((maker, *flow.consumers))
+                self.inside[own].append((held, Interval(held.size, maker, last)))
+                return
+            readers.setdefault(made, []).append(own)
+        for form, during in readers.items():
+            spans = [(min(during), max(during))]
+            if not self.space.stays:
+                spans = [(stage, stage) for stage in dict.fromkeys(during)]
+            size = flow.bytes_in(form)
+            for first, last in spans:
+                held = Held(number, form, first, size)
+                self.crossing.append((held, Interval(size, first, last)))
+
+    def peak(self, options: Sequence[int], with_constants: bool = True) -> Peak:
+        constants = self.problem.held_by(self.forms) if with_constants else 0
+        during = (self.at_stage(stage, options, constants) for stage in self.regions)
+        return max(during, key=lambda peak: peak.total)
+
+    def at_stage(self, stage: int, options: Sequence[int], constants: int) -> Peak:
+        """What is there while a region runs, at its fullest."""
+        _, position = fullest(interval for _, interval in self.inside[stage])
+        values = [
+            Held(held.flow, held.form, stage, held.size)
+            for held, interval in self.crossing
+            if interval.first <= stage <= interval.last
+        ]
+        values += [
+            held
+            for held, interval in self.inside[stage]
+            if interval.first <= position <= interval.last
+        ]
+        spare = [
+            (self.problem.options[number].workspace, number)
+            for number in options
+            if self.stages[self.problem.options[number].nodes[0]] == stage
+        ]
+        most, owner = max(spare, default=(0, 0))
+        workspace = (owner, stage, most) if most else None
+        return Peak(self.space, constants, tuple(values), workspace)
+
+
+def overfull(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Peak | None:
+    """The first device that a choice asks more of than it has."""
+    if all(site.capacity is None for site in problem.sites):
+        return None
+    return next((peak for peak in peaks(problem, options, stages) if not peak.fits), None)
+
+
+def in_words(problem: Problem, peak: Peak, most: int = 6) -> str:
+    """What a device holds at its fullest, the largest values first."""
+    sizes: dict[str, int] = {}
+    for held in peak.values:
+        name = problem.flows[held.flow].name or f"value {held.flow}"
+        sizes[name] = sizes.get(name, 0) + held.size
+    parts = [f"{peak.constants:,} of constants"] if peak.constants else []
+    if peak.workspace:
+        parts.append(f"{peak.workspace[2]:,} of workspace")
+    ranked = sorted(sizes.items(), key=lambda item: -item[1])
+    parts += [f"{size:,} of %{name}" for name, size in ranked[:most]]
+    if len(ranked) > most:
+        rest = sum(size for _, size in ranked[most:])
+        parts.append(f"{rest:,} of {len(ranked) - most} more values")
+    limit = "" if peak.space.capacity is None else f" of {peak.space.capacity:,}"
+    return f"{peak.total:,}{limit} bytes of {peak.space.name}: {', '.join(parts) or 'nothing'}"
