@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from graft.loop.ir import INDEX, Binary, BinaryKind, Const, Expr
 from graft.loop.print import expression_text
-from graft.loop.traverse import MOST_WRITTEN, children, operands_first, written_size
+from graft.loop.traverse import children, is_long, operands_first
 
 Monomial = tuple[Expr, ...]  # sorted; () is the constant's
 Polynomial = dict[Monomial, int]
@@ -27,7 +27,7 @@ _MOST_TERMS, _MOST_FACTORS, _LARGEST = 64, 16, 1 << 62
 @lru_cache(maxsize=1 << 16)
 def atom_key(atom: Expr) -> str:
     """What atoms are sorted by: their text, or a digest where that is long."""
-    if written_size(atom) <= MOST_WRITTEN:
+    if not is_long(atom):
         return expression_text(atom)
     digests: dict[int, str] = {}
     for node in operands_first(atom):
