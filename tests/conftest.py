@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ["GRAFT_CALIBRATE"] = "0"  # kernels of tests follow from the table on every machine
 
+from graft.llvm import pool
 from graft.runtime import prepared
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if full else "short")
     # The programs of tests are small, and what is to be tested is how threads share their work.
     prepared.CALLING, prepared.MEETING = -1.0, 0.0
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # The other processors run tests, too: processes to compile in would only cost their start.
+        pytest.MonkeyPatch().setattr(pool, "available_processors", lambda: 1)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
