@@ -18,6 +18,9 @@ help: ## list the targets
 demo: $(STAMP) ## compile and run a model, and show what happened
 	@$(BIN)/graft demo
 
+# Tests start many processes, each of which would parse the package anew without bytecode.
+test test-full: export PYTHONDONTWRITEBYTECODE :=
+
 test: lint ## check style, types and layers, then run the tests
 	$(BIN)/pytest -n auto
 

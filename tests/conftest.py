@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 os.environ["GRAFT_CALIBRATE"] = "0"  # kernels of tests follow from the table on every machine
 
 from graft.cli import status
+from graft.llvm import pool
 from graft.runtime import prepared
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,6 +61,9 @@ def pytest_configure(config: pytest.Config) -> None:
     prepared.CALLING, prepared.MEETING = -1.0, 0.0
     # Tests look at what commands say, however slow the machine is at the moment.
     status.QUIET_SECONDS = threading.TIMEOUT_MAX
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # The other processors run tests, too: processes to compile in would only cost their start.
+        pytest.MonkeyPatch().setattr(pool, "available_processors", lambda: 1)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -58,7 +58,7 @@ def _hashed_once(kind: _Kind) -> _Kind:
             return self._hash
 
     def equal(self: _Hashed, other: object) -> bool:
-        return self is other or _are_equal(self, other)
+        return self is other or (type(self) is type(other) and _are_equal(self, other))
 
     kind.__hash__ = remembered  # type: ignore[method-assign,assignment]
     kind.__eq__ = equal  # type: ignore[method-assign,assignment]

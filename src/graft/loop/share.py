@@ -29,12 +29,11 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.traverse import (
-    MOST_WRITTEN,
     children,
+    is_long,
     map_stmt,
     operands_first,
     with_children,
-    written_size,
 )
 from graft.loop.vectors import is_mask
 
@@ -53,7 +52,7 @@ def name_shared(function: Function) -> Function:
 
 
 def _named(stmt: Stmt, names: Iterator[str]) -> Stmt:
-    if not isinstance(stmt, (Store, AtomicAdd)) or written_size(stmt.value) <= MOST_WRITTEN:
+    if not isinstance(stmt, (Store, AtomicAdd)) or not is_long(stmt.value):
         return stmt
     condition = None
     if isinstance(stmt, Store) and stmt.condition is not None:

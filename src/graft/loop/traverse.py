@@ -118,12 +118,19 @@ def operands_first(
     return ordered
 
 
-def written_size(expr: Expr) -> int:
-    """How many nodes the expression has when each operand is written out wherever it occurs."""
-    sizes: dict[int, int] = {}
-    for node in operands_first(expr):
-        sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children(node))
-    return sizes[id(expr)]
+def is_long(expr: Expr) -> bool:
+    """Whether the expression has more than `MOST_WRITTEN` nodes when each operand is written out
+    wherever it occurs."""
+    count = 0
+    waiting = [expr]
+    while waiting:
+        node = waiting.pop()
+        count += 1
+        if count > MOST_WRITTEN:
+            return True
+        if not isinstance(node, (Const, Var)):
+            waiting += children(node)
+    return False
 
 
 def walk_expr(*roots: Expr) -> Iterator[Expr]:

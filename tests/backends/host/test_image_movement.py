@@ -137,8 +137,14 @@ def network(name: str, channels: int, *shape: Dim) -> Graph:
     return build.build(conv(build("nn.relu", MOVES[name](build, x)), 8, 3))
 
 
-@pytest.mark.parametrize("channels", [20, 24, 32])
-@pytest.mark.parametrize("name", [name for name in MOVES if name != "infinite"])
+FINITE = [name for name in MOVES if name != "infinite"]
+
+
+# With a last block that is not full, and with whole blocks of 8 or of 16.
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    [(name, count) for n, name in enumerate(FINITE) for count in (20, (24, 32)[n % 2])],
+)
 def test_no_copies_around_it(name: str, channels: int) -> None:
     graph = network(name, channels, 2, 8, 6, 8)
     module = graft.compile(graph, strict=True, threads=1)

@@ -146,11 +146,18 @@ def network(channels: int, shape: tuple[Dim, ...], **attrs: object) -> Graph:
 N, H, W = symbol("n"), symbol("h"), symbol("w")
 
 
+METHODS, SOME_MODES = ("nearest_neighbor", "linear", "cubic"), MODES[:1] + MODES[3:5]
+
+
+# Where nothing is known of the sizes, every mode; with some of them known, each once.
 @pytest.mark.parametrize(
-    ("method", "mode"),
-    list(product(("nearest_neighbor", "linear", "cubic"), MODES[:1] + MODES[3:5])),
+    ("shape", "method", "mode"),
+    [
+        *(((N, 8, H, W), *pair) for pair in product(METHODS, SOME_MODES)),
+        *(((N, 8, 6, 7), *pair) for pair in zip(METHODS, SOME_MODES, strict=True)),
+        *(((1, 8, H, 5), *pair) for pair in zip(METHODS, SOME_MODES[::-1], strict=True)),
+    ],
 )
-@pytest.mark.parametrize("shape", [(N, 8, 6, 7), (N, 8, H, W), (1, 8, H, 5)])
 def test_sizes_known_at_run_time(shape: tuple[Dim, ...], method: str, mode: str) -> None:
     graph = network(20, shape, method=method, coordinate_transformation_mode=mode)
     random = np.random.default_rng(1)

@@ -18,10 +18,10 @@ from graft.backends.host.group import Group, group_of
 from graft.backends.host.homes import Abroad, Home, Part, Slot, Travels, within
 from graft.backends.host.joined import Joins, cuts, located
 from graft.backends.host.kernel import Kernel
-from graft.backends.host.kernels.relayout import copied, relayout
+from graft.backends.host.kernel_memo import Kernels
+from graft.backends.host.kernels.relayout import copied
 from graft.backends.host.layout import choose_layout
 from graft.backends.host.storage import Storage, covers, row_major, shape_of
-from graft.backends.host.templates import kernel_for
 from graft.base.dims import Dim
 from graft.base.dtypes import Array
 from graft.ir.evaluate import evaluator_of
@@ -88,6 +88,8 @@ class Assembly:
     functions: dict[str, Function] = field(default_factory=dict)
     constants: list[Array] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
+    # Functions by the identity of their bodies, which those of the same structure share.
+    _named: dict[int, tuple[Function, str]] = field(default_factory=dict)
 
     def slot(self, storage: Storage) -> Slot:
         """Memory of the arena for a tensor."""
@@ -97,10 +99,15 @@ class Assembly:
 
     def symbol(self, function: Function) -> str:
         """The function's name in the program: equal functions are one."""
-        function = name_shared(function)
-        plain = replace(function, name="kernel", notes=())
+        known, name = self._named.get(id(function.body), (None, ""))
+        if known is not None and known.parameters is function.parameters:
+            self.functions[name] = replace(self.functions[name], notes=function.notes)
+            return name
+        shared = name_shared(function)
+        plain = replace(shared, name="kernel", notes=())
         name = "k" + hashlib.sha256(to_text(plain).encode()).hexdigest()[:20]
-        self.functions[name] = replace(function, name=name)
+        self.functions[name] = replace(shared, name=name)
+        self._named[id(function.body)] = function, name
         return name
 
     def constant(self, array: Array) -> Constant:
@@ -109,17 +116,25 @@ class Assembly:
         return Constant(len(self.constants) - 1)
 
 
-def assemble(graph: Graph, target: Target, spaces: Mapping[str, str] | None = None) -> Assembly:
+def assemble(
+    graph: Graph,
+    target: Target,
+    spaces: Mapping[str, str] | None = None,
+    kernels: Kernels | None = None,
+) -> Assembly:
     """Turn a fused graph with static shapes into steps.
 
-    `spaces` are the memory spaces of regions that do not work in the host's memory, by label."""
-    return _Assembler(graph, target, spaces or {}).run()
+    `spaces` are the memory spaces of regions that do not work in the host's memory, by label.
+    `kernels` are those that other parts of the model have already."""
+    return _Assembler(graph, target, spaces or {}, kernels or Kernels(target)).run()
 
 
 class _Assembler:
-    def __init__(self, graph: Graph, target: Target, spaces: Mapping[str, str]) -> None:
+    def __init__(
+        self, graph: Graph, target: Target, spaces: Mapping[str, str], kernels: Kernels
+    ) -> None:
         self.graph = graph
-        self.target = target
+        self.kernels = kernels
         self.travels = Travels(spaces)
         self.made = Assembly()
         self.constants: dict[Value, Literal] = {
@@ -183,10 +198,10 @@ class _Assembler:
         group = group_of(node, self.constants)
         stores = self.operand_stores(group)
         stores.update((value, self.destination(value)[0]) for value in node.outputs)
-        made = kernel_for(group, stores, self.target)
+        made = self.kernels.kernel(group, stores)
         if isinstance(made, Refusal) and any(storage.block for storage in stores.values()):
             stores = self.row_stores(group)
-            made = kernel_for(group, stores, self.target)
+            made = self.kernels.kernel(group, stores)
         if isinstance(made, Kernel):
             self.native(group, made, stores)
         elif len(group.nodes) > 1:
@@ -316,9 +331,8 @@ class _Assembler:
 
     def relayout(self, value: Value, source: Storage, target: Storage) -> None:
         homes = (self.homes[value][source], self.homes[value][target])
-        extents = Extents()
-        function = relayout(source, target, extents)
-        symbol, passed = self.made.symbol(function), extents.passed(function)
+        function, passed = self.kernels.relayout(source, target)
+        symbol = self.made.symbol(function)
         work = Work(bytes=source.nbytes + target.nbytes)
         self.made.steps.append(NativeStep(symbol, homes, "relayout", work, None, passed))
 

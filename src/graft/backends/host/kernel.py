@@ -22,17 +22,31 @@ from graft.target.target import Target
 Stores = Mapping[Value, Storage]
 
 
+Pack = Callable[[Array], Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packing:
+    """How an argument is made of one of the group's constants; `pack` knows types alone."""
+
+    source: Value
+    pack: Pack
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """A function, and per buffer the graph's value or the constant that it is called with.
 
-    `scalars` are the dims that are passed for its scalar parameters, in order.
+    `scalars` are the dims that are passed for its scalar parameters, in order. `packings` say, by
+    position, which arguments are made of constants of the group; other arrays are tables that the
+    function brings along.
     """
 
     function: Function
     arguments: tuple[Value | Array, ...]
     work: Work
     scalars: tuple[Dim, ...] = ()
+    packings: Mapping[int, Packing] = field(default_factory=dict)
 
 
 Template = Callable[[Group, Stores, Target], "Kernel | Refusal"]
@@ -47,6 +61,7 @@ class Parameters:
     extents: Extents = field(default_factory=Extents)
     buffers: list[Buffer] = field(default_factory=list)
     arguments: list[Value | Array] = field(default_factory=list)
+    packings: dict[int, Packing] = field(default_factory=dict)
     _known: dict[Value, tuple[Storage, Buffer]] = field(default_factory=dict)
     _padded: dict[tuple[Value, int], tuple[Storage, Buffer]] = field(default_factory=dict)
 
@@ -66,13 +81,25 @@ class Parameters:
             outer = self.group.outer(value)
             storage = self.stores[outer]
             return storage, self._append(storage, name, outer)
-        storage = Storage(literal.type.dtype, literal.array.shape)
-        return storage, self._append(storage, name, storage.pack(literal.array))
+        return self._constant(value, lambda array: array, name)
 
-    def packed(self, array: Array, name: str) -> Buffer:
-        """A constant that was packed for this kernel."""
+    def table(self, array: Array, name: str) -> Buffer:
+        """Numbers that the kernel itself brings along."""
         storage = Storage(dtype_of(array.dtype), array.shape)
         return self._append(storage, name, storage.pack(array))
+
+    def packed(self, value: Value, pack: Pack, name: str) -> Buffer:
+        """A constant, packed for this kernel by a function that depends on types alone."""
+        return self._constant(value, pack, name)[1]
+
+    def _constant(self, value: Value, pack: Pack, name: str) -> tuple[Storage, Buffer]:
+        array = self.group.constants[value].array
+        packed, shape = pack(array), array.shape  # which may not be the one the graph knows
+        storage = Storage(dtype_of(packed.dtype), packed.shape)
+        self.packings[len(self.arguments)] = Packing(
+            value, lambda other: storage.pack(pack(other.reshape(shape)))
+        )
+        return storage, self._append(storage, name, storage.pack(packed))
 
     def whole_blocks(self, value: Value, axis: int, block: int) -> tuple[Storage, Buffer]:
         """A row-major constant with zeros up to a whole block of channels along an axis."""
@@ -82,10 +109,9 @@ class Parameters:
             return self.value(value)
         if (value, block) not in self._padded:
             widths = [(0, lacking if number == axis else 0) for number in range(array.ndim)]
-            whole = np.pad(array, widths)
-            storage = Storage(dtype_of(whole.dtype), whole.shape)
-            buffer = self._append(storage, f"a{len(self.buffers)}", storage.pack(whole))
-            self._padded[value, block] = (storage, buffer)
+            self._padded[value, block] = self._constant(
+                value, lambda one: np.pad(one, widths), f"a{len(self.buffers)}"
+            )
         return self._padded[value, block]
 
     def quads(self, value: Value, name: str) -> tuple[Storage, Buffer]:
@@ -124,4 +150,5 @@ class Parameters:
         place = node.place.node if node.place else node.output.name
         parameters: tuple[Buffer | Var, ...] = (*self.buffers, *self.extents.scalars)
         function = Function("kernel", parameters, body, (f"{self.group.label} {place}",))
-        return Kernel(function, tuple(self.arguments), work, self.extents.passed(function))
+        passed = self.extents.passed(function)
+        return Kernel(function, tuple(self.arguments), work, passed, self.packings)

@@ -11,8 +11,9 @@ stands for zero there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from graft.backends.host.channels_last import ChannelsLast, channels_last
 from graft.backends.host.group import Group, group_of
@@ -176,8 +177,9 @@ def _ways(group: Group, known: _Known) -> Iterator[Way]:
         yield _renaming(known.renamed[group.node])
     if all(is_image(value) for value in outputs) and not is_view(group.node):
         common = set(known.sizes).intersection(*map(blocks_for, outputs))
+        moved = cache(partial(moves_image, group))
         for block in sorted(common, reverse=True):
-            yield from _blocked_ways(group, block, known)
+            yield from _blocked_ways(group, block, moved, known)
     if group.node.op.name == "concatenate" and known.joins.joins(group.node):
         yield from _in_place(group, 0, known)
     yield Way(0, _cost_in_rows(group), tuple(_wants_in_rows(group)))
@@ -190,8 +192,10 @@ def _renaming(found: ChannelsLast) -> Way:
     return Way(found.channels if found.makes_image else 0, 0.0, wants)
 
 
-def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
-    """The ways to make images in blocks."""
+def _blocked_ways(
+    group: Group, block: int, moved: Callable[[], Value | None], known: _Known
+) -> Iterator[Way]:
+    """The ways to make images in blocks; `moved` tells which one the group moves, if any."""
     anchor = group.anchor
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS and anchor is not None:
@@ -210,7 +214,7 @@ def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
             yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
     elif _is_cut(group, block, known):
         yield Way(block, 0.0, tuple(_wants(group, block, {group.node.args[0]: (block,)})))
-    elif (source := moves_image(group)) is not None and is_image(group.outer(source)):
+    elif (source := moved()) is not None and is_image(group.outer(source)):
         takes = {source: (block, *(one for one in BLOCKS if one != block))}
         yield Way(block, STEP + _bytes(group) / BYTES_COPIED, tuple(_wants(group, block, takes)))
     elif anchor is None or name in _IN_BLOCKS:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from graft.backends.host.assemble import Assembly, assemble
 from graft.backends.host.flow import CompiledStretch
 from graft.backends.host.guards import guarded
+from graft.backends.host.kernel_memo import Kernels, node_types
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import prepare
 from graft.backends.host.program import HostProgram, build_program, made_by
@@ -40,6 +42,16 @@ class Stretches:
     spaces: Mapping[str, str] = field(default_factory=dict)
     report: Progress = quietly
 
+    @cached_property
+    def _kernels(self) -> Kernels:
+        """The kernels of all stretches."""
+        return Kernels(self.target)
+
+    @cached_property
+    def _native(self) -> set[Hashable]:
+        """The types of nodes that are known to have kernels: some are built to find out."""
+        return set()
+
     def why_not(self, node: Node) -> str:
         """Why a node has no native code even when its sizes are known; empty where it has."""
         if node.op.name in _CONTROL_FLOW:
@@ -50,9 +62,14 @@ class Stretches:
         reason = next((reason for value in values if (reason := why_not_tensor(value))), "")
         if reason or is_view(node) or node.op.name in ("constant", "region"):
             return reason
-        if is_static_node(node):
-            return why_not_static(node, self.target)
-        return why_not_symbolic(node, self.target)
+        types = node_types(node)
+        if types in self._native:
+            return ""
+        why_not = why_not_static if is_static_node(node) else why_not_symbolic
+        reason = why_not(node, self.target)
+        if not reason:
+            self._native.add(types)
+        return reason
 
     def taken_apart(self, graph: Graph) -> Graph:
         """The graph with recurrent layers as products and steps."""
@@ -77,7 +94,7 @@ class Stretches:
         self.report(Stage("lowering"))
         watched, guards = guarded(graph, ranges)
         fused = prepare(watched, self.target, self.accuracy)
-        return fused, assemble(fused, self.target, spaces), guards
+        return fused, assemble(fused, self.target, spaces, self._kernels), guards
 
     def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
         """A stretch as a program."""

@@ -53,6 +53,7 @@ from graft.backends.host.kernels.integer_weights import (
     in_quads,
     no_quads,
     starts,
+    taken_off,
     unsigned,
     zero_point_of,
 )
@@ -146,18 +147,30 @@ class _Writer(ImageWriter):
         self.source = self.read(parameters)
         self.channels = replace(channels, slab=self.schedule.slab)
         super().__init__(parameters, self.schedule.lanes)
-        packed = pack_weights(plain, self.channels, result.block)
         self.begin: Buffer | None = None
-        if self.together > 1:
-            packed = in_quads(packed, axis=4)
-            first = starts(parameters.group, anchor, plain, self.data.dtype)
-            if first is not None:
-                rows = pack_starts(first, self.channels, result.block)
-                self.begin = parameters.packed(rows, "begin")
-        self.weights = parameters.packed(packed, "weights")
+        self.weights = self.packed(parameters, anchor, self.channels)
         # a job's channels: a slab of whole blocks, or a block of several slabs
         self.share = max(self.channels.slab, self.result.block)
         self.number, self.line, self.segment = Var("share"), Var("line"), Var("segment")
+
+    def packed(self, parameters: Parameters, anchor: Node, channels: Channels) -> Buffer:
+        """The weights; where sums do not start from zero, what they start from goes before."""
+        block, together = self.result.block, self.together
+        less = taken_off(parameters.group, anchor, self.data.dtype) if together > 1 else 0
+        if less:
+            self.begin = parameters.packed(
+                anchor.args[1],
+                lambda one: pack_starts(
+                    starts(ordinary_weights(anchor, one), less), channels, block
+                ),
+                "begin",
+            )
+
+        def pack(array: Array) -> Array:
+            packed = pack_weights(ordinary_weights(anchor, array), channels, block)
+            return in_quads(packed, axis=4) if together > 1 else packed
+
+        return parameters.packed(anchor.args[1], pack, "weights")
 
     def scheduled(
         self, target: Target, channels: Channels, result: Storage, weight: Sequence[int]

@@ -20,6 +20,7 @@ from graft.backends.host.kernels.integer_weights import (
     in_quads,
     no_quads,
     starts,
+    taken_off,
     unsigned,
 )
 from graft.backends.host.kernels.product import (
@@ -89,11 +90,16 @@ class _Writer:
     def plain(self, weight: Array) -> Kernel:
         units, inputs = weight.shape
         schedule = self.schedule
-        array = pack_units(weight, schedule.width)
-        if self.is_integer:
-            array, inputs = in_quads(array, axis=1), inputs // QUAD
-            self.begin = self.beginning(weight)
-        packed = self.parameters.packed(array, "weights")
+        width, is_integer = schedule.width, self.is_integer
+
+        def pack(array: Array) -> Array:
+            packed = pack_units(array, width)
+            return in_quads(packed, axis=1) if is_integer else packed
+
+        if is_integer:
+            inputs //= QUAD
+            self.begin = self.beginning()
+        packed = self.parameters.packed(self.epilogue.anchor.args[1], pack, "weights")
 
         def weights(_batch: Expr, block: Expr, step: Expr, vector: int) -> Expr:
             lanes = Ramp(Const(vector * schedule.lanes), 1, schedule.lanes)
@@ -108,26 +114,31 @@ class _Writer:
         product = Product(*shape, self.dtype, schedule, element, weights, self.finish)
         return self.parameters.kernel(product.body())
 
-    def beginning(self, weight: Array) -> Buffer | None:
+    def beginning(self) -> Buffer | None:
         """What the sums of units start from, with zeros up to a whole block."""
-        group, anchor = self.parameters.group, self.epilogue.anchor
-        first = starts(group, anchor, weight, self.data.dtype)
-        if first is None:
-            return None
-        whole = np.pad(first, (0, -len(first) % self.schedule.width))
-        return self.parameters.packed(whole, "begin")
+        anchor, width = self.epilogue.anchor, self.schedule.width
+        less = taken_off(self.parameters.group, anchor, self.data.dtype)
+
+        def pack(array: Array) -> Array:
+            first = starts(array, less)
+            return np.pad(first, (0, -len(first) % width))
+
+        return self.parameters.packed(anchor.args[1], pack, "begin") if less else None
 
     def in_quarters(self, weight: Array, rows: int) -> Kernel:
         """By Strassen's algorithm."""
         units, inputs = weight.shape
         chunk: int = self.epilogue.anchor.attrs.chunk
-        packed = pack_quarters(weight, self.schedule.width, chunk)
+        width = self.schedule.width
+        packed = self.parameters.packed(
+            self.epilogue.anchor.args[1], lambda one: pack_quarters(one, width, chunk), "weights"
+        )
         product = Strassen(
             *(rows, units, inputs, chunk),
             self.dtype,
             self.schedule,
             self.element,
-            self.parameters.packed(packed, "weights"),
+            packed,
             lambda row, columns: (self.epilogue.target, self.at(row, columns)),
             self.finish,
         )

@@ -22,7 +22,7 @@ from graft.backends.host.kernels.image import (
     unfit_epilogue,
     vector_lanes,
 )
-from graft.backends.host.kernels.integer_weights import starts, zero_point_of
+from graft.backends.host.kernels.integer_weights import starts, taken_off, zero_point_of
 from graft.backends.host.kernels.tile import Tile
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import Storage, covers
@@ -129,14 +129,16 @@ class _Writer(ImageWriter):
         self.kernel: tuple[int, int] = weight.shape[2:]
         self.data, self.source = parameters.value(anchor.args[0], "data")
         self.dtype = anchor.output.dtype
-        packed = pack_weights(weight.astype(self.dtype.numpy), self.result.block)
-        self.weights = parameters.packed(packed, "weights")
+        dtype, block = self.dtype.numpy, self.result.block
+        self.weights = parameters.packed(
+            anchor.args[1], lambda array: pack_weights(array.astype(dtype), block), "weights"
+        )
         self.begin: Buffer | None = None
-        if anchor.op.name == INTEGER:
-            first = starts(parameters.group, anchor, weight, DType.UINT8)
-            if first is not None:
-                rows = first.reshape(-1, self.result.block)
-                self.begin = parameters.packed(rows, "begin")
+        less = taken_off(parameters.group, anchor, DType.UINT8)
+        if anchor.op.name == INTEGER and less:
+            self.begin = parameters.packed(
+                anchor.args[1], lambda array: starts(array, less).reshape(-1, block), "begin"
+            )
 
     def body(self) -> Stmt:
         line: list[Stmt] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Kernel, Packing, Stores
 from graft.backends.host.kernels.expression_schedule import CannotScheduleError, default_variants
 from graft.backends.host.kernels.expression_views import view_of
 from graft.backends.host.storage import Storage, row_major
@@ -70,7 +70,8 @@ def expression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal
     node = group.node
     types = [value.type for value in node.args]
     work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
-    return Kernel(function, tuple(passed), work, tensors.extents.passed(function))
+    packings = tensors.packings(arguments)
+    return Kernel(function, tuple(passed), work, tensors.extents.passed(function), packings)
 
 
 def unexpressed(node: Node, target: Target) -> str:
@@ -153,6 +154,7 @@ class _Tensors:
         self._view = view_of(group, self.extents, target)
         self._tensors: dict[Value, Tensor] = {}
         self._arguments: dict[str, Value | Array] = {}
+        self._packings: dict[str, Packing] = {}
         for number, value in enumerate(group.reads()):
             self._tensors[value] = self._input(value, f"a{number}")
 
@@ -162,9 +164,11 @@ class _Tensors:
             outer = self._group.outer(value)
             storage, self._arguments[name] = self._stores[outer], outer
         else:
-            array = self._view.packed(value, literal.array)
-            storage = Storage(literal.type.dtype, array.shape)
-            self._arguments[name] = storage.pack(array)
+            view = self._view
+            storage = Storage(literal.type.dtype, view.packed(value, literal.array).shape)
+            packing = Packing(value, lambda one: storage.pack(view.packed(value, one)))
+            self._arguments[name] = packing.pack(literal.array)
+            self._packings[name] = packing
         extents = tuple(index_of(dim) for dim in self._view.shape(value))
         return Tensor(Buffer(name, dtype or storage.dtype, extents, alignment=storage.alignment))
 
@@ -208,3 +212,8 @@ class _Tensors:
         if isinstance(tensor, Table):
             return Storage(tensor.dtype, tensor.array.shape).pack(tensor.array)
         return self._arguments[tensor.name]
+
+    def packings(self, tensors: Sequence[Tensor]) -> dict[int, Packing]:
+        """How what is passed for tensors is made of constants, by position."""
+        names = enumerate(tensor.name for tensor in tensors)
+        return {n: self._packings[name] for n, name in names if name in self._packings}

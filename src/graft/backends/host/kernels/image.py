@@ -46,7 +46,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
-from graft.loop.traverse import map_expr, map_stmt
+from graft.loop.traverse import map_expr, map_stmt, walk_all
 from graft.ops.scalar import SCALAR_DTYPES, SCALARS
 from graft.target.target import Target
 
@@ -75,7 +75,8 @@ def shared(parts: Sequence[tuple[Var, Expr | int]], body: Stmt) -> Stmt:
     """One loop over all combinations, the last part's fastest, that the threads share evenly."""
     job = Var("job")
     inner: Expr = Const(1)
-    body = map_stmt(body, partial(map_expr, _without_single_lanes))
+    if any(isinstance(one, (Ramp, Broadcast)) and one.lanes == 1 for one in walk_all(body)):
+        body = map_stmt(body, partial(map_expr, _without_single_lanes))
     for number, (var, extent) in reversed(list(enumerate(parts))):
         index = over(job, inner)
         body = Let(var, modulo(index, extent) if number else index, body)

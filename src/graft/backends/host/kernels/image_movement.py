@@ -164,7 +164,7 @@ class _Writer(ImageWriter):
         ]
 
     def packed(self, table: Array, name: str) -> Buffer:
-        return self.parameters.packed(table.astype(np.int64), f"{name}{self.output_number}")
+        return self.parameters.table(table.astype(np.int64), f"{name}{self.output_number}")
 
     def body(self) -> Stmt:
         return self.rows(self.across(self.pixels, self.tile))

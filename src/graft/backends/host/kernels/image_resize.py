@@ -147,11 +147,11 @@ def _axis(parameters: Parameters, attrs: Any, step: Step) -> _Axis:
     if not isinstance(step, AxisResize):
         return _formulas(attrs, step)
     if attrs.method == NEAREST:
-        table = parameters.packed(nearest(attrs, step).astype(np.int64), f"places{step.axis}")
+        table = parameters.table(nearest(attrs, step).astype(np.int64), f"places{step.axis}")
         return _Axis(1, lambda index, _tap: Load(table, (index,)), None)
     elements, factors = taps(attrs, step)
-    places = parameters.packed(elements.astype(np.int64), f"places{step.axis}")
-    weights = parameters.packed(factors.astype(np.float32), f"weights{step.axis}")
+    places = parameters.table(elements.astype(np.int64), f"places{step.axis}")
+    weights = parameters.table(factors.astype(np.float32), f"weights{step.axis}")
 
     def looked_up(table: Buffer, index: Expr, tap: int) -> Expr:
         return Load(table, (index, Const(tap)))

@@ -39,11 +39,13 @@ def no_quads(group: Group, anchor: Node, inputs: int) -> str | None:
     return None if inputs % QUAD == 0 else f"{inputs} inputs are no fours"
 
 
-def starts(group: Group, anchor: Node, weight: Array, data: DType) -> Array | None:
-    """What the sums of each output start from, for weights [outputs, ...]; None: zero."""
-    less = (zero_point_of(group, anchor) or 0) + (_HALF if data is DType.INT8 else 0)
-    if not less:
-        return None
+def taken_off(group: Group, anchor: Node, data: DType) -> int:
+    """By how much the bytes of the data count as more than they are."""
+    return (zero_point_of(group, anchor) or 0) + (_HALF if data is DType.INT8 else 0)
+
+
+def starts(weight: Array, less: int) -> Array:
+    """What the sums of each output start from, for weights [outputs, ...] and what is taken off."""
     sums = weight.reshape(weight.shape[0], -1).astype(np.int64).sum(axis=1)
     first: Array = (-less * sums).astype(np.int32)
     return first

@@ -148,24 +148,25 @@ def _taken_apart(source: Value, shape: tuple[int, ...], moved: Array) -> PixelMa
     parts = channel, row - rows[:, None], column - columns
     fill = float(fills[0]) if fills.size else 0.0
     for periods in product(PERIODS, PERIODS):
-        tables = [_repeated(part, both, periods) for part in parts]
+        # Most channels are moved alike, so that two of them refuse most periods at little cost.
+        if any(_repeated(part[[0, -1]], inside, periods) is None for part in parts):
+            continue
+        tables = [_repeated(part, inside, periods) for part in parts]
         if all(table is not None for table in tables):
             which, down, right = (table for table in tables if table is not None)
             return PixelMap(source, rows, columns, inside, fill, which, down, right)
     return None
 
 
-def _repeated(part: Array, inside: Array, periods: tuple[int, int]) -> Array | None:
+def _repeated(part: Array, inside: tuple[Array, Array], periods: tuple[int, int]) -> Array | None:
     """Per channel the numbers that an array repeats every few rows and columns, if it does."""
     table = np.zeros((*periods, part.shape[0]), np.int64)
+    rows, columns = map(np.flatnonzero, inside)
     for p, q in product(*map(range, periods)):
-        flags, numbers = (
-            inside[p :: periods[0], q :: periods[1]],
-            part[:, p :: periods[0], q :: periods[1]],
-        )
-        places = numbers[:, flags]
-        if places.size:
-            table[p, q] = places[:, 0]
-            if (places != places[:, :1]).any():
+        own_rows, own_columns = rows[rows % periods[0] == p], columns[columns % periods[1] == q]
+        if own_rows.size and own_columns.size:
+            places = part[:, own_rows[:, None], own_columns]
+            table[p, q] = places[:, 0, 0]
+            if (places != places[:, :1, :1]).any():
                 return None
     return table

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernels.border import Bordered
@@ -102,12 +100,13 @@ class _Writer(ImageWriter):
         self.tiles = times(self.batches, self.per_image) if self.all_at_once else self.per_image
         tiles = int(self.tiles.value) if isinstance(self.tiles, Const) else None
         lacking = self.result.blocks * block - len(weight)
-        weight = np.pad(weight, ((0, lacking), (0, 0), (0, 0), (0, 0)))
-        layer = WinogradExtents(points, tiles, self.channels, len(weight), block)
+        outputs = len(weight) + lacking
+        layer = WinogradExtents(points, tiles, self.channels, outputs, block)
         self.schedule = default_schedule(target, self.lanes, layer)
-        self.slab, self.slabs = Var("slab"), len(weight) // self.schedule.slab
+        self.slab, self.slabs = Var("slab"), outputs // self.schedule.slab
         self.weights = weights_for(
-            self.matrices, weight, parameters, self.slab, self.schedule.slab, self.lanes, half
+            *(self.matrices, anchor.args[1], lacking, parameters, self.slab),
+            *(self.schedule.slab, self.lanes, half),
         )
         self.most = most_pixels(target.vector_registers, self.schedule.vectors)
         extents = Const(points), Const(self.schedule.chunk)

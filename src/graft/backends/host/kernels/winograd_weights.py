@@ -19,6 +19,7 @@ from graft.backends.host.kernel import Parameters
 from graft.backends.host.kernels.winograd_matrices import KERNEL, Transforms, pack_weights
 from graft.backends.host.point import plus, times
 from graft.base.dtypes import Array, DType
+from graft.ir.graph import Value
 from graft.loop.ir import (
     Block,
     Broadcast,
@@ -69,20 +70,29 @@ class Weights(Protocol):
 
 def weights_for(
     matrices: Transforms,
-    weight: Array,
+    weight: Value,
+    lacking: int,
     parameters: Parameters,
     block: Var,
     size: int,
     lanes: int,
     half: bool,
 ) -> Weights:
-    """The weights as parameters of a kernel, half transformed or wholly, for blocks of a size."""
+    """The weights as parameters of a kernel, half transformed or wholly, for blocks of a size.
+
+    So many output channels are `lacking` to a whole number of blocks."""
+    transform = pack_half if half else pack_weights
+
+    def pack(array: Array) -> Array:
+        whole = np.pad(array, ((0, lacking), (0, 0), (0, 0), (0, 0)))
+        return transform(matrices, whole, size)
+
+    packed = parameters.packed(weight, pack, "weights")
     if not half:
-        packed = parameters.packed(pack_weights(matrices, weight, size), "weights")
         return _Whole(matrices, packed, block)
-    packed = parameters.packed(pack_half(matrices, weight, size), "weights")
-    rows = parameters.packed(matrices.weight.astype(weight.dtype), "weight_rows")
-    panel = Buffer("panel", _FLOAT, (Const(weight.shape[1]), Const(size)), Scope.HEAP)
+    array = parameters.group.constants[weight].array
+    rows = parameters.table(matrices.weight.astype(array.dtype), "weight_rows")
+    panel = Buffer("panel", _FLOAT, (Const(array.shape[1]), Const(size)), Scope.HEAP)
     return _Half(matrices, packed, rows, panel, block, lanes)
 
 

@@ -1,0 +1,177 @@
+"""Kernels by structure: groups that differ in nothing but names and weights share one.
+
+A network repeats its layers, and writing a kernel takes far longer than packing weights for it. In
+go groups and the storage of their tensors; out come kernels. Of two groups with the same operators,
+attributes, types and storages, the second gets the function of the first, called with its own
+tensors and its own constants, packed alike.
+
+Constants are part of the structure where a template may look into them: as indices or padding. They
+are not where only their types decide about code, as those of weights and pointwise operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from graft.backends.host.extents import Extents
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Pack, Stores
+from graft.backends.host.kernels.conv_plan import CONVOLUTIONS
+from graft.backends.host.kernels.dense import INTEGER, STRASSEN
+from graft.backends.host.kernels.relayout import relayout
+from graft.backends.host.storage import Storage
+from graft.backends.host.templates import kernel_for
+from graft.base.dims import Dim
+from graft.base.dtypes import Array
+from graft.ir.graph import Node, Value
+from graft.ir.literal import Literal
+from graft.ir.op import Kind
+from graft.loop.ir import Function
+from graft.rewrite.rule import Refusal
+from graft.target.target import Target
+
+# Operators whose kernels depend on the types of their constants alone, the first operand apart.
+_WEIGHTED = frozenset(
+    (*CONVOLUTIONS, "nn.dense", STRASSEN, INTEGER, "nn.layer_norm", "nn.rms_norm")
+)
+_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+# Constants up to this many elements, zero points among them, are always part of the structure.
+_FEW = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shared:
+    """A kernel, and per argument the number of a value, a constant's number with what packs it, or
+    a table of the kernel's own."""
+
+    kernel: Kernel
+    arguments: tuple[int | tuple[int, Pack] | Array, ...]
+
+
+@dataclass
+class Kernels:
+    """Makes kernels for a machine, one per structure."""
+
+    target: Target
+    _shared: dict[Hashable, _Shared] = field(default_factory=dict)
+    _relayouts: dict[tuple[Storage, Storage], tuple[Function, tuple[Dim, ...]]] = field(
+        default_factory=dict
+    )
+
+    def kernel(self, group: Group, stores: Stores) -> Kernel | Refusal:
+        """The kernel of a group, or why there is none."""
+        structure = _Structure(group, stores)
+        shared = self._shared.get(structure.key)
+        if shared is not None:
+            return structure.called(shared)
+        kernel = kernel_for(group, stores, self.target)
+        if isinstance(kernel, Kernel) and structure.is_shareable(kernel):
+            self._shared[structure.key] = structure.without_tensors(kernel)
+        return kernel
+
+    def relayout(self, source: Storage, target: Storage) -> tuple[Function, tuple[Dim, ...]]:
+        """The function that copies a tensor from one storage to another, and its scalars."""
+        if (source, target) not in self._relayouts:
+            extents = Extents()
+            function = relayout(source, target, extents)
+            self._relayouts[source, target] = function, extents.passed(function)
+        return self._relayouts[source, target]
+
+
+class _Structure:
+    """What the code of a group follows from, and the values that it is called with."""
+
+    def __init__(self, group: Group, stores: Stores) -> None:
+        self._group, self._stores = group, stores
+        self._numbers: dict[Value, int] = {}
+        self._weights: set[Value] = set()
+        self._parts: list[Hashable] = []
+        for node in group.nodes:
+            operands = tuple(None if v is None else self._number(v) for v in node.inputs)
+            attributes = _attributes(node.attrs, lambda literal: literal)
+            self._parts += [node.op.name, attributes, operands]
+            self._parts += [self._number(value) for value in node.outputs]
+        ends = group.node.attrs.body.outputs if group.node.op.name == "composite" else ()
+        self._parts += [self._number(value) for value in ends]
+        self._parts += [self._number(value) for value in group.node.outputs]
+        self.key: Hashable = tuple(self._parts)
+
+    def _number(self, value: Value) -> int:
+        """A value's number; what code depends on of it goes into the key when it first comes."""
+        if value in self._numbers:
+            return self._numbers[value]
+        number = self._numbers[value] = len(self._numbers)
+        literal, outer = self._group.constants.get(value), self._group.outer(value)
+        of_constant: Hashable = literal
+        if literal is not None and literal.array.size > _FEW and self._is_weight(value):
+            self._weights.add(value)
+            of_constant = literal.type
+        actual = self._number(outer) if outer is not value else number
+        self._parts += [value.type, of_constant, actual, self._stores.get(value)]
+        return number
+
+    def _is_weight(self, value: Value) -> bool:
+        """Whether no template looks into a constant: its type decides all code."""
+        readers = [node for node in self._group.nodes if value in node.args]
+        return all(
+            node.op.kind in _POINTWISE or (node.op.name in _WEIGHTED and value not in node.args[:1])
+            for node in readers
+        )
+
+    def is_shareable(self, kernel: Kernel) -> bool:
+        """Whether it is known how the kernel's arguments follow from the group's tensors."""
+        sources = {packing.source for packing in kernel.packings.values()}
+        values = {one for one in kernel.arguments if isinstance(one, Value)}
+        return self._weights <= sources and values | sources <= self._numbers.keys()
+
+    def without_tensors(self, kernel: Kernel) -> _Shared:
+        """The kernel for any group of this structure."""
+        arguments: list[int | tuple[int, Pack] | Array] = []
+        for position, argument in enumerate(kernel.arguments):
+            packing = kernel.packings.get(position)
+            if packing is not None:
+                arguments.append((self._numbers[packing.source], packing.pack))
+            elif isinstance(argument, Value):
+                arguments.append(self._numbers[argument])
+            else:
+                arguments.append(argument)
+        return _Shared(replace(kernel, arguments=(), packings={}), tuple(arguments))
+
+    def called(self, shared: _Shared) -> Kernel:
+        """The kernel with this group's tensors."""
+        values = list(self._numbers)
+        arguments: list[Value | Array] = []
+        for argument in shared.arguments:
+            if isinstance(argument, int):
+                arguments.append(values[argument])
+            elif isinstance(argument, tuple):
+                number, pack = argument
+                arguments.append(pack(self._group.constants[values[number]].array))
+            else:
+                arguments.append(argument)
+        node = self._group.node
+        place = (node.place.node if node.place else "") or node.output.name
+        function = replace(shared.kernel.function, notes=(f"{self._group.label} {place}",))
+        return replace(shared.kernel, function=function, arguments=tuple(arguments))
+
+
+def node_types(node: Node) -> Hashable:
+    """What decides whether a node has a kernel: types and attributes, but no data in them."""
+    values = (*node.inputs, *node.outputs)
+    types = tuple(None if value is None else value.type for value in values)
+    return node.op.name, _attributes(node.attrs, lambda literal: literal.type), types
+
+
+def _attributes(attrs: Any, of_literal: Callable[[Literal], Hashable]) -> Hashable:
+    """An operator's attributes, comparable bit for bit."""
+
+    def exact(value: Any) -> Hashable:
+        if isinstance(value, tuple):
+            return tuple(map(exact, value))
+        if isinstance(value, Literal):
+            return of_literal(value)
+        return repr(value) if isinstance(value, float) else value
+
+    return tuple(exact(getattr(attrs, one.name)) for one in fields(attrs))
