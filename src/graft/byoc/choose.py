@@ -84,7 +84,7 @@ def _repaired(problem: Problem, deadline: float) -> Choice | None:
     kept = list(range(len(problem.options)))
     for _ in range(_MOST_REPAIRS):
         left = replace(_roomy(problem), options=tuple(problem.options[o] for o in kept))
-        cheapest = _solve(left, 0, until).choice
+        cheapest = _solve(left, 0, until).choice if all(left.covering) else None
         if cheapest is None:
             return None
         options = tuple(kept[o] for o in cheapest.options)
