@@ -39,7 +39,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.print import expression_text
-from graft.loop.traverse import MOST_WRITTEN, children, operands_first, variables, written_size
+from graft.loop.traverse import children, is_long, operands_first, variables
 
 ZERO, ONE = Const(0), Const(1)
 Symbolic = IndexExpr | Unknown
@@ -154,7 +154,7 @@ def _opaque(expr: Expr) -> Atom:
 
 def _sort_key(expr: Expr) -> str:
     """What terms are sorted by: the text of their atoms, or a digest where that is long."""
-    if written_size(expr) <= MOST_WRITTEN:
+    if not is_long(expr):
         return expression_text(expr)
     digests: dict[int, str] = {}
     for node in operands_first(expr):
