@@ -5,8 +5,9 @@
                                  [--limit 600] [--write]
 
 Each model is compiled in a process of its own, by one thread, with an empty cache of kernels. The
-table has seconds of processor time and the memory that came on top of the model's; `--write` puts
-it into docs/reliability.md between its markers. What takes longer than the limit is not tried at
+table has seconds of processor time and the memory that came on top of the model's. `--write` puts
+each family into docs/reliability.md as soon as it is measured, and leaves other families and sizes
+there as they are: the whole table takes hours. What takes longer than the limit is not tried at
 larger sizes.
 """
 
@@ -27,6 +28,8 @@ from adversarial import FAMILIES
 SIZES = (100, 1_000, 10_000, 100_000)
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "reliability.md"
 START, END = "<!-- compile time: start -->", "<!-- compile time: end -->"
+NOT_MEASURED = "not measured"
+Cells = dict[int, str]  # by number of nodes
 
 
 def measure(name: str, nodes: int) -> None:
@@ -73,18 +76,52 @@ def measured(name: str, nodes: int, limit: float, machines: Path) -> tuple[float
     return float(seconds), int(megabytes)
 
 
-def row(name: str, sizes: list[int], limit: float, machines: Path) -> str:
-    """A family's line of the table."""
-    cells: list[str] = []
-    per_node: list[str] = []
+def measured_row(name: str, sizes: list[int], limit: float, machines: Path) -> Cells:
+    """A family's cells of the table, by size; what is beyond the limit is not tried any larger."""
+    cells: Cells = {}
     for nodes in sizes:
         found = measured(name, nodes, limit, machines)
         if isinstance(found, str):
-            cells += [found] + ["-"] * (len(sizes) - len(cells) - 1)
-            break
-        cells.append(f"{found[0]:.1f} s, {found[1]} MB")
-        per_node.append(f"{found[0] / nodes * 1e3:.2f}")
-    return f"| {name} | {' | '.join(cells)} | {', '.join(per_node)} |"
+            return {**cells, nodes: found, **dict.fromkeys((n for n in sizes if n > nodes), "-")}
+        cells[nodes] = f"{found[0]:.1f} s, {found[1]} MB"
+        print(f"{name}, {nodes:,} nodes: {cells[nodes]}", flush=True)
+    return cells
+
+
+def table_text(rows: dict[str, Cells]) -> str:
+    """The table, with a column per size that any family was measured at."""
+    sizes = sorted({size for cells in rows.values() for size in cells})
+    lines = [
+        "| model | " + " | ".join(f"{size:,} nodes" for size in sizes) + " | ms per node |",
+        "|---|" + "---:|" * (len(sizes) + 1),
+    ]
+    for name in filter(rows.__contains__, FAMILIES):
+        cells = rows[name]
+        seconds = {n: cells[n].partition(" s,")[0] for n in sizes if " s," in cells.get(n, "")}
+        per_node = ", ".join(f"{float(text) / n * 1e3:.2g}" for n, text in seconds.items())
+        texts = (cells.get(size, NOT_MEASURED) for size in sizes)
+        lines.append(f"| {name} | {' | '.join(texts)} | {per_node} |")
+    return "\n".join(lines)
+
+
+def table_rows(text: str) -> dict[str, Cells]:
+    """The cells of a table as `table_text` writes it."""
+    lines = [line.strip("| ").split(" | ") for line in text.strip().splitlines()]
+    sizes = [int(title.split()[0].replace(",", "")) for title in lines[0][1:-1]]
+    return {
+        line[0]: {n: one for n, one in zip(sizes, line[1:], strict=False) if one != NOT_MEASURED}
+        for line in lines[2:]
+    }
+
+
+def write(rows: dict[str, Cells]) -> None:
+    """Put cells into the document's table, beside those that were not measured this time."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    before, _, rest = text.partition(START)
+    table, _, after = rest.partition(END)
+    known = table_rows(table)
+    merged = {name: {**known.get(name, {}), **rows.get(name, {})} for name in {**known, **rows}}
+    DOCUMENT.write_text(f"{before}{START}\n{table_text(merged)}\n{END}{after}", "utf-8")
 
 
 def main() -> None:
@@ -99,20 +136,13 @@ def main() -> None:
         measure(options.one[0], int(options.one[1]))
         return
     sizes = [int(size) for size in options.sizes.split(",")]
-    lines = [
-        "| model | " + " | ".join(f"{size:,} nodes" for size in sizes) + " | ms per node |",
-        "|---|" + "---:|" * (len(sizes) + 1),
-    ]
-    print("\n".join(lines))
+    rows: dict[str, Cells] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.families.split(","):
-            lines.append(row(name, sizes, options.limit, Path(folder) / "machines"))
-            print(lines[-1], flush=True)
-    if options.write:
-        text = DOCUMENT.read_text(encoding="utf-8")
-        before, _, rest = text.partition(START)
-        table = "\n".join(lines)
-        DOCUMENT.write_text(f"{before}{START}\n{table}\n{END}{rest.partition(END)[2]}", "utf-8")
+            rows[name] = measured_row(name, sizes, options.limit, Path(folder) / "machines")
+            if options.write:
+                write({name: rows[name]})
+    print(table_text(rows))
 
 
 if __name__ == "__main__":

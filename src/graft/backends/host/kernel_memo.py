@@ -7,6 +7,7 @@ tensors and its own constants, packed alike.
 
 Constants are part of the structure where a template may look into them: as indices or padding. They
 are not where only their types decide about code, as those of weights and pointwise operands.
+Single numbers, zero points among them, always are.
 """
 
 from __future__ import annotations
@@ -37,8 +38,6 @@ _WEIGHTED = frozenset(
     (*CONVOLUTIONS, "nn.dense", STRASSEN, INTEGER, "nn.layer_norm", "nn.rms_norm")
 )
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
-# Constants up to this many elements, zero points among them, are always part of the structure.
-_FEW = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +104,7 @@ class _Structure:
         number = self._numbers[value] = len(self._numbers)
         literal, outer = self._group.constants.get(value), self._group.outer(value)
         of_constant: Hashable = literal
-        if literal is not None and literal.array.size > _FEW and self._is_weight(value):
+        if literal is not None and literal.array.size > 1 and self._is_weight(value):
             self._weights.add(value)
             of_constant = literal.type
         actual = self._number(outer) if outer is not value else number
