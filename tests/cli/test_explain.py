@@ -61,6 +61,14 @@ def test_one_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["op"] == "nn.softmax"
 
 
+def test_an_onnx_node_that_became_two(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = told(capsys, model, *PLACED, "--node", "first/Conv")
+    assert "operator   nn.conv2d" in text
+    assert "of ONNX's  first/Conv, as %" in text
+
+
 def test_a_misspelt_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = refused(capsys, 1, model, *PLACED, "--node", "first/Rellu")
     assert "the optimised model has no node 'first/Rellu'" in text

@@ -40,6 +40,7 @@ class NodeFacts:
     """One node: where it runs, and why not elsewhere."""
 
     name: str
+    onnx: str  # the node of the model that it comes from, perhaps with others
     op: str
     type: str  # of its first result
     backend: str
@@ -213,6 +214,7 @@ class _View:
         refusals = self.found.found.refusals.get(node, ())
         return NodeFacts(
             self.names[node],
+            node.place.node if node.place is not None else "",
             node.op.name,
             str(node.output.type),
             backend,
@@ -375,6 +377,7 @@ def _obstacles(nodes: Sequence[NodeFacts]) -> list[Obstacle]:
 
 
 def nodes_like(explanation: Explanation, name: str) -> list[NodeFacts]:
-    """The nodes that go by a name: their own, or that of a value they make."""
+    """The nodes that go by a name: their own, that of a value they make, or their ONNX node's."""
     plain = name.removeprefix("%")
-    return [node for node in explanation.nodes if node.name == name or plain in node.outputs]
+    own = [node for node in explanation.nodes if node.name == name or plain in node.outputs]
+    return own or [node for node in explanation.nodes if node.onnx == name]

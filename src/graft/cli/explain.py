@@ -139,11 +139,11 @@ def _subject(options: argparse.Namespace) -> tuple[Model, str]:
 
 
 def named(found: Explanation, name: str) -> NodeFacts:
-    """The node of that name."""
+    """The node of that name; of several that an ONNX node became, the one with most work."""
     nodes = nodes_like(found, name)
     if nodes:
-        return nodes[-1]
-    known = [one for node in found.nodes for one in (node.name, *node.outputs)]
+        return max(reversed(nodes), key=lambda node: node.macs)
+    known = [one for node in found.nodes for one in (node.name, node.onnx, *node.outputs)]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'?" if close else "nodes that passes removed have no place"
     raise UserError(f"the optimised model has no node '{name}'", hint=hint)

@@ -118,7 +118,9 @@ def node_lines(found: Explanation, node: NodeFacts) -> Iterator[Block]:
     """One node in full."""
     yield node.name
     where = f"{node.backend}, in {node.region}" if node.region else node.backend
+    beside = [one.name for one in found.nodes if node.onnx and one.onnx == node.onnx]
     rows = (
+        *((("of ONNX's", f"{node.onnx}, as {', '.join(beside)}"),) if len(beside) > 1 else ()),
         ("operator", node.op),
         ("result", node.type),
         ("makes", ", ".join(node.outputs)),
