@@ -14,6 +14,7 @@ import graft
 from graft.base.dtypes import Array, DType
 from graft.base.errors import BackendError
 from graft.byoc import JsonBackend, Limits, Refusal, is_constant, is_op, op, wildcard
+from graft.byoc.annotate import register_pattern_table, tables_of, unregister
 from graft.byoc.boundary import wished
 from graft.byoc.contract import Match, PatternTable
 from graft.byoc.discover import register_backend, unregister_backend
@@ -257,11 +258,50 @@ def test_what_parts_disagree_on_is_told_by_part() -> None:
 
 def test_a_pattern_without_a_kernel() -> None:
     backend = Recorder(is_op("tanh"), np.tanh)
-    backend.kernels = {"other": np.tanh}
+    backend.kernels = {"tanh": np.tanh}
     build = Builder()
     graph = build.build(build("tanh", build.input("x", tensor("float32", 5))))
     with pytest.raises(BackendError, match="the pattern 'pattern' has no kernel"):
         backend.code(graph)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nn.rleu", "; did you mean nn.relu?"),
+        ("Relu", "; did you mean nn.relu?"),
+        ("Dense", "; did you mean nn.dense?"),
+        ("conv_relu", "; did you mean conv_bias_relu?"),
+        ("zzz", ""),
+    ],
+)
+def test_a_kernel_that_nothing_calls(name: str, meant: str) -> None:
+    class Misspelt(JsonBackend):
+        name = "misspelt"
+        version = "1"
+
+        def patterns(self) -> PatternTable:
+            return [("conv_bias_relu", is_op("nn.conv2d")), *super().patterns()]
+
+    backend = Misspelt()
+    backend.kernels = {"add": np.add, "conv_bias_relu": conv_bias_relu, name: np.exp}
+    expected = f"the kernel '{name}' is neither a pattern of misspelt nor an operator{meant}"
+    expected = f"misspelt.patterns raised UserError: {expected}"
+    with pytest.raises(BackendError) as raised:
+        tables_of(backend)
+    assert raised.value.message.startswith(f"{expected}, at ")
+    report = conformance(backend, 1)
+    assert [failure.reason for failure in report.failures] == [raised.value.message]
+
+
+def test_kernels_of_registered_patterns() -> None:
+    backend = Recorder(is_op("tanh"), np.tanh)
+    backend.kernels = {"pattern": np.tanh, "registered": np.exp}
+    register_pattern_table("recorder", [("registered", is_op("exp"))])
+    try:
+        assert [entry.name for entry in tables_of(backend)] == ["pattern", "registered"]
+    finally:
+        unregister("recorder")
 
 
 def test_parameters_beyond_operands() -> None:
