@@ -304,6 +304,28 @@ def test_kernels_of_registered_patterns() -> None:
         unregister("recorder")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (lambda x: None, "the kernel 'nn.softmax' returned None instead of an array"),
+        (lambda x, axis: (x, x), "the kernel 'nn.softmax' returned a tuple or list of 2, not of 1"),
+        (
+            lambda x, axes: x,
+            "the kernel 'nn.softmax' has a parameter 'axes', which is neither one of 1 operands nor"
+            " an attribute: nn.softmax has axis (beside node and threads)",
+        ),
+    ],
+)
+def test_the_kit_names_mistakes_of_kernels(kernel: Callable[..., Any], expected: str) -> None:
+    class Hasty(JsonBackend):
+        name = "hasty"
+        version = "1"
+        kernels = MappingProxyType({"nn.softmax": kernel})
+
+    failures = conformance(Hasty(), 4).failures
+    assert any(expected in failure.reason for failure in failures), failures
+
+
 def test_parameters_beyond_operands() -> None:
     assert attributes_of(np.add, 2) == frozenset()
     assert attributes_of(max, 2) == frozenset()
