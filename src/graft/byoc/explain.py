@@ -40,6 +40,7 @@ class NodeFacts:
     """One node: where it runs, and why not elsewhere."""
 
     name: str
+    onnx: str  # the node of the model that it comes from, perhaps with others
     op: str
     type: str  # of its first result
     backend: str
@@ -213,6 +214,7 @@ class _View:
         refusals = self.found.found.refusals.get(node, ())
         return NodeFacts(
             self.names[node],
+            node.place.node if node.place is not None else "",
             node.op.name,
             str(node.output.type),
             backend,
