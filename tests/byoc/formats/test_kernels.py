@@ -11,6 +11,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 import graft
+from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.base.errors import BackendError
 from graft.byoc import JsonBackend, Limits, Refusal, is_constant, is_op, op, wildcard
@@ -324,6 +325,32 @@ def test_the_kit_names_mistakes_of_kernels(kernel: Callable[..., Any], expected:
 
     failures = conformance(Hasty(), 4).failures
     assert any(expected in failure.reason for failure in failures), failures
+
+
+def test_an_axis_from_the_end_is_the_default_one() -> None:
+    build = Builder()
+    image, bias = build.input("x", IMAGE), build.input("b", tensor("float32", 3))
+    graph = build.build(build("nn.bias_add", image, bias, axis=-3))
+    backend = Recorder(is_op("nn.bias_add"), lambda x, b: x + b[:, None, None])
+    x, b = (draw.standard_normal(shape, dtype=np.float32) for shape in ((2, 3, 9, 7), 3))
+    (found,) = run(backend, graph, x, b)
+    np.testing.assert_allclose(found, evaluate(graph, [x, b])[0], rtol=1e-6)
+
+
+def test_symbolic_extents_of_a_node_are_text_at_run_time() -> None:
+    nodes: list[JsonNode] = []
+
+    def tanh(x: Array, node: JsonNode) -> Array:
+        nodes.append(node)
+        return np.asarray(np.tanh(x))
+
+    build = Builder()
+    graph = build.build(build("tanh", build.input("x", tensor("float32", symbol("batch"), 5))))
+    runner = Recorder(is_op("tanh"), tanh).runner(graph)
+    runner([np.zeros((3, 5), np.float32)], [np.empty((3, 5), np.float32)])
+    assert nodes[0].outputs[0].shape == ("batch", 5)
+    assert nodes[0].op == "pattern"
+    assert nodes[0].ops == ("tanh",)
 
 
 def test_parameters_beyond_operands() -> None:
