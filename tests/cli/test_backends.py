@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 
-from graft.byoc import discover
+from graft.byoc import JsonBackend, discover
 from graft.byoc.contract import Backend
 from graft.byoc.discover import Broken, Found, register_backend, unregister_backend
 from graft.cli import backends
@@ -29,11 +31,18 @@ class Rude(Backend):
         raise RuntimeError("never ask")
 
 
+class Misspelt(JsonBackend):
+    name = "misspelt"
+    kernels = MappingProxyType({"Relu": np.negative})
+
+
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     register_backend(Absent)
     register_backend(Rude)
+    register_backend(Misspelt)
     yield
+    unregister_backend("misspelt")
     unregister_backend("absent")
     unregister_backend("rude")
 
@@ -49,8 +58,11 @@ def test_what_there_is_and_what_is_missing(capsys: pytest.CaptureFixture[str]) -
     assert "simulated" in rows["simnpu"]
     assert rows["absent"].split()[1:] == ["7", "card", "(simulated)", "this", "process", "no"]
     assert "  absent: no card is plugged in: plug one in" in lines
+    assert rows["misspelt"].endswith("no")
+    wrong = "  misspelt: misspelt.patterns raised UserError: the kernel 'Relu' is neither a pattern"
+    assert any(line.startswith(wrong) for line in lines)
     told = "  rude: it cannot say: RuntimeError: never ask, at "
-    assert any(line.startswith(told) and line.endswith("test_backends.py:29") for line in lines)
+    assert any(line.startswith(told) and line.endswith("test_backends.py:31") for line in lines)
 
 
 def test_broken_ones_are_told(

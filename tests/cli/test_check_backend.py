@@ -64,6 +64,28 @@ def test_untested_patterns_fail(capsys: pytest.CaptureFixture[str]) -> None:
     assert "FAILED add: no example of it was accepted" in out
 
 
+def test_further_reasons_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    class Moody(Wrong):
+        """Refuses every kind of operand for a reason of its own."""
+
+        def supports(self, match: Match) -> Refusal | None:
+            (value,) = match.inputs
+            return Refusal(f"rank {len(value.shape or ())} is not for us") if value.shape else None
+
+    backend = Moody("nn.relu")
+    backend.name = "moody"
+    register_backend(backend)
+    try:
+        assert main(["check", "--backend", "moody", "--examples", "12", "--json"]) in (0, 1)
+        (pattern,) = json.loads(capsys.readouterr().out)["patterns"]
+        more = len(pattern["refused"]) - 2
+        assert more > 1
+        main(["check", "--backend", "moody", "--examples", "12"])
+        assert f"; and {more} more reasons: --json lists them" in capsys.readouterr().out
+    finally:
+        unregister_backend("moody")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

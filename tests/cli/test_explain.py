@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
-from tests.byoc.explained import STRANGE, network
+from tests.byoc.explained import STRANGE, explained, network
 from tests.cli.tiny import TWO_INPUTS, saved
 
+from graft.cli.explain_text import page
 from graft.cli.main import main
 
 PLACED = ("--target", "simnpu,host", "--pin", "first/Conv=simnpu")
@@ -49,6 +51,17 @@ def test_text_begins_with_the_summary_and_fits(
     assert "(simulated)" in exact
     region = next(line for line in lines if line.startswith("  simnpu_0"))
     assert "(simulated)" in region
+    assert region.endswith("  first/Conv, first/Relu")  # of three nodes: one adds the bias
+
+
+def test_many_nodes_of_a_region_are_counted() -> None:
+    known = explained()
+    label = known.regions[0].label
+    node = next(one for one in known.nodes if one.region == label)
+    names = [f"layer{number}" for number in range(9)]
+    nodes = tuple(replace(node, onnx=name) for name in names)
+    text = "\n".join(map(str, page(replace(known, nodes=nodes))))
+    assert f"{', '.join(names[:6])} and 3 more" in text
 
 
 def test_one_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:

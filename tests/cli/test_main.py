@@ -37,6 +37,14 @@ def test_help_names_every_command_and_fits_the_terminal(
     assert max(map(len, text.splitlines())) <= 90
 
 
+def test_the_readme_names_every_command() -> None:
+    text = (SOURCES.parent / "README.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `graft ")]
+    named = {line.split("`")[1].split()[1] for line in rows}
+    assert named == set(COMMANDS)
+    assert any("`graft check --backend NAME`" in line for line in rows)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_explains_itself_with_examples(
     name: str, capsys: pytest.CaptureFixture[str]

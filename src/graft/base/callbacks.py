@@ -117,6 +117,6 @@ def _said(error: BaseException) -> str:
 def text_of(error: BaseException) -> str:
     """The message of an exception, which may be long, or fail to be had: it is foreign, too."""
     try:
-        return shortened(str(error), LONGEST_LINE)
+        return shortened(f"{error}", LONGEST_LINE)
     except Exception:  # noqa: BLE001
         return "its message cannot be read"

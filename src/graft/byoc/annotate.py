@@ -101,7 +101,9 @@ def tables_of(backend: Backend) -> tuple[Entry, ...]:
     """The backend's own patterns and those registered for it."""
     with author_code(f"{backend.name}.patterns", backend.patterns):
         own = tuple(entry(item) for item in backend.patterns())
-    return (*own, *_TABLES.get(backend.name, ()))
+        entries = (*own, *_TABLES.get(backend.name, ()))
+        backend.check_patterns([one.name for one in entries])
+    return entries
 
 
 def predicate_of(backend: str, op_name: str) -> Predicate | None:

@@ -122,6 +122,10 @@ class Backend:
         """What the backend can run in one piece: names and patterns, the largest first."""
         return ()
 
+    def check_patterns(self, names: Sequence[str]) -> None:
+        """Raise where the backend contradicts `names`, of all its patterns: those of `patterns` and
+        those that were registered for it."""
+
     def supports(self, match: Match) -> Refusal | None:
         """Why a match is not for this backend after all, or None where it is."""
         return None

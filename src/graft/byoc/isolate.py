@@ -7,7 +7,7 @@ predicates, which are Python on graphs of this process, stay here.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 
@@ -57,6 +57,9 @@ class IsolatedBackend(Backend):
 
     def patterns(self) -> PatternTable:
         return self.inner.patterns()
+
+    def check_patterns(self, names: Sequence[str]) -> None:
+        self.inner.check_patterns(names)
 
     def supports(self, match: Match) -> Refusal | None:
         return self.inner.supports(match)

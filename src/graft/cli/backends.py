@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from graft.base.callbacks import described
+from graft.base.errors import BackendError
+from graft.byoc.annotate import tables_of
 from graft.byoc.contract import Backend
 from graft.byoc.discover import Found, find_backends
 from graft.cli.machine import describe
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 List the backends that `--target` can name: those of installed packages, which announce
 them in the entry-point group graft.backends. Says what this machine lacks to run one,
-and which packages bring one that does not load.
+what is wrong with its patterns, and which packages bring one that does not load.
 
 With --machine, print the numbers that kernels for this machine, or for a named one, are
 chosen by, each with its source: the table of microarchitectures, the system, or what was
@@ -74,7 +76,7 @@ def _text(found: Found) -> Iterator[Block]:
     lacking = [(name, missing(one)) for name, one in sorted(found.backends.items())]
     told = [f"{name}: {reason}" for name, reason in lacking if reason]
     if told:
-        yield from section("What is missing", told)
+        yield from section("What is missing or wrong", told)
     if found.broken:
         lines = [f"{one.name} (from {one.origin}): {one.reason}" for one in found.broken]
         yield from section("What does not load", lines)
@@ -92,11 +94,18 @@ def device(backend: Backend) -> str:
 
 
 def missing(backend: Backend) -> str:
-    """What the machine lacks for a backend, also where it fails to say so."""
+    """What the machine lacks for a backend, also where it fails to say so. A mistake in its
+    patterns keeps it from working, too."""
     try:
-        return backend.missing()
+        lacking = backend.missing()
     except Exception as error:  # noqa: BLE001  whatever a plug-in raises is its own affair
         return f"it cannot say: {described(error)}"
+    if not lacking:
+        try:
+            tables_of(backend)
+        except BackendError as error:
+            return error.message
+    return lacking
 
 
 def _json(found: Found) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.kit import Failure, PatternReport, Report, conformance
-from graft.cli.report import Block, Indented, Line, number, print_json, print_lines, table
+from graft.cli.report import Block, Indented, Line, counted, number, print_json, print_lines, table
 from graft.cli.status import status
 from graft.cli.terminal import BAD
 from graft.cli.usage import UsageError, positive
@@ -24,6 +24,7 @@ from graft.ir.graph import Graph
 from graft.ir.printer import to_text
 
 _EXAMPLES = 20
+_MOST_REASONS = 2  # of refusals, per pattern
 _HERE = "this process"  # the origin of backends that no package announces
 
 
@@ -112,7 +113,11 @@ def _text(report: Report) -> Iterator[Block]:
 
 
 def _row(pattern: PatternReport) -> tuple[str, ...]:
-    reasons = "; ".join(f"{n} × {reason}" for reason, n in pattern.refused.most_common(2))
+    told = [f"{n} × {reason}" for reason, n in pattern.refused.most_common(_MOST_REASONS)]
+    if len(pattern.refused) > _MOST_REASONS:
+        more = counted(len(pattern.refused) - _MOST_REASONS, "more reason")
+        told.append(f"and {more}: --json lists them")
+    reasons = "; ".join(told)
     tried, accepted = number(pattern.tried), number(pattern.accepted)
     kinds = ", ".join([*pattern.dtypes, *(["symbolic"] if pattern.symbolic else [])])
     return pattern.name, accepted, "of", tried, "accepted", kinds and f"({kinds})", reasons

@@ -23,6 +23,7 @@ from graft.cli.report import Block, Indented, counted, number, paragraph, sectio
 from graft.cli.terminal import GOOD, styled
 
 _MOST_REGIONS = 20
+_MOST_NODES = 6  # of a region, by name
 _LONGEST_NAME = 44
 
 
@@ -87,7 +88,7 @@ def _totals(found: Explanation) -> list[Block]:
 
 
 def _regions(found: Explanation) -> list[Block]:
-    header = ("region", "nodes", "MACs", "in", "out", "takes", "prices", "first node")
+    header = ("region", "nodes", "MACs", "in", "out", "takes", "prices", "which")
     rows = [
         (
             _marked(region.label, is_simulated(found, region.backend)),
@@ -97,7 +98,7 @@ def _regions(found: Explanation) -> list[Block]:
             size_text(region.output_bytes),
             time_text(region.seconds),
             region.source,
-            region.nodes[0],
+            _names(found, region.label),
         )
         for region in found.regions[:_MOST_REGIONS]
     ]
@@ -106,6 +107,16 @@ def _regions(found: Explanation) -> list[Block]:
         left = len(found.regions) - _MOST_REGIONS
         lines.append(f"and {counted(left, 'more region')}, which --json and --html show")
     return lines
+
+
+def _names(found: Explanation, region: str) -> str:
+    """The nodes of a region, a few if they are many: ONNX's, where there are such, for one of those
+    may be several here."""
+    nodes = [node for node in found.nodes if node.region == region]
+    names = list(dict.fromkeys(node.onnx or node.name for node in nodes))
+    shown = ", ".join(shortened(name, _LONGEST_NAME) for name in names[:_MOST_NODES])
+    left = len(names) - _MOST_NODES
+    return f"{shown} and {left:,} more" if left > 0 else shown
 
 
 def _changes(found: Explanation) -> list[Block]:

@@ -138,6 +138,12 @@ def attributes_of(kernel: Kernel, operands: int) -> frozenset[str]:
     """The names of the parameters that a kernel has beyond its operands: attributes that it takes.
 
     Functions that tell nothing about their parameters, as NumPy's `ufunc`s, take none."""
+    further = _parameters(kernel, operands)
+    return frozenset(ALL if one.kind is Parameter.VAR_KEYWORD else one.name for one in further)
+
+
+def _parameters(kernel: Kernel, operands: int) -> list[Parameter]:
+    """The parameters of a kernel beyond its operands."""
     try:
         known = (
             () if isinstance(kernel, np.ufunc) else inspect.signature(kernel).parameters.values()
@@ -145,10 +151,9 @@ def attributes_of(kernel: Kernel, operands: int) -> frozenset[str]:
     except (TypeError, ValueError):
         known = ()
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [one.name for one in known if one.kind in by_position]
-    keywords = [one.name for one in known if one.kind is Parameter.KEYWORD_ONLY]
-    every = [ALL for one in known if one.kind is Parameter.VAR_KEYWORD]
-    return frozenset((*positional[operands:], *keywords, *every))
+    positional = [one for one in known if one.kind in by_position]
+    named = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+    return [*positional[operands:], *(one for one in known if one.kind in named)]
 
 
 def cast(data: Array, dtype: str) -> Array:
@@ -203,6 +208,7 @@ class Interpreter:
         if kernel is None:
             raise NotImplementedError(f"there is no kernel for {node.op}")
         known = {**node.attrs, "node": node, "threads": self.threads}
+        _check_parameters(kernel, node, known)
         taken = attributes_of(kernel, len(node.inputs))
         given = dict(node.attrs) if ALL in taken else {}
         given.update((name, value) for name, value in known.items() if name in taken)
@@ -215,6 +221,29 @@ class Interpreter:
         for node, action in self._actions:
             results = action([None if name is None else values[name] for name in node.inputs])
             found = results if isinstance(results, tuple | list) else (results,)
+            if len(found) != len(node.outputs) or any(result is None for result in found):
+                raise TypeError(_miscounted(node, found))
             for tensor, result in zip(node.outputs, found, strict=True):
                 values[tensor.name] = np.asarray(result)
         return [values[name] for name in self.graph.outputs]
+
+
+def _check_parameters(kernel: Kernel, node: JsonNode, known: Mapping[str, Any]) -> None:
+    """Refuse a kernel that needs what a node has not."""
+    for one in _parameters(kernel, len(node.inputs)):
+        needed = one.kind is not Parameter.VAR_KEYWORD and one.default is Parameter.empty
+        if needed and one.name not in known:
+            operators = "+".join(node.ops) or node.op
+            attrs = ", ".join(node.attrs) or "no attributes"
+            raise TypeError(
+                f"the kernel '{node.op}' has a parameter '{one.name}', which is neither one of"
+                f" {len(node.inputs)} operands nor an attribute: {operators} has {attrs}"
+                " (beside node and threads)"
+            )
+
+
+def _miscounted(node: JsonNode, results: Sequence[Array | None]) -> str:
+    if any(result is None for result in results):
+        return f"the kernel '{node.op}' returned None instead of an array"
+    wanted = len(node.outputs)
+    return f"the kernel '{node.op}' returned a tuple or list of {len(results)}, not of {wanted}"

@@ -11,9 +11,11 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 import graft
+from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.base.errors import BackendError
 from graft.byoc import JsonBackend, Limits, Refusal, is_constant, is_op, op, wildcard
+from graft.byoc.annotate import register_pattern_table, tables_of, unregister
 from graft.byoc.boundary import wished
 from graft.byoc.contract import Match, PatternTable
 from graft.byoc.discover import register_backend, unregister_backend
@@ -257,11 +259,98 @@ def test_what_parts_disagree_on_is_told_by_part() -> None:
 
 def test_a_pattern_without_a_kernel() -> None:
     backend = Recorder(is_op("tanh"), np.tanh)
-    backend.kernels = {"other": np.tanh}
+    backend.kernels = {"tanh": np.tanh}
     build = Builder()
     graph = build.build(build("tanh", build.input("x", tensor("float32", 5))))
     with pytest.raises(BackendError, match="the pattern 'pattern' has no kernel"):
         backend.code(graph)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nn.rleu", "; did you mean nn.relu?"),
+        ("Relu", "; did you mean nn.relu?"),
+        ("Dense", "; did you mean nn.dense?"),
+        ("conv_relu", "; did you mean conv_bias_relu?"),
+        ("zzz", ""),
+    ],
+)
+def test_a_kernel_that_nothing_calls(name: str, meant: str) -> None:
+    class Misspelt(JsonBackend):
+        name = "misspelt"
+        version = "1"
+
+        def patterns(self) -> PatternTable:
+            return [("conv_bias_relu", is_op("nn.conv2d")), *super().patterns()]
+
+    backend = Misspelt()
+    backend.kernels = {"add": np.add, "conv_bias_relu": conv_bias_relu, name: np.exp}
+    expected = f"the kernel '{name}' is neither a pattern of misspelt nor an operator{meant}"
+    expected = f"misspelt.patterns raised UserError: {expected}"
+    with pytest.raises(BackendError) as raised:
+        tables_of(backend)
+    assert raised.value.message.startswith(f"{expected}, at ")
+    report = conformance(backend, 1)
+    assert [failure.reason for failure in report.failures] == [raised.value.message]
+
+
+def test_kernels_of_registered_patterns() -> None:
+    backend = Recorder(is_op("tanh"), np.tanh)
+    backend.kernels = {"pattern": np.tanh, "registered": np.exp}
+    register_pattern_table("recorder", [("registered", is_op("exp"))])
+    try:
+        assert [entry.name for entry in tables_of(backend)] == ["pattern", "registered"]
+    finally:
+        unregister("recorder")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (lambda x: None, "the kernel 'nn.softmax' returned None instead of an array"),
+        (lambda x, axis: (x, x), "the kernel 'nn.softmax' returned a tuple or list of 2, not of 1"),
+        (
+            lambda x, axes: x,
+            "the kernel 'nn.softmax' has a parameter 'axes', which is neither one of 1 operands nor"
+            " an attribute: nn.softmax has axis (beside node and threads)",
+        ),
+    ],
+)
+def test_the_kit_names_mistakes_of_kernels(kernel: Callable[..., Any], expected: str) -> None:
+    class Hasty(JsonBackend):
+        name = "hasty"
+        version = "1"
+        kernels = MappingProxyType({"nn.softmax": kernel})
+
+    failures = conformance(Hasty(), 4).failures
+    assert any(expected in failure.reason for failure in failures), failures
+
+
+def test_an_axis_from_the_end_is_the_default_one() -> None:
+    build = Builder()
+    image, bias = build.input("x", IMAGE), build.input("b", tensor("float32", 3))
+    graph = build.build(build("nn.bias_add", image, bias, axis=-3))
+    backend = Recorder(is_op("nn.bias_add"), lambda x, b: x + b[:, None, None])
+    x, b = (draw.standard_normal(shape, dtype=np.float32) for shape in ((2, 3, 9, 7), 3))
+    (found,) = run(backend, graph, x, b)
+    np.testing.assert_allclose(found, evaluate(graph, [x, b])[0], rtol=1e-6)
+
+
+def test_symbolic_extents_of_a_node_are_text_at_run_time() -> None:
+    nodes: list[JsonNode] = []
+
+    def tanh(x: Array, node: JsonNode) -> Array:
+        nodes.append(node)
+        return np.asarray(np.tanh(x))
+
+    build = Builder()
+    graph = build.build(build("tanh", build.input("x", tensor("float32", symbol("batch"), 5))))
+    runner = Recorder(is_op("tanh"), tanh).runner(graph)
+    runner([np.zeros((3, 5), np.float32)], [np.empty((3, 5), np.float32)])
+    assert nodes[0].outputs[0].shape == ("batch", 5)
+    assert nodes[0].op == "pattern"
+    assert nodes[0].ops == ("tanh",)
 
 
 def test_parameters_beyond_operands() -> None:

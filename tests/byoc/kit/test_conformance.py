@@ -310,6 +310,7 @@ def test_promises_that_need_no_graph() -> None:
         "a rate of its limits is not positive",
         "a time of its limits is negative or infinite",
         "limits.memory_bytes is no size",
+        "it has no patterns, so that nothing is known about it",
     ]
 
 

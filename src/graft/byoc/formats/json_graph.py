@@ -6,6 +6,7 @@ of its kernel.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from types import MappingProxyType
@@ -45,6 +46,17 @@ class JsonBackend(Backend):
     def patterns(self) -> PatternTable:
         return [(name, is_op(name)) for name in self.kernels if name in OPS]
 
+    def check_patterns(self, names: Sequence[str]) -> None:
+        """Refuse a table with a kernel that nothing would call, most likely a misspelt one."""
+        for kernel in self.kernels:
+            if kernel not in names and kernel not in OPS:
+                close = _nearest(kernel, (*names, *OPS))
+                meant = f"; did you mean {close}?" if close else ""
+                raise UserError(
+                    f"the kernel '{kernel}' is neither a pattern of {self.name} nor an"
+                    f" operator{meant}"
+                )
+
     def supports(self, match: Match) -> Refusal | None:
         """Refuse what a kernel is not told: other dtypes, and attributes that it has no parameter
         for, where they are not what they are by default. Extents may be symbolic."""
@@ -68,6 +80,16 @@ class JsonBackend(Backend):
 
     def load(self, blob: bytes, threads: int | None = None) -> Interpreter:
         return self.interpreter(blob, self.kernels, threads)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """The name most like another, or nothing. Neither case nor the prefix of an operator counts, so
+    that ONNX's `Relu` leads to `nn.relu`."""
+    # of `nn.dense` and `qnn.dense`, which one prefix tells apart, the first
+    plain = {one.rpartition(".")[2].lower(): one for one in reversed(known)}
+    plain.update((one.lower(), one) for one in known)
+    close = difflib.get_close_matches(name.lower(), plain, n=1)
+    return plain[close[0]] if close else ""
 
 
 def _unheard(match: Match, kernel: Kernel, fixed: frozenset[str]) -> Refusal | None:

@@ -59,6 +59,8 @@ def conformance(
         none = PatternReport(COMBINED)
         failed = (Failure("", error.message),)
         return Report(backend.name, backend.version, seed, (), none, failed)
+    if not entries:
+        failures.append(Failure("", "it has no patterns, so that nothing is known about it"))
     tallies = []
     for number, entry in enumerate(entries):
         progress(Stage("trying patterns", number + 1, len(entries), entry.name))
