@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ def test_the_placed_module_is_checked_not_the_hosts(
     """A placed module that computes nonsense is told as such, right though the host may be."""
     found(monkeypatch, "")
 
-    def compiled(graph: Graph, target: Sequence[str] = ()) -> Module:
+    def compiled(graph: Graph, target: Sequence[str] = (), **_options: Any) -> Module:
         module = compile_model(graph)
         return replace(module, program=Wrong(module.program)) if target else module
 

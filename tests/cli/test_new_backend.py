@@ -61,7 +61,7 @@ def test_it_is_listed_and_conforms(installed: tuple[Path, Path]) -> None:
     assert facts["ok"] is True
     assert facts["seed"] == 7
     assert facts["untested"] == []
-    assert {pattern["name"] for pattern in facts["patterns"]} >= {"fused", "nn.conv2d", "add"}
+    assert {pattern["name"] for pattern in facts["patterns"]} >= {"conv2d_relu", "nn.conv2d", "add"}
 
 
 def test_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
