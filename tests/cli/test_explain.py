@@ -74,9 +74,7 @@ def test_one_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["op"] == "nn.softmax"
 
 
-def test_an_onnx_node_that_became_two(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_onnx_node_that_became_two(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = told(capsys, model, *PLACED, "--node", "first/Conv")
     assert "operator   nn.conv2d" in text
     assert "of ONNX's  first/Conv, as %" in text

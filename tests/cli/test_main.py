@@ -253,7 +253,9 @@ def test_reader_that_leaves_early_causes_no_noise(models_dir: Path) -> None:
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
-    assert (process.wait(timeout=60), errors) == (141, "")
+    assert process.wait(timeout=60) == 141
+    # a slow machine says what it is at
+    assert [line for line in errors.splitlines() if not line.startswith("graft: importing")] == []
 
 
 def test_names_that_the_terminal_cannot_show(tmp_path: Path) -> None:

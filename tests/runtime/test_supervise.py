@@ -12,7 +12,7 @@ from contextvars import ContextVar
 import numpy as np
 import pytest
 
-from graft.base.errors import described
+from graft.base.callbacks import described
 from graft.runtime.supervise import StrayExitError, contained, within
 
 TINY = np.float32(1e-40)  # denormal

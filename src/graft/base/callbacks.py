@@ -111,7 +111,7 @@ def _shown(file: str) -> str:
 
 def _said(error: BaseException) -> str:
     text, name = text_of(error), type(error).__name__
-    return f"{name}: {text}" if text else name
+    return shortened(f"{name}: {text}", LONGEST_LINE) if text else name
 
 
 def text_of(error: BaseException) -> str:
