@@ -32,7 +32,7 @@ LISTED = ROOT / "tests" / "conformance" / "not_passed.toml"
 # see `examples.py`.
 settings.register_profile(
     "short",
-    max_examples=25,
+    max_examples=20,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

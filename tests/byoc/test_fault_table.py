@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from tests.byoc.shaky import FAULTS, HARMLESS, IN_A_PROCESS, TOLD, Isolated, Shaky, fault
 
 import graft
@@ -45,6 +46,18 @@ UNTRIED = {
     ("hangs at price", "loop"): "regions in loops are linked here, not priced",
     ("hangs with the interpreter's lock", "file"): "a worker of a file has 30 s to answer here",
 }
+
+
+def cells(names: Iterable[str]) -> list[ParameterSet]:
+    """Every fault in every setting; short runs try each as static and in one more, in turn."""
+    found = []
+    for number, name in enumerate(names):
+        short = ("static", SETTINGS[1 + number % (len(SETTINGS) - 1)])
+        for setting in SETTINGS:
+            marks = () if setting in short else (pytest.mark.full,)
+            found.append(pytest.param(name, setting, marks=marks))
+    return found
+
 
 # How each fault is told, if not as an exception.
 KINDS = {
@@ -181,8 +194,7 @@ def check(one: Subject, setting: str) -> None:
     np.testing.assert_array_equal(X, before)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", AT_RUN_TIME)
+@pytest.mark.parametrize(("name", "setting"), cells(AT_RUN_TIME))
 def test_at_run_time(name: str, setting: str, switch: Switch, tmp_path: Path) -> None:
     if (name, setting) in UNTRIED:
         pytest.skip(UNTRIED[name, setting])
@@ -205,8 +217,7 @@ def test_at_run_time(name: str, setting: str, switch: Switch, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("deadline", [DEADLINE, math.inf])
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize(("name", "setting"), cells(HARMLESS))
 def test_what_does_no_harm(
     name: str, setting: str, deadline: float, switch: Switch, tmp_path: Path
 ) -> None:
@@ -232,8 +243,7 @@ def rounding() -> int:
     return int(ctypes.PyDLL(None).fegetround())
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", BEFORE)
+@pytest.mark.parametrize(("name", "setting"), cells(BEFORE))
 def test_before_it_runs(name: str, setting: str, switch: Switch, tmp_path: Path) -> None:
     if (name, setting) in UNTRIED:
         pytest.skip(UNTRIED[name, setting])
