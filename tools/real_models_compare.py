@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from onnxruntime.capi.onnxruntime_pybind11_state import SparseTensor
 
 from real_models_makeup import Makeup
 
@@ -74,7 +75,19 @@ def _compared(
             return Agreement(f"{type(actual).__name__} instead of a sequence", np.inf)
         names = [f"[{i}]" for i in range(len(expected))]
         return agreement(names, expected, actual, slack=slack, narrowest=narrowest)
+    if isinstance(expected, SparseTensor):
+        expected = _dense(expected)
     return _arrays(np.asarray(expected), np.asarray(actual), makeup, slack, narrowest)
+
+
+def _dense(sparse: Any) -> np.ndarray[Any, Any]:
+    """A sparse tensor of ONNX Runtime as an array: Graft's constants are dense."""
+    made = np.zeros(sparse.dense_shape(), sparse.values().dtype)
+    indices = sparse.get_coo_data().indices()
+    made[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, made.shape)] = (
+        sparse.values()
+    )
+    return made
 
 
 def _array(values: Iterable[Any]) -> np.ndarray[Any, Any]:

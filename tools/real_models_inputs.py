@@ -27,6 +27,7 @@ _LENGTHS = (16, 37, 64)  # of sequences
 _BATCH = 1
 _CHANNELS = 3
 _SAMPLES = 512  # of sound
+_MOST_TURNS = 4  # of loops whose trip count is an input
 _LARGE = 1 << 20  # elements: of inputs with as many at least, open extents are small
 
 _DTYPES = {
@@ -159,8 +160,14 @@ def _drawn(
     if dtype == np.uint8:
         return random.integers(0, 256, shape).astype(dtype)
     limit = 2 if _KIND.search(name) else vocabulary(model, name)
+    limit = min(limit, _MOST_TURNS + 1) if is_trip_count(model, name) else limit
     limit = limit if plan.limit is None else plan.limit
     return random.integers(0, limit, shape).astype(dtype)
+
+
+def is_trip_count(model: onnx.ModelProto, name: str) -> bool:
+    """Whether an input says how often a loop turns; loops in loops would multiply large numbers."""
+    return any(n.op_type == "Loop" and n.input[:1] == [name] for n in model.graph.node)
 
 
 def vocabulary(model: onnx.ModelProto, name: str) -> int:

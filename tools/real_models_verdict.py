@@ -42,7 +42,7 @@ _ROUNDING = (
 )
 _FARTHEST = 1e-3  # of the largest: what is further from float64 is no matter of rounding
 
-_AS_IT_IS = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+AS_IT_IS = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 _OPTIMIZED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
 
 
@@ -84,9 +84,9 @@ class Judge:
             return "same, but for random numbers", 0.0
         if self._agree(theirs.outputs, ours.outputs):
             return f"same, as probabilities within {SLACK:g}: {found.difference}", error
-        if self._agree(self._by_peer(theirs.given, _AS_IT_IS), ours.outputs):
+        if self._agree(by_peer(self.path, theirs.given, AS_IT_IS), ours.outputs):
             return f"same as ONNX Runtime without its optimiser: {found.difference}", error
-        nudged = self._by_peer(_nudged(theirs.given), _OPTIMIZED)
+        nudged = by_peer(self.path, _nudged(theirs.given), _OPTIMIZED)
         moved = self._compared(theirs.outputs, nudged).error
         if 0 < error <= _NUDGES * moved < np.inf:
             return f"close, as far as rounded inputs allow ({moved:.1e}): {found.difference}", error
@@ -124,17 +124,18 @@ class Judge:
             return ""
         return f"and nearer to float64 ({off:.1e}) than ONNX Runtime ({allowed:.1e})"
 
-    def _by_peer(self, given: Mapping[str, Any], level: Any) -> Sequence[Any]:
-        """What ONNX Runtime gives at a level of optimisation; nothing if it then does not run."""
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = level
-        providers = ["CPUExecutionProvider"]
-        try:
-            session = onnxruntime.InferenceSession(str(self.path), options, providers=providers)
-            results: Sequence[Any] = session.run(None, dict(given))
-        except Exception:  # noqa: BLE001  (whatever it is, there is nothing to compare with)
-            return []
-        return results
+
+def by_peer(path: Path, given: Mapping[str, Any], level: Any) -> Sequence[Any]:
+    """What ONNX Runtime gives at a level of optimisation; nothing if it then does not run."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    providers = ["CPUExecutionProvider"]
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        results: Sequence[Any] = session.run(None, dict(given))
+    except Exception:  # noqa: BLE001  (whatever it is, there is nothing to compare with)
+        return []
+    return results
 
 
 def _nudged(given: Mapping[str, Any]) -> dict[str, Any]:

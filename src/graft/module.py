@@ -166,6 +166,9 @@ class Placement:
             alone = plan.alternatives.get("host-only")
             if alone is not None and plan.method != "host-only":
                 parts[-1] += f", host-only {_seconds(alone)}"
+            if plan.method == "exact" and not plan.proven:
+                least = f"no plan takes less than {_seconds(plan.bound)}"
+                parts[-1] += f", within {plan.gap:.2%} of the best: {least}"
             if plan.method in plan.measured:
                 parts[-1] += f"; measured {_seconds(plan.measured[plan.method])}"
         return "; ".join(parts)
@@ -196,6 +199,7 @@ class Placement:
             "regions": [asdict(region) for region in self.regions],
             "demotions": [asdict(demotion) for demotion in self.demotions],
             "predicted_seconds": plan.predicted if plan else None,
+            "bound_seconds": plan.bound if plan else None,
             "alternatives": dict(plan.alternatives) if plan else {},
             "variants": {name: variant._facts() for name, variant in self.variants.items()},
         }

@@ -161,7 +161,9 @@ def test_sentences() -> None:
     assert summary(found).startswith("simnpu (simulated): ")
     assert " of MACs, " in summary(found)
     assert quality(found) == "proven best at these prices"
-    assert quality(replace(found, gap=0.015)) == "within 1.50% of the best at these prices"
+    limited = replace(found, gap=0.015, bound=2e-3)
+    least = "none takes less than 2 ms (simulated)"
+    assert quality(limited) == f"within 1.50% of the best at these prices: {least}"
     flip = Flip(("a", "b", "c", "d", "e"), "", "host", "simnpu", 2e-6, False)
     assert flip_text(flip) == "host → simnpu: a + b + c + 2 more"
     assert flip_price(found, flip) == "at most +2 µs (simulated)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from graft.byoc.plan import (
 )
 from graft.byoc.price import Pricing
 from graft.ir.graph import Graph
+from graft.module import Placement
 from graft.rewrite.pattern import is_op
 
 VERSIONS = {"fake": "1.2 beta"}
@@ -46,6 +48,19 @@ def test_round_trip() -> None:
     assert again == plan
     assert again.to_text() == plan.to_text()
     assert again.gap == 0.5
+
+
+def test_placements_tell_the_bound_of_plans_that_are_not_proven() -> None:
+    """As those that the time limit ended."""
+    plan = planned(GRAPH)
+    placement = Placement({"host": 1, "fake": 2}, plan=plan)
+    least = "within 50.00% of the best: no plan takes less than 250 ms"
+    assert least in str(placement)
+    assert json.loads(placement.to_json())["bound_seconds"] == 0.25
+    for other in (replace(plan, bound=0.5), replace(plan, method="greedy", bound=0.0)):
+        assert "the best" not in str(replace(placement, plan=other))
+    assert not plan.proven
+    assert replace(plan, bound=0.5).proven
 
 
 def test_the_text() -> None:

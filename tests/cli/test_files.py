@@ -12,6 +12,7 @@ from tests.cli.tiny import MIXED, NATIVE, TWO_INPUTS, saved
 
 from graft.backends.reference.runtime import ReferenceRuntime
 from graft.cli.main import main
+from graft.runtime import loaders
 from graft.runtime.container import FORMAT
 
 STRINGS = """
@@ -95,6 +96,38 @@ def test_inspect_a_file_for_another_machine(
     file = compiled(tmp_path, NATIVE, "--machine", "aarch64")
     assert "It cannot run here: it is for aarch64" in told(capsys, "inspect", file, code=1)
     assert "arena" in told(capsys, "explain", file)
+
+
+@pytest.mark.parametrize("fallback", ["host", "error"])
+@pytest.mark.parametrize("fault", ["not installed", "another version"])
+def test_inspect_a_file_whose_backend_is_missing(
+    fallback: str,
+    fault: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is missing is said, also where the host stands in for it."""
+    options = ("--target", "csource,host", "--pin", "first=csource", "--fallback", fallback)
+    file = compiled(tmp_path, NATIVE, *options)
+    assert told(capsys, "inspect", file).endswith("\nIt can run here\n")
+    if fault == "not installed":
+        monkeypatch.setattr(loaders, "GROUP", "nowhere")
+        reason = "no installed package announces the run time of 'csource'"
+    else:
+        monkeypatch.setattr(loaders.announced("csource").load(), "version", "9.9")
+        monkeypatch.setattr(loaders.announced("csource").load(), "loads", None)
+        reason = "version 9.9 is installed"
+    is_served = fallback == "host"
+    text = told(capsys, "inspect", file, code=0 if is_served else 1)
+    outcome = text.splitlines()[-1]
+    run = "can run here, with 1 region that the host runs instead: it lacks csource"
+    assert outcome.startswith(f"It {run if is_served else 'cannot run here: it needs csource'}")
+    assert reason in outcome
+    found = facts(capsys, "inspect", file, code=0 if is_served else 1)
+    assert found["runs_here"] == is_served
+    (missing,) = found["missing"]
+    assert (missing["backend"], missing["regions"], missing["fallback"]) == ("csource", 1, fallback)
 
 
 @pytest.mark.parametrize("text", [NATIVE, TWO_INPUTS, MIXED, STRINGS])

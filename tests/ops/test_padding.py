@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.ops.every_form import agree, by_graft, one_node
 
+import graft
 from graft.base.dims import symbol
 from graft.base.errors import EvaluationError, TypeRuleError, UserError
 from graft.ir.builder import Builder
@@ -74,6 +75,20 @@ def test_pad_of_every_dtype(dtype: Any) -> None:
     for value, wanted in ((fill, fill[()]), (None, empty)):
         expected = np.array([wanted, x[0], x[1]], dtype)
         agree("Pad", [x, ints(1, 0), value], 25, [expected], shapes=["static"])
+
+
+@pytest.mark.parametrize("shapes", ["static", "symbolic"])
+@pytest.mark.parametrize("constants", [False, True])
+def test_a_border_of_negative_zeros_keeps_its_sign(shapes: str, constants: bool) -> None:
+    arrays = [ramp(3, 20), ints(1, 2, 0, 1), np.array(-0.0, np.float32)]
+    model = one_node("Pad", arrays, 13, shapes, constants)
+    names = [info.name for info in model.graph.input]
+    feeds = {name: arrays[int(name[1:])] for name in names}
+    expected = np.full((4, 23), True)
+    expected[1:, 2:22] = False
+    for target in ("host", "reference"):
+        (result,) = graft.compile(model, target=target).run(None, feeds)
+        np.testing.assert_array_equal(np.signbit(result), expected)
 
 
 def test_pad_adds_to_symbols() -> None:

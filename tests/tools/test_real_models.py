@@ -14,11 +14,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graft
+from graft.base.errors import ModelWarning
 from real_models import Outcome, found_models, in_own_process, outcome_of, table
 from real_models_compare import SLACK, agreement
 from real_models_exact import distance, exact
 from real_models_inputs import feeds, is_open, vocabulary
 from real_models_makeup import Makeup, makeups
+from real_models_recipes import series_for
 from real_models_verdict import Call, Judge, gravest
 
 ONE = np.array([1.0, 2.0, -1000.0], np.float32)
@@ -120,7 +122,7 @@ def judged(folder: Path, text: str, theirs: float, ours: float, x: Any) -> str:
     onnx.save(model, folder / "model.onnx")
     (true,) = graft.compile(model, target="reference").run(None, {"x": x})
     calls = [Call({"x": x}, [(true + off).astype(true.dtype)], 0.0) for off in (theirs, ours)]
-    with patch.object(Judge, "_by_peer", lambda *_: calls[0].outputs):
+    with patch("real_models_verdict.by_peer", lambda *_: calls[0].outputs):
         return Judge.of(folder / "model.onnx", model, ["y"]).verdict(*calls)[0]
 
 
@@ -242,6 +244,61 @@ def test_inputs_are_sensible() -> None:
     assert feeds(model, large, 1)["image"].shape == (1, 2, 1024, 4096)
     with pytest.raises(ValueError, match="'text' of seq"):
         feeds(model, [Argument("text", [1], "seq(tensor(float))")], 0)
+
+
+def test_trip_counts_are_small() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (int64 count, int64 other, bool go, float[1] x) => (float[1] y) {
+            y = Loop (count, go, x) <body = b (int64 i, bool c, float[1] a) => (bool d, float[1] e)
+                { d = Identity (c)  e = Neg (a) }>
+        }""")
+    names = [Argument(name, [64], "tensor(int64)") for name in ("count", "other")]
+    drawn = feeds(model, names, 0)
+    assert drawn["count"].max() == 4
+    assert drawn["other"].max() > 4
+
+
+# ONNX Runtime fuses the shape into [2, -1], and takes any n; without its optimiser only 4.
+FUSED = """
+<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x, float[n] other) => (float[a, b] y)
+{
+    n = Shape (other)
+    two = Constant <value_ints = [2]> ()
+    s = Concat <axis = 0> (two, n)
+    y = Reshape (x, s)
+}
+"""
+
+
+def test_inputs_fit_the_model_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "fused.onnx"
+    onnx.save(onnx.parser.parse_model(FUSED), path)
+    with patch("real_models.series_for", wraps=series_for) as drawn, pytest.warns(ModelWarning):
+        outcome = outcome_of(path)
+    assert outcome.verdict == "same"
+    assert [call.args[-1].extent for call in drawn.mock_calls] == [None, None, 1, 4]
+
+
+def test_models_that_only_the_optimiser_runs_get_the_first_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "fused.onnx"
+    onnx.save(onnx.parser.parse_model(FUSED.replace("[2, 4] x", "[2, 7] x")), path)
+    with pytest.warns(ModelWarning):
+        outcome = outcome_of(path)
+    assert (outcome.verdict, outcome.sizes) == ("same", 3)
+
+
+def test_sparse_results_are_compared_with_dense_ones(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.onnx"
+    numbers, places = np.array([2, 5], np.float32), np.array([1, 3], np.int64)
+    parts = (numpy_helper.from_array(one) for one in (numbers, places))
+    sparse = helper.make_sparse_tensor(*parts, [2, 3])
+    node = helper.make_node("Constant", [], ["y"], sparse_value=sparse)
+    output = helper.make_sparse_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+    graph = helper.make_graph([node], "g", [], [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, path)
+    assert outcome_of(path).verdict == "same"
 
 
 def test_models_are_found_and_run(tmp_path: Path) -> None:

@@ -344,6 +344,29 @@ def _is_cut(dim: Dim, others: Sequence[Dim]) -> bool:
     return len(limits) < len(atom.arguments) and all(isinstance(n, int) and n > 1 for n in limits)
 
 
+def uncut(dims: Sequence[AnyDim], pairs: Iterable[tuple[AnyDim, AnyDim]]) -> tuple[AnyDim, ...]:
+    """The dims without cuts that never cut where each pair of extents broadcasts: beside `n`,
+    `min(n, 8)` can only be `n`.
+
+    So a mask of 8 positions tells all axes of a result that there are at most 8."""
+    whole: dict[Atom, Dim] = {}
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            atom = sole_atom(one.terms) if isinstance(one, IndexExpr) else None
+            if atom is not None and not isinstance(other, Unknown) and _is_cut(one, [other]):
+                whole[atom] = other
+    return tuple([_without_cuts(dim, whole) for dim in dims] if whole else dims)
+
+
+def _without_cuts(dim: AnyDim, whole: Mapping[Atom, Dim]) -> AnyDim:
+    def change(atom: Atom) -> AnyDim:
+        if atom in whole or atom.kind in (SYMBOL, OPAQUE):
+            return whole.get(atom, index_expr({(atom,): 1}))
+        return _OPERATIONS[atom.kind](*[_without_cuts(one, whole) for one in atom.arguments])
+
+    return map_atoms(change, dim)
+
+
 def _is_floored(dim: Dim, other: Dim) -> bool:
     """Whether the extent is the other one or 1, as exporters count windows: (n - 1)/2 + 1."""
     if dim == other or not at_least(other, 0):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from graft.byoc.contract import HOME
 from graft.byoc.explain import BackendFacts, Explanation, Obstacle
 from graft.byoc.explain_flips import NOTHING, Flip, Hint
+from graft.byoc.problem import PROVEN
 
 SIMULATED = "(simulated)"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
@@ -48,9 +49,11 @@ def _share(explanation: Explanation, backend: BackendFacts) -> str:
 
 def quality(explanation: Explanation) -> str:
     """What is proven about the plan, and what measuring said."""
-    told = f"within {explanation.gap:.2%} of the best at these prices"
-    if explanation.gap <= 1e-6:
-        told = "proven best at these prices"
+    told = "proven best at these prices"
+    if explanation.gap > PROVEN:
+        least = time_text(explanation.bound, explanation.simulated)
+        told = f"within {explanation.gap:.2%} of the best at these prices"
+        told += f": none takes less than {least}"
     ran = {t.scheme: t.measured for t in explanation.totals if t.measured is not None}
     fastest = min(ran, key=ran.__getitem__, default="")
     if fastest and fastest != explanation.totals[0].scheme:

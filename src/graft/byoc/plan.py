@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from graft.base.errors import ParseError, UserError
 from graft.base.names import quoted
 from graft.byoc.candidates import placeable
+from graft.byoc.problem import PROVEN
 from graft.ir.graph import Graph, Node
 from graft.ir.printer import to_text
 
@@ -58,6 +59,11 @@ class Plan:
     @property
     def gap(self) -> float:
         return 0.0 if self.predicted <= 0 else max(0.0, 1.0 - self.bound / self.predicted)
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan is cheaper at these prices."""
+        return self.gap <= PROVEN
 
     def to_text(self) -> str:
         lines = [f"graft plan {VERSION}", f"model {self.model}"]

@@ -16,6 +16,7 @@ from functools import cached_property
 from graft.byoc.memory import in_words, overfull
 
 HOST = 0  # the place that every problem has first; its form is 0, "home"
+PROVEN = 1e-6  # relative gap to the bound up to which a solution counts as the cheapest
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Choice:
 
     @property
     def proven(self) -> bool:
-        return self.gap <= 1e-6
+        return self.gap <= PROVEN
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def _candidates(found: Partition, backend: Backend) -> Iterator[Block]:
 
 def _plan(found: Partition, module: Module) -> Iterator[Block]:
     plan = found.plan
-    proof = "proven best" if plan.gap <= 1e-6 else f"at most {plan.gap:.2%} above the best"
+    proof = "proven best" if plan.proven else f"at most {plan.gap:.2%} above the best"
     others = [(f"{name}:", seconds_text(one), "") for name, one in plan.alternatives.items()]
     yield from table([*others, ("exact:", seconds_text(plan.predicted), proof)], right=(1,))
     yield "so the plan is, after a race of it against the host alone, end to end:"

@@ -29,7 +29,12 @@ from graft.runtime.container import ArtifactError
 from graft.runtime.evaluated import evaluator_runtime
 from graft.runtime.flow import Kind
 from graft.runtime.flow_program import FlowProgram
-from graft.runtime.grafted import StoredRegion, stored_regions
+from graft.runtime.grafted import (
+    MissingRuntime,
+    StoredRegion,
+    missing_runtimes,
+    stored_regions,
+)
 from graft.runtime.placement import StoredPlacement
 from graft.runtime.program import Program, TensorSpec
 from graft.runtime.shaped import ShapedProgram
@@ -71,6 +76,7 @@ class FileFacts:
     problem: str
     placement: StoredPlacement
     regions: Mapping[str, Sequence[StoredRegion]]  # by variant
+    missing: Sequence[MissingRuntime]
 
     @classmethod
     def of(cls, path: Path) -> FileFacts:
@@ -81,7 +87,12 @@ class FileFacts:
             except ArtifactError as error:
                 problem = error.message.removeprefix("this file ")
         regions = {name: own for name, (_, own) in stored_regions(artifact.blobs).items()}
-        return cls(path, artifact, problem, StoredPlacement.from_blobs(artifact.blobs), regions)
+        missing = missing_runtimes(artifact.blobs)
+        needed = [one for one in missing if one.fallback == "error"]
+        if needed and not problem:
+            problem = f"needs {_lacking(needed)}"
+        placement = StoredPlacement.from_blobs(artifact.blobs)
+        return cls(path, artifact, problem, placement, regions, missing)
 
     @property
     def parts(self) -> dict[str, AnyProgram]:
@@ -143,6 +154,7 @@ class FileFacts:
             "target": asdict(artifact.program.target),
             "runs_here": not self.problem,
             "problem": self.problem or None,
+            "missing": [asdict(one) for one in self.missing],
             "threads": artifact.program.threads,
             **named,
             "variants": [name for name in self.parts if name],
@@ -208,8 +220,22 @@ def summary_lines(facts: FileFacts) -> Iterator[Block]:
     for kind, own in facts.arguments.items():
         yield from section(kind.capitalize(), table(own) or ["none"])
     yield from _evaluator_lines(facts)
-    outcome = "It can run here" if not facts.problem else f"It cannot run here: it {facts.problem}"
-    yield from ("", outcome)
+    yield from ("", _outcome(facts))
+
+
+def _outcome(facts: FileFacts) -> str:
+    """Whether the file can run here, and without which backends."""
+    if facts.problem:
+        return f"It cannot run here: it {facts.problem}"
+    if not facts.missing:
+        return "It can run here"
+    count = sum(one.regions for one in facts.missing)
+    whose = f"{counted(count, 'region')} that the host runs instead"
+    return f"It can run here, with {whose}: it lacks {_lacking(facts.missing)}"
+
+
+def _lacking(missing: Sequence[MissingRuntime]) -> str:
+    return "; ".join(f"{one.backend} {one.version} ({one.reason})" for one in missing)
 
 
 def _evaluator_lines(facts: FileFacts) -> Iterator[Block]:

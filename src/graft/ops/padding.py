@@ -41,6 +41,11 @@ class PadAttrs(Attrs):
     axes: Ints | None = None
     mode: str = "constant"
 
+    @property
+    def fill(self) -> Number:
+        """The value of the border where no operand gives it."""
+        return 0 if self.value is None else self.value
+
 
 def _pad_type(
     attrs: PadAttrs,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dim_questions import provably_different, provably_not_broadcastable
-from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim
+from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim, uncut
 from graft.base.dtypes import Array, DType
 from graft.base.errors import TypeRuleError
 from graft.ir.op import SymbolicRule, TypeRule
@@ -54,12 +54,13 @@ def _broadcast_pair(first: Shape, second: Shape) -> Shape:
     rank = max(len(first), len(second))
     one = (1,) * (rank - len(first)) + first
     other = (1,) * (rank - len(second)) + second
+    pairs = list(zip(one, other, strict=True))
     dims: list[AnyDim] = []
-    for a, b in zip(one, other, strict=True):
+    for a, b in pairs:
         clash = 1 not in (a, b) and provably_not_broadcastable(a, b)
         require(not clash, f"extents {a} and {b} do not broadcast")
         dims.append(broadcast_dim(a, b))
-    return tuple(dims)
+    return uncut(dims, pairs)
 
 
 def require_same_dim(first: AnyDim, second: AnyDim, what: str) -> None:

@@ -94,6 +94,38 @@ def stored_regions(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class MissingRuntime:
+    """A backend whose code in a file cannot be loaded here; `fallback` is what then becomes of its
+    regions: `host` or `error`."""
+
+    backend: str
+    version: str
+    reason: str
+    regions: int
+    fallback: str
+
+
+def missing_runtimes(blobs: Mapping[str, memoryview]) -> list[MissingRuntime]:
+    """The backends that a file needs and that are not installed, or in another version.
+
+    Their run times are looked up, but load nothing of the file."""
+    stored: dict[tuple[str, str], list[str]] = {}
+    for policy, own in stored_regions(blobs).values():
+        for one in own:
+            fallback = policy.fallback if one.host else "error"
+            stored.setdefault((one.backend, one.version), []).append(fallback)
+    found = []
+    for (backend, version), fallbacks in stored.items():
+        try:
+            check_version(announced(backend).load(), version)
+        except Exception as error:  # noqa: BLE001  (whatever a backend's package raises)
+            reason = error.message if isinstance(error, UserError) else str(error)
+            fallback = "error" if "error" in fallbacks else "host"
+            found.append(MissingRuntime(backend, version, reason, len(fallbacks), fallback))
+    return found
+
+
 class _Loader:
     """Makes regions of what a file holds; equal ones share their code, and a backend's regions the
     breaker of its device."""

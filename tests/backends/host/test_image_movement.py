@@ -68,6 +68,7 @@ def rolled(build: Builder, x: Value) -> Value:
 
 MOVES: dict[str, Move] = {
     "constant": pad(1, 2, 3, 0, value=1.5),
+    "negative zero": pad(1, 2, 3, 0, value=-0.0),
     "infinite": pad(0, 0, 1, 1, value=float("-inf")),
     "edge": pad(2, 1, 1, 3, mode="edge"),
     "reflect": pad(1, 2, 2, 1, mode="reflect"),

@@ -84,8 +84,9 @@ def check(graph: Graph) -> None:
     np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-3)
 
 
-def test_numbers_in_attributes_count() -> None:
-    net, numbers = Net(), (1.0, 2.0)
+@pytest.mark.parametrize("numbers", [(1.0, 2.0), (0.0, -0.0)])
+def test_numbers_in_attributes_count(numbers: tuple[float, float]) -> None:
+    net = Net()
     inputs = [net.input(3, 5) for _ in numbers]
     ends = [
         net("nn.pad", x, pad_width=(1, 0, 1, 0), value=one)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx.helper import make_opsetid
 from tests.frontends.onnx.small_models import (
@@ -78,6 +80,45 @@ def without_results() -> onnx.ModelProto:
     return model([it("If", [], []), node("Relu", "x", "y")])
 
 
+def normalized(shape: Sequence[int], perm: Sequence[int]) -> onnx.ModelProto:
+    """A batch normalisation of x in another shape, with parameters for x's columns."""
+    nodes = [
+        node("Reshape", "x shape", "a"),
+        node("Transpose", "a", "b", perm=list(perm)),
+        node("BatchNormalization", "b scale bias mean variance", "c", epsilon=0.0),
+        node("Reshape", "c back", "y"),
+    ]
+    nodes[2].name = "it"
+    back = X.shape if tuple(perm) == tuple(range(len(perm))) else X.shape[::-1]
+    weights = [tensor("shape", shape, np.int64), tensor("back", back, np.int64)]
+    weights += [
+        tensor(name, numbers, np.float32)
+        for name, numbers in zip(("scale", "bias", "mean", "variance"), PARAMETERS, strict=True)
+    ]
+    return model(nodes, weights=weights, opsets={"": 14})
+
+
+def excess_coefficients() -> onnx.ModelProto:
+    attributes = {"coefficients": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], "targets": 2}
+    node_ = it("LinearRegressor", domain="ai.onnx.ml", **attributes)
+    return model(node_, opsets={"": 18, "ai.onnx.ml": 1})
+
+
+def sparse_value() -> onnx.ModelProto:
+    """A sparse tensor in the attribute for dense ones."""
+    sparse = onnx.helper.make_sparse_tensor(
+        tensor("", [2.0, 5.0], np.float32), tensor("", [1, 3], np.int64), [2, 3]
+    )
+    attribute = onnx.helper.make_attribute("value", sparse)
+    constant = it("Constant", [], ["c"])
+    constant.attribute.append(attribute)
+    return model([constant, node("Add", "x c", "y")])
+
+
+# Scale, bias, mean and variance of three columns.
+PARAMETERS = np.array([[1, 2, 0.5], [0, 1, -1], [3, 0, 2], [4, 1, 16]], np.float32)
+
+
 def leaky(x: np.ndarray) -> np.ndarray:
     return np.where(x < 0, x * np.float32(0.5), x)
 
@@ -144,6 +185,30 @@ CASES = {
         without_results,
         "a node has no results; it is left out (node 'it' (If) in <ModelProto>)",
         np.maximum(X, 0),
+    ),
+    "channels elsewhere": (
+        lambda: normalized((2, 1, 1, 3), (0, 1, 2, 3)),
+        "there are parameters for 3 channels, but axis 1 has 1; axis 3 is normalised, the only one"
+        " that they fit (node 'it' (BatchNormalization) in <ModelProto>)",
+        (X - PARAMETERS[2]) / np.sqrt(PARAMETERS[3]) * PARAMETERS[0] + PARAMETERS[1],
+    ),
+    "channels in front": (
+        lambda: normalized((2, 3), (1, 0)),
+        "there are parameters for 3 channels, but axis 1 has 2; axis 0 is normalised, the only one"
+        " that they fit (node 'it' (BatchNormalization) in <ModelProto>)",
+        ((X - PARAMETERS[2]) / np.sqrt(PARAMETERS[3]) * PARAMETERS[0] + PARAMETERS[1]).T,
+    ),
+    "coefficients": (
+        excess_coefficients,
+        "8 coefficients are more than 2 rows of 3; the first 6 count"
+        " (node 'it' (LinearRegressor) in <ModelProto>)",
+        X @ np.array([[1, 4], [2, 5], [3, 6]], np.float32),
+    ),
+    "constant's type": (
+        sparse_value,
+        "attribute 'value' of Constant has a wrong type; it is read as 'sparse_value'"
+        " (node 'it' (Constant) in <ModelProto>)",
+        X + np.array([[0, 2, 0], [5, 0, 0]], np.float32),
     ),
 }
 
@@ -225,16 +290,42 @@ def test_other_names_of_dims_are_names(name: str) -> None:
     assert graph.input_symbols == {"past", name}
 
 
-def test_static_data_that_do_not_fill_symbolic_extents_are_an_error() -> None:
+def reshape(*extents: str) -> onnx.ModelProto:
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    g (float[2, 3] x, float[n] other) => (float y)
+    {{ n = Shape (other)  two = Constant <value_ints = [2]> ()
+      four = Constant <value_ints = [4]> ()  rest = Constant <value_ints = [-1]> ()
+      s = Concat <axis = 0> ({", ".join(extents)})  y = Reshape (x, s) }}"""
+    made = onnx.parser.parse_model(text)
+    made.graph.output[0].ClearField("type")
+    return made
+
+
+@pytest.mark.parametrize("target", ["host", "reference"])
+def test_an_extent_that_the_data_determine_is_that_number(target: str) -> None:
     """ONNX Runtime fuses such a shape into -1, and then takes any number for the dim."""
-    text = """<ir_version: 8, opset_import: ["": 17]>
-    g (float[2, 3] x, float[n] other) => (float[a, b] y)
-    { n = Shape (other)  two = Constant <value_ints = [2]> ()
-      s = Concat <axis = 0> (two, n)  y = Reshape (x, s) }"""
-    module = graft.compile(onnx.parser.parse_model(text))
+    proto = reshape("two", "n")
+    with pytest.warns(ModelWarning, match=r"fill \[2, n\] only if n is 3; it is taken for that"):
+        module = graft.compile(proto, target=target)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    for other in (X[0], X[0, :2]):
+        feeds = {"x": X, "other": other}
+        np.testing.assert_array_equal(module.run(None, feeds)[0], session.run(None, feeds)[0])
+
+
+def test_strictly_it_is_checked_when_it_runs() -> None:
+    module = graft.compile(reshape("two", "n"), strict_import=True)
     assert module.run(None, {"x": X, "other": X[0]})[0].shape == (2, 3)
     with pytest.raises(GraftError, match="6 elements do not fill"):
         module.run(None, {"x": X, "other": X[0, :2]})
+
+
+@pytest.mark.parametrize("extents", [("four", "n"), ("n", "n"), ("two", "n", "rest")])
+def test_other_extents_are_not_guessed(extents: Sequence[str]) -> None:
+    """Where no number fits, where several extents are open, and where -1 makes all fit."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        import_model(reshape(*extents))
 
 
 @pytest.mark.parametrize("keepdims", [-1, 0, 1, 2])

@@ -97,7 +97,7 @@ def _pad(writer: Writer, node: Node) -> None:
     if attrs.mode == "reflect":
         _check_reflection(node)
     inputs = [node.args[0].name, writer.integers(node, "pads", attrs.pad_width)]
-    fill = np.array(attrs.value or 0, node.output.dtype.numpy)
+    fill = np.array(attrs.fill, node.output.dtype.numpy)
     inputs.append(writer.constant(writer.name(node, "fill"), fill))
     if attrs.axes is not None:
         inputs.append(writer.integers(node, "axes", attrs.axes))

@@ -152,6 +152,11 @@ class Call:
         raise UnsupportedError(message, self.place, hint)
 
 
+def allow(call: Call, message: str, consequence: str) -> None:
+    """Put up with a node that breaks ONNX's rules, with a warning; refuse it if strict."""
+    call.scope.source.leniency.allow(ModelError(message, call.place), consequence)
+
+
 def _typed(call: Call, name: str, default: Any, kind: Any, what: str) -> Any:
     """An attribute's value of that kind, or the default."""
     value = call.attribute(name, default)

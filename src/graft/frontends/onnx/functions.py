@@ -246,13 +246,35 @@ def check_against_schema(
     for name in unknown:
         message = f"{node.op_type} of opset {opset} has no '{name}'"
         leniency.allow(ModelError(message, place), IGNORED)
-    node = without_attributes(node, unknown)
+    return _with_typed_attributes(without_attributes(node, unknown), schema, leniency, place)
+
+
+def _with_typed_attributes(
+    node: onnx.NodeProto, schema: onnx.defs.OpSchema, leniency: Leniency, place: Place
+) -> onnx.NodeProto:
+    """Refuse attributes of other types than the schema's; a constant is what its type says."""
+    known: Mapping[str, Any] = schema.attributes
+    kinds = {name: int(attribute.type.value) for name, attribute in known.items()}
     for attribute in node.attribute:
-        known = schema.attributes[attribute.name]
-        kind: Any = known.type
-        if attribute.type and int(kind.value) != attribute.type:
-            raise ModelError(f"attribute '{attribute.name}' of {node.op_type} has a wrong type")
+        if not attribute.type or kinds[attribute.name] == attribute.type:
+            continue
+        error = ModelError(
+            f"attribute '{attribute.name}' of {node.op_type} has a wrong type", place
+        )
+        meant = [name for name, kind in kinds.items() if kind == attribute.type]
+        if node.op_type != "Constant" or len(meant) != 1 or len(node.attribute) != 1:
+            raise error
+        leniency.allow(error, f"it is read as '{meant[0]}'")
+        return _with_renamed_attribute(node, meant[0])
     return node
+
+
+def _with_renamed_attribute(node: onnx.NodeProto, name: str) -> onnx.NodeProto:
+    """The node, with another name for its only attribute."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.attribute[0].name = name
+    return copy
 
 
 def without_attributes(node: onnx.NodeProto, names: Collection[str]) -> onnx.NodeProto:

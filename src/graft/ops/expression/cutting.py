@@ -131,7 +131,7 @@ def pad(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
         inside = tests[0]
         for test in tests[1:]:
             inside = inside & test
-        fill = number(attrs.value or 0, data.dtype) if value is None else single(value)
+        fill = number(attrs.fill, data.dtype) if value is None else single(value)
         return select(inside, found, cast(data.dtype, fill))
 
     return (by_index(name, extents_of(types[0]), element),)
@@ -141,7 +141,7 @@ def _pad_at_run_time(attrs: Any, inputs: Inputs, types: Types, name: str) -> Res
     data, value, width, named = present(inputs[0]), inputs[1], inputs[2], inputs[3]
     widths, axes = _listed(attrs.pad_width, width), _listed(attrs.axes, named)
     begins, ends = widths[: len(widths) // 2], widths[len(widths) // 2 :]
-    fill = number(attrs.value or 0, data.dtype) if value is None else single(value)
+    fill = number(attrs.fill, data.dtype) if value is None else single(value)
     if 0 in sizes(data):
         return (by_index(name, extents_of(types[0]), lambda *_: cast(data.dtype, fill)),)
 

@@ -133,7 +133,8 @@ def _taken_apart(source: Value, shape: tuple[int, ...], moved: Array) -> PixelMa
     inside = rows_inside, columns_inside
     both = rows_inside[:, None] & columns_inside
     fills = moved[~is_inside]
-    one_fill = not fills.size or (fills == fills[0]).all()
+    signs = np.signbit(fills)  # 0.0 and -0.0 are equal, but not one fill
+    one_fill = not fills.size or ((fills == fills[0]) & (signs == signs[0])).all()
     if not both.any() or moved.shape[0] != batches or not one_fill or (is_inside != both).any():
         return None
     numbers = np.where(is_inside, moved - _FIRST, 0).astype(np.int64)

@@ -194,7 +194,7 @@ def _pad(pull: Pull, node: Node, value: Value, at: At) -> Expr:
         outside |= _side(moved, [0, shape[axis]]) != 1
         found[axis] = moved
     if outside:
-        fill = np.asarray(attrs.value or 0).astype(data.dtype.numpy).item()
+        fill = np.asarray(attrs.fill).astype(data.dtype.numpy).item()
         return Const(fill, data.dtype, pull.lanes)
     return pull.value(data, tuple(found))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from graft.base.dtypes import Array
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, allow
 from graft.frontends.onnx.lower.ml_features import ML
 from graft.frontends.onnx.lower.ml_scores import (
     binary_scores,
@@ -32,6 +32,17 @@ def _matrix(call: Call, name: str, rows: int) -> Array:
     return numbers.reshape(rows, -1)
 
 
+def _coefficients(call: Call, rows: int, data: Value) -> Array:
+    """The weights of a linear model; of more than the data have features, the first ones count."""
+    numbers = _floats(call, "coefficients")
+    features = None if data.shape is None else data.shape[1]
+    if isinstance(features, int) and numbers.size > rows * features > 0:
+        excess = f"{numbers.size} coefficients are more than {rows} rows of {features}"
+        allow(call, excess, f"the first {rows * features} count")
+        return numbers[: rows * features].reshape(rows, features)
+    return _matrix(call, "coefficients", rows)
+
+
 def _affine(call: Call, data: Value, weight: Array, bias: Array) -> Value:
     """data @ weight.T + bias; an empty bias adds nothing."""
     product = call.op("nn.dense", data, call.constant(weight))
@@ -44,8 +55,9 @@ def _affine(call: Call, data: Value, weight: Array, bias: Array) -> Value:
 
 @lowers("LinearRegressor", domain=ML)
 def _linear_regressor(call: Call) -> Value:
-    weight = _matrix(call, "coefficients", call.int("targets", 1))
-    scores = _affine(call, float_samples(call), weight, _floats(call, "intercepts"))
+    data = float_samples(call)
+    weight = _coefficients(call, call.int("targets", 1), data)
+    scores = _affine(call, data, weight, _floats(call, "intercepts"))
     return transformed(call, scores, post_transform(call))
 
 
@@ -60,7 +72,8 @@ def _linear_classifier(call: Call) -> tuple[Value, Value]:
     count = len(intercepts) or len(labels)
     if not len(intercepts) and isinstance(features, int) and features:
         count = len(call.ints("coefficients")) // features
-    scores = _affine(call, data, _matrix(call, "coefficients", count), intercepts)
+    weight = _coefficients(call, count, data)
+    scores = _affine(call, data, weight, intercepts)
     if count > 1:
         if len(labels) != count:
             call.fail(f"there are {count} scores but {len(labels)} class labels")

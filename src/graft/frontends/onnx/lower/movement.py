@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from graft.base.dims import AnyDim
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, allow
 from graft.frontends.onnx.registry import lowers
 from graft.ir.graph import Value
 
@@ -19,7 +20,31 @@ def _reshape(call: Call) -> Value:
     known = call.known(shape)
     if known is not None and known.dtype == object and 0 not in known.reshape(-1).tolist():
         allowzero = True  # a symbol that is bound to 0 means 0, not "copy"
+        extents = _forced(call, call.input(0), known.reshape(-1).tolist())
+        if extents is not None:
+            return call.op("reshape", call.input(0), shape=extents, allowzero=True)
     return call.op("reshape", call.input(0), shape, allowzero=allowzero)
+
+
+def _forced(call: Call, data: Value, wanted: Sequence[AnyDim]) -> tuple[int, ...] | None:
+    """The extents of a shape of which all but one are numbers, if the data leave no choice.
+
+    ONNX Runtime fuses such a shape into one with -1, and takes any extent at run time. A strict
+    import leaves it to the run to refuse others."""
+    if call.scope.source.leniency.strict:
+        return None
+    count = data.tensor.size
+    fixed = [extent for extent in wanted if isinstance(extent, int)]
+    rest = math.prod(fixed)
+    if not isinstance(count, int) or len(fixed) != len(wanted) - 1 or min(fixed, default=1) < 1:
+        return None
+    if count % rest:
+        return None  # no number fits, which the type rule says
+    extents = tuple(extent if isinstance(extent, int) else count // rest for extent in wanted)
+    dim = next(extent for extent in wanted if not isinstance(extent, int))
+    message = f"{count} elements fill {[*wanted]} only if {dim} is {count // rest}"
+    allow(call, message, "it is taken for that")
+    return extents
 
 
 @lowers("Transpose")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, allow
 from graft.frontends.onnx.lower.linear import cast_to
 from graft.frontends.onnx.registry import lowers
 from graft.frontends.onnx.types import dtype_from_onnx
@@ -84,13 +84,30 @@ def _running(call: Call, old: Value, new: Value) -> Value:
 def _by_statistics(call: Call, x: Value, mean: Value, variance: Value) -> Value:
     scale, bias = call.input(1), call.input(2)
     if _is_spatial(call):
-        return call.op("nn.batch_norm", x, scale, bias, mean, variance, epsilon=_epsilon(call))
+        given = x, scale, bias, mean, variance
+        return call.op("nn.batch_norm", *given, axis=_channels(call, x), epsilon=_epsilon(call))
     given = [_at_least_float32(call, value) for value in (x, scale, bias, mean, variance)]
     wide, scale, bias, mean, variance = given
     shifted = call.op("add", variance, call.scalar(_epsilon(call), variance))
     normal = call.op("divide", call.op("subtract", wide, mean), call.op("sqrt", shifted))
     result = call.op("add", call.op("multiply", normal, scale), bias)
     return cast_to(call, result, x.dtype)
+
+
+def _channels(call: Call, x: Value) -> int:
+    """The axis of the channels: 1, or the only one that the parameters fit.
+
+    ONNX Runtime fuses a normalisation into the product before it, and does not look whether the
+    product's columns are still the channels."""
+    shape, parameters = x.shape or (), call.input(1).shape or ()
+    if len(shape) < 2 or len(parameters) != 1 or not isinstance(shape[1], int):
+        return 1
+    fitting = [axis for axis, extent in enumerate(shape) if extent == parameters[0]]
+    if len(fitting) != 1 or fitting == [1] or not isinstance(parameters[0], int):
+        return 1
+    message = f"there are parameters for {parameters[0]} channels, but axis 1 has {shape[1]}"
+    allow(call, message, f"axis {fitting[0]} is normalised, the only one that they fit")
+    return fitting[0]
 
 
 def _stash_type(call: Call) -> DType:

@@ -14,8 +14,7 @@ from typing import Any
 
 import onnx
 
-from graft.base.errors import ModelError
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, allow
 from graft.frontends.onnx.functions import IGNORED
 from graft.frontends.onnx.registry import LOWERINGS, Lowering, lowers
 from graft.ir.graph import Value
@@ -53,8 +52,7 @@ class Signature:
                 call.fail(f"{op_type} lacks its operand '{self.names[position]}'")
         for attribute in call.node.attribute:
             if attribute.name not in self.attributes:
-                error = ModelError(f"{op_type} has no attribute '{attribute.name}'", call.place)
-                call.scope.source.leniency.allow(error, IGNORED)
+                allow(call, f"{op_type} has no attribute '{attribute.name}'", IGNORED)
 
 
 def lowers_microsoft(
