@@ -5,16 +5,18 @@
 
 Each network is compiled with all that the backend can run on it, whatever that takes, so that there
 are as many regions as there can be. Guarded runs (supervised, looked at, sampled, beyond the first
-ones) and runs of the same module without a guard take turns; medians of both are compared, in time
-of the processor, which neighbours do not disturb, and on the clock. With `--isolation`, a guarded
-region also runs in a process of its own, and both are measured on the clock alone.
+ones) and runs of the same module without a guard take turns, a few of each at a time. What they
+take is compared within each round, so that slow changes of the machine do not count; the table has
+the median of the rounds and half of its 95 % interval, in time of the processor and on the clock.
+With `--isolation`, a guarded region also runs in a process of its own, and only the clock counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,19 @@ from typing import Any
 import numpy as np
 
 import graft
+from graft.base.dtypes import Array
 from graft.byoc.contract import Cost
 from graft.byoc.discover import backend_named, find_backends
-from graft.byoc.measure import sample
+from graft.byoc.measure import interval, sample
 from graft.module import Module
+from graft.runtime.guard import Policy
 from graft.runtime.regions import Region
 from graft.runtime.spaces import Spent
 
 MODELS = Path(__file__).parent.parent / "models"
-WARM, LAPS = 5, 5
+WARM, LAPS = 5, 2
+
+Mode = Mapping[str, tuple[Callable[..., Spent], Policy]]  # by region: how it runs, and its guard
 
 
 def main() -> int:
@@ -42,8 +48,8 @@ def main() -> int:
     parser.add_argument("--isolation", action="store_true")
     options = parser.parse_args()
     free(options.backend)
-    print("| network | regions | run | processor, median | processor, mean | clock, median |")
-    print("|---|---|---|---|---|---|")
+    print("| network | regions | run | processor | clock |")
+    print("|---|---|---|---|---|")
     for name in options.networks.split(","):
         isolation = "process" if options.isolation else None
         module = graft.compile(
@@ -66,27 +72,34 @@ def row(name: str, module: Module, rounds: int) -> str:
     for _ in range(WARM):
         module.run(None, feeds)
     regions = module.regions.values()
-    guarded = {region.name: region.guard.run for region in regions}
-    bare = {region.name: partial(unguarded, region) for region in regions}
-    spent: dict[str, list[tuple[float, float]]] = {"guarded": [], "bare": []}
-    for _ in range(rounds):
-        for mode, runs in (("bare", bare), ("guarded", guarded)):
-            for region in regions:
-                region.guard.run = runs[region.name]  # type: ignore[method-assign]
-            module.run(None, feeds)  # libraries have to find their way from another thread first
-            for _ in range(LAPS):
-                clocks = time.process_time(), time.perf_counter()
-                module.run(None, feeds)
-                now = time.process_time(), time.perf_counter()
-                spent[mode].append((now[0] - clocks[0], now[1] - clocks[1]))
-    with_guard, without = (np.array(spent[mode]) for mode in ("guarded", "bare"))
-    processor, clock = np.median(with_guard, axis=0) / np.median(without, axis=0) - 1
-    mean = with_guard.mean(axis=0)[0] / without.mean(axis=0)[0] - 1
-    run = np.median(without, axis=0)[1]
-    return (
-        f"| {name} | {len(regions)} | {run * 1e3:.2f} ms | {processor:+.2%} | {mean:+.2%}"
-        f" | {clock:+.2%} |"
-    )
+    guarded = {region.name: (region.guard.run, region.guard.policy) for region in regions}
+    unlimited = Policy(deadline=math.inf)  # results go straight to where they belong
+    bare = {region.name: (partial(unguarded, region), unlimited) for region in regions}
+
+    def lap(mode: Mode) -> Array:
+        """Seconds of the processor and on the clock that some runs take."""
+        for region in regions:
+            region.guard.run, region.guard.policy = mode[region.name]  # type: ignore[method-assign]
+        module.run(None, feeds)  # libraries have to find their way from another thread first
+        started = time.process_time(), time.perf_counter()
+        for _ in range(LAPS):
+            module.run(None, feeds)
+        return np.array([time.process_time() - started[0], time.perf_counter() - started[1]])
+
+    spent = []
+    for number in range(rounds):
+        first, second = (bare, guarded) if number % 2 else (guarded, bare)
+        both = lap(first), lap(second)
+        spent.append(both if number % 2 else both[::-1])
+    ratios = [with_guard / without for without, with_guard in spent]
+    run = np.median([without for without, _ in spent], axis=0)[1] / LAPS
+    shares = [_share([ratio[clock] for ratio in ratios]) for clock in (0, 1)]
+    return f"| {name} | {len(regions)} | {run * 1e3:.2f} ms | {shares[0]} | {shares[1]} |"
+
+
+def _share(ratios: list[float]) -> str:
+    median, spread = interval(ratios)
+    return f"{median - 1:+.2%} ± {spread:.2%}"
 
 
 def unguarded(

@@ -11,7 +11,9 @@ from tools.microkernel import micro_kernel
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
-from graft.llvm.compile import assembly, compile_text, llvm_text, object_code, optimized_text
+from graft.llvm.codegen import compile_text
+from graft.llvm.compile import assembly, object_code, optimized_text, processor_of
+from graft.llvm.emit import llvm_text
 from graft.llvm.math import KERNELS
 from graft.loop.ir import (
     Barrier,
@@ -159,4 +161,4 @@ def test_stages_can_be_printed() -> None:
 
 def test_text_that_llvm_refuses() -> None:
     with pytest.raises(InternalError, match="LLVM refuses the code made for it"):
-        compile_text("define void @f() { ret i32 }", host_target())
+        compile_text("define void @f() { ret i32 }", processor_of(host_target()))

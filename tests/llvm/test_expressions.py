@@ -10,7 +10,7 @@ from tests.llvm.kernels import check, compiled, elementwise, numbers, run, runna
 
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
-from graft.llvm.compile import llvm_text
+from graft.llvm.emit import llvm_text
 from graft.loop.ir import (
     Binary,
     BinaryKind,

@@ -67,6 +67,37 @@ def test_processes_cache_and_progress(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("always_processes")
+def test_functions_may_be_added_while_others_are_compiled() -> None:
+    many = functions(6)
+    with pool.Compilation(host_target(), jobs=2) as compilation:
+        for function in many:
+            compilation.add(function)
+        first = compilation._futures[0].result(timeout=60)  # before anybody asks for it
+        codes = compilation.codes()
+    check(many, codes)
+    assert first[1] in codes
+
+
+@pytest.mark.usefixtures("always_processes")
+def test_processes_end_with_their_context() -> None:
+    with pool.Compilation(host_target(), jobs=2) as compilation:
+        for function in functions(8):
+            compilation.add(function)
+        workers = [worker._process for worker in compilation._workers]
+    assert len(workers) == 2
+    assert all(worker.returncode is not None for worker in workers)
+
+
+def test_processes_import_little() -> None:
+    """They start in a third of the time without NumPy and the emitter."""
+    code = "import sys, graft.llvm.worker; print('numpy' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", code]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert outcome.stdout == "False\n"
+
+
+@pytest.mark.usefixtures("always_processes")
 def test_an_error_in_a_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "llvm_text", lambda function, target: "define nonsense")
     with pytest.raises(InternalError, match="'kernel' does not compile: LLVM refuses"):

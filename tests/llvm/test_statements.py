@@ -13,7 +13,7 @@ from tests.llvm.kernels import add, compiled, elementwise, interpreted, run, run
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError, UnsupportedError
 from graft.llvm.cache import kernel_key
-from graft.llvm.compile import llvm_text
+from graft.llvm.emit import llvm_text
 from graft.llvm.load import Argument, Kernel, aligned
 from graft.loop.ir import (
     Allocate,

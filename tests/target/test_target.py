@@ -8,7 +8,8 @@ import json
 import pytest
 
 from graft.base.dtypes import DType
-from graft.llvm.compile import assembly, llvm_text
+from graft.llvm.compile import assembly
+from graft.llvm.emit import llvm_text
 from graft.loop.ir import Buffer, Const, Function, Load, Ramp, Store
 from graft.target.machine import MACHINES, Machine, closest_machine
 from graft.target.target import LEVELS, TargetError, host_target, known_targets, named_target

@@ -22,7 +22,7 @@ from fuzzing.generate import Case, generate
 from fuzzing.judge import difference, judge
 from fuzzing.reduce import reduced
 from fuzzing.report import DIED, LATE, NOTHING, Record, case_text, read_log, summary
-from graft.llvm import compile as native
+from graft.llvm import codegen as native
 
 SHORT, FULL, SHARD = 50, 2000, 100
 

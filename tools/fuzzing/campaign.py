@@ -24,7 +24,7 @@ from fuzzing.generate import Case, generate
 from fuzzing.judge import FINDINGS, PEER_DIFFERS, Stage, Verdict, judge
 from fuzzing.reduce import BUDGET, reduced
 from fuzzing.report import DIED, LATE, NOTHING, Record, case_text, read_log
-from graft.llvm import compile as native
+from graft.llvm import codegen as native
 
 LONGEST = 60.0  # seconds of work on one model
 PATIENCE = 900.0  # seconds to wait for one, on a machine that may have other things to do

@@ -14,7 +14,8 @@ from graft.base.progress import Progress, Stage
 from graft.cli.report import counted
 from graft.cli.terminal import print_note
 from graft.ir.graph import Graph
-from graft.llvm.compile import assembly, llvm_text
+from graft.llvm.compile import assembly
+from graft.llvm.emit import llvm_text
 from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.ops.index_ranges import IndexRanges

@@ -1,9 +1,10 @@
 """Compiling many functions at once.
 
 In go `Function`s and a `Target`; out comes their object code, in order, from the cache where it is
-there. LLVM's Python binding serialises threads, so the work goes to processes. They are plain
-subprocesses that speak a small protocol rather than `multiprocessing` ones, which would run the
-user's script again in each; and should LLVM abort, it takes a worker down, not its user.
+there. LLVM's Python binding serialises threads, so the work goes to processes, which compile while
+the caller is still making functions. They are plain subprocesses that speak a small protocol rather
+than `multiprocessing` ones, which would run the user's script again in each; and should LLVM abort,
+it takes a worker down, not its user.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import PriorityQueue, SimpleQueue
+from typing import Self
 
 from graft.base.errors import InternalError
 from graft.base.progress import Progress, Stage, quietly
 from graft.llvm.cache import KernelCache, kernel_key
-from graft.llvm.compile import compile_text
+from graft.llvm.codegen import Processor, compile_text
+from graft.llvm.compile import processor_of
 from graft.llvm.emit import llvm_text
 from graft.llvm.worker import DONE, LENGTH, request
 from graft.loop.ir import Function
@@ -41,74 +44,105 @@ class _Job:
     key: str
     text: str
 
+    def __lt__(self, other: _Job) -> bool:
+        """Whether it is to be compiled before the other: large ones first, lest one is left to a
+        single process at the end."""
+        return len(self.text) > len(other.text)
+
 
 def compile_all(
-    functions: Sequence[Function],
+    functions: Iterable[Function],
     target: Target,
     cache: KernelCache | None = None,
     jobs: int | None = None,
     progress: Progress = quietly,
 ) -> list[bytes]:
     """Object code of each function."""
-    codes: dict[int, bytes] = {}
-    work: list[_Job] = []
-    for position, function in enumerate(functions):
-        key = kernel_key(function, target) if cache is not None else ""
-        known = cache.get(key) if cache is not None else None
-        if known is None:
-            work.append(_Job(position, function.name, key, llvm_text(function, target)))
-        else:
-            codes[position] = known
-
-    def finished(job: _Job, code: bytes) -> None:
-        codes[job.position] = code
-        if cache is not None:
-            cache.put(job.key, code)
-        progress(Stage("compiling kernels", len(codes), len(functions), job.name))
-
-    count = _processes(work, jobs)
-    if count <= 1:
-        for job in work:
-            finished(job, compile_text(job.text, target))
-    else:
-        _in_processes(work, target, count, finished)
-    return [codes[position] for position in range(len(functions))]
+    with Compilation(target, cache, jobs, progress) as compilation:
+        for function in functions:
+            compilation.add(function)
+        return compilation.codes()
 
 
-def _processes(work: list[_Job], jobs: int | None) -> int:
-    """How many processes pay: never more than jobs, and one per so much text."""
-    allowed = jobs if jobs is not None else available_processors()
-    total = sum(len(job.text) for job in work)
-    return min(allowed, len(work), total // WORTH_A_PROCESS)
+class Compilation:
+    """Object code of functions that are added one by one. As soon as there is enough to do,
+    processes are at it, up to `jobs`, by default one per processor; they end with the context."""
 
+    def __init__(
+        self,
+        target: Target,
+        cache: KernelCache | None = None,
+        jobs: int | None = None,
+        progress: Progress = quietly,
+    ) -> None:
+        self._target, self._processor = target, processor_of(target)
+        self._cache, self._progress = cache, progress
+        self._allowed = jobs if jobs is not None else available_processors()
+        self._codes: dict[int, bytes] = {}
+        self._count = self._characters = self._missing = 0
+        self._waiting: PriorityQueue[_Job] = PriorityQueue()
+        self._workers: list[_Worker] = []
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        self._executor = ThreadPoolExecutor(max(1, self._allowed))
+        self._futures: list[Future[tuple[_Job, bytes]]] = []
 
-def _in_processes(
-    work: list[_Job], target: Target, count: int, finished: Callable[[_Job, bytes], None]
-) -> None:
-    """Each thread of a pool borrows a process per job; the largest jobs go first."""
-    workers = [_Worker() for _ in range(count)]
-    free: SimpleQueue[_Worker] = SimpleQueue()
-    for worker in workers:
-        free.put(worker)
+    def __enter__(self) -> Self:
+        return self
 
-    def run(job: _Job) -> bytes:
-        worker = free.get()
-        try:
-            return worker.compile(job, target)
-        finally:
-            free.put(worker)
-
-    executor = ThreadPoolExecutor(count)
-    try:
-        largest_first = sorted(work, key=lambda job: -len(job.text))
-        futures = {executor.submit(run, job): job for job in largest_first}
-        for future in as_completed(futures):
-            finished(futures[future], future.result())
-    finally:
+    def __exit__(self, *_error: object) -> None:
         # After an error or Ctrl-C nobody waits for what is under way: its process goes.
-        for worker in workers:
+        for worker in self._workers:
             worker.stop()
-        executor.shutdown(cancel_futures=True)
+        self._executor.shutdown(cancel_futures=True)
+
+    def add(self, function: Function) -> None:
+        """Have one more function compiled."""
+        position, cache = self._count, self._cache
+        self._count += 1
+        key = kernel_key(function, self._target) if cache is not None else ""
+        known = cache.get(key) if cache is not None else None
+        if known is not None:
+            self._codes[position] = known
+            return
+        job = _Job(position, function.name, key, llvm_text(function, self._target))
+        self._waiting.put(job)
+        self._missing += 1
+        self._characters += len(job.text)
+        self._start_workers()
+
+    def codes(self) -> list[bytes]:
+        """Object code of all functions, in the order in which they were added."""
+        for future in as_completed(self._futures):
+            self._finish(*future.result())
+        while not self._waiting.empty():  # too little for processes
+            job = self._waiting.get()
+            self._finish(job, compile_text(job.text, self._processor))
+        return [self._codes[position] for position in range(self._count)]
+
+    def _finish(self, job: _Job, code: bytes) -> None:
+        self._codes[job.position] = code
+        if self._cache is not None:
+            self._cache.put(job.key, code)
+        self._progress(Stage("compiling kernels", len(self._codes), self._count, job.name))
+
+    def _start_workers(self) -> None:
+        """As many processes as pay: one per so much text, none for what one could do alone."""
+        count = min(self._allowed, self._missing, self._characters // WORTH_A_PROCESS)
+        if count > 1:
+            while len(self._workers) < count:
+                self._workers.append(_Worker())
+                self._free.put(self._workers[-1])
+            while len(self._futures) < self._missing:
+                self._futures.append(self._executor.submit(self._compile_next))
+
+    def _compile_next(self) -> tuple[_Job, bytes]:
+        """Compile the largest function that waits, in a process that is free."""
+        worker = self._free.get()
+        job = self._waiting.get()
+        try:
+            return job, worker.compile(job, self._processor)
+        finally:
+            self._free.put(worker)
 
 
 class _Worker:
@@ -124,13 +158,13 @@ class _Worker:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
 
-    def compile(self, job: _Job, target: Target) -> bytes:
+    def compile(self, job: _Job, processor: Processor) -> bytes:
         """Object code of one job."""
         sink, source = self._process.stdin, self._process.stdout
         if sink is None or source is None:
             raise InternalError("a compiling process has no pipes")
         with suppress(BrokenPipeError):
-            sink.write(request(job.text, target))
+            sink.write(request(job.text, processor))
             sink.flush()
         status, header = source.read(1), source.read(LENGTH.size)
         if len(header) < LENGTH.size:

@@ -1,8 +1,9 @@
 """A process that compiles LLVM text for its parent.
 
 Started by `pool.py` as `python -m graft.llvm.worker`. In come requests on standard input, each a
-length and a JSON object with the target and the text; out go answers on standard output, each a
-status byte, a length and the object code or an error message. Ends when its input does.
+length and a JSON object with the processor and the text; out go answers on standard output, each a
+status byte, a length and the object code or an error message. Ends when its input does. It imports
+as little as it can: with NumPy and the emitter it took 0.35 s to start instead of 0.1 s.
 """
 
 from __future__ import annotations
@@ -12,26 +13,19 @@ import signal
 import struct
 import sys
 from dataclasses import asdict
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from graft.base.errors import GraftError
-from graft.llvm.compile import compile_text
-from graft.target.machine import Machine
-from graft.target.target import Target
+from graft.llvm.codegen import Processor, compile_text
 
 LENGTH = struct.Struct("<Q")
 DONE, FAILED = b"\0", b"\1"
 
 
-def request(text: str, target: Target) -> bytes:
+def request(text: str, processor: Processor) -> bytes:
     """A request as it goes over the wire."""
-    payload = json.dumps({"target": asdict(target), "text": text}).encode()
+    payload = json.dumps({"processor": asdict(processor), "text": text}).encode()
     return LENGTH.pack(len(payload)) + payload
-
-
-def _target(described: dict[str, Any]) -> Target:
-    machine = Machine.from_json(described["machine"])
-    return Target(**(described | {"features": tuple(described["features"]), "machine": machine}))
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
@@ -39,7 +33,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     while len(header := source.read(LENGTH.size)) == LENGTH.size:
         asked = json.loads(source.read(LENGTH.unpack(header)[0]))
         try:
-            status, answer = DONE, compile_text(asked["text"], _target(asked["target"]))
+            status, answer = DONE, compile_text(asked["text"], Processor(**asked["processor"]))
         except GraftError as error:
             status, answer = FAILED, str(error).encode()
         sink.write(status + LENGTH.pack(len(answer)) + answer)

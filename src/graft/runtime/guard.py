@@ -40,9 +40,10 @@ FALLBACKS = ("host", "error")
 VERIFICATIONS = ("sample", "always", "off")
 
 FIRST_RUNS = 3  # that are compared with the host, and after a breaker has closed again
-# Shares of a region's own time that looks and shadow runs may take, beyond the first runs. With the
-# 20 µs of a supervised call they stay below 1 % for regions of 4 ms or more.
-LOOK_SHARE, SHADOW_SHARE = 0.002, 0.002
+# Shares of a region's own time that looks and shadow runs may take, beyond the first runs. They are
+# small, since a supervised call takes some 20 µs besides, and up to 80 µs where the region has used
+# the caches for itself: that alone is near 1 % of a short network.
+LOOK_SHARE, SHADOW_SHARE = 0.001, 0.001
 # After so many suspicions that the host did not share, shadow runs for them count as sampled ones.
 _FALSE_ALARMS = 3
 # The default deadline: so many times the longest run so far, at least some seconds, since devices

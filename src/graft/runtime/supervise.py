@@ -3,7 +3,8 @@
 A task that hangs in foreign code cannot be interrupted, only left alone: it runs in a thread of a
 pool, so that its caller can go on. Threads of the pool are used again, the last one first: foreign
 libraries keep workers for every thread that calls them, and find the same one each time. A call
-costs two switches between threads, some 20 µs. What a task leaves behind in its thread is undone.
+costs two switches between threads: some 20 µs of processor time, and twice that where foreign code
+has used the caches for itself. What a task leaves behind in its thread is undone.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextvars import copy_context
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from graft.base.callbacks import described
@@ -29,26 +30,37 @@ class StrayExitError(Exception):
     """Foreign code raised what is no `Exception`: an exit, an interrupt, a panic of Rust's."""
 
 
-def contained(task: Callable[[], T]) -> T:
-    """Run foreign code in this thread, and undo what it would leave there: floating-point modes
-    (rounding, flushed denormals), which change what every later computation gives, and context
-    variables, among which are NumPy's error modes. A child that it forks ends with it. Whatever it
-    raises is an `Exception`, but for an interrupt of the main thread, which may be the user's."""
-    process, modes = os.getpid(), _MODES()
-    _C.fegetenv(modes)
-    try:
-        return copy_context().run(task)
-    except Exception:
-        raise
-    except BaseException as error:
-        is_main = threading.current_thread() is threading.main_thread()
-        if isinstance(error, KeyboardInterrupt) and is_main:
+class Containment:
+    """What is to be found in this thread again after foreign code has run in it: floating-point
+    modes (rounding, flushed denormals), which change what every later computation gives. Made once
+    for many tasks where the thread runs nothing else."""
+
+    def __init__(self) -> None:
+        self._process, self._modes = os.getpid(), _MODES()
+        _C.fegetenv(self._modes)
+
+    def run(self, task: Callable[[], T]) -> T:
+        """Run foreign code, and undo what it would leave here: modes, and context variables, among
+        which are NumPy's error modes. A child that it forks ends with it. Whatever it raises is an
+        `Exception`, but for an interrupt of the main thread, which may be the user's."""
+        try:
+            return copy_context().run(task)
+        except Exception:
             raise
-        raise StrayExitError(described(error)) from error
-    finally:
-        _C.fesetenv(modes)
-        if os.getpid() != process:
-            os._exit(1)
+        except BaseException as error:
+            is_main = threading.current_thread() is threading.main_thread()
+            if isinstance(error, KeyboardInterrupt) and is_main:
+                raise
+            raise StrayExitError(described(error)) from error
+        finally:
+            _C.fesetenv(self._modes)
+            if os.getpid() != self._process:
+                os._exit(1)
+
+
+def contained(task: Callable[[], T]) -> T:
+    """Run foreign code in this thread, and undo what it would leave there."""
+    return Containment().run(task)
 
 
 class OverdueError(TimeoutError):
@@ -63,39 +75,38 @@ class _Thread:
     """A thread of the pool; one task at a time."""
 
     def __init__(self) -> None:
-        self._begin, self._done = threading.Lock(), threading.Lock()
-        self._begin.acquire()
-        self._done.acquire()
-        self._task: Callable[[], Any] | None = None
-        self._result: Any = None
-        self._failure: Exception | None = None
+        # Queues of C code: no hand-over is cheaper. What it takes is mostly misses of the caches,
+        # which foreign code has filled with its own data.
+        self._tasks: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
         self.is_idle = True
         threading.Thread(target=self._work, daemon=True, name="graft-supervised").start()
 
     def run(self, seconds: float, task: Callable[[], Any]) -> Any:
-        self._task, self.is_idle = task, False
-        started = time.monotonic()
-        self._begin.release()
-        if not self._done.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
-            taken = time.monotonic() - started
-            raise OverdueError(f"no answer within {taken:.3g} s", lambda: not self._done.locked())
+        self.is_idle = False
+        self._tasks.put(task)
+        try:
+            result, failure = self._answers.get(timeout=min(seconds, threading.TIMEOUT_MAX))
+        except Empty:
+            reason = f"no answer within {seconds:.3g} s"
+            raise OverdueError(reason, lambda: not self._answers.empty()) from None
         self.is_idle = True
-        result, failure = self._result, self._failure
-        self._result = self._failure = None
         if failure is not None:
             raise failure
         return result
 
     def _work(self) -> None:
-        while True:
-            self._begin.acquire()
-            assert self._task is not None
-            try:
-                self._result = contained(self._task)
-            except Exception as error:  # noqa: BLE001  handed on to the caller
-                self._failure = error
-            self._task = None  # holds on to nothing of the caller's
-            self._done.release()
+        containment = Containment()
+        while True:  # without a variable that would hold on to what is the caller's
+            self._answers.put(_answer(containment, self._tasks.get()))
+
+
+def _answer(containment: Containment, task: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What a task gives, or raises."""
+    try:
+        return containment.run(task), None
+    except Exception as error:  # noqa: BLE001  handed on to the caller
+        return None, error
 
 
 _idle: list[_Thread] = []

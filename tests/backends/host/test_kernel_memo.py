@@ -13,6 +13,7 @@ from graft.backends.host.assemble import Assembly, NativeStep, assemble
 from graft.backends.host.prepare import prepare
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
+from graft.loop.ir import Function
 from graft.target.target import host_target
 
 Layer = Callable[[Net, Value], Value]
@@ -66,6 +67,15 @@ def assembled(graph: Graph) -> Assembly:
 @pytest.mark.parametrize("layer", [dense, normalized, pointwise])
 def test_rows_with_weights_of_their_own(layer: Layer) -> None:
     check(chain(layer, 6, 72))
+
+
+def test_functions_are_told_of_as_they_are_made() -> None:
+    heard: list[Function] = []
+    target = host_target()
+    graph = prepare(chain(conv, 1, 72, 9, 7), target)
+    made = assemble(graph, target, begin=heard.append)
+    assert [function.name for function in heard] == list(made.functions)
+    assert [function.body for function in heard] == [one.body for one in made.functions.values()]
 
 
 @pytest.mark.parametrize("layer", [conv, wide_conv, depthwise])

@@ -9,7 +9,7 @@ becomes a step on the reference evaluator, which the program shows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from graft.backends.host.channels_last import ChannelsLast
@@ -88,6 +88,7 @@ class Assembly:
     functions: dict[str, Function] = field(default_factory=dict)
     constants: list[Array] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
+    begin: Callable[[Function], None] | None = None  # is told of functions as they are made
     # Functions by the identity of their bodies, which those of the same structure share.
     _named: dict[int, tuple[Function, str]] = field(default_factory=dict)
 
@@ -106,8 +107,11 @@ class Assembly:
         shared = name_shared(function)
         plain = replace(shared, name="kernel", notes=())
         name = "k" + hashlib.sha256(to_text(plain).encode()).hexdigest()[:20]
+        is_new = name not in self.functions
         self.functions[name] = replace(shared, name=name)
         self._named[id(function.body)] = function, name
+        if is_new and self.begin is not None:
+            self.begin(self.functions[name])
         return name
 
     def constant(self, array: Array) -> Constant:
@@ -121,22 +125,29 @@ def assemble(
     target: Target,
     spaces: Mapping[str, str] | None = None,
     kernels: Kernels | None = None,
+    begin: Callable[[Function], None] | None = None,
 ) -> Assembly:
     """Turn a fused graph with static shapes into steps.
 
     `spaces` are the memory spaces of regions that do not work in the host's memory, by label.
-    `kernels` are those that other parts of the model have already."""
-    return _Assembler(graph, target, spaces or {}, kernels or Kernels(target)).run()
+    `kernels` are those that other parts of the model have already. `begin` is told of each of the
+    assembly's functions once, in their order, as soon as it is made."""
+    return _Assembler(graph, target, spaces or {}, kernels or Kernels(target), begin).run()
 
 
 class _Assembler:
     def __init__(
-        self, graph: Graph, target: Target, spaces: Mapping[str, str], kernels: Kernels
+        self,
+        graph: Graph,
+        target: Target,
+        spaces: Mapping[str, str],
+        kernels: Kernels,
+        begin: Callable[[Function], None] | None,
     ) -> None:
         self.graph = graph
         self.kernels = kernels
         self.travels = Travels(spaces)
-        self.made = Assembly()
+        self.made = Assembly(begin=begin)
         self.constants: dict[Value, Literal] = {
             node.output: node.attrs.value for node in graph.nodes if node.op.name == "constant"
         }

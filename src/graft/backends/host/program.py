@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graft.backends.host.assemble import (
@@ -18,7 +18,6 @@ from graft.backends.host.storage import static_shape
 from graft.backends.reference.stored import evaluated_graph
 from graft.base.dims import AnyDim
 from graft.base.errors import Place
-from graft.base.progress import Progress, quietly
 from graft.ir.graph import Graph, Value
 from graft.llvm.cache import default_cache
 from graft.llvm.load import scratch_bytes
@@ -50,14 +49,16 @@ def build_program(
     target: Target,
     regions: Mapping[str, Runner] | None = None,
     label: str = "",
-    report: Progress = quietly,
+    codes: Sequence[bytes] | None = None,
 ) -> HostProgram:
     """The finished program; `regions` are what runs the regions of other backends, by label.
 
-    `label` goes before the names of its functions, which several programs may share a table of."""
+    `label` goes before the names of its functions, which several programs may share a table of.
+    `codes` is the object code of the assembly's functions, if they have been compiled already."""
     places = places_of(assembly)
     cache, triple = default_cache(), target.triple
-    codes = compile_all(list(assembly.functions.values()), target, cache, progress=report)
+    if codes is None:
+        codes = compile_all(assembly.functions.values(), target, cache)
     driver = cache.remembered(driver_key(triple), lambda: driver_object(triple))
     names = [
         _function(f"{label} {number}".strip(), step) for number, step in enumerate(assembly.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from graft.backends.host.assemble import Assembly, NativeStep
@@ -12,10 +13,8 @@ from graft.backends.host.scratch import scratch_dim
 from graft.backends.host.storage import shape_of
 from graft.base.dims import AnyDim, Dim, Unknown, symbols_of
 from graft.base.errors import InternalError, Place
-from graft.base.progress import Progress, quietly
 from graft.ir.graph import Graph, Value
 from graft.llvm.cache import default_cache
-from graft.llvm.pool import compile_all
 from graft.runtime import program as rt
 from graft.runtime.driver import driver_key, driver_object
 from graft.runtime.extents import SizeCheck
@@ -29,12 +28,11 @@ def build_shaped(
     assembly: Assembly,
     target: Target,
     checks: tuple[SizeCheck, ...],
-    guards: tuple[Guard, ...] = (),
-    report: Progress = quietly,
+    guards: tuple[Guard, ...],
+    codes: Sequence[bytes],
 ) -> ShapedProgram:
     """The finished program of a stretch without steps outside of native code."""
     cache, triple = default_cache(), target.triple
-    codes = compile_all(list(assembly.functions.values()), target, cache, progress=report)
     driver = cache.remembered(driver_key(triple), lambda: driver_object(triple))
     shelves = _Shelves(assembly)
     steps = [_call(step, assembly, shelves) for step in assembly.steps]

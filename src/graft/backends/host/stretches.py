@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,6 +22,9 @@ from graft.base.dtypes import DType
 from graft.base.progress import Progress, Stage, quietly
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
+from graft.llvm.cache import default_cache
+from graft.llvm.pool import Compilation
+from graft.loop.ir import Function
 from graft.ops.index_ranges import IndexRanges
 from graft.passes.plan_memory import is_view
 from graft.runtime.guards import Guard
@@ -83,27 +86,40 @@ class Stretches:
         self, graph: Graph, label: str = "", ranges: IndexRanges | None = None
     ) -> HostProgram:
         """The program of a graph with static shapes."""
-        fused, made, guards = self.assembled(graph, ranges or IndexRanges(graph), self.spaces)
-        built = build_program(fused, made, self.target, self.regions, label, self.report)
+        ranges = ranges or IndexRanges(graph)
+        with self._compilation() as compilation:
+            fused, made, guards = self.assembled(graph, ranges, self.spaces, compilation.add)
+            codes = compilation.codes()
+        built = build_program(fused, made, self.target, self.regions, label, codes)
         return replace(built, program=replace(built.program, guards=guards))
 
+    def _compilation(self) -> Compilation:
+        return Compilation(self.target, default_cache(), progress=self.report)
+
     def assembled(
-        self, graph: Graph, ranges: IndexRanges, spaces: Mapping[str, str]
+        self,
+        graph: Graph,
+        ranges: IndexRanges,
+        spaces: Mapping[str, str],
+        begin: Callable[[Function], None] | None = None,
     ) -> tuple[Graph, Assembly, tuple[Guard, ...]]:
-        """A graph of fusion groups, their kernels, and what is watched over in it."""
+        """A graph of fusion groups, their kernels, and what is watched over in it. `begin` is told
+        of each kernel as soon as it is made."""
         self.report(Stage("lowering"))
         watched, guards = guarded(graph, ranges)
         fused = prepare(watched, self.target, self.accuracy)
-        return fused, assemble(fused, self.target, spaces, self._kernels), guards
+        return fused, assemble(fused, self.target, spaces, self._kernels, begin), guards
 
     def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
         """A stretch as a program."""
         if is_static(stretch):
             built = self.static(stretch, label, ranges)
             return CompiledStretch(built.program, built.functions, built.reasons, built.makes)
-        fused, made, guards = self.assembled(stretch, ranges, {})
+        with self._compilation() as compilation:
+            fused, made, guards = self.assembled(stretch, ranges, {}, compilation.add)
+            codes = compilation.codes()
         checks = size_checks(stretch.nodes)
-        program = build_shaped(fused, made, self.target, checks, guards, self.report)
+        program = build_shaped(fused, made, self.target, checks, guards, codes)
         return CompiledStretch(program, {}, {}, tuple(map(made_by, made.steps)))
 
 
