@@ -4,14 +4,15 @@
     python tools/table2.py [--networks NAMES] [--write]
 
 Greedy is what others do: everything that the accelerator can run goes there, in regions as large as
-possible. Pruning sends regions with little work back. Exact is Graft's own choice. All times are a
-model's: `simnpu` declares its own, the host's come from a roofline; nothing is measured, so that
-the table is the same on every machine. `--write` puts it into docs/benchmarks.md.
+possible. Pruning sends regions with little work back. Exact is Graft's own choice. `simnpu`'s times
+are its model's; the host's are what its kernels take within a run of the whole network. `--write`
+puts the table into docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ from bench_pages import DOCUMENT, MODELS, chosen_pages, paragraph, table
 from graft import __version__
 from graft.backends.host.backend import HostBackend
 from graft.backends.simnpu.backend import SimNpu
+from graft.byoc.measure import samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, regions
 from graft.byoc.price import Pricing
 from graft.byoc.problem import Choice
 from graft.byoc.sizes import node_work
+from graft.cli.bench_machine import this_machine
 from graft.cli.report import number, seconds_text
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
@@ -84,8 +87,9 @@ def main() -> None:
 
 def placed(network: str, graph: Graph) -> Placed:
     """All schemes on one network."""
+    host = HostBackend()
+    pricing = Pricing(host, host.time_groups(graph, samples(graph)), store=None)
     start = time.perf_counter()
-    pricing = Pricing(HostBackend(), in_place={}, store=None)
     found = partition(graph, [SimNpu()], pricing, PartitionOptions())
     took = time.perf_counter() - start
     choices = {**found.alternatives, "exact": found.choice}
@@ -130,11 +134,12 @@ def report(found: Sequence[Placed]) -> list[str]:
     )
     slowest = max(found, key=lambda one: one.took)
     note = (
-        "**All times are simulated**: the accelerator's are its declared model's, the host's come"
-        " from a roofline, and nothing was run. Regions are those on the accelerator; nodes and"
-        f" MACs are the shares that run there. {proven}; the longest search, with matching and"
-        f" pricing, took {seconds_text(slowest.took)} ({slowest.network}). Made by"
-        f" `python tools/table2.py --write` with Graft {__version__}."
+        "**The accelerator is simulated**: its times are its declared model's. The host's are"
+        f" measured, kernel by kernel, on {this_machine()}. Regions are those on the accelerator;"
+        f" nodes and MACs are the shares that run there. {proven}; the longest search, with"
+        f" matching and pricing, took {seconds_text(slowest.took)} ({slowest.network}). Made by"
+        f" `python tools/table2.py --write` with Graft {__version__} on"
+        f" {datetime.date.today().isoformat()}."
     )
     return [*table(header, rows), "", *paragraph(note)]
 

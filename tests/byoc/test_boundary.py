@@ -16,7 +16,7 @@ from graft.byoc.contract import Limits
 from graft.byoc.discover import register_backend, unregister_backend
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.byoc.outline import outline
-from graft.byoc.place import HOST_CONVERSION, carry_seconds, converts
+from graft.byoc.place import carry_seconds, converts
 from graft.byoc.region import region_graph
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
@@ -215,11 +215,12 @@ def test_prices_count_what_is_run() -> None:
     model only the latter. The bus carries what has been converted."""
     image = Value("v", tensor("float32", *SHAPE))
     size = 4 * X.size
-    once = 2 * size / HOST_CONVERSION
-    assert carry_seconds(image, NHWC) == pytest.approx(2 * once)
-    assert carry_seconds(image, NHWC, in_rows=True) == pytest.approx(once)
+    host = Limits(peak_flops=1e9, peak_bytes_per_second=1e7)
+    once = 2 * size / 1e7
+    assert carry_seconds(image, NHWC, host) == pytest.approx(2 * once)
+    assert carry_seconds(image, NHWC, host, in_rows=True) == pytest.approx(once)
     far = Limits(space="far", dtype=DType.FLOAT16, bytes_per_second=1e6)
-    assert carry_seconds(image, far, in_rows=True) == pytest.approx(once + size / 2 / 1e6)
+    assert carry_seconds(image, far, host, in_rows=True) == pytest.approx(once + size / 2 / 1e6)
 
 
 class Wishful(Fake):

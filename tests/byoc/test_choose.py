@@ -105,8 +105,9 @@ def raw_faster_rcnn(models_dir: Path) -> Problem:
     graph = import_model(models_dir / "faster_rcnn_resnet50.onnx")
     backends = [SimNpu()]
     found = find_candidates(graph, backends)
-    prices = price_all(found, backends, Pricing(HostBackend(), {})).costs
-    return placement_of(found, prices, backends).problem
+    host = HostBackend()
+    prices = price_all(found, backends, Pricing(host, {})).costs
+    return placement_of(found, prices, backends, host.limits).problem
 
 
 @pytest.mark.full

@@ -12,7 +12,6 @@ from graft.base.dtypes import DType
 from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import Cost, Limits
 from graft.byoc.place import (
-    HOST_CONVERSION,
     HOST_STEP,
     Placement,
     carry_seconds,
@@ -28,25 +27,26 @@ from graft.rewrite.pattern import is_op
 PICTURE = Value("picture", IMAGE)  # 1 x 3 x 9 x 7 floats
 BYTES = 3 * 9 * 7 * 4
 ROW = Value("row", tensor("float32", 5))
+HOST = Limits(peak_flops=1e9, peak_bytes_per_second=1e7)
 FAR = Limits(space="device", latency=1e-3, bytes_per_second=1e6)
 
 
 def test_on_the_hosts_own_memory_rows_are_for_nothing() -> None:
-    assert carry_seconds(ROW, Limits()) == 0.0
-    assert carry_seconds(PICTURE, Limits(), in_rows=True) == 0.0
+    assert carry_seconds(ROW, Limits(), HOST) == 0.0
+    assert carry_seconds(PICTURE, Limits(), HOST, in_rows=True) == 0.0
 
 
 def test_images_leave_the_hosts_layout() -> None:
-    assert carry_seconds(PICTURE, Limits()) == pytest.approx(2 * BYTES / HOST_CONVERSION)
+    assert carry_seconds(PICTURE, Limits(), HOST) == pytest.approx(2 * BYTES / 1e7)
 
 
 def test_another_memory_takes_latency_and_bandwidth() -> None:
-    assert carry_seconds(ROW, FAR) == pytest.approx(1e-3 + 20 / 1e6)
-    assert carry_seconds(PICTURE, FAR, in_rows=True) == pytest.approx(1e-3 + BYTES / 1e6)
+    assert carry_seconds(ROW, FAR, HOST) == pytest.approx(1e-3 + 20 / 1e6)
+    assert carry_seconds(PICTURE, FAR, HOST, in_rows=True) == pytest.approx(1e-3 + BYTES / 1e6)
 
 
 def test_a_device_that_tells_no_bandwidth_takes_its_latency() -> None:
-    assert carry_seconds(ROW, Limits(space="device", latency=2.0)) == 2.0
+    assert carry_seconds(ROW, Limits(space="device", latency=2.0), HOST) == 2.0
     assert math.isinf(Limits().bytes_per_second)
 
 
@@ -66,12 +66,12 @@ def test_conversions(value: Value, limits: Limits, expected: bool) -> None:
 
 def test_sequences_have_no_layout() -> None:
     words = Value("words", SequenceType(tensor("float32", 5)))
-    assert carry_seconds(words, Limits()) == 0.0
+    assert carry_seconds(words, Limits(), HOST) == 0.0
 
 
 def placed(*backends: Fake) -> Placement:
     found = find_candidates(conv_relu(), backends)
-    return placement_of(found, dict.fromkeys(found.candidates, Cost(1.0)), backends)
+    return placement_of(found, dict.fromkeys(found.candidates, Cost(1.0)), backends, HOST)
 
 
 def fake(name: str, limits: Limits) -> Fake:
@@ -123,7 +123,7 @@ def test_candidates_without_a_price_are_left_out() -> None:
     backend = fake("a", Limits())
     found = find_candidates(conv_relu(), [backend])
     prices = {c: Cost(1.0) for c in found.candidates if c.backend == "host"}
-    placement = placement_of(found, prices, [backend])
+    placement = placement_of(found, prices, [backend], HOST)
     assert all(option.site == 0 for option in placement.problem.options)
     assert len(placement.priced) == len(placement.problem.options)
 
@@ -134,7 +134,7 @@ def test_values_that_nobody_reads_take_memory_only() -> None:
     values, _places = g.call("topk", x, k=2)
     graph = g.build(g("add", values, g.constant(np.float32(1))))
     found = find_candidates(graph, [])
-    placement = placement_of(found, dict.fromkeys(found.candidates, Cost(1.0)), [])
+    placement = placement_of(found, dict.fromkeys(found.candidates, Cost(1.0)), [], HOST)
     flows = placement.problem.flows  # x, the values, their places, the sum
     assert [len(flow.consumers) for flow in flows] == [1, 1, 0, 0]
     assert [flow.leaves for flow in flows] == [False, False, False, True]

@@ -31,7 +31,7 @@ def test_a_graph_without_any_work() -> None:
     assert [scheme.macs for scheme in found.schemes] == [0, 0, 0]
 
 
-def test_the_table_says_that_it_is_simulated() -> None:
+def test_the_table_says_what_is_simulated() -> None:
     lines = table2.report([table2.placed("small", conv_relu())])
     rows = [line for line in lines if line.startswith("|")]
     assert len(rows) == 3

@@ -68,11 +68,11 @@ def partition(
     found, prices = _priced(graph, backends, pricing, options)
     if found.limits_hit:
         warnings.warn(_limited(found.limits_hit), RegionWarning, stacklevel=2)
-    wholes = _Wholes(placement_of(found, prices, backends), pricing)
+    wholes = _Wholes(placement_of(found, prices, backends, pricing.host.limits), pricing)
     alternatives = other_choices(wholes.placement, options)
     choice, tried = _settled(wholes, prices, alternatives, options)
     best = min((choice, *tried, *alternatives.values()), key=wholes.seconds)
-    placement = placement_of(found, wholes.refined(prices, best), backends)
+    placement = wholes.priced(wholes.refined(prices, best))
     seconds = bill(placement.problem, best.options, best.stages).total
     # what is proven is proven at the prices that the plan shows
     known = replace(best, seconds=seconds)
@@ -154,8 +154,7 @@ def _settled(
         prices = wholes.refined(prices, other)
     tried: dict[tuple[int, ...], Choice] = {}
     while True:
-        start = wholes.placement
-        placement = placement_of(start.found, prices, start.backends)
+        placement = wholes.priced(prices)
         known = [_billed(placement.problem, other) for other in alternatives.values()]
         choice = _chosen(placement, known, options)
         if choice.options in tried or len(tried) == _MOST_REFINEMENTS:
@@ -181,6 +180,11 @@ class _Wholes:
         self._pricing = pricing
         self._backends = {backend.name: backend for backend in placement.backends}
         self._known: dict[tuple[int, ...], float | None] = {}
+
+    def priced(self, prices: Mapping[Candidate, Cost]) -> Placement:
+        """The same candidates at other prices."""
+        start = self.placement
+        return placement_of(start.found, prices, start.backends, self._pricing.host.limits)
 
     def _of(self, name: str, nodes: Sequence[Node], options: Sequence[int]) -> float | None:
         """The time of a region of several candidates; infinite where it does not run at all."""

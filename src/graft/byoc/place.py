@@ -15,13 +15,12 @@ from graft.base.dtypes import DType
 from graft.byoc import boundary
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOME, Backend, Cost, Limits
+from graft.byoc.price import peak_rates
 from graft.byoc.problem import Flow, Option, Problem, Site
 from graft.byoc.region import is_constant
 from graft.byoc.sizes import constant_bytes, value_bytes
 from graft.ir.graph import Graph, Node, Value
 
-# Bytes per second at which the host rearranges or converts tensors.
-HOST_CONVERSION = 5e9
 # Seconds to leave native code for a region and come back, whatever the backend.
 HOST_STEP = 2e-5
 
@@ -48,9 +47,14 @@ class Placement:
 
 
 def placement_of(
-    found: Candidates, prices: Mapping[Candidate, Cost], backends: Sequence[Backend]
+    found: Candidates,
+    prices: Mapping[Candidate, Cost],
+    backends: Sequence[Backend],
+    host: Limits,
 ) -> Placement:
-    """The problem to choose from; candidates without a price are left out."""
+    """The problem to choose from; candidates without a price are left out.
+
+    What the `host` reads and writes in a second is what it rearranges or converts tensors at."""
     forms: list[Form] = [_HOME_FORM]
     sites = [Site(HOME)]
     for backend in backends:
@@ -83,7 +87,7 @@ def placement_of(
         )
         for item in priced
     )
-    limits_of = [Limits(), *(_limits_with(backends, form) for form in forms[1:])]
+    limits_of = [host, *(_limits_with(backends, form) for form in forms[1:])]
     held = tuple(constant_bytes(node, found.graph) for node in found.nodes)
     flows = tuple(_flows(found, number, limits_of))
     problem = Problem(tuple(sites), len(found.nodes), options, flows, held)
@@ -100,7 +104,7 @@ def _limits_with(backends: Sequence[Backend], form: Form) -> Limits:
 
 
 def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limits]) -> list[Flow]:
-    graph = found.graph
+    graph, host, others = found.graph, limits[0], limits[1:]
     returned = set(graph.outputs)
     flows = []
     for value in _values(graph):
@@ -111,8 +115,8 @@ def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limit
         leaves = value in returned
         if producer is None and not consumers:
             continue
-        inner = [carry_seconds(value, form) for form in limits[1:]]
-        outer = [carry_seconds(value, form, in_rows=True) for form in limits[1:]]
+        inner = [carry_seconds(value, form, host) for form in others]
+        outer = [carry_seconds(value, form, host, in_rows=True) for form in others]
         flows.append(
             Flow(
                 None if producer is None else number[producer],
@@ -120,7 +124,7 @@ def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limit
                 bring=(0.0, *(outer if producer is None else inner)),
                 fetch=(0.0, *(outer if leaves and not consumers else inner)),
                 leaves=leaves,
-                sizes=(value_bytes(value), *(carried_bytes(value, form) for form in limits[1:])),
+                sizes=(value_bytes(value), *(carried_bytes(value, form) for form in others)),
                 name=value.name,
             )
         )
@@ -131,7 +135,7 @@ def _values(graph: Graph) -> list[Value]:
     return [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
 
 
-def carry_seconds(value: Value, limits: Limits, in_rows: bool = False) -> float:
+def carry_seconds(value: Value, limits: Limits, host: Limits, in_rows: bool = False) -> float:
     """What it takes to bring a value from home into the form of a backend, or back.
 
     `in_rows` says that it is row-major at home, as the inputs and outputs of models are. What
@@ -141,7 +145,7 @@ def carry_seconds(value: Value, limits: Limits, in_rows: bool = False) -> float:
     if limits.space != HOME:
         seconds += limits.latency + carried_bytes(value, limits) / limits.bytes_per_second
     passes = int(boundary.is_image(value) and not in_rows) + converts(value, limits)
-    return seconds + passes * 2 * size / HOST_CONVERSION
+    return seconds + passes * peak_rates(host).seconds(0, 2 * size)
 
 
 def carried_bytes(value: Value, limits: Limits) -> int:

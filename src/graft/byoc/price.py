@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from graft.base.callbacks import described
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.candidates import Candidate, Candidates
-from graft.byoc.contract import HOME, Backend, Cost, Source
+from graft.byoc.contract import HOME, Backend, Cost, Limits, Source
 from graft.byoc.measure import DEADLINE, UnrunnableError, bounded, timed_region_of
 from graft.byoc.region import region_graph, region_hash
 from graft.byoc.sizes import node_work
@@ -24,6 +24,7 @@ from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Node
 from graft.ir.op import Kind
 from graft.runtime.regions import RegionWarning
+from graft.target.roofline import Roofline, memory_roofline
 from graft.target.target import host_target
 
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION, Kind.OPAQUE)
@@ -151,16 +152,20 @@ def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
 
 
 def roofline(backend: Backend, region: Graph) -> Cost:
-    """The time that arithmetic or traffic takes at the device's peak, whichever is longer.
-
-    A backend that tells nothing about itself is taken for a core of this machine."""
-    limits, core = backend.limits, host_target().machine
+    """The time that arithmetic or traffic takes at the device's peak, whichever is longer."""
     works = [node_work(node) for node in region.nodes if node.op.name != "constant"]
     flops = sum(2 * work.macs + work.flops for work in works)
     moved = sum(work.bytes for work in works)
-    arithmetic = flops / (limits.peak_flops or core.peak_flops)
-    traffic = moved / (limits.peak_bytes_per_second or core.memory_bytes_per_second)
-    return Cost(max(arithmetic, traffic) + _PER_NODE * len(works), Source.ROOFLINE)
+    seconds = peak_rates(backend.limits).seconds(flops, moved)
+    return Cost(seconds + _PER_NODE * len(works), Source.ROOFLINE)
+
+
+def peak_rates(limits: Limits) -> Roofline:
+    """The rates that a backend declares; those of a core of this machine where it declares none."""
+    if limits.peak_flops and limits.peak_bytes_per_second:
+        return Roofline(limits.peak_flops, limits.peak_bytes_per_second)
+    core = memory_roofline(host_target().machine)
+    return Roofline(limits.peak_flops or core.flops, limits.peak_bytes_per_second or core.bytes)
 
 
 def refined(

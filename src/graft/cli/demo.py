@@ -18,8 +18,7 @@ from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend
 from graft.byoc.discover import find_backends
 from graft.byoc.measure import race
-from graft.byoc.partition import Partition, PartitionOptions, partition
-from graft.byoc.price import Pricing
+from graft.byoc.partition import Partition
 from graft.cli.check import check
 from graft.cli.compare import Tolerance
 from graft.cli.inputs import feed
@@ -201,14 +200,13 @@ def _plan(found: Partition, module: Module) -> Iterator[Block]:
 
 
 def _simulated(graph: Graph) -> Iterator[str]:
-    pricing = Pricing(HostBackend(), in_place={}, store=None)
-    with status("planning for simnpu"):
-        plan = partition(graph, [SimNpu()], pricing, PartitionOptions()).plan
-    yield "its times are a model's, the host's come from a roofline; nothing is run:"
+    with status("planning for simnpu") as tell:
+        plan = partition_graph(graph, [SimNpu()], HostBackend(), _usual(tell)).plan
+    yield "its times are a model's, the host's are those that its kernels take:"
     regions = counted(len(plan.regions), "region")
     yield f"exact:    {seconds_text(plan.predicted)} in {regions} (simulated)"
     for name, seconds in plan.alternatives.items():
-        yield f"{name}: {seconds_text(seconds)} (simulated)"
+        yield f"{name}: {seconds_text(seconds)}{'' if name == 'host-only' else ' (simulated)'}"
 
 
 def _check(walk: Walk, module: Module) -> Iterator[str]:

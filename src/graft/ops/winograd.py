@@ -1,7 +1,7 @@
 """A 3x3 convolution that a compiler has decided to compute by Winograd's algorithm.
 
 It means what `nn.conv2d` means. `tile` is the side of the squares of pixels that are computed at a
-time: the choice is part of the graph, so that it can be seen, printed and kept.
+time, `dilation` apart: the choice is part of the graph, so that it can be seen, printed and kept.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class WinogradAttrs(ConvAttrs):
 
 
 def _winograd_type(attrs: WinogradAttrs, data: TensorType, weight: TensorType) -> TensorType:
-    steps = (*attrs.strides, *attrs.dilation, attrs.groups)
-    require(set(steps) == {1}, "wants strides, dilation and groups of 1")
+    require({*attrs.strides, attrs.groups} == {1}, "wants strides and groups of 1")
     kernel = None if weight.shape is None else weight.shape[2:]
     require(kernel in (None, (3, 3)), "wants a kernel of 3x3 elements")
     require(attrs.tile in TILES, f"has tiles of {list(TILES)} pixels a side, not {attrs.tile}")

@@ -7,7 +7,9 @@ which `Program.validate` finds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from graft.runtime.program import (
     TensorSpec,
     Transfer,
 )
+from graft.target.roofline import Roofline
 
 _REFERENCES: Mapping[str, type[BufferRef | Remote]] = {
     "input": Input,
@@ -117,13 +120,22 @@ def decode_place(data: Sequence[Any]) -> Place:
 
 
 def encode_target(target: Target) -> dict[str, Any]:
-    return {"triple": target.triple, "features": list(target.features)}
+    rates = [target.core.flops, target.core.bytes]
+    return {"triple": target.triple, "features": list(target.features), "core": rates}
 
 
 def decode_target(data: Mapping[str, Any]) -> Target:
-    return Target(
-        decode_text(data["triple"]), tuple(decode_text(name) for name in data["features"])
-    )
+    features = tuple(decode_text(name) for name in data["features"])
+    target = Target(decode_text(data["triple"]), features)
+    if "core" not in data:  # files of older releases do not say
+        return target
+    return replace(target, core=Roofline(*map(_decode_rate, data["core"])))
+
+
+def _decode_rate(data: Any) -> float:
+    if not isinstance(data, float) or not 0 < data < math.inf:
+        raise ValueError(f"{data!r} is not a rate")
+    return data
 
 
 def encode_spec(spec: TensorSpec) -> list[Any]:

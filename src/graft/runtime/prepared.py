@@ -27,17 +27,18 @@ from graft.runtime.program import (
 )
 from graft.runtime.shaped import Measured, ShapedProgram
 from graft.runtime.tables import ShapedTables, Tables, tables_of
+from graft.target.roofline import Roofline
 
 # Work after which a native call ends, so that Python can see to Ctrl-C: some seconds' worth.
 LONG_FLOPS, LONG_BYTES = 100_000_000_000, 20_000_000_000
 _LONG_CALLS = 10_000_000  # of kernels
 
-# Of a core and its caches, roughly: operations and bytes per second. What it takes to call the
-# other threads, and to meet them after a kernel, in seconds: far more than tools/barrier.py finds
-# where they are awake and have cores of their own, for they may sleep, or others want these cores.
-# Both are for two threads; each further one makes them dearer by a part of that, since threads are
-# woken, and arrive at a barrier, one after the other.
-_FLOPS, _BYTES = 3e10, 3e10
+# The share of a core's peak rates that kernels with little to do come to.
+_REACHED = 1 / 4
+# What it takes to call the other threads, and to meet them after a kernel, in seconds: far more
+# than tools/barrier.py finds where they are awake and have cores of their own, for they may sleep,
+# or others want these cores. Both are for two threads; each further one makes them dearer by a part
+# of that, since threads are woken, and arrive at a barrier, one after the other.
 CALLING, MEETING = 20e-6, 2e-6
 _FURTHER = 1 / 40
 
@@ -127,8 +128,9 @@ class Prepared:
 def prepared(program: Program, engine: Engine) -> Prepared:
     """A program of known sizes."""
     steps, threads = program.steps, engine.team.threads
+    core = program.target.core.scaled(_REACHED)
     works = [
-        _work(step.flops, step.bytes, step.serial) if isinstance(step, KernelCall) else None
+        _work(step.flops, step.bytes, step.serial, core) if isinstance(step, KernelCall) else None
         for step in steps
     ]
     return Prepared(
@@ -161,10 +163,10 @@ def _last_uses(program: Program) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _work(flops: int, moved: int, serial: bool) -> Work:
+def _work(flops: int, moved: int, serial: bool, core: Roofline) -> Work:
     if not flops and not moved and not serial:
         return Work(0, 0, math.inf)  # nobody has said how much work it is
-    return Work(flops, moved, 0 if serial else flops / _FLOPS + moved / _BYTES)
+    return Work(flops, moved, 0 if serial else flops / core.flops + moved / core.bytes)
 
 
 def _plan(works: Sequence[Work | None], threads: int) -> tuple[Stretch | int, ...]:
@@ -189,6 +191,7 @@ class PreparedSizes:
     def __init__(self, program: ShapedProgram, engine: Engine) -> None:
         self._tables, self._threads = ShapedTables(program, engine), engine.team.threads
         self._count, self._guarded = len(program.steps), len(program.guards)
+        self._core = program.target.core.scaled(_REACHED)
         words = program.numbers + len(program.shelves)
         self._weights = np.zeros((3, words))  # of each number in operations, bytes, time
         self._works = []
@@ -197,8 +200,8 @@ class PreparedSizes:
             self._works.append((flops, moved, step.serial))
             self._weights[0, flops] += 1
             self._weights[1, moved] += 1
-            self._weights[2, flops] += 0 if step.serial else 1 / _FLOPS
-            self._weights[2, moved] += 0 if step.serial else 1 / _BYTES
+            self._weights[2, flops] += 0 if step.serial else 1 / self._core.flops
+            self._weights[2, moved] += 0 if step.serial else 1 / self._core.bytes
 
     def at(self, measured: Measured) -> Prepared:
         """The same at some size."""
@@ -221,5 +224,8 @@ class PreparedSizes:
         if not work.is_long():
             best = work.best_threads(self._count, self._threads)
             return (Stretch(0, 0, self._count, best),)
-        works = [_work(numbers[one], numbers[other], serial) for one, other, serial in self._works]
+        works = [
+            _work(numbers[one], numbers[other], serial, self._core)
+            for one, other, serial in self._works
+        ]
         return _plan(works, self._threads)

@@ -73,10 +73,25 @@ def test_choice_by_cost(channels: int, side: int, batch: int, tile: int) -> None
 
 
 @pytest.mark.parametrize(
+    ("channels", "side", "dilation", "tile"),
+    [
+        (256, 28, 2, 4),
+        (512, 28, 4, 4),
+        (256, 65, 2, 4),
+        # most of what tiles would compute lies outside of the image
+        (256, 28, 24, 0),
+        (64, 9, 6, 0),
+    ],
+)
+def test_dilated_layers(channels: int, side: int, dilation: int, tile: int) -> None:
+    graph = _layer(channels, channels, side, padding=(dilation,) * 4, dilation=(dilation,) * 2)
+    assert _chosen(graph) == tile
+
+
+@pytest.mark.parametrize(
     "graph",
     [
         _layer(64, 64, 28, strides=(2, 2)),
-        _layer(64, 64, 28, dilation=(2, 2)),
         _layer(64, 64, 28, groups=2),
         _layer(64, 64, 28, kernel=5),
         _layer(8, 64, 28),

@@ -6,12 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.backends.host.images import case, check
 
 import graft
 import graft.ops
 from graft.backends.host.kernels.winograd import winograd
-from graft.backends.host.kernels.winograd_matrices import KERNEL, transforms
+from graft.backends.host.kernels.winograd_matrices import (
+    KERNEL,
+    first_pixel,
+    halo,
+    tiles_along,
+    transforms,
+)
 from graft.base.dtypes import Array
 from graft.base.errors import TypeRuleError
 from graft.ir.builder import Builder
@@ -88,6 +96,55 @@ def test_halo_residual_and_uneven_blocks(tile: int, threads: int) -> None:
 
 
 @pytest.mark.parametrize("tile", BOUND)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("shape", "dilation", "padding"),
+    [
+        ((1, 16, 28, 28), (2, 2), (2, 2, 2, 2)),
+        ((2, 16, 13, 17), (2, 2), (0, 1, 3, 2)),
+        ((1, 16, 7, 30), (4, 4), (4, 4, 4, 4)),
+        ((2, 24, 9, 11), (1, 3), (1, 0, 2, 3)),
+        ((1, 16, 26, 25), (12, 12), (12, 12, 12, 12)),
+        ((1, 16, 5, 27), (24, 12), (24, 12, 24, 11)),
+        ((3, 16, 5, 5), (2, 2), (0, 0, 0, 0)),  # a single result
+    ],
+)
+def test_dilated(
+    shape: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    threads: int,
+    tile: int,
+) -> None:
+    """Each result from its own pixels, at extents that no step and no tile divides."""
+    weight = GENERATOR.standard_normal((24, shape[1], 3, 3), dtype=np.float32) / np.float32(64)
+    attrs: dict[str, Any] = {"dilation": dilation, "padding": padding, "tile": tile}
+
+    def write(g: Builder) -> Value:
+        y = g(
+            "nn.conv2d_winograd",
+            g.input("x", tensor("float32", *shape)),
+            g.constant(weight),
+            **attrs,
+        )
+        return g("nn.relu", y)
+
+    anchor = case(write, {}).group.anchor
+    assert anchor is not None
+    layout = {"x": (8, halo(anchor, tile)), "result": (8, (1, 2, 0, 3))}
+    check(case(write, layout), winograd, threads)
+
+
+@given(st.integers(1, 70), st.integers(1, 6), st.integers(1, 30))
+def test_tiles_cover_every_pixel_once(extent: int, out: int, dilation: int) -> None:
+    tiles = range(tiles_along(extent, out, dilation))
+    firsts = [first_pixel(tile, out, dilation) for tile in tiles]
+    assert max(firsts) < extent
+    pixels = [first + number * dilation for first in firsts for number in range(out)]
+    assert sorted(pixel for pixel in pixels if pixel < extent) == list(range(extent))
+
+
+@pytest.mark.parametrize("tile", BOUND)
 def test_matrices_are_exact_and_compute_convolutions(tile: int) -> None:
     matrices = transforms(tile)
     for matrix in (matrices.data, matrices.result):
@@ -112,7 +169,7 @@ def test_too_narrow_a_halo_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kernel", "attrs", "message"),
     [
-        (3, {"strides": (2, 1)}, "wants strides, dilation and groups of 1"),
+        (3, {"strides": (2, 1)}, "wants strides and groups of 1"),
         (5, {}, "wants a kernel of 3x3"),
         (3, {"tile": 3}, r"has tiles of \[2, 4\] pixels a side, not 3"),
     ],

@@ -30,6 +30,7 @@ from graft.runtime.program import Program
 from graft.runtime.program import Target as CompiledFor
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
+from graft.target.roofline import memory_roofline
 from graft.target.target import Target, named_target
 
 
@@ -50,11 +51,8 @@ class HostBackend(Backend):
     @cached_property
     def limits(self) -> Limits:  # type: ignore[override]  # an attribute, once somebody asks
         """The roofline of the machine: what all threads compute, and read from memory."""
-        machine, threads = self._target.machine, self._threads
-        return Limits(
-            peak_flops=machine.peak_flops * threads,
-            peak_bytes_per_second=machine.memory_bytes_per_second * threads,
-        )
+        rates = memory_roofline(self._target.machine).scaled(self._threads)
+        return Limits(peak_flops=rates.flops, peak_bytes_per_second=rates.bytes)
 
     @property
     def _threads(self) -> int:

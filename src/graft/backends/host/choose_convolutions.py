@@ -6,11 +6,14 @@ A graph enters; where Winograd's algorithm is possible, pays and is allowed, `nn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graft.backends.host.convolution_cost import Layer, cost
-from graft.backends.host.kernels.conv_plan import unfit_extents
+from graft.backends.host.kernels.conv_plan import computed_rows, halo, unfit_extents
+from graft.backends.host.kernels.winograd_matrices import halo as tiled_halo
 from graft.backends.host.options import Accuracy
+from graft.backends.host.storage import Halo
 from graft.backends.host.typical import typical_shape
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
@@ -70,10 +73,20 @@ def _layer(site: Site) -> Layer | Refusal:
     if reason is not None:
         return Refusal(reason)
     batch, _, rows, columns = typical_shape(conv.output)
-    return Layer(batch, inputs, outputs, rows, columns)
+    kernel, extents = weight.shape[2:], typical_shape(conv.args[0])[2:]
+    direct = _bordered(extents, halo(conv, kernel))
+    border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in TILES}
+    dilation, computed = conv.attrs.dilation, computed_rows(conv, kernel, extents[0], rows)
+    return Layer(batch, inputs, outputs, rows, columns, dilation, computed, border)
+
+
+def _bordered(extents: Sequence[int], border: Halo) -> int:
+    """The pixels of an image with a halo."""
+    top, left, bottom, right = border
+    return (extents[0] + top + bottom) * (extents[1] + left + right)
 
 
 def _is_plain(conv: Node) -> bool:
     attrs, shapes = conv.attrs, (conv.output.shape, conv.args[0].shape)
     known = all(shape is not None and UNKNOWN not in shape for shape in shapes)
-    return known and {*attrs.strides, *attrs.dilation, attrs.groups} == {1}
+    return known and {*attrs.strides, attrs.groups} == {1}

@@ -6,7 +6,9 @@ estimates choose the algorithm of each layer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from graft.backends.host.kernels.conv_schedule import ConvExtents, conv_cycles
 from graft.backends.host.kernels.winograd_matrices import tiles_along, transforms
@@ -33,13 +35,17 @@ class Layer:
     outputs: int
     rows: int
     columns: int
+    dilation: tuple[int, int] = (1, 1)
+    computed_rows: float = 1.0  # share of the kernel's rows that direct summation looks at
+    border: Mapping[int, int] = field(default_factory=dict)  # pixels that tiles of a side read more
 
 
 def cost(layer: Layer, tile: int, target: Target) -> float:
     """The cycles of a layer with tiles of that side; 0 is direct summation.
 
-    Three things add up. Products: per pair of channels 9 for each pixel, or (tile + 2)² for each
-    tile; where the image is no multiple of the tile, whole tiles count. Transforms: per channel and
+    Four things add up. Products: per pair of channels 9 for each pixel, or (tile + 2)² for each
+    tile; where the image is no multiple of the tile, whole tiles count, and zeros are written to
+    the memory around the image. Transforms: per channel and
     tile, so that they weigh the less the more channels there are. Weights: 9 or (tile + 2)² numbers
     per pair of channels are read from memory once, and again for each further chunk of tiles, from
     the last cache if they fit into it. Small images with many channels (512 at 7x7) have too
@@ -59,12 +65,15 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
             block // lanes,
         )
         size = _TAPS * _TAPS * layer.inputs * layer.outputs * _FLOAT
-        summed = layer.batch * conv_cycles(target, lanes, extents)
+        summed = layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
         return summed + stream_cycles(machine, size, len(machine.caches) - 1)
-    tiles = layer.batch * tiles_along(layer.columns, tile) * tiles_along(layer.rows, tile)
+    extents_by_step = zip((layer.rows, layer.columns), layer.dilation, strict=True)
+    tiles = layer.batch * math.prod(tiles_along(n, tile, step) for n, step in extents_by_step)
     winograd = WinogradExtents(transforms(tile).points, tiles, layer.inputs, outputs, block)
     schedule = default_schedule(target, lanes, winograd)
-    return winograd_cycles(target, lanes, schedule.vectors, winograd)
+    border = layer.batch * layer.border.get(tile, 0) * layer.inputs * _FLOAT
+    filled = stream_cycles(machine, border, len(machine.caches) - 1)
+    return winograd_cycles(target, lanes, schedule.vectors, winograd) + filled
 
 
 def _block_for(outputs: int, target: Target) -> int:

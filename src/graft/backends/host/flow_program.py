@@ -9,13 +9,13 @@ from functools import cached_property
 
 from graft.backends.host.flow import Made, StretchCompiler, build_flow
 from graft.backends.host.options import HostOptions
+from graft.backends.host.program import runtime_target
 from graft.backends.host.saving import save_as
 from graft.backends.host.step_times import by_value, labels_by_value, median_costs
 from graft.base.dtypes import Array
 from graft.byoc.contract import Cost
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
-from graft.runtime import program as rt
 from graft.runtime.flow import Flow, Stretch
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.flow_profile import Moment, Path
@@ -38,8 +38,7 @@ class FlowExecutable:
         """Compile a graph."""
         made = Made()
         flow = build_flow(graph, compiler, made)
-        machine = rt.Target(target.triple, target.features)
-        return cls(FlowProgram(machine, flow, graph.output_names), made, options)
+        return cls(FlowProgram(runtime_target(target), flow, graph.output_names), made, options)
 
     @property
     def flow(self) -> Flow:

@@ -42,6 +42,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.op import Kind
 from graft.passes.plan_memory import is_view
+from graft.target.machine import Machine
 from graft.target.target import Target
 
 # An image of fewer channels, as networks are given, can be one single block.
@@ -53,13 +54,36 @@ _IN_BLOCKS = (*_POOLS, CHANNEL_NORM)
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _IMAGES = BYTE_TYPES | {DType.FLOAT32}
 
-# What one thread does in a cycle, roughly: only the order of sums of these matters.
 EFFICIENCY = 0.9  # of convolutions, as a share of the machine's peak
-FLOPS_IN_ROWS = 2.0  # of one on row-major images, which has no kernel of its own
-BYTES = 4.0  # that a kernel reads or writes one after the other
-BYTES_COPIED = 2.0  # from blocks to rows or back
-BYTES_POOLED_IN_ROWS = 0.5
+# Shares of the rate at which a core reads memory: a kernel also writes, and lines that are written
+# are read before; copies from blocks to rows or back go in short runs.
+STREAMED, COPIED = 1 / 2, 1 / 4
 STEP = 3000.0  # cycles that the threads need to get to work together
+_FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycles:
+    """What kernels that touch so many bytes cost, in cycles of one core: rough, since only the
+    order of sums of these matters."""
+
+    machine: Machine
+
+    def streamed(self, size: float) -> float:
+        """One element after the other."""
+        return STEP + size / (STREAMED * self.machine.memory_bytes_per_cycle)
+
+    def copied(self, size: float) -> float:
+        """From one storage to another."""
+        return STEP + size / (COPIED * self.machine.memory_bytes_per_cycle)
+
+    def by_element(self, size: float) -> float:
+        """Each element by itself: it is read, and then waited for."""
+        return STEP + size / _FLOAT * 2 * self.machine.fma_latency
+
+    def summed_by_element(self, flops: float) -> float:
+        """A convolution of row-major images, which has no kernel of its own."""
+        return STEP + flops / (2 * self.machine.vector_fmas)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +120,11 @@ def choose_layout(
         for node, group in zip(nodes, groups, strict=True)
     ]
     given = [value for value in graph.inputs if is_image(value)]
-    delivered = Way(0, 0.0, tuple(_want(v, (0,)) for v in graph.outputs if _is_made(v, graph)))
+    made = (value for value in graph.outputs if _is_made(value, graph))
+    delivered = Way(0, 0.0, tuple(_want(value, (0,), known.cycles) for value in made))
     plan = cheapest(given, [*steps, Step((), (delivered,))], pinned)
     ways = dict(zip(nodes, plan.ways, strict=False))
-    chosen = {node: one for node, one in renamed.items() if ways[node] == _renaming(one)}
+    chosen = {node: one for node, one in renamed.items() if ways[node] == _renaming(one, known)}
     found = Layout({}, ways, halos, plan, chosen)
     storages = {
         value: found.stored(value, way.block if is_image(value) else 0)
@@ -166,6 +191,10 @@ class _Known:
     halos: Mapping[Value, _Border]
     renamed: Mapping[Node, ChannelsLast]
 
+    @property
+    def cycles(self) -> _Cycles:
+        return _Cycles(self.target.machine)
+
     def stored(self, value: Value, block: int) -> Storage:
         return _stored(value, block, self.halos)
 
@@ -174,7 +203,7 @@ def _ways(group: Group, known: _Known) -> Iterator[Way]:
     """All the ways to do a group."""
     outputs = group.node.outputs
     if group.node in known.renamed:
-        yield _renaming(known.renamed[group.node])
+        yield _renaming(known.renamed[group.node], known)
     if all(is_image(value) for value in outputs) and not is_view(group.node):
         common = set(known.sizes).intersection(*map(blocks_for, outputs))
         moved = cache(partial(moves_image, group))
@@ -182,13 +211,13 @@ def _ways(group: Group, known: _Known) -> Iterator[Way]:
             yield from _blocked_ways(group, block, moved, known)
     if group.node.op.name == "concatenate" and known.joins.joins(group.node):
         yield from _in_place(group, 0, known)
-    yield Way(0, _cost_in_rows(group), tuple(_wants_in_rows(group)))
+    yield Way(0, _cost_in_rows(group, known.cycles), tuple(_wants_in_rows(group, known.cycles)))
 
 
-def _renaming(found: ChannelsLast) -> Way:
+def _renaming(found: ChannelsLast, known: _Known) -> Way:
     """What is an image for some and rows of channels for others, in one memory."""
     blocks = (0,) if found.makes_image else (found.channels,)
-    wants = (_want(found.operand, blocks),) if is_image(found.operand) else ()
+    wants = (_want(found.operand, blocks, known.cycles),) if is_image(found.operand) else ()
     return Way(found.channels if found.makes_image else 0, 0.0, wants)
 
 
@@ -196,32 +225,34 @@ def _blocked_ways(
     group: Group, block: int, moved: Callable[[], Value | None], known: _Known
 ) -> Iterator[Way]:
     """The ways to make images in blocks; `moved` tells which one the group moves, if any."""
-    anchor = group.anchor
+    anchor, cycles = group.anchor, known.cycles
+    streamed = cycles.streamed(_bytes(group))
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS and anchor is not None:
         data = _data_blocks(group, anchor, block, known)
         cost = STEP + _conv_cost(group, block, known.target, name == INTEGER)
         for size in data:
             takes = {anchor.args[0]: (size, *data)}
-            yield Way(block, cost, tuple(_wants(group, block, takes)))
+            yield Way(block, cost, tuple(_wants(group, block, takes, cycles)))
     elif name == "concatenate" and anchor is not None and anchor.attrs.axis % 4 == 1:
         if known.joins.joins(group.node):
             yield from _in_place(group, block, known)
         takes = dict.fromkeys(anchor.args, (block, *BLOCKS, 0))
-        yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, takes)))
+        yield Way(block, streamed, tuple(_wants(group, block, takes, cycles)))
     elif name == "resize" and anchor is not None:
         if unfit_resize(anchor) is None and not_pointwise(group.epilogue) is None:
-            yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
+            yield Way(block, streamed, tuple(_wants(group, block, {}, cycles)))
     elif _is_cut(group, block, known):
-        yield Way(block, 0.0, tuple(_wants(group, block, {group.node.args[0]: (block,)})))
+        whole = {group.node.args[0]: (block,)}
+        yield Way(block, 0.0, tuple(_wants(group, block, whole, cycles)))
     elif (source := moved()) is not None and is_image(group.outer(source)):
         takes = {source: (block, *(one for one in BLOCKS if one != block))}
-        yield Way(block, STEP + _bytes(group) / BYTES_COPIED, tuple(_wants(group, block, takes)))
+        yield Way(block, cycles.copied(_bytes(group)), tuple(_wants(group, block, takes, cycles)))
     elif anchor is None or name in _IN_BLOCKS:
         pointwise = [node for node in group.nodes if node is not anchor]
         bytes_averaged = name == "nn.avg_pool2d" and group.node.output.dtype in BYTE_TYPES
         if not_pointwise(pointwise) is None and not bytes_averaged:
-            yield Way(block, STEP + _bytes(group) / BYTES, tuple(_wants(group, block, {})))
+            yield Way(block, streamed, tuple(_wants(group, block, {}, cycles)))
 
 
 def _data_blocks(group: Group, conv: Node, block: int, known: _Known) -> tuple[int, ...]:
@@ -270,26 +301,28 @@ def _is_cut(group: Group, block: int, known: _Known) -> bool:
     )
 
 
-def _wants(group: Group, block: int, takes: Mapping[Value, tuple[int, ...]]) -> Iterator[Want]:
+def _wants(
+    group: Group, block: int, takes: Mapping[Value, tuple[int, ...]], cycles: _Cycles
+) -> Iterator[Want]:
     """How a group that makes blocks takes its images; `takes` are those that it takes otherwise."""
     channels = _channels(group.node.output)
     for value in _images(group):
         outer = group.outer(value)
         if value in takes:
-            yield _want(outer, takes[value])
+            yield _want(outer, takes[value], cycles)
         elif _channels(outer) != channels:
-            yield _want(outer, (0,))
+            yield _want(outer, (0,), cycles)
         else:
             # the sole pixel of a channel is where it is in either storage
             single = shape_of(outer)[2:] == (1, 1) and channels % block == 0
-            yield _want(outer, (block, 0) if single else (block,))
+            yield _want(outer, (block, 0) if single else (block,), cycles)
 
 
-def _wants_in_rows(group: Group) -> Iterator[Want]:
+def _wants_in_rows(group: Group, cycles: _Cycles) -> Iterator[Want]:
     images = _images(group)
     reduced = _reduced(group, images)
     for value in images:
-        yield _want(group.outer(value), (0, *BLOCKS) if value is reduced else (0,))
+        yield _want(group.outer(value), (0, *BLOCKS) if value is reduced else (0,), cycles)
 
 
 def _reduced(group: Group, images: Sequence[Value]) -> Value | None:
@@ -302,25 +335,26 @@ def _reduced(group: Group, images: Sequence[Value]) -> Value | None:
     return found[0] if len(found) == 1 else None
 
 
-def _want(value: Value, blocks: tuple[int, ...]) -> Want:
-    return Want(value, blocks, STEP + 2 * typical_bytes(value) / BYTES_COPIED)
+def _want(value: Value, blocks: tuple[int, ...], cycles: _Cycles) -> Want:
+    return Want(value, blocks, cycles.copied(2 * typical_bytes(value)))
 
 
 def _images(group: Group) -> list[Value]:
     return [v for v in group.reads() if v not in group.constants and is_image(group.outer(v))]
 
 
-def _cost_in_rows(group: Group) -> float:
+def _cost_in_rows(group: Group, cycles: _Cycles) -> float:
     """What the row-major form of a group costs."""
     if is_view(group.node):
         return 0.0
     anchor = group.anchor
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS:
-        return STEP + _flops(group) / FLOPS_IN_ROWS
+        return cycles.summed_by_element(_flops(group))
     interpolates = name == "resize" and anchor is not None and anchor.attrs.method != NEAREST
-    rate = BYTES_POOLED_IN_ROWS if name in _IN_BLOCKS or interpolates else BYTES
-    return STEP + _bytes(group) / rate
+    if name in _IN_BLOCKS or interpolates:
+        return cycles.by_element(_bytes(group))
+    return cycles.streamed(_bytes(group))
 
 
 def _conv_cost(group: Group, block: int, target: Target, is_integer: bool) -> float:

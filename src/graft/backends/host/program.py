@@ -27,9 +27,15 @@ from graft.loop.traverse import walk_stmt
 from graft.runtime import program as rt
 from graft.runtime.driver import driver_key, driver_object
 from graft.runtime.spaces import Runner
+from graft.target.roofline import cache_roofline
 from graft.target.target import Target
 
 AnyStep = NativeStep | ReferenceStep | TransferStep
+
+
+def runtime_target(target: Target) -> rt.Target:
+    """What the run time has to know of the machine that code is for."""
+    return rt.Target(target.triple, target.features, cache_roofline(target.machine))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +80,7 @@ def build_program(
     )
     scratch = max((scratch_bytes(f, {}) for f in assembly.functions.values()), default=0)
     program = rt.Program(
-        rt.Target(target.triple, target.features),
+        runtime_target(target),
         tuple(_spec(value.name, value) for value in graph.inputs),
         tuple(_spec(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
         tuple(steps),

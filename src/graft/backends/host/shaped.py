@@ -8,7 +8,7 @@ from dataclasses import replace
 from graft.backends.host.assemble import Assembly, NativeStep
 from graft.backends.host.homes import Home, Part, Slot
 from graft.backends.host.places import lifetimes
-from graft.backends.host.program import is_parallel
+from graft.backends.host.program import is_parallel, runtime_target
 from graft.backends.host.scratch import scratch_dim
 from graft.backends.host.storage import shape_of
 from graft.base.dims import AnyDim, Dim, Unknown, symbols_of
@@ -43,7 +43,7 @@ def build_shaped(
     scratch = {_scratch(step, assembly) for step in assembly.steps}
     sizes = tuple(tuple(dict.fromkeys(on)) for on in shelves.sizes)
     program = ShapedProgram(
-        rt.Target(target.triple, target.features),
+        runtime_target(target),
         (),
         inputs,
         outputs,

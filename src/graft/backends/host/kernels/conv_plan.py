@@ -149,9 +149,21 @@ def skips_rows(conv: Node, kernel: Sequence[int]) -> bool:
     return 4 * (max(0, -low) + max(0, high + 1 - extent)) > extent
 
 
+def computed_rows(conv: Node, kernel: Sequence[int], extent: int, rows: int) -> float:
+    """The share of a kernel's rows that is computed for an image of so many rows, and results."""
+    if not skips_rows(conv, kernel):
+        return 1.0
+    dilation: int = conv.attrs.dilation[0]
+    starts = [tap * dilation - int(conv.attrs.padding[0]) for tap in range(kernel[0])]
+    inside = [max(0, min(rows, extent - start) - max(0, -start)) for start in starts]
+    return sum(inside) / max(1, rows * kernel[0])
+
+
 def read_halo(conv: Node, weight: Sequence[int]) -> Halo:
     """The halo that the kernel of a convolution needs around the image it reads."""
-    return winograd_matrices.halo(conv) if conv.op.name == WINOGRAD else halo(conv, weight[2:])
+    if conv.op.name == WINOGRAD:
+        return winograd_matrices.halo(conv, conv.attrs.tile)
+    return halo(conv, weight[2:])
 
 
 def halo(conv: Node, kernel: Sequence[int]) -> Halo:

@@ -4,13 +4,15 @@ Tiles of pixels become a few dozen numbers ("points") per channel, and so do the
 channels; a matrix product over the channels at each point replaces the convolution, and a transform
 back gives the pixels. F(4x4, 3x3) needs a quarter of the multiplications, F(2x2, 3x3) four ninths.
 A job is a chunk of tiles and a share of the result's channels: it transforms its tiles into
-scratch memory, multiplies, and transforms back through the epilogue. The price is rounding, see
-`docs/decisions/0009-winograd-nodes.md`.
+scratch memory, multiplies, and transforms back through the epilogue. A dilated convolution is
+several ordinary ones of interleaved pixels, so that the pixels of its tiles lie apart. The price is
+rounding, see `docs/decisions/0009-winograd-nodes.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from graft.backends.host.group import Group
@@ -23,7 +25,7 @@ from graft.backends.host.kernels.image import (
     vector_lanes,
 )
 from graft.backends.host.kernels.tile import Tile, runs
-from graft.backends.host.kernels.winograd_matrices import halo, transforms
+from graft.backends.host.kernels.winograd_matrices import halo, tiles_along, transforms
 from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
 from graft.backends.host.kernels.winograd_weights import bytes_read, weights_for
@@ -70,13 +72,45 @@ def winograd(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     data, result = stores[group.outer(anchor.args[0])], stores[group.output]
     if literal is None or not data.block or not result.block:
         return Refusal("the weights are not constant, or the images not blocked")
-    if not covers(data.halo, halo(anchor)):
+    if not covers(data.halo, halo(anchor, anchor.attrs.tile)):
         return Refusal("the halo is too narrow for whole tiles")
     reason = unfit_epilogue(group, stores, anchor)
     if reason is not None:
         return Refusal(reason)
     parameters = Parameters(group, stores)
     return parameters.kernel(_Writer(parameters, target, anchor, literal.array).body())
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Tiles along an axis of the result: `out` pixels of each, `dilation` apart."""
+
+    out: int
+    dilation: int
+
+    def tiles(self, extent: Expr) -> Expr:
+        """How many cover the axis."""
+        if isinstance(extent, Const):
+            return Const(tiles_along(int(extent.value), self.out, self.dilation))
+        span = self.out * self.dilation
+        rest = Binary(BinaryKind.MINIMUM, modulo(extent, span), Const(self.dilation))
+        return plus(times(over(extent, span), self.dilation), rest)
+
+    def first(self, tile: Expr) -> Expr:
+        """The pixel that a tile begins at."""
+        whole = times(over(tile, self.dilation), self.out * self.dilation)
+        return plus(whole, modulo(tile, self.dilation))
+
+    def pixel(self, start: Expr, number: int, offset: int = 0) -> Expr:
+        """A pixel of a tile that begins there."""
+        return plus(start, offset + number * self.dilation)
+
+    def guarded(self, body: Stmt, start: Expr, number: int, extent: Expr) -> Stmt:
+        """The body where that pixel of a tile is within the image; the first one always is."""
+        span = self.out * self.dilation
+        if number == 0 or (isinstance(extent, Const) and int(extent.value) % span == 0):
+            return body
+        return If(Compare(CompareKind.LESS, self.pixel(start, number), extent), body)
 
 
 class _Writer(ImageWriter):
@@ -91,9 +125,12 @@ class _Writer(ImageWriter):
         self.channels = weight.shape[1]
         pairs = weight.shape[0] * weight.shape[1]
         _, half = bytes_read(self.matrices.points, pairs, self.matrices.side, target)
-        out, points = self.matrices.out, self.matrices.points
-        self.tiles_across = over(plus(self.width, out - 1), out)
-        self.tiles_down = over(plus(self.height, out - 1), out)
+        points = self.matrices.points
+        self.vertical, self.horizontal = (
+            Steps(self.matrices.out, one) for one in anchor.attrs.dilation
+        )
+        self.tiles_across = self.horizontal.tiles(self.width)
+        self.tiles_down = self.vertical.tiles(self.height)
         self.per_image = times(self.tiles_down, self.tiles_across)
         # chunks are of all images' tiles where it is known how many there are, else of one's
         self.all_at_once = isinstance(times(self.batches, self.per_image), Const)
@@ -158,11 +195,10 @@ class _Writer(ImageWriter):
         """The body with the batch and the first row and column of a tile's result."""
         number, batch = Var(f"number{tag}"), Var(f"batch{tag}")
         row, column = Var(f"row{tag}"), Var(f"column{tag}")
-        out = self.matrices.out
         inner = body(batch, row, column)
-        inner = Let(column, times(modulo(number, self.tiles_across), out), inner)
+        inner = Let(column, self.horizontal.first(modulo(number, self.tiles_across)), inner)
         line = modulo(over(number, self.tiles_across), self.tiles_down)
-        inner = Let(row, times(line, out), inner)
+        inner = Let(row, self.vertical.first(line), inner)
         other = over(number, self.per_image) if self.all_at_once else Const(0)
         inner = Let(batch, plus(self.image, other), inner)
         return Let(number, plus(self.first, tile), inner)
@@ -189,7 +225,7 @@ class _Writer(ImageWriter):
         ramp = Ramp(Const(first), 1, lanes)
 
         def pixel(i: int, j: int) -> Expr:
-            place = (plus(row, top + i), plus(column, left + j))
+            place = self.vertical.pixel(row, i, top), self.horizontal.pixel(column, j, left)
             return names.name(Load(self.source, (batch, block, *place, ramp)))
 
         grid: Grid = [[pixel(i, j) for j in range(side)] for i in range(side)]
@@ -257,20 +293,12 @@ class _Writer(ImageWriter):
         for i in range(out):
             line: list[Stmt] = []
             for j in range(out):
-                place = plus(row, i), plus(column, j)
+                place = self.vertical.pixel(row, i), self.horizontal.pixel(column, j)
                 point = BlockedPoint(batch, self.block, *place, first, lanes, self.result.block)
                 store = self.store(point, {self.anchor.output: found[i][j]})
-                line.append(self.guarded(store, column, j, 3))
-            rows.append(self.guarded(Block(tuple(line)), row, i, 2))
+                line.append(self.horizontal.guarded(store, column, j, self.width))
+            rows.append(self.vertical.guarded(Block(tuple(line)), row, i, self.height))
         return names.around(Block(tuple(rows)))
-
-    def guarded(self, body: Stmt, start: Expr, offset: int, axis: int) -> Stmt:
-        """The body where a tile's row or column is within the image."""
-        extent = self.height if axis == 2 else self.width
-        whole = isinstance(extent, Const) and int(extent.value) % self.matrices.out == 0
-        if offset == 0 or whole:
-            return body
-        return If(Compare(CompareKind.LESS, plus(start, offset), extent), body)
 
     def zeros(self) -> Stmt:
         """The result's halo; the job with a block's first chunk sees to it."""

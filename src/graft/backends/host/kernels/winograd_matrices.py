@@ -81,22 +81,32 @@ def pack_weights(matrices: Transforms, weight: Array, block: int) -> Array:
     return np.ascontiguousarray(points.transpose(0, 3, 2, 1)).astype(weight.dtype)
 
 
-def tiles_along(extent: int, out: int) -> int:
-    """How many tiles cover an axis."""
-    return -(-extent // out)
+def tiles_along(extent: int, out: int, dilation: int = 1) -> int:
+    """How many tiles cover an axis.
+
+    A dilated convolution is `dilation` ordinary ones over every `dilation`-th pixel each. Their
+    tiles interleave: `first_pixel` says where each begins."""
+    whole, rest = divmod(extent, out * dilation)
+    return whole * dilation + min(dilation, rest)
 
 
-def halo(conv: Node) -> Halo:
+def first_pixel(tile: int, out: int, dilation: int) -> int:
+    """The pixel of an axis that a tile begins at; the others follow at distances of `dilation`."""
+    return tile // dilation * out * dilation + tile % dilation
+
+
+def halo(conv: Node, tile: int) -> Halo:
     """The halo that whole tiles need around the image that the convolution reads."""
     top, left = int(conv.attrs.padding[0]), int(conv.attrs.padding[1])
-    return top, left, _halo_behind(conv, 0), _halo_behind(conv, 1)
+    return top, left, _halo_behind(conv, tile, 0), _halo_behind(conv, tile, 1)
 
 
-def _halo_behind(conv: Node, axis: int) -> int:
+def _halo_behind(conv: Node, out: int, axis: int) -> int:
     """What whole tiles read behind the image; where its extent is not known, the most."""
-    out: int = conv.attrs.tile
+    dilation: int = conv.attrs.dilation[axis]
     extent, count = shape_of(conv.args[0])[2 + axis], shape_of(conv.output)[2 + axis]
     if not isinstance(extent, int) or not isinstance(count, int):
-        return int(conv.attrs.padding[2 + axis]) + out - 1
+        return int(conv.attrs.padding[2 + axis]) + (out - 1) * dilation
     before = int(conv.attrs.padding[axis])
-    return max(0, tiles_along(count, out) * out + KERNEL - 1 - extent - before)
+    last = first_pixel(tiles_along(count, out, dilation) - 1, out, dilation)
+    return max(0, last + (out + KERNEL - 2) * dilation + 1 - extent - before)
