@@ -32,7 +32,7 @@ from operator_examples import EXAMPLES, Example
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
 MOST_SOURCES = 6
-LOWERED_IN = "graft.frontends.onnx.lower"
+LOWERED_IN = ("graft.frontends.onnx.lower", "graft.frontends.onnx.registry")
 _EMITS = ("op", "ops")  # methods of a lowering's `call` that name operators of Graft
 FAMILIES = {
     "": "Tensors",

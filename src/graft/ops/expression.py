@@ -25,7 +25,7 @@ from graft.base.dims import UNKNOWN, AnyDim, dim_max
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import InternalError
 from graft.ir.graph import Node
-from graft.ir.op import get_op
+from graft.ir.op import Op, get_op
 from graft.ir.types import TensorType
 from graft.loop.build import Operand, Term, cast, constant, minimum, select, term
 from graft.loop.index import UnknownExtentError, dim_of
@@ -89,19 +89,18 @@ def express(
         return Unexpressed(f"{node.op.name} on shapes that are not known")
     if results is None:
         results = [value.type for value in node.outputs if isinstance(value.type, TensorType)]
-    return express_op(node.op.name, attrs or node.attrs, inputs, results, name)
+    return express_op(node.op, attrs or node.attrs, inputs, results, name)
 
 
-def express_op(name: str, attrs: Any, inputs: Inputs, types: Types, result: str) -> Results:
+def express_op(op: Op, attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     """An operator's results on these tensors, of these types."""
-    op = get_op(name)
     if op.expression is None:
-        return Unexpressed(f"{name} has no tensor expression")
+        return Unexpressed(f"{op.name} has no tensor expression")
     missing = [None] * (len(op.operands) - len(inputs))
     try:
-        made: Results = op.expression(attrs, [*inputs, *missing], types, result)
+        made: Results = op.expression(attrs, [*inputs, *missing], types, name)
     except (NumbersNeededError, UnknownExtentError) as error:
-        return Unexpressed(f"{name}: {error}")
+        return Unexpressed(f"{op.name}: {error}")
     return made
 
 

@@ -142,13 +142,13 @@ def _widened(inputs: te.Inputs, name: str) -> tuple[Tensor, Tensor]:
 def _express_integer_convolution(
     attrs: Any, inputs: te.Inputs, types: te.Types, name: str
 ) -> te.Results:
-    conv = f"nn.conv{len(attrs.strides)}d"
+    conv = get_op(f"nn.conv{len(attrs.strides)}d")
     return te.express_op(conv, attrs, _widened(inputs, name), types, name)
 
 
 @te.expresses("qnn.dense")
 def _express_integer_dense(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    return te.express_op("nn.dense", attrs, _widened(inputs, name), types, name)
+    return te.express_op(get_op("nn.dense"), attrs, _widened(inputs, name), types, name)
 
 
 @te.expresses("qnn.batch_matmul")
@@ -165,4 +165,4 @@ def _express_byte_product(attrs: Any, inputs: te.Inputs, types: te.Types, name: 
         wide(left, "left", HALF if left.dtype is DType.INT8 else 0),
         wide(right, "right", -HALF if right.dtype is DType.UINT8 else 0),
     )
-    return te.express_op("nn.batch_matmul", attrs, operands, types, name)
+    return te.express_op(get_op("nn.batch_matmul"), attrs, operands, types, name)

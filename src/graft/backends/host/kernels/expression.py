@@ -21,6 +21,7 @@ from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
+from graft.ir.op import get_op
 from graft.ir.types import TensorType
 from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS, SMALL_FLOATS
 from graft.loop.errors import ScheduleError
@@ -179,7 +180,7 @@ class _Tensors:
         types = [TensorType(value.dtype, self._view.shape(value)) for value in node.outputs]
         equation = self._view.equation(node)
         if equation is not None:
-            made = express_op("einsum", equation, inputs, types, name)
+            made = express_op(get_op("einsum"), equation, inputs, types, name)
         else:
             made = express(node, inputs, name, types, self.extents.attributes(node.attrs))
         if isinstance(made, Unexpressed):
