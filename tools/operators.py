@@ -32,7 +32,7 @@ from operator_examples import EXAMPLES, Example
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
 MOST_SOURCES = 6
-LOWERED_IN = "graft.frontends.onnx.lower"
+LOWERED_IN = ("graft.frontends.onnx.lower", "graft.frontends.onnx.registry")
 _EMITS = ("op", "ops")  # methods of a lowering's `call` that name operators of Graft
 FAMILIES = {
     "": "Tensors",
@@ -129,7 +129,8 @@ def type_rule(op: Op) -> str:
     """In words where the rule has some, else by an example; empty where there is neither."""
     words = (op.infer.__doc__ or "").partition("\n")[0]
     if words.startswith("Type rule: "):
-        return words.removeprefix("Type rule: ").rstrip(".")
+        operands = "" if op.dtypes is None else f"; the operands are {op.dtypes.adjective}"
+        return words.removeprefix("Type rule: ").rstrip(".") + operands
     return _by_example(op, EXAMPLES[op.name]) if op.name in EXAMPLES else ""
 
 

@@ -15,7 +15,6 @@ from graft.cli import localize, peer
 from graft.cli.main import main
 from graft.ir.graph import Graph
 from graft.ir.op import OPS, get_op
-from graft.ops.scalar import SCALARS
 from graft.passes import pipeline
 
 CHAIN = """
@@ -287,7 +286,8 @@ def test_what_onnxruntime_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_native_code_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(SCALARS, "tanh", lambda _attrs, x: x * 0.5)
+    broken = replace(get_op("tanh"), scalar=lambda _attrs, x: x * 0.5)
+    monkeypatch.setitem(OPS._entries, "tanh", broken)
     model = saved(tmp_path, "g (float[9] x) => (float[9] y) { y = Tanh (x) }")
     assert checked(capsys, model, code=1)["blamed_pass"]["name"] == "native code"
     assert main(["check", model]) == 1

@@ -23,7 +23,6 @@ from graft.cli import check_reduce
 from graft.cli.main import main
 from graft.cli.reduce import Case, Trials, ddmin, reduce_case
 from graft.ir.op import OPS, get_op
-from graft.ops.scalar import SCALARS
 from graft.rewrite.pattern import is_op
 
 # A network with one node that tests break, in the middle, and a second output without it.
@@ -74,7 +73,8 @@ def reduced(
 
 def break_kernel(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Let native code, and it alone, compute something else."""
-    monkeypatch.setitem(SCALARS, name, lambda _attrs, x: x * 0.5)
+    broken = replace(get_op(name), scalar=lambda _attrs, x: x * 0.5)
+    monkeypatch.setitem(OPS._entries, name, broken)
 
 
 @pytest.mark.usefixtures("calm")
@@ -113,7 +113,7 @@ def test_an_error_is_kept(
     def fails(*arguments: object) -> None:
         raise ZeroDivisionError("broken")
 
-    monkeypatch.setitem(SCALARS, "tanh", fails)
+    monkeypatch.setitem(OPS._entries, "tanh", replace(get_op("tanh"), scalar=fails))
     facts = reduced(capsys, saved(tmp_path, NETWORK), "--dim", "n=5")
     assert facts["failure"].startswith("Graft fails (")
     assert facts["operators"] == ["Tanh"]
@@ -170,8 +170,9 @@ def test_a_crash(
 ) -> None:
     """Every other process is broken, and dies of it."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import os\nfrom graft.ops.scalar import SCALARS\n"
-        "SCALARS['tanh'] = lambda *arguments: os.abort()\n"
+        "import dataclasses, os\nfrom graft.ir.op import OPS\n"
+        "broken = dataclasses.replace(OPS.get('tanh'), scalar=lambda *arguments: os.abort())\n"
+        "OPS._entries['tanh'] = broken\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{SOURCES}:{tmp_path}")
     path = saved(tmp_path, "net (float[1] x) => (float[1] z) { a = Exp (x)  z = Tanh (a) }")

@@ -1,4 +1,4 @@
-"""What an operator is: its operands, attributes, type rule, NumPy meaning and work.
+"""What an operator is: operands, attributes, type rule, NumPy meaning, expressions and work.
 
 The class lives here; the instances live in `graft.ops`, one file per family, and register
 themselves under their (Relay) name.
@@ -60,6 +60,17 @@ class Kind(Enum):
     REDUCTION = 3  # each result element combines many elements along axes
     ANCHOR = 4  # heavy: convolution, matrix product; later elementwise work may join it
     OPAQUE = 5  # everything else
+
+
+@dataclass(frozen=True, slots=True)
+class DTypes:
+    """The element types that an operator takes, with the adjective that messages use."""
+
+    adjective: str
+    members: frozenset[DType]
+
+    def __contains__(self, dtype: DType) -> bool:
+        return dtype in self.members
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +136,11 @@ class Op:
     tensors_only: bool = True  # False: operands may be sequences, optionals or maps
     commutative: bool = False
     summary: str = ""
+    dtypes: DTypes | None = None  # of every operand; None: the type rule says
+    # Functions that build loop IR, which this layer does not know (see `graft.ops.pointwise` and
+    # `graft.ops.expression`). A pointwise operator has both; who has neither is never native.
+    scalar: Callable[..., Any] | None = None  # an element from one element of each operand
+    expression: Callable[..., Any] | None = None  # whole results from whole operands
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
@@ -148,6 +164,11 @@ class Op:
             type_ is None or isinstance(type_, TensorType) for type_ in types
         ):
             raise TypeRuleError(f"wants tensors, not {_listed(types)}")
+        if self.dtypes is not None:
+            for type_ in types:
+                if isinstance(type_, TensorType) and type_.dtype not in self.dtypes:
+                    adjective = self.dtypes.adjective
+                    raise TypeRuleError(f"wants {adjective} operands, not {type_.dtype}")
         for position, name, fits, what in self._number_operands:
             type_ = types[position] if position < len(types) else None
             if isinstance(type_, TensorType) and not fits(type_.dtype):

@@ -9,12 +9,12 @@ only the lanes that it chooses are read; the others are zero.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.loop.intrinsics import INTRINSICS
 from graft.loop.ir import (
@@ -100,6 +100,42 @@ def compile_expr(expr: Expr, masked: bool = False) -> Compiled:
             return lambda e: np.full(lanes, value(e), dtype)
         case Load():
             return _load(expr, masked)
+
+
+def evaluate_arrays(expr: Expr, arrays: Mapping[str, Array]) -> Array:
+    """The value of an expression over arrays, which broadcast, in place of scalar variables.
+
+    Integers wrap around, and what is divided by zero is zero, as NumPy has it. An object that
+    occurs several times is computed once.
+    """
+    values: dict[int, Array] = {}
+
+    def value(expr: Expr) -> Array:
+        if id(expr) not in values:
+            values[id(expr)] = np.asarray(compute(expr))
+        return values[id(expr)]
+
+    def compute(expr: Expr) -> Any:
+        match expr:
+            case Const():
+                return np.array(expr.value).astype(expr.dtype.numpy)
+            case Var():
+                return arrays[expr.name]
+            case Binary():
+                return _ARITHMETIC[expr.kind](value(expr.left), value(expr.right))
+            case Compare():
+                return _COMPARISONS[expr.kind](value(expr.left), value(expr.right))
+            case Select():
+                return np.where(value(expr.condition), value(expr.yes), value(expr.no))
+            case Cast():
+                return value(expr.value).astype(expr.dtype.numpy)
+            case Call():
+                result = INTRINSICS[expr.name].meaning(*map(value, expr.arguments))
+                return np.asarray(result).astype(expr.dtype.numpy, copy=False)
+            case _:
+                raise EvaluationError(f"arrays have no {type(expr).__name__}")
+
+    return value(expr)
 
 
 def _constant(const: Const) -> Compiled:

@@ -25,6 +25,7 @@ class Intrinsic:
     to_bool: bool = False
     reduces: bool = False  # from a vector to a scalar
     integers: bool = False  # takes integers too
+    operations: int = 1  # what it counts as beside an addition
 
     def result(self, dtype: DType) -> DType:
         """The dtype of the result for arguments of `dtype`."""
@@ -52,6 +53,11 @@ def _gelu(value: Any) -> Any:
     return (np.where(np.isneginf(array), array.dtype.type(0), array) * normal)[()]
 
 
+def _sigmoid(value: Any) -> Any:
+    decay = np.exp(-np.abs(value))  # never overflows
+    return (np.where(value >= 0, value.dtype.type(1), decay) / (1 + decay))[()]
+
+
 def _bit_count(value: Any) -> Any:
     array = np.asarray(value)
     return np.bitwise_count(array.view(f"u{array.dtype.itemsize}")).astype(array.dtype)[()]
@@ -77,9 +83,9 @@ INTRINSICS: dict[str, Intrinsic] = {
     "sqrt": Intrinsic(1, np.sqrt),
     "rsqrt": Intrinsic(1, lambda x: x.dtype.type(1) / np.sqrt(x)),
     "erf": Intrinsic(1, _erf),
-    "gelu": Intrinsic(1, _gelu),
+    "gelu": Intrinsic(1, _gelu, operations=8),
     "tanh": Intrinsic(1, np.tanh),
-    "sigmoid": Intrinsic(1, lambda x: x.dtype.type(1) / (x.dtype.type(1) + np.exp(-x))),
+    "sigmoid": Intrinsic(1, _sigmoid),
     "sin": Intrinsic(1, np.sin),
     "cos": Intrinsic(1, np.cos),
     "atan": Intrinsic(1, np.arctan),

@@ -13,20 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, Work, WorkRule, define, get_op, traffic
+from graft.ir.op import Work, WorkRule, define, traffic
 from graft.ir.types import TensorType, Type
-from graft.ops.elementwise import wide
-from graft.ops.rules import normalize_axis, only, require, same_dtype, same_type, spreads
-
-
-def _real(dtype: DType) -> bool:
-    return dtype.is_float or dtype.is_integer
-
-
-def _floating(dtype: DType) -> bool:
-    return dtype.is_float
+from graft.loop.build import Term, call, cast, maximum, select
+from graft.loop.tensor import Tensor, max_, sum_
+from graft.ops import expression as te
+from graft.ops.pointwise import by_numpy, pointwise
+from graft.ops.rules import FLOATS, REALS, normalize_axis, require, same_dtype, spreads
 
 
 def operations_per_element(count: int) -> WorkRule:
@@ -40,12 +35,11 @@ def operations_per_element(count: int) -> WorkRule:
     return work
 
 
-define(
+pointwise(
     "nn.relu",
     "data",
-    only(_real, "real", same_type),
-    wide(lambda x: np.maximum(x, np.zeros((), x.dtype))),
-    kind=Kind.ELEMENTWISE,
+    lambda _attrs, x: maximum(x, 0),
+    dtypes=REALS,
     summary="the larger of each element and 0",
 )
 
@@ -55,20 +49,19 @@ class LeakyReluAttrs(Attrs):
     alpha: float = 0.01
 
 
-def _leaky_relu(attrs: LeakyReluAttrs, data: Array) -> Array:
-    meaning = wide(lambda x: np.where(x < 0, attrs.alpha * x, x))
-    return np.asarray(meaning(attrs, data))
-
-
-define(
+pointwise(
     "nn.leaky_relu",
     "data",
-    only(_floating, "floating-point", same_type),
-    _leaky_relu,
+    lambda attrs, x: leaky(x, attrs.alpha),
     attrs=LeakyReluAttrs,
-    kind=Kind.ELEMENTWISE,
+    dtypes=FLOATS,
     summary="elements below 0 times alpha",
 )
+
+
+def leaky(x: Term, slope: Term | float) -> Term:
+    """x, times a slope where it is negative."""
+    return select(x < 0, x * slope, x)
 
 
 def _prelu_type(_attrs: Attrs, data: TensorType, alpha: TensorType) -> TensorType:
@@ -82,12 +75,12 @@ def _prelu_type(_attrs: Attrs, data: TensorType, alpha: TensorType) -> TensorTyp
     return data
 
 
-define(
-    "nn.prelu",  # alpha broadcasts to data's shape
+pointwise(
+    "nn.prelu",
     "data alpha",
-    only(_real, "real", _prelu_type),
-    wide(lambda x, alpha: np.where(x < 0, alpha * x, x)),
-    kind=Kind.BROADCAST,
+    lambda _attrs, x, alpha: leaky(x, alpha),
+    infer=_prelu_type,
+    dtypes=REALS,
     summary="elements below 0 times alpha, which broadcasts to the data's shape",
 )
 
@@ -97,30 +90,19 @@ class GeluAttrs(Attrs):
     approximate: bool = False  # by tanh rather than erf
 
 
-def _gelu_by_erf(x: Array) -> Array:
-    """At minus infinity it is the limit, zero."""
-    normal = 0.5 * (1 + get_op("erf").evaluate(None, x * math.sqrt(0.5)))
-    return np.asarray(np.where(np.isneginf(x), 0.0, x) * normal)
+def _gelu(attrs: GeluAttrs, x: Term) -> Term:
+    if not attrs.approximate:
+        return call("gelu", x)
+    # (1 + tanh(y)) / 2 is the sigmoid of 2 y
+    return x * call("sigmoid", (x + x * x * x * 0.044715) * (2 * math.sqrt(2 / math.pi)))
 
 
-def _gelu_by_tanh(x: Array) -> Array:
-    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    return np.asarray(0.5 * x * (1 + np.tanh(inner)))
-
-
-def _gelu(attrs: GeluAttrs, data: Array) -> Array:
-    meaning = wide(_gelu_by_tanh if attrs.approximate else _gelu_by_erf)
-    return np.asarray(meaning(attrs, data))
-
-
-define(
+pointwise(
     "nn.gelu",
     "data",
-    only(_floating, "floating-point", same_type),
     _gelu,
     attrs=GeluAttrs,
-    work=operations_per_element(8),
-    kind=Kind.ELEMENTWISE,
+    dtypes=FLOATS,
     summary="x * Phi(x), Phi being the normal distribution; approximated by tanh on request",
 )
 
@@ -148,7 +130,7 @@ def _softmax(attrs: SoftmaxAttrs, data: Array) -> Array:
         _, powers, sums = _exponentials(attrs, x)
         return np.asarray(powers / sums)
 
-    return np.asarray(wide(of)(attrs, data))
+    return np.asarray(by_numpy(of)(attrs, data))
 
 
 def _log_softmax(attrs: SoftmaxAttrs, data: Array) -> Array:
@@ -156,7 +138,7 @@ def _log_softmax(attrs: SoftmaxAttrs, data: Array) -> Array:
         shifted, _, sums = _exponentials(attrs, x)
         return np.asarray(shifted - np.log(sums))
 
-    return np.asarray(wide(of)(attrs, data))
+    return np.asarray(by_numpy(of)(attrs, data))
 
 
 for _name, _meaning, _summary in (
@@ -166,9 +148,62 @@ for _name, _meaning, _summary in (
     define(
         _name,
         "data",
-        only(_floating, "floating-point", _softmax_type),
+        _softmax_type,
         _meaning,
+        dtypes=FLOATS,
         attrs=SoftmaxAttrs,
         work=operations_per_element(5),
         summary=_summary,
     )
+
+
+# Tensor expressions.
+
+
+def _less_largest(data: Tensor, axis: int, name: str) -> Tensor:
+    """Elements less the largest of their row."""
+    wide = te.accumulated_in(data.dtype)
+    largest = te.total_over(f"{name}_max", data, [axis], max_, lambda value, _: cast(wide, value))
+
+    def element(*indices: Term) -> Term:
+        return cast(wide, te.read(data, indices)) - _of_row(largest, indices, axis)
+
+    return te.by_index(f"{name}_less", data.shape, element)
+
+
+def _of_row(tensor: Tensor, indices: tuple[Term, ...], axis: int) -> Term:
+    return te.read(tensor, [*indices[:axis], 0, *indices[axis + 1 :]])
+
+
+@te.expresses("nn.softmax")
+def _express_softmax(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Exponentials over their sum."""
+    data = te.present(inputs[0])
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    less = _less_largest(data, axis, name)
+    powers = te.by_index(f"{name}_exp", data.shape, lambda *at: call("exp", te.read(less, at)))
+    total = te.total_over(f"{name}_sum", powers, [axis], sum_, lambda value, _: value)
+
+    is_static = all(map(te.is_known, te.sizes(data)))
+
+    def element(*indices: Term) -> Term:
+        power, whole = te.read(powers, indices), _of_row(total, indices, axis)
+        # The factor is the same for a row, so that all but one of its divisions are saved.
+        return cast(types[0].dtype, power / whole if is_static else power * (1.0 / whole))
+
+    return (te.by_index(name, data.shape, element),)
+
+
+@te.expresses("nn.log_softmax")
+def _express_log_softmax(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Elements less the logarithm of the sum of their exponentials."""
+    data = te.present(inputs[0])
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    less = _less_largest(data, axis, name)
+    total = te.total_over(f"{name}_sum", less, [axis], sum_, lambda value, _: call("exp", value))
+
+    def element(*indices: Term) -> Term:
+        shift = call("log", _of_row(total, indices, axis))
+        return cast(types[0].dtype, te.read(less, indices) - shift)
+
+    return (te.by_index(name, data.shape, element),)

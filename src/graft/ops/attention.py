@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, define, traffic
 from graft.ir.types import Shape, TensorType, Type
+from graft.loop.build import Term, call, cast, equal, select, term
+from graft.loop.ir import INDEX
+from graft.loop.tensor import Reduce, Tensor, max_, sum_
+from graft.ops import expression as te
 from graft.ops.rules import require, require_same_dim, same_dtype, unknown_shape
 
 SCORES = ("none", "raw", "capped", "biased", "probabilities")
@@ -305,3 +310,138 @@ define(
     outputs=2,
     summary="attention without a softmax, by a state that each position updates",
 )
+
+
+# Tensor expressions, stage by stage: scores, what is added to them, their softmax, and weighted
+# values. The hand-written kernel never has all scores in memory; this serves what that one does
+# not: other floats, scores that are a result themselves, lengths and offsets that are operands.
+
+
+@te.expresses("nn.attention")
+def _express_attention(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """The result, and the stage of the scores that is wanted."""
+    query, value = te.present(inputs[0]), te.present(inputs[2])
+    wide, dtype, shape = te.accumulated_in(query.dtype), types[0].dtype, te.extents_of(types[0])
+    weights = _stages(attrs, inputs, name)["probabilities"]
+    share = _sharing(query, value)
+
+    def weighted(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
+        (key,) = te.reduce_axes([value.shape[2]])
+        seen = cast(wide, te.read(value, [batch, head // share, key, column]))
+        return sum_(te.read(weights, [batch, head, row, key]) * seen, [key])
+
+    total = te.by_index(f"{name}_total", shape, weighted)
+    result = te.by_index(name, shape, lambda *at: cast(dtype, te.read(total, at)))
+    if attrs.scores == "none":
+        return (result,)
+    # Results share no stages, so that each has loops of its own: scores are computed again.
+    stage = _stages(attrs, inputs, f"{name}_1")[attrs.scores]
+    return result, te.by_index(
+        f"{name}_1", stage.shape, lambda *at: cast(dtype, te.read(stage, at))
+    )
+
+
+def _stages(attrs: Any, inputs: te.Inputs, name: str) -> dict[str, Tensor]:
+    """What becomes of the scores, stage by stage."""
+    query, key = te.present(inputs[0]), te.present(inputs[1])
+    raw = _raw(attrs, query, key, f"{name}_raw", te.accumulated_in(query.dtype))
+    bias = _bias_tensor(attrs, inputs, raw, f"{name}_bias")
+    limit = float(attrs.softcap)
+
+    def cap(*at: Term) -> Term:
+        return call("tanh", te.read(raw, at) / limit) * limit
+
+    capped = raw if attrs.softcap == 0 else te.by_index(f"{name}_capped", raw.shape, cap)
+    biased = te.by_index(
+        f"{name}_biased", raw.shape, lambda *at: te.read(capped, at) + te.read(bias, at)
+    )
+    weights = _weights(attrs, biased, bias, name)
+    return dict(zip(SCORES[1:], (raw, capped, biased, weights), strict=True))
+
+
+def _sharing(query: Tensor, key: Tensor) -> int:
+    """How many query heads share a key head."""
+    heads, own = te.numbers((te.sizes(query)[1], te.sizes(key)[1]), "the numbers of heads")
+    return heads // own if own else 1
+
+
+def _raw(attrs: Any, query: Tensor, key: Tensor, name: str, wide: DType) -> Tensor:
+    """Products of queries and keys."""
+    (size,) = te.numbers(te.sizes(query)[3:], "sizes of queries")
+    scale = (1 / math.sqrt(size) if size else 1.0) if attrs.scale is None else attrs.scale
+    share = _sharing(query, key)
+
+    def element(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
+        (at,) = te.reduce_axes([size])
+        asked = cast(wide, te.read(query, [batch, head, row, at])) * scale
+        return sum_(asked * cast(wide, te.read(key, [batch, head // share, column, at])), [at])
+
+    return te.by_index(name, [*query.shape[:3], key.shape[2]], element)
+
+
+def _of_batch(tensor: Tensor, batch: Term, extent: AnyDim) -> Term:
+    """A number for all, or one per batch."""
+    at = [] if not tensor.shape else [te.within(te.sizes(tensor)[0], batch, extent)]
+    return cast(INDEX, te.read(tensor, at))
+
+
+def _bias_tensor(attrs: Any, inputs: te.Inputs, raw: Tensor, name: str) -> Tensor:
+    """What is added to the scores: the mask, and minus infinity for keys out of sight."""
+    _, _, _, mask, lengths, offset = inputs
+    shape, dtype = te.sizes(raw), raw.dtype
+    hidden, nothing = te.number(-math.inf, dtype), te.number(0, dtype)
+
+    def element(*at: Term) -> Term:
+        batch, _, row, key = at
+        start = term(attrs.offset) if offset is None else _of_batch(offset, batch, shape[0])
+        ahead = key - (start + row)
+        tests = [ahead <= 0] if attrs.causal else []
+        if attrs.left_window >= 0:
+            tests.append(ahead >= -attrs.left_window)
+        if attrs.right_window >= 0:
+            tests.append(ahead <= attrs.right_window)
+        if lengths is not None:
+            tests.append(key < _of_batch(lengths, batch, shape[0]))
+        added = nothing
+        if mask is not None:
+            entry = te.spread(mask, at, shape)
+            truth = mask.dtype is DType.BOOL
+            added = select(entry, nothing, hidden) if truth else cast(dtype, entry)
+        for test in tests:
+            added = select(test, added, hidden)
+        return added
+
+    return te.by_index(name, raw.shape, element)
+
+
+def _weights(attrs: Any, biased: Tensor, bias: Tensor, name: str) -> Tensor:
+    """The softmax of each row; a row that sees no key is all zeros."""
+    wanted = attrs.softmax_dtype or biased.dtype
+    exact = DType.FLOAT64 if wanted is DType.FLOAT64 else DType.FLOAT32
+
+    def score(value: Term) -> Term:
+        return cast(exact, cast(wanted, value))
+
+    largest = te.total_over(f"{name}_max", biased, [3], max_, lambda value, _: score(value))
+    seen = te.total_over(f"{name}_seen", bias, [3], max_, lambda value, _: _is_in_sight(value))
+
+    def power(*at: Term) -> Term:
+        most = te.read(largest, [*at[:3], 0])
+        finite = select(equal(most, -math.inf), te.number(0, exact), most)
+        return call("exp", score(te.read(biased, at)) - finite)
+
+    powers = te.by_index(f"{name}_powers", biased.shape, power)
+    total = te.total_over(f"{name}_whole", powers, [3], sum_, lambda value, _: value)
+
+    def weight(*at: Term) -> Term:
+        whole = te.read(total, [*at[:3], 0])
+        part = te.read(powers, at) / select(equal(whole, 0.0), te.number(1, exact), whole)
+        blind = te.read(seen, [*at[:3], 0]) < 1.0
+        return cast(biased.dtype, cast(wanted, select(blind, te.number(0, exact), part)))
+
+    return te.by_index(f"{name}_weights", biased.shape, weight)
+
+
+def _is_in_sight(bias: Term) -> Term:
+    """1 for a key that a query sees: numbers of which a maximum can be taken."""
+    return select(equal(bias, -math.inf), te.number(0, bias.dtype), te.number(1, bias.dtype))

@@ -18,6 +18,8 @@ from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, define
 from graft.ir.types import TensorType, Type
+from graft.loop.build import Term, cast, maximum, minimum, select
+from graft.ops.pointwise import pointwise
 from graft.ops.rules import require
 
 _ROUND_MODES = ("up", "down", "nearest")
@@ -135,13 +137,43 @@ def _cast_of_dims(
     return known[0] if attrs.dtype in (DType.INT64, DType.INT32) else None
 
 
-define(
+# The powers of two that an exponent of eight bits holds.
+_POWERS = 2.0**-127, 2.0**127
+
+
+def _to_power(attrs: CastAttrs, x: Term) -> Term:
+    """The power of two next to a number in a direction, as float8_e8m0fnu; saturated."""
+    wide = x if x.dtype is DType.FLOAT64 else cast(DType.FLOAT32, x)
+    held = minimum(maximum(wide, _POWERS[0]), _POWERS[1])
+    near = cast(wide.dtype, cast(attrs.dtype, held))
+    match attrs.round_mode:
+        case "up":
+            power = select(near < held, near * 2.0, near)
+        case "down":
+            power = select(near > held, near * 0.5, near)
+        case _:
+            power = select(held >= near * 1.5, near * 2.0, near)
+    return cast(attrs.dtype, select(wide < 0.0, float("nan"), power))
+
+
+def _cast_scalar(attrs: CastAttrs, x: Term) -> Term:
+    """Into float8 types, what is too large becomes the largest number unless that is unwanted."""
+    if attrs.dtype is DType.FLOAT8E8M0FNU:
+        return _to_power(attrs, x)
+    largest = LARGEST.get(attrs.dtype)
+    if largest is None or not attrs.saturate:
+        return cast(attrs.dtype, x)
+    wide = x if x.dtype in (DType.FLOAT32, DType.FLOAT64) else cast(DType.FLOAT32, x)
+    return cast(attrs.dtype, minimum(maximum(wide, -largest), largest))
+
+
+pointwise(
     "cast",
     "data",
-    _cast_type,
-    _cast,
+    _cast_scalar,
+    infer=_cast_type,
+    evaluate=_cast,
     attrs=CastAttrs,
-    kind=Kind.ELEMENTWISE,
     symbolic=_cast_of_dims,
     summary="each element converted to another dtype, by value",
 )

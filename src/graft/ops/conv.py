@@ -19,10 +19,13 @@ from graft.base.dim_questions import provably_no_multiple
 from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, Work, define, traffic
+from graft.ir.op import Kind, Work, define, get_op, traffic
 from graft.ir.types import TensorType, Type
-from graft.ops.elementwise import wide
-from graft.ops.rules import require, require_same_dim, same_dtype, with_extent
+from graft.loop.build import Term, term
+from graft.loop.tensor import Reduce, sum_
+from graft.ops import expression as te
+from graft.ops.pointwise import by_numpy, formula, pointwise
+from graft.ops.rules import NUMBERS, require, require_same_dim, same_dtype, with_extent
 from graft.ops.window import (
     RANKS,
     Index,
@@ -116,11 +119,11 @@ def _depthwise(attrs: ConvAttrs, data: Array, weight: Array, counts: Sequence[in
     total = np.zeros((batch, channels, factors.shape[1], *counts), data.dtype)
     term = np.empty_like(total)
     kernel = weight.shape[2:]
-    for position, read in window_slices(kernel, counts, attrs.strides, attrs.dilation):
+    for position, taps in window_slices(kernel, counts, attrs.strides, attrs.dilation):
         element: Index = (slice(None), slice(None), *position)
         factor = factors[element]
         factor = factor.reshape(*factor.shape, *(1,) * len(kernel))
-        np.multiply(data[(slice(None), slice(None), None, *read)], factor, out=term)
+        np.multiply(data[(slice(None), slice(None), None, *taps)], factor, out=term)
         total += term
     return total.reshape(batch, weight.shape[0], *counts)
 
@@ -176,8 +179,7 @@ class BiasAddAttrs(Attrs):
 
 
 def _bias_add_type(attrs: BiasAddAttrs, data: TensorType, bias: TensorType) -> TensorType:
-    dtype = same_dtype(data, bias)
-    require(dtype.is_number, f"wants numeric operands, not {dtype}")
+    same_dtype(data, bias)
     (length,) = ranked_shape(bias, 1, "the bias")
     return with_extent(data, attrs.axis, length, "extents of the data's axis and the bias")
 
@@ -185,15 +187,69 @@ def _bias_add_type(attrs: BiasAddAttrs, data: TensorType, bias: TensorType) -> T
 def _bias_add(attrs: BiasAddAttrs, data: Array, bias: Array) -> Array:
     shape = [1] * data.ndim
     shape[attrs.axis] = -1
-    return wide(np.add)(attrs, data, bias.reshape(shape))  # type: ignore[no-any-return]
+    return np.asarray(by_numpy(np.add)(attrs, data, bias.reshape(shape)))
 
 
-define(
+def _express_bias_add(
+    attrs: BiasAddAttrs, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    """The bias runs along one axis."""
+    data, bias = map(te.present, inputs)
+    shape = te.extents_of(types[0])
+
+    def element(*indices: Term) -> Term:
+        operands = [te.read(data, indices), te.along(bias, indices, attrs.axis, shape)]
+        return formula(get_op("nn.bias_add"), attrs, operands, types[0].dtype)
+
+    return (te.by_index(name, shape, element),)
+
+
+pointwise(
     "nn.bias_add",
     "data bias",
-    _bias_add_type,
-    _bias_add,
+    lambda _attrs, x, bias: x + bias,
+    infer=_bias_add_type,
+    evaluate=_bias_add,
+    expression=_express_bias_add,
     attrs=BiasAddAttrs,
-    kind=Kind.BROADCAST,
+    dtypes=NUMBERS,
     summary="adds a vector along one axis",
 )
+
+
+# Tensor expressions.
+
+
+@te.expresses(*(f"nn.conv{rank}d" for rank in RANKS))
+def _express_convolution(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Data [batch, channels, ...] and weights [outputs, channels / groups, ...]."""
+    data, weight = map(te.present, inputs)
+    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    rank = len(attrs.strides)
+    outputs, depth, *kernel = te.numbers(te.sizes(weight), "the kernel's extents")
+    wanted = [
+        (count - 1) * stride + (taps - 1) * dilation + 1
+        for count, stride, taps, dilation in zip(
+            shape[2:], attrs.strides, kernel, attrs.dilation, strict=True
+        )
+    ]
+    begins, ends = attrs.padding[:rank], attrs.padding[rank:]
+    zero = te.number(0, te.accumulated_in(dtype))
+    source = te.bordered(data, f"{name}_pad", begins, wanted, zero, ends=ends)
+
+    def element(batch: Term, output: Term, *place: Term) -> Reduce:
+        channel, *taps = te.reduce_axes((depth, *kernel))
+        first = first_channel(output, outputs // attrs.groups, depth, attrs.groups)
+        steps = zip(place, attrs.strides, taps, attrs.dilation, strict=True)
+        at = [index * stride + tap * dilation for index, stride, tap, dilation in steps]
+        pixel = te.widened(source[(batch, first + channel, *at)])
+        factor = te.widened(weight[(output, channel, *taps)])
+        return sum_(pixel * factor, [channel, *taps])
+
+    total = te.by_index(te.sum_name(name, dtype), shape, element)
+    return (te.rounded(total, dtype, name),)
+
+
+def first_channel(output: Term, outputs: int, depth: int, groups: int) -> Term:
+    """The first channel of the group that an output belongs to."""
+    return term(0) if groups == 1 else output // outputs * depth

@@ -22,7 +22,11 @@ from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Dims, Ints
 from graft.ir.op import Kind, Work, define, elementwise_work, traffic
 from graft.ir.types import Shape, TensorType, Type
-from graft.ops.conv import ConvAttrs, check_groups
+from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
+from graft.loop.ir import INDEX
+from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
+from graft.ops import expression as te
+from graft.ops.conv import ConvAttrs, check_groups, first_channel
 from graft.ops.creation import shape_operand
 from graft.ops.rules import require, require_same_dim, same_dtype
 from graft.ops.window import (
@@ -202,3 +206,85 @@ define(
     work=elementwise_work,
     summary="adds up columns of overlapping blocks into an image of any spatial rank",
 )
+
+
+# Tensor expressions.
+
+
+@te.expresses(*(f"nn.conv{rank}d_transpose" for rank in RANKS))
+def _express_transposed(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """A convolution of the data, zeros put between them, with the weights turned around.
+
+    Weights are [channels, outputs / groups, ...].
+    """
+    data, weight = map(te.present, inputs)
+    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    rank = len(attrs.strides)
+    channels, outputs, *kernel = te.numbers(te.sizes(weight), "the kernel's extents")
+    depth = channels // attrs.groups
+    reach = [(taps - 1) * step for taps, step in zip(kernel, attrs.dilation, strict=True)]
+    wanted = [count + last for count, last in zip(shape[2:], reach, strict=True)]
+    begins = [last - cut for last, cut in zip(reach, attrs.padding[:rank], strict=True)]
+    zero = te.number(0, te.accumulated_in(dtype))
+    source = te.bordered(data, f"{name}_pad", begins, wanted, zero, attrs.strides)
+
+    def element(batch: Term, output: Term, *place: Term) -> Reduce:
+        channel, *taps = te.reduce_axes((depth, *kernel))
+        steps = zip(place, taps, attrs.dilation, strict=True)
+        at = [index + tap * dilation for index, tap, dilation in steps]
+        last = zip(kernel, taps, strict=True)
+        turned = [count - 1 - tap for count, tap in last]
+        first = first_channel(output, outputs, depth, attrs.groups)
+        pixel = te.widened(source[(batch, first + channel, *at)])
+        factor = te.widened(weight[(first + channel, output % outputs, *turned)])
+        return sum_(pixel * factor, [channel, *taps])
+
+    total = te.by_index(te.sum_name(name, dtype), shape, element)
+    return (te.rounded(total, dtype, name),)
+
+
+@te.expresses("col2im")
+def _express_col2im(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Every pixel is the sum of the elements of the blocks that lie over it."""
+    data, shape, dtype = te.present(inputs[0]), te.extents_of(types[0]), types[0].dtype
+    rank = len(shape) - 2
+    block = _block(attrs.block_shape, inputs[2], rank)
+    strides, dilation = attrs.strides or (1,) * rank, attrs.dilation or (1,) * rank
+    padding = attrs.padding or (0,) * (2 * rank)
+    wide = te.accumulated_in(dtype)
+    if 0 in te.sizes(data) or shape[1] == 0:
+        return (te.by_index(name, shape, lambda *_: te.number(0, dtype)),)
+    area: AnyDim = te.sizes(data)[1] // shape[1]
+
+    def blocks(axis: int) -> Term:
+        """How many blocks lie along an axis."""
+        reach = (block[axis] - 1) * dilation[axis] + 1
+        left = term(shape[2 + axis]) + (padding[axis] + padding[rank + axis]) - reach
+        return left // strides[axis] + 1
+
+    def element(batch: Term, channel: Term, *place: Term) -> Reduce:
+        tap = reduce_axis("tap", area)
+        rest: Term = tap
+        column, inside = term(0), te.number(True, DType.BOOL)
+        along: list[Term] = []
+        for axis in reversed(range(rank)):
+            along.insert(0, rest % maximum(block[axis], 1))
+            rest = rest // maximum(block[axis], 1)
+        for axis in range(rank):
+            at = place[axis] + padding[axis] - along[axis] * dilation[axis]
+            number_ = at // strides[axis]
+            inside = inside & (at >= 0) & equal(at % strides[axis], 0) & (number_ < blocks(axis))
+            column = column * blocks(axis) + number_
+        bounded = maximum(minimum(column, term(te.sizes(data)[2]) - 1), 0)
+        row = channel * area + tap
+        value = cast(wide, te.read(data, [batch, row, bounded]))
+        return sum_(select(inside, value, te.number(0, wide)), [tap])
+
+    total = te.by_index(te.sum_name(name, dtype), shape, element)
+    return (te.rounded(total, dtype, name),)
+
+
+def _block(attribute: Any, operand: Tensor | None, rank: int) -> list[Term]:
+    if operand is None:
+        return [term(extent) for extent in attribute]
+    return [cast(INDEX, te.read(operand, [axis])) for axis in range(rank)]

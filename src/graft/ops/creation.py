@@ -18,6 +18,8 @@ from graft.ir.attrs import Attrs, Dims
 from graft.ir.literal import Literal
 from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import TensorType, Type
+from graft.loop.build import Term, cast, equal
+from graft.ops import expression as te
 from graft.ops.rules import require, symbolic_by, unknown_shape
 
 
@@ -213,3 +215,48 @@ define(
     work=movement_work,
     summary="ones along the k-th diagonal, zeros elsewhere",
 )
+
+
+# Tensor expressions.
+
+
+@te.expresses("full")
+def _express_full(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """One number everywhere."""
+    fill = te.present(inputs[0])
+    return (te.by_index(name, te.extents_of(types[0]), lambda *_indices: te.single(fill)),)
+
+
+@te.expresses("arange")
+def _express_arange(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Numbers at even distances."""
+    dtype = types[0].dtype
+    start, _, delta = inputs
+
+    def given(attribute: Any, operand: Any) -> Term:
+        if operand is not None:
+            return te.single(operand)
+        return te.number(attribute, dtype) if te.is_known(attribute) else cast(dtype, attribute)
+
+    def element(index: Term) -> Term:
+        first, step = given(attrs.start, start), given(attrs.delta, delta)
+        if dtype.is_integer:
+            return first + cast(dtype, index) * step
+        # each operation is rounded to the dtype
+        product = cast(dtype, te.widened(cast(dtype, index)) * te.widened(step))
+        return cast(dtype, te.widened(first) + te.widened(product))
+
+    return te.one_result(name, types, element)
+
+
+@te.expresses("eye")
+def _express_eye(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Ones on a diagonal."""
+    dtype = types[0].dtype
+    if dtype is not DType.BOOL and not dtype.is_number:
+        return te.Unexpressed(f"ones of {dtype}")
+
+    def element(row: Term, column: Term) -> Term:
+        return cast(dtype, equal(column - row, attrs.k))
+
+    return te.one_result(name, types, element)

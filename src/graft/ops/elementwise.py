@@ -7,7 +7,7 @@ remainder, is 0 whatever its width. Floats follow IEEE 754: an infinity or NaN.
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,132 +15,110 @@ import numpy as np
 
 from graft.base.dim_questions import provably_different, provably_equal
 from graft.base.dims import AnyDim, Dim, dim_max, dim_min
-from graft.base.dtypes import Array, DType, dtype_of
-from graft.ir.op import Kind, Meaning, SymbolicRule, define
+from graft.base.dtypes import Array, DType
+from graft.ir.op import DTypes, SymbolicRule
 from graft.ir.types import TensorType
+from graft.loop.build import Term, binary, cast, compare, constant, equal, maximum, minimum, select
+from graft.loop.ir import BinaryKind, CompareKind
+from graft.ops import functions
+from graft.ops.pointwise import Scalar, intrinsic, pointwise
 from graft.ops.rules import (
+    FLOATS_OR_COMPLEX,
+    INTEGERS,
+    NUMBERS,
+    REALS,
+    TRUTH_VALUES,
     broadcast_shapes,
-    broadcast_type,
-    only,
     predicate_type,
     require,
     same_dtype,
-    same_type,
     symbolic_by,
 )
 
+# Intrinsic functions of loop IR, whose meaning is NumPy's: name, in words.
+_FUNCTIONS = [
+    ("ceil", "the next integer above"),
+    ("floor", "the next integer below"),
+    ("round", "the nearest integer, the even one of two"),
+    ("sqrt", "the square root"),
+    ("exp", "e to the power of x"),
+    ("log", "the natural logarithm"),
+    ("erf", "the error function"),
+    ("sigmoid", "1 / (1 + exp(-x))"),
+    ("sin", "the sine"),
+    ("cos", "the cosine"),
+    ("tanh", "the hyperbolic tangent"),
+]
+for _name, _summary in _FUNCTIONS:
+    pointwise(_name, "data", intrinsic(_name), dtypes=FLOATS_OR_COMPLEX, summary=_summary)
 
-def _number(dtype: DType) -> bool:
-    return dtype.is_number
-
-
-def _real(dtype: DType) -> bool:
-    return dtype.is_float or dtype.is_integer
-
-
-def _floating(dtype: DType) -> bool:
-    return dtype.is_float or dtype.is_complex
-
-
-def _is_bool(dtype: DType) -> bool:
-    return dtype is DType.BOOL
-
-
-def _integer(dtype: DType) -> bool:
-    return dtype.is_integer
-
-
-def _anything(_dtype: DType) -> bool:
-    return True
-
-
-_WHAT = {
-    _number: "numeric",
-    _real: "real",
-    _floating: "floating-point",
-    _is_bool: "bool",
-    _integer: "integer",
-    _anything: "any",
-}
-
-
-def wide(function: Callable[..., Any]) -> Meaning:
-    """A meaning that keeps the dtype and computes in at least float32, or in whole bytes."""
-
-    def meaning(_attrs: Any, *operands: Array) -> Array:
-        dtype = operands[0].dtype
-        given = [o.astype(_computed_in(dtype), copy=False) for o in operands]
-        return np.asarray(function(*given)).astype(dtype, copy=False)
-
-    return meaning
-
-
-def _computed_in(dtype: np.dtype[Any]) -> Any:
-    """Where NumPy's own arithmetic begins; what is narrower it does in ways of its own."""
-    known = dtype_of(dtype)
-    if known.is_float and known.bits < 32:
-        return np.float32
-    if known.is_integer and known.bits < 8:
-        return np.uint8 if known.is_unsigned_integer else np.int8
-    return dtype
-
-
-def _sigmoid(x: Array) -> Array:
-    decay = np.exp(-np.abs(x))  # never overflows
-    return np.asarray(np.where(x >= 0, 1, decay) / (1 + decay))
-
-
-def _erf(x: Array) -> Array:
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(np.float64)
-
-
-# name, function, operand dtypes, in words
-_UNARY: list[tuple[str, Callable[[Array], Any], Callable[[DType], bool], str]] = [
-    ("abs", np.abs, _number, "the absolute value"),
-    ("negative", np.negative, _number, "the number with the other sign"),
-    ("sign", np.sign, _number, "-1, 0 or 1"),
-    ("ceil", np.ceil, _floating, "the next integer above"),
-    ("floor", np.floor, _floating, "the next integer below"),
-    ("round", np.rint, _floating, "the nearest integer, the even one of two"),
-    ("sqrt", np.sqrt, _floating, "the square root"),
-    ("exp", np.exp, _floating, "e to the power of x"),
-    ("log", np.log, _floating, "the natural logarithm"),
-    ("erf", _erf, _floating, "the error function"),
-    ("sigmoid", _sigmoid, _floating, "1 / (1 + exp(-x))"),
-    ("sin", np.sin, _floating, "the sine"),
-    ("cos", np.cos, _floating, "the cosine"),
-    ("tan", np.tan, _floating, "the tangent"),
-    ("asin", np.arcsin, _floating, "the inverse sine"),
-    ("acos", np.arccos, _floating, "the inverse cosine"),
-    ("atan", np.arctan, _floating, "the inverse tangent"),
-    ("sinh", np.sinh, _floating, "the hyperbolic sine"),
-    ("cosh", np.cosh, _floating, "the hyperbolic cosine"),
-    ("tanh", np.tanh, _floating, "the hyperbolic tangent"),
-    ("asinh", np.arcsinh, _floating, "the inverse hyperbolic sine"),
-    ("acosh", np.arccosh, _floating, "the inverse hyperbolic cosine"),
-    ("atanh", np.arctanh, _floating, "the inverse hyperbolic tangent"),
-    ("logical_not", np.logical_not, _is_bool, "whether it does not hold"),
-    ("bitwise_not", np.bitwise_not, _integer, "every bit inverted"),
+# Functions composed of those: name, NumPy's function, in words.
+_COMPOSED: list[tuple[Callable[[Term], Term], Callable[..., Any], str]] = [
+    (functions.tan, np.tan, "the tangent"),
+    (functions.asin, np.arcsin, "the inverse sine"),
+    (functions.acos, np.arccos, "the inverse cosine"),
+    (functions.atan, np.arctan, "the inverse tangent"),
+    (functions.sinh, np.sinh, "the hyperbolic sine"),
+    (functions.cosh, np.cosh, "the hyperbolic cosine"),
+    (functions.asinh, np.arcsinh, "the inverse hyperbolic sine"),
+    (functions.acosh, np.arccosh, "the inverse hyperbolic cosine"),
+    (functions.atanh, np.arctanh, "the inverse hyperbolic tangent"),
 ]
 
-for _name, _function, _allowed, _summary in _UNARY:
-    define(
-        _name,
+
+def _plain(function: Callable[..., Term]) -> Scalar:
+    """The scalar expression of an operator without attributes."""
+    return lambda _attrs, *operands: function(*operands)
+
+
+for _function, _numpy, _summary in _COMPOSED:
+    pointwise(
+        _function.__name__,
         "data",
-        only(_allowed, _WHAT[_allowed], same_type),
-        wide(_function),
-        kind=Kind.ELEMENTWISE,
-        symbolic=symbolic_by(lambda _attrs, x: -x) if _name == "negative" else None,
+        _plain(_function),
+        _numpy,
+        dtypes=FLOATS_OR_COMPLEX,
         summary=_summary,
     )
 
 
-def _divide(a: Array, b: Array) -> Any:
-    if not np.issubdtype(a.dtype, np.integer):
-        return np.divide(a, b)
-    quotient = np.floor_divide(a, b)
-    inexact = (np.remainder(a, b) != 0) & ((a < 0) != (b < 0))
-    return quotient + inexact.astype(a.dtype)
+def _sign(_attrs: Any, x: Term) -> Term:
+    if x.dtype.is_unsigned_integer:
+        return minimum(x, 1)
+    zero = Term(constant(0, x.dtype))
+    still = zero if x.dtype.is_integer else select(equal(x, 0), zero, x)  # NaN stays NaN
+    return select(x > 0, 1, select(x < 0, -1, still))
+
+
+def _bitwise_not(_attrs: Any, x: Term) -> Term:
+    return x ^ ((1 << x.dtype.bits) - 1 if x.dtype.is_unsigned_integer else -1)
+
+
+# name, scalar expression, NumPy's function, operand dtypes, in words
+_UNARY: list[tuple[str, Scalar, Callable[..., Any], DTypes, str]] = [
+    ("abs", intrinsic("abs"), np.abs, NUMBERS, "the absolute value"),
+    ("negative", _plain(operator.neg), np.negative, NUMBERS, "the number with the other sign"),
+    ("sign", _sign, np.sign, NUMBERS, "-1, 0 or 1"),
+    (
+        "logical_not",
+        lambda _attrs, x: x ^ True,
+        np.logical_not,
+        TRUTH_VALUES,
+        "whether it does not hold",
+    ),
+    ("bitwise_not", _bitwise_not, np.bitwise_not, INTEGERS, "every bit inverted"),
+]
+
+for _name, _scalar, _numpy, _dtypes, _summary in _UNARY:
+    pointwise(
+        _name,
+        "data",
+        _scalar,
+        _numpy,
+        dtypes=_dtypes,
+        symbolic=symbolic_by(lambda _attrs, x: -x) if _name == "negative" else None,
+        summary=_summary,
+    )
 
 
 def _on_dims(function: Callable[..., Any]) -> SymbolicRule:
@@ -181,73 +159,113 @@ _ON_DIMS: dict[str, SymbolicRule] = {
     ),
 }
 
-# name, function, operand dtypes, commutative, in words
-_BINARY: list[tuple[str, Callable[..., Any], Callable[[DType], bool], bool, str]] = [
-    ("add", np.add, _number, True, "the sum"),
-    ("subtract", np.subtract, _number, False, "the difference"),
-    ("multiply", np.multiply, _number, True, "the product"),
-    ("divide", _divide, _number, False, "the quotient; of integers, towards zero"),
-    ("floor_mod", np.mod, _real, False, "the remainder with the divisor's sign"),
-    ("mod", np.fmod, _real, False, "the remainder with the dividend's sign"),
-    ("maximum", np.maximum, _number, True, "the larger one, NaN if one is"),
-    ("minimum", np.minimum, _number, True, "the smaller one, NaN if one is"),
-    ("logical_and", np.logical_and, _is_bool, True, "whether both hold"),
-    ("logical_or", np.logical_or, _is_bool, True, "whether one holds"),
-    ("logical_xor", np.logical_xor, _is_bool, True, "whether exactly one holds"),
-    ("bitwise_and", np.bitwise_and, _integer, True, "bits that both have"),
-    ("bitwise_or", np.bitwise_or, _integer, True, "bits that one has"),
-    ("bitwise_xor", np.bitwise_xor, _integer, True, "bits that exactly one has"),
-    ("left_shift", np.left_shift, _integer, False, "bits moved to the left"),
-    ("right_shift", np.right_shift, _integer, False, "bits moved to the right"),
+
+def _quotient(x: Term, y: Term) -> Term:
+    """Integers divided, rounded towards zero; by zero it is zero."""
+    floor = x // y
+    if x.dtype.is_unsigned_integer:
+        return floor
+    inexact = _not_equal(x % y, 0) & _not_equal(x < 0, y < 0)
+    return floor + cast(x.dtype, inexact)
+
+
+def _not_equal(x: Term, y: Term | float) -> Term:
+    return compare(CompareKind.NOT_EQUAL, x, y)
+
+
+def _divide(_attrs: Any, x: Term, y: Term) -> Term:
+    return _quotient(x, y) if x.dtype.is_integer else x / y
+
+
+def _floor_mod(_attrs: Any, x: Term, y: Term) -> Term:
+    return functions.floor_remainder(x, y) if x.dtype.is_float else x % y
+
+
+def _mod(_attrs: Any, x: Term, y: Term) -> Term:
+    if x.dtype.is_float:
+        return functions.remainder(x, y)
+    return select(equal(y, 0), 0, x - _quotient(x, y) * y)
+
+
+def _shift(kind: BinaryKind) -> Scalar:
+    return lambda _attrs, x, y: binary(kind, x, y)
+
+
+_LEFT, _RIGHT = _shift(BinaryKind.SHIFT_LEFT), _shift(BinaryKind.SHIFT_RIGHT)
+_AND, _OR, _XOR = map(_plain, (operator.and_, operator.or_, operator.xor))
+
+# name, scalar expression, NumPy's function (if it has it), operand dtypes, commutative, in words
+_BINARY: list[tuple[str, Scalar, Callable[..., Any] | None, DTypes, bool, str]] = [
+    ("add", _plain(operator.add), np.add, NUMBERS, True, "the sum"),
+    ("subtract", _plain(operator.sub), np.subtract, NUMBERS, False, "the difference"),
+    ("multiply", _plain(operator.mul), np.multiply, NUMBERS, True, "the product"),
+    ("divide", _divide, None, NUMBERS, False, "the quotient; of integers, towards zero"),
+    ("floor_mod", _floor_mod, np.mod, REALS, False, "the remainder with the divisor's sign"),
+    ("mod", _mod, np.fmod, REALS, False, "the remainder with the dividend's sign"),
+    ("maximum", _plain(maximum), np.maximum, NUMBERS, True, "the larger one, NaN if one is"),
+    ("minimum", _plain(minimum), np.minimum, NUMBERS, True, "the smaller one, NaN if one is"),
+    ("logical_and", _AND, np.logical_and, TRUTH_VALUES, True, "whether both hold"),
+    ("logical_or", _OR, np.logical_or, TRUTH_VALUES, True, "whether one holds"),
+    ("logical_xor", _XOR, np.logical_xor, TRUTH_VALUES, True, "whether exactly one holds"),
+    ("bitwise_and", _AND, np.bitwise_and, INTEGERS, True, "bits that both have"),
+    ("bitwise_or", _OR, np.bitwise_or, INTEGERS, True, "bits that one has"),
+    ("bitwise_xor", _XOR, np.bitwise_xor, INTEGERS, True, "bits that exactly one has"),
+    ("left_shift", _LEFT, np.left_shift, INTEGERS, False, "bits moved to the left"),
+    ("right_shift", _RIGHT, np.right_shift, INTEGERS, False, "bits moved to the right"),
 ]
 
-for _name, _function, _allowed, _commutative, _summary in _BINARY:
-    define(
+for _name, _scalar, _optional, _dtypes, _commutative, _summary in _BINARY:
+    pointwise(
         _name,
         "lhs rhs",
-        only(_allowed, _WHAT[_allowed], broadcast_type),
-        wide(_function),
-        kind=Kind.BROADCAST,
+        _scalar,
+        _optional,
+        dtypes=_dtypes,
         commutative=_commutative,
         symbolic=_ON_DIMS.get(_name),
         summary=_summary,
     )
 
-
-def predicate(function: Callable[..., Any]) -> Meaning:
-    """A meaning whose result is bool."""
-    return lambda _attrs, *operands: np.asarray(function(*operands)).astype(bool)
-
-
-# name, function, operand dtypes, commutative, in words
-_COMPARE: list[tuple[str, Callable[..., Any], Callable[[DType], bool], bool, str]] = [
-    ("equal", np.equal, _anything, True, "whether both are equal"),
-    ("not_equal", np.not_equal, _anything, True, "whether they differ"),
-    ("greater", np.greater, _real, False, "lhs > rhs"),
-    ("greater_equal", np.greater_equal, _real, False, "lhs >= rhs"),
-    ("less", np.less, _real, False, "lhs < rhs"),
-    ("less_equal", np.less_equal, _real, False, "lhs <= rhs"),
+# Comparisons, of which loop IR has the same: name, NumPy's function, operand dtypes, in words
+_COMPARISONS: list[tuple[str, Callable[..., Any], DTypes | None, str]] = [
+    ("equal", np.equal, None, "whether both are equal"),
+    ("not_equal", np.not_equal, None, "whether they differ"),
+    ("greater", np.greater, REALS, "lhs > rhs"),
+    ("greater_equal", np.greater_equal, REALS, "lhs >= rhs"),
+    ("less", np.less, REALS, "lhs < rhs"),
+    ("less_equal", np.less_equal, REALS, "lhs <= rhs"),
 ]
 
-for _name, _function, _allowed, _commutative, _summary in _COMPARE:
-    define(
+
+def _compared(kind: CompareKind) -> Scalar:
+    return lambda _attrs, x, y: compare(kind, x, y)
+
+
+def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
+    """NumPy compares objects, which strings are, to objects."""
+    return lambda lhs, rhs: np.asarray(function(lhs, rhs)).astype(bool)
+
+
+for _name, _numpy, _takes, _summary in _COMPARISONS:
+    pointwise(
         _name,
         "lhs rhs",
-        only(_allowed, _WHAT[_allowed], predicate_type),
-        predicate(_function),
-        kind=Kind.BROADCAST,
-        commutative=_commutative,
+        _compared(CompareKind[_name.upper()]),
+        _truth(_numpy),
+        infer=predicate_type,
+        dtypes=_takes,
+        commutative=_takes is None,
         symbolic=_ON_DIMS.get(_name),
         summary=_summary,
     )
 
-for _name, _function, _what in (("isnan", np.isnan, "NaN"), ("isinf", np.isinf, "infinite")):
-    define(
+for _name, _what in (("isnan", "NaN"), ("isinf", "infinite")):
+    pointwise(
         _name,
         "data",
-        only(_floating, _WHAT[_floating], predicate_type),
-        predicate(_function),
-        kind=Kind.ELEMENTWISE,
+        intrinsic(_name),
+        infer=predicate_type,
+        dtypes=FLOATS_OR_COMPLEX,
         summary=f"whether it is {_what}",
     )
 
@@ -261,12 +279,12 @@ def _where(_attrs: Any, condition: Array, x: Array, y: Array) -> Array:
     return np.where(condition.astype(bool), x, y)
 
 
-define(
+pointwise(
     "where",
     "condition x y",
-    _where_type,
-    _where,
-    kind=Kind.BROADCAST,
+    lambda _attrs, condition, x, y: select(condition, x, y),
+    infer=_where_type,
+    evaluate=_where,
     symbolic=symbolic_by(_where),
     summary="elements of x where the condition holds, of y elsewhere; all three broadcast",
 )

@@ -14,17 +14,15 @@ import numpy as np
 from graft.base.capacity import check_extents
 from graft.base.dim_questions import provably_below, provably_different
 from graft.base.dims import UNKNOWN, AnyDim, Dim
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import TensorType
-from graft.ops.rules import (
-    normalize_axis,
-    require,
-    require_same_dim,
-    symbolic_by,
-)
+from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
+from graft.loop.tensor import Tensor
+from graft.ops import expression as te
+from graft.ops.rules import normalize_axis, require, require_same_dim, symbolic_by
 from graft.runtime.guards import INSIDE, Guard
 
 
@@ -244,3 +242,91 @@ define(
     work=movement_work,
     summary="vectors along a new axis with one value at an index and another everywhere else",
 )
+
+
+# Tensor expressions. Positions count from the end where negative. One that lies outside reads the
+# nearest element, since a loop cannot raise an error; nothing is read that is not there.
+# `out_of_range` tells of such ones.
+
+
+def _position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:
+    """The place along an axis that an element of `indices` names."""
+    found = cast(DType.INT64, te.read(indices, at))
+    if not indices.dtype.is_unsigned_integer:
+        found = select(found < 0, found + extent, found)
+    return maximum(minimum(found, extent - 1), 0)
+
+
+def _is_empty(data: Tensor, types: te.Types) -> bool:
+    """Whether results are wanted of data that has no elements, which is a mistake."""
+    return 0 in te.sizes(data) and 0 not in te.extents_of(types[0])
+
+
+@te.expresses("take")
+def _express_take(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Whole slices along an axis."""
+    data, indices = map(te.present, inputs)
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    if _is_empty(data, types):
+        return te.Unexpressed("there is nothing to take")
+    count, extent = len(indices.shape), te.sizes(data)[axis]
+
+    def element(*at: Term) -> Term:
+        place = _position(indices, list(at[axis : axis + count]), extent)
+        return te.unless_empty(data, te.read(data, [*at[:axis], place, *at[axis + count :]]))
+
+    return te.one_result(name, types, element)
+
+
+@te.expresses("gather")
+def _express_gather(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """One element per index, at the index's own place but for one axis."""
+    data, indices = map(te.present, inputs)
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    if _is_empty(data, types):
+        return te.Unexpressed("there is nothing to gather")
+    extent = te.sizes(data)[axis]
+
+    def element(*at: Term) -> Term:
+        place = _position(indices, list(at), extent)
+        return te.unless_empty(data, te.read(data, [*at[:axis], place, *at[axis + 1 :]]))
+
+    return te.one_result(name, types, element)
+
+
+@te.expresses("gather_nd")
+def _express_gather_nd(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Slices at places of several axes."""
+    data, indices = map(te.present, inputs)
+    batch, shape = attrs.batch_dims, te.sizes(data)
+    if _is_empty(data, types):
+        return te.Unexpressed("there is nothing to gather")
+    count = len(indices.shape) - 1
+    (named,) = te.numbers(te.sizes(indices)[-1:], "how many axes the positions name")
+
+    def element(*at: Term) -> Term:
+        places = [
+            _position(indices, [*at[:count], term(entry)], shape[batch + entry])
+            for entry in range(named)
+        ]
+        return te.unless_empty(data, te.read(data, [*at[:batch], *places, *at[count:]]))
+
+    return te.one_result(name, types, element)
+
+
+@te.expresses("one_hot")
+def _express_one_hot(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """One of two values, by whether the index is the _position along the new axis."""
+    indices_, values = te.present(inputs[0]), te.present(inputs[1])
+    axis = normalize_axis(attrs.axis, len(indices_.shape) + 1)
+    depth = te.extents_of(types[0])[axis]
+
+    def element(*indices: Term) -> Term:
+        given = te.read(indices_, [*indices[:axis], *indices[axis + 1 :]])
+        if given.dtype.is_unsigned_integer and given.dtype.bits == 64:
+            given = minimum(given, cast(given.dtype, depth))  # beyond the depth is no _position
+        wanted = cast(indices[0].dtype, given)
+        wanted = select(wanted < 0, wanted + depth, wanted)
+        return select(equal(wanted, indices[axis]), values[1], values[0])
+
+    return te.one_result(name, types, element)

@@ -19,11 +19,14 @@ from graft.ir.attrs import Attrs, Dims
 from graft.ir.graph import Node, Value
 from graft.ir.op import define
 from graft.ir.types import TensorType
+from graft.loop.build import Term, cast, equal, maximum, select, term
+from graft.loop.tensor import Reduce, max_
+from graft.ops import expression as te
 from graft.ops.index import largest_outside, require_integers
 from graft.ops.ml_features import unknown_of
 from graft.ops.reduce import reading_work
 from graft.ops.rules import require
-from graft.runtime.guards import Guard
+from graft.runtime.guards import INSIDE, Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +146,31 @@ _RULES: dict[str, Callable[[Node], Pointing | None]] = {
     "tensor_scatter": _from_starts,
     "vision.roi_align": _of_images,
 }
+
+
+# Tensor expressions.
+
+
+@te.expresses("out_of_range")
+def _express_out_of_range(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Per axis the largest of the indices that lie outside."""
+    indices, extents = te.present(inputs[0]), attrs.extents
+    shape = indices.shape if len(extents) == 1 else indices.shape[:-1]
+    none, count = te.number(INSIDE, DType.INT64), term(attrs.count)
+
+    def outside(found: Term, extent: Term) -> Term:
+        low = 0 - extent if attrs.wraps else term(0)
+        wrong = (found < low) | (found > extent - count)
+        wrong = wrong if attrs.count == 1 else wrong & (count > 0)
+        return select(wrong, maximum(found, te.number(INSIDE + 1, DType.INT64)), none)
+
+    def element(entry: Term) -> Reduce | Term:
+        reduced = te.reduce_axes(shape)
+        at = [*reduced, *([entry] if len(extents) > 1 else [])]
+        extent = term(extents[0])
+        for position, other in enumerate(extents[1:], start=1):
+            extent = select(equal(entry, position), term(other), extent)
+        value = outside(cast(DType.INT64, te.read(indices, at)), extent)
+        return max_(value, reduced) if reduced else value
+
+    return te.one_result(name, types, element)

@@ -15,7 +15,9 @@ import numpy as np
 from graft.base.dtypes import Array, DType
 from graft.ir.op import Kind, define, get_op
 from graft.ir.types import TensorType
-from graft.ops import conv, linear  # noqa: F401  (whose operators these are made like)
+from graft.loop.build import Term, cast
+from graft.loop.tensor import Tensor
+from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, convolve
 from graft.ops.linear import BatchMatmulAttrs, matrix_product
 from graft.ops.rules import require
@@ -114,3 +116,53 @@ define(
     summary="nn.batch_matmul of bytes as processors multiply them, unsigned ones by signed ones:"
     " on the left signed bytes count 128 more, on the right unsigned ones 128 less",
 )
+
+
+# Tensor expressions: those of int32 on widened operands.
+
+
+def _widened(inputs: te.Inputs, name: str) -> tuple[Tensor, Tensor]:
+    """The data less their zero point and the weights, in int32."""
+    data, weight, zero_point = te.present(inputs[0]), te.present(inputs[1]), inputs[2]
+
+    def centred(*indices: Term) -> Term:
+        value = cast(DType.INT32, te.read(data, indices))
+        return value if zero_point is None else value - cast(DType.INT32, te.single(zero_point))
+
+    def factor(*indices: Term) -> Term:
+        return cast(DType.INT32, te.read(weight, indices))
+
+    return (
+        te.by_index(f"{name}_data", data.shape, centred),
+        te.by_index(f"{name}_weight", weight.shape, factor),
+    )
+
+
+@te.expresses(*(f"qnn.conv{rank}d" for rank in RANKS))
+def _express_integer_convolution(
+    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    conv = get_op(f"nn.conv{len(attrs.strides)}d")
+    return te.express_op(conv, attrs, _widened(inputs, name), types, name)
+
+
+@te.expresses("qnn.dense")
+def _express_integer_dense(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    return te.express_op(get_op("nn.dense"), attrs, _widened(inputs, name), types, name)
+
+
+@te.expresses("qnn.batch_matmul")
+def _express_byte_product(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    left, right = map(te.present, inputs)
+
+    def wide(of: Tensor, called: str, shift: int) -> Tensor:
+        def element(*indices: Term) -> Term:
+            return cast(DType.INT32, te.read(of, indices)) + shift
+
+        return te.by_index(f"{name}_{called}", of.shape, element)
+
+    operands = (
+        wide(left, "left", HALF if left.dtype is DType.INT8 else 0),
+        wide(right, "right", -HALF if right.dtype is DType.UINT8 else 0),
+    )
+    return te.express_op(get_op("nn.batch_matmul"), attrs, operands, types, name)

@@ -7,16 +7,20 @@ a reshape, a transpose and a reshape, which is all there is to know about it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from graft.base.dim_questions import provably_no_multiple
-from graft.base.dims import UNKNOWN, product
+from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import Shape, TensorType
+from graft.loop.build import Term
+from graft.ops import expression as te
 from graft.ops.rules import require, unknown_shape
 
 NCHW = "NCHW"
@@ -113,3 +117,34 @@ define(
     work=movement_work,
     summary="an image with its axes in another order, or its channels in blocks",
 )
+
+
+# Tensor expressions.
+
+
+@te.expresses("layout_transform")
+def _express_layout_transform(
+    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    """Axes apart, in another order, and together again."""
+    data = te.present(inputs[0])
+    if not all(isinstance(extent, int) for extent in te.sizes(data)):
+        return te.Unexpressed("the axes are known only at run time")
+    way = rearrangement(attrs.src_layout, attrs.dst_layout, te.sizes(data))
+    split, turned, result = way.extents
+
+    def element(*indices: Term) -> Term:
+        at = _as(indices, result, turned)
+        apart = [at[way.axes.index(axis)] for axis in range(len(split))]
+        return te.read(data, _as(apart, split, te.sizes(data)))
+
+    return te.one_result(name, types, element)
+
+
+def _as(
+    indices: Sequence[Term], shape: Sequence[AnyDim], other: Sequence[AnyDim]
+) -> Sequence[Term]:
+    """The indices of the same element of the same data in another shape."""
+    if tuple(shape) == tuple(other):
+        return indices
+    return te.unravelled(te.linear(indices, tuple(shape)), tuple(other))

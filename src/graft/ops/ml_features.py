@@ -6,18 +6,23 @@ takes it for a batch of one sample.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from graft.base.dims import UNKNOWN
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.literal import Literal
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import MapType, SequenceType, TensorType, Type
+from graft.loop.build import Term, cast, equal, maximum, minimum, select
+from graft.loop.tensor import Reduce, Tensor, sum_
+from graft.ops import expression as te
 from graft.ops.rules import require, require_same_dim
 
 
@@ -213,3 +218,113 @@ define(
     attrs=ZipMapAttrs,
     summary="each row as a map from labels to its elements",
 )
+
+
+# Tensor expression of `ml.label_map`, whose keys are part of the code. Integers that lie close
+# together index a table. Others are counted down to their place among the sorted keys: first among
+# every b-th key, then among the b keys from there on, so that n keys take about 2 sqrt(n)
+# comparisons without a branch between them.
+
+
+# A table may have so many entries, or so many per key.
+_ENTRIES, _ENTRIES_PER_KEY = 1024, 8
+
+
+@te.expresses("ml.label_map")
+def _express_label_map(
+    attrs: LabelMapAttrs, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    """Each element's value; what stands for unknown elements where it is no key."""
+    data, unknown = te.present(inputs[0]), unknown_of(attrs)
+    keys, values = attrs.keys.array, attrs.values.array
+    if object in (keys.dtype, values.dtype):
+        return te.Unexpressed("machine code has no strings")
+    if unknown is None:
+        return te.Unexpressed("an unknown element is an error, and no index that a guard could see")
+    keys, last = np.unique(keys[::-1], return_index=True)  # NaN counts as equal to itself
+    values = values[::-1][last]
+    default = te.number(unknown.item(), types[0].dtype)
+    if not keys.size:
+        return (te.by_index(name, te.extents_of(types[0]), lambda *_: default),)
+    if data.dtype.is_integer and _span(keys) <= max(_ENTRIES, _ENTRIES_PER_KEY * len(keys)):
+        found = _indexed(data, keys, values, unknown, name)
+    else:
+        found = _searched(data, keys, values, unknown, name)
+    return (te.by_index(name, te.extents_of(types[0]), found),)
+
+
+def _span(keys: Array) -> int:
+    return int(keys[-1]) - int(keys[0]) + 1
+
+
+def _indexed(
+    data: Tensor, keys: Array, values: Array, unknown: Array, name: str
+) -> Callable[..., Term]:
+    """By a table with an entry for every integer from the lowest key to the highest."""
+    low, high = int(keys[0]), int(keys[-1])
+    entries = np.full(_span(keys), unknown, values.dtype)
+    entries[(keys - keys[0]).astype(np.int64)] = values
+    stored = te.table(f"{name}_entries", entries)
+    default = te.number(unknown.item(), stored.dtype)
+
+    def element(*at: Term) -> Term:
+        value = te.read(data, at)
+        inside = (value >= low) & (value <= high)
+        # Clamped before anything is subtracted, so that nothing overflows.
+        place = cast(DType.INT64, minimum(maximum(value, low), high)) - low
+        return select(inside, stored[place], default)
+
+    return element
+
+
+def _searched(
+    data: Tensor, keys: Array, values: Array, unknown: Array, name: str
+) -> Callable[..., Term]:
+    """By the number of keys that are no higher."""
+    default = te.number(unknown.item(), dtype_of(values.dtype))
+    of_nan = values[-1].item() if keys[-1] != keys[-1] else None
+    if of_nan is not None:
+        keys, values = keys[:-1], values[:-1]
+    if keys.size:
+        stored, results = te.table(f"{name}_keys", keys), te.table(f"{name}_values", values)
+        places = _places(data, keys, name)
+
+    def element(*at: Term) -> Term:
+        value, result = te.read(data, at), default
+        if keys.size:
+            place = te.read(places, at)
+            result = select(equal(stored[place], value), results[place], default)
+        if of_nan is not None:
+            result = select(equal(value, value), result, te.number(of_nan, default.dtype))
+        return result
+
+    return element
+
+
+def _places(data: Tensor, keys: Array, name: str) -> Tensor:
+    """Per element the last key that is no higher, or the first key."""
+    block = max(1, math.isqrt(len(keys)))
+    firsts = keys[::block]
+    # Behind the keys stand copies of the last, which an element beyond the keys does not reach.
+    filled = np.append(keys, np.full(len(firsts) * block - len(keys), keys[-1]))
+    coarse, fine = te.table(f"{name}_firsts", firsts), te.table(f"{name}_blocks", filled)
+    last = len(keys) - 1
+
+    def blocks(*at: Term) -> Reduce:
+        (entry,) = te.reduce_axes([len(firsts)])
+        return sum_(cast(DType.INT64, coarse[entry] <= te.read(data, at)), [entry])
+
+    of_block = te.by_index(f"{name}_block", data.shape, blocks)
+
+    def place(*at: Term) -> Reduce:
+        (entry,) = te.reduce_axes([block])
+        start = maximum(te.read(of_block, at) - 1, 0) * block
+        return sum_(cast(DType.INT64, fine[start + entry] <= te.read(data, at)), [entry])
+
+    within = te.by_index(f"{name}_within", data.shape, place)
+
+    def position(*at: Term) -> Term:
+        start = maximum(te.read(of_block, at) - 1, 0) * block
+        return minimum(maximum(start + te.read(within, at) - 1, 0), last)
+
+    return te.by_index(f"{name}_place", data.shape, position)

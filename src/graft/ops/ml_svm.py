@@ -13,6 +13,9 @@ from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, define, traffic
 from graft.ir.types import TensorType, Type
+from graft.loop.build import Term
+from graft.loop.tensor import Reduce, reduce_axis, sum_
+from graft.ops import expression as te
 from graft.ops.rules import require, require_same_dim, same_dtype
 
 # Differences are formed for so many elements at once.
@@ -124,3 +127,23 @@ define(
     attrs=CouplingAttrs,
     summary="probabilities of classes from those of all pairs of classes",
 )
+
+
+# Tensor expressions.
+
+
+@te.expresses("ml.squared_distance")
+def _express_squared_distance(
+    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    """Of each sample [rows, features] and each vector [count, features]."""
+    data, vectors = map(te.present, inputs)
+    dtype = types[0].dtype
+
+    def element(row: Term, vector: Term) -> Reduce:
+        feature = reduce_axis("feature", vectors.shape[1])
+        apart = te.widened(data[row, feature]) - te.widened(vectors[vector, feature])
+        return sum_(apart * apart, [feature])
+
+    total = te.by_index(te.sum_name(name, dtype), te.extents_of(types[0]), element)
+    return (te.rounded(total, dtype, name),)

@@ -22,6 +22,9 @@ from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints
 from graft.ir.op import Kind, Work, define, movement_work
 from graft.ir.types import Shape, TensorType, Type
+from graft.loop.build import Term, select
+from graft.loop.tensor import Tensor
+from graft.ops import expression as te
 from graft.ops.creation import shape_operand
 from graft.ops.rules import (
     normalize_axes,
@@ -120,14 +123,20 @@ class TransposeAttrs(Attrs):
     axes: Ints | None = None
 
 
+def transpose_order(attrs: TransposeAttrs, rank: int) -> tuple[int, ...]:
+    """Per axis of the result, the operand's axis that it is."""
+    axes = tuple(reversed(range(rank))) if attrs.axes is None else attrs.axes
+    require(len(axes) == rank, f"{list(axes)} does not order {rank} axes")
+    return normalize_axes(axes, rank)
+
+
 def _transpose_type(attrs: TransposeAttrs, data: TensorType) -> TensorType:
     if data.shape is None:
         return TensorType(
             data.dtype, None if attrs.axes is None else unknown_shape(len(attrs.axes))
         )
-    axes = tuple(reversed(range(len(data.shape)))) if attrs.axes is None else attrs.axes
-    require(len(axes) == len(data.shape), f"{list(axes)} does not order {len(data.shape)} axes")
-    return TensorType(data.dtype, tuple(data.shape[a] for a in normalize_axes(axes, len(axes))))
+    order = transpose_order(attrs, len(data.shape))
+    return TensorType(data.dtype, tuple(data.shape[axis] for axis in order))
 
 
 def _transpose(attrs: TransposeAttrs, data: Array) -> Array:
@@ -413,3 +422,130 @@ define(
     symbolic=symbolic_by(_tile),
     summary="the data repeated along each axis",
 )
+
+
+# Tensor expressions.
+
+
+# Of these a concatenation is one expression where it is not known how long they are.
+MOST_PIECES = 3
+
+
+@te.expresses("reshape", "squeeze", "expand_dims")
+def _express_reshape(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """The element with the same number in row-major order."""
+    data = te.present(inputs[0])
+    shape = te.extents_of(types[0])
+    kept = [axis for axis, extent in enumerate(shape) if extent != 1]
+    had = [axis for axis, extent in enumerate(te.sizes(data)) if extent != 1]
+    same = [shape[axis] for axis in kept] == [te.sizes(data)[axis] for axis in had]
+
+    def element(*indices: Term) -> Term:
+        if same:  # only axes of extent 1 come and go
+            at: list[te.Index] = [0] * len(data.shape)
+            for source, axis in zip(had, kept, strict=True):
+                at[source] = indices[axis]
+            return te.read(data, at)
+        return te.read(data, _renumbered(indices, shape, data))
+
+    return te.one_result(name, types, element)
+
+
+def _renumbered(indices: te.Indices, shape: te.Extents, data: Tensor) -> list[Term]:
+    """Where the data have the element with the same number.
+
+    Runs of axes with equally many elements, as far as extents that are not known show it, need no
+    numbers of the axes around them.
+    """
+    have, found = te.sizes(data), list[Term]()
+    if all(map(te.is_known, (*have, *shape))):
+        return te.unravelled(te.linear(indices, shape), have)
+    last = first = 0
+    for end in range(1, len(have) + 1):
+        counts = (product(shape[first:stop]) for stop in range(first, len(shape) + 1))
+        whole = product(have[last:end])
+        stop = next((first + n for n, count in enumerate(counts) if count == whole), None)
+        if end == len(have):
+            stop = len(shape)
+        if stop is not None:
+            place = te.linear(indices[first:stop], shape[first:stop])
+            found += te.unravelled(place, have[last:end])
+            last, first = end, stop
+    return found
+
+
+@te.expresses("transpose")
+def _express_transpose(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Axes in another order."""
+    data = te.present(inputs[0])
+    rank = len(data.shape)
+    order = transpose_order(attrs, rank)
+
+    def element(*indices: Term) -> Term:
+        return te.read(data, [indices[order.index(axis)] for axis in range(rank)])
+
+    return te.one_result(name, types, element)
+
+
+@te.expresses("broadcast_to")
+def _express_broadcast_to(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """The element that NumPy's broadcasting puts there."""
+    data = te.present(inputs[0])
+    shape = te.extents_of(types[0])
+    return te.one_result(name, types, lambda *indices: te.spread(data, indices, shape))
+
+
+@te.expresses("concatenate")
+def _express_concatenate(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """One operand after the other along an axis."""
+    pieces = [te.present(one) for one in inputs if one is not None]
+    axis = normalize_axis(attrs.axis, len(pieces[0].shape))
+    pieces = [piece for piece in pieces if te.sizes(piece)[axis] != 0] or pieces[:1]
+    starts: list[AnyDim] = [0, *accumulate(te.sizes(piece)[axis] for piece in pieces)]
+    if len(pieces) > MOST_PIECES and not all(isinstance(start, int) for start in starts):
+        return te.Unexpressed("too many pieces of unknown sizes, each a branch of its own")
+
+    def element(*indices: Term) -> Term:
+        def of(piece: int) -> Term:
+            moved = list(indices)
+            moved[axis] = indices[axis] - starts[piece]
+            return te.read(pieces[piece], moved)
+
+        found = of(len(pieces) - 1)
+        for piece in reversed(range(len(pieces) - 1)):
+            found = select(indices[axis] < starts[piece + 1], of(piece), found)
+        return found
+
+    return te.one_result(name, types, element)
+
+
+@te.expresses("split")
+def _express_split(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Pieces along an axis; their types tell where it is cut."""
+    data = te.present(inputs[0])
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    lengths = [te.extents_of(type_)[axis] for type_ in types]
+    starts: list[AnyDim] = [0, *accumulate(lengths)]
+
+    def piece(start: AnyDim) -> Any:
+        def element(*indices: Term) -> Term:
+            return te.read(data, [*indices[:axis], indices[axis] + start, *indices[axis + 1 :]])
+
+        return element
+
+    return tuple(
+        te.by_index(f"{name}_{count}" if count else name, te.extents_of(type_), piece(start))
+        for count, (type_, start) in enumerate(zip(types, starts, strict=False))
+    )
+
+
+@te.expresses("tile")
+def _express_tile(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """The data again and again along each axis."""
+    data = te.present(inputs[0])
+
+    def element(*indices: Term) -> Term:
+        pairs = zip(indices, te.sizes(data), te.extents_of(types[0]), strict=True)
+        return te.read(data, [i if have == want else i % have for i, have, want in pairs])
+
+    return te.one_result(name, types, element)

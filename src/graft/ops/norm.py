@@ -1,5 +1,5 @@
 """Normalisations: of batches (by given statistics), layers, instances, groups, roots of mean
-squares, local responses and p-norms.
+squares. Those by neighbours and by norms are in `local_norm.py`.
 
 Floats enter and leave; the result has the data's type. All is computed in float32 or wider, what
 standardises in float64, and rounded once.
@@ -10,33 +10,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from graft.base.dim_questions import provably_no_multiple
-from graft.base.dims import IndexExpr
-from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.dims import IndexExpr, dim_max, product
+from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, Work, define, traffic
-from graft.ir.types import TensorType, Type
+from graft.ir.op import Kind, define
+from graft.ir.types import TensorType
+from graft.loop.build import Term, call, cast
+from graft.loop.tensor import Tensor, sum_
+from graft.ops import expression as te
 from graft.ops.activation import operations_per_element
+from graft.ops.pointwise import widened_array
 from graft.ops.rules import (
+    FLOATS,
     normalize_axis,
-    only,
     require,
     require_broadcasts_to,
     same_dtype,
     with_extent,
 )
-
-
-def _floating(dtype: DType) -> bool:
-    return dtype.is_float
-
-
-def _wide(array: Array) -> Array:
-    narrow = dtype_of(array.dtype).bits < 32
-    return array.astype(np.float32) if narrow else array
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
@@ -56,7 +52,7 @@ def _along(parameter: Array, axis: int, rank: int) -> Array:
     """A list of one number per index of an axis, ready to broadcast."""
     extents = [1] * rank
     extents[axis] = -1 if parameter.size else 0
-    return _wide(parameter).reshape(extents)
+    return widened_array(parameter).reshape(extents)
 
 
 def _with_channels(data: TensorType, axis: int, **parameters: TensorType) -> TensorType:
@@ -94,14 +90,15 @@ def _batch_norm(attrs: BatchNormAttrs, data: Array, *parameters: Array) -> Array
     spread = (_along(parameter, attrs.axis, data.ndim) for parameter in parameters)
     gamma, beta, mean, variance = spread
     factor = gamma / np.sqrt(variance + attrs.epsilon)
-    return np.asarray((_wide(data) - mean) * factor + beta).astype(data.dtype, copy=False)
+    return np.asarray((widened_array(data) - mean) * factor + beta).astype(data.dtype, copy=False)
 
 
 define(
     "nn.batch_norm",
     "data gamma beta mean variance",
-    only(_floating, "floating-point", _batch_norm_type),
+    _batch_norm_type,
     _batch_norm,
+    dtypes=FLOATS,
     attrs=BatchNormAttrs,
     kind=Kind.BROADCAST,
     work=operations_per_element(3),
@@ -130,9 +127,9 @@ def _layer_norm_type(
 def _affine(x: Array, like: Array, gamma: Array | None, beta: Array | None = None) -> Array:
     """`x * gamma + beta`, rounded to the dtype of `like`."""
     if gamma is not None:
-        x = x * np.broadcast_to(_wide(gamma), x.shape)
+        x = x * np.broadcast_to(widened_array(gamma), x.shape)
     if beta is not None:
-        x = x + np.broadcast_to(_wide(beta), x.shape)
+        x = x + np.broadcast_to(widened_array(beta), x.shape)
     return x.astype(like.dtype, copy=False)
 
 
@@ -143,12 +140,12 @@ def _last_axes(attrs: LayerNormAttrs, data: Array) -> tuple[int, ...]:
 def _layer_norm(
     attrs: LayerNormAttrs, data: Array, gamma: Array | None, beta: Array | None
 ) -> Array:
-    normal = _standardized(_wide(data), _last_axes(attrs, data), attrs.epsilon)
+    normal = _standardized(widened_array(data), _last_axes(attrs, data), attrs.epsilon)
     return _affine(normal, data, gamma, beta)
 
 
 def _rms_norm(attrs: LayerNormAttrs, data: Array, gamma: Array | None) -> Array:
-    x = _wide(data)
+    x = widened_array(data)
     squares = np.square(x, dtype=np.float64)
     normal = x / np.sqrt(_mean(squares, _last_axes(attrs, data)) + attrs.epsilon)
     return _affine(normal, data, gamma)
@@ -157,8 +154,9 @@ def _rms_norm(attrs: LayerNormAttrs, data: Array, gamma: Array | None) -> Array:
 define(
     "nn.layer_norm",
     "data gamma? beta?",
-    only(_floating, "floating-point", _layer_norm_type),
+    _layer_norm_type,
     _layer_norm,
+    dtypes=FLOATS,
     attrs=LayerNormAttrs,
     work=operations_per_element(8),
     summary="standardised over the axes from `axis` on, times gamma, plus beta",
@@ -167,8 +165,9 @@ define(
 define(
     "nn.rms_norm",
     "data gamma?",
-    only(_floating, "floating-point", _layer_norm_type),
+    _layer_norm_type,
     _rms_norm,
+    dtypes=FLOATS,
     attrs=LayerNormAttrs,
     work=operations_per_element(5),
     summary="over the root of the mean square of the axes from `axis` on, times gamma",
@@ -219,7 +218,7 @@ def _per_channel(
     axis: int, standardize: Callable[[Array], Array], data: Array, gamma: Array, beta: Array
 ) -> Array:
     """Standardise with the channels on axis 1, then scale and shift each channel."""
-    normal = np.moveaxis(standardize(np.moveaxis(_wide(data), axis, 1)), 1, axis)
+    normal = np.moveaxis(standardize(np.moveaxis(widened_array(data), axis, 1)), 1, axis)
     return _affine(normal, data, _along(gamma, axis, data.ndim), _along(beta, axis, data.ndim))
 
 
@@ -243,8 +242,9 @@ def _group_norm(attrs: GroupNormAttrs, data: Array, gamma: Array, beta: Array) -
 define(
     "nn.instance_norm",
     "data gamma beta",
-    only(_floating, "floating-point", _instance_norm_type),
+    _instance_norm_type,
     _instance_norm,
+    dtypes=FLOATS,
     attrs=InstanceNormAttrs,
     work=operations_per_element(8),
     summary="each channel of each instance standardised, times gamma, plus beta",
@@ -253,8 +253,9 @@ define(
 define(
     "nn.group_norm",
     "data gamma beta",
-    only(_floating, "floating-point", _group_norm_type),
+    _group_norm_type,
     _group_norm,
+    dtypes=FLOATS,
     attrs=GroupNormAttrs,
     work=operations_per_element(8),
     summary="each group of channels of each instance standardised, times gamma, plus beta",
@@ -278,7 +279,7 @@ def _channel_norm_type(
 def _channel_norm(
     attrs: ChannelNormAttrs, data: Array, gamma: Array | None, beta: Array | None
 ) -> Array:
-    x = _wide(data)
+    x = widened_array(data)
     if attrs.centered:
         normal = _standardized(x, (1,), attrs.epsilon)
     else:
@@ -290,8 +291,9 @@ def _channel_norm(
 define(
     "nn.channel_norm",
     "data gamma? beta?",
-    only(_floating, "floating-point", _channel_norm_type),
+    _channel_norm_type,
     _channel_norm,
+    dtypes=FLOATS,
     attrs=ChannelNormAttrs,
     kind=Kind.ANCHOR,
     work=operations_per_element(8),
@@ -299,81 +301,167 @@ define(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LrnAttrs(Attrs):
-    size: int
-    axis: int = 1
-    bias: float = 1.0
-    alpha: float = 1e-4
-    beta: float = 0.75
+# Tensor expressions.
 
 
-def _lrn_type(attrs: LrnAttrs, data: TensorType) -> TensorType:
-    require(attrs.size > 0, f"size is {attrs.size}")
-    if data.rank is not None:
-        normalize_axis(attrs.axis, data.rank)
-    return data
+@te.expresses("nn.batch_norm")
+def _express_batch_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """By given statistics, each a list along one axis."""
+    data, *parameters = map(te.present, inputs)
+    wide, shape = _precision_of([data, *parameters]), te.extents_of(types[0])
+
+    def element(*indices: Term) -> Term:
+        spread_out = (cast(wide, te.along(one, indices, attrs.axis, shape)) for one in parameters)
+        gamma, beta, mean, variance = spread_out
+        factor = gamma / call("sqrt", variance + attrs.epsilon)
+        normal = (cast(wide, te.read(data, indices)) - mean) * factor + beta
+        return cast(types[0].dtype, normal)
+
+    return (te.by_index(name, shape, element),)
 
 
-def _lrn(attrs: LrnAttrs, data: Array) -> Array:
-    """A window of even size reaches one further ahead than back."""
-    x = np.moveaxis(_wide(data), attrs.axis, 0)
-    before = (attrs.size - 1) // 2
-    edges = [(before, attrs.size - 1 - before), *[(0, 0)] * (x.ndim - 1)]
-    squares = np.pad(np.square(x), edges)
-    sums = np.zeros_like(x)
-    for offset in range(attrs.size):
-        sums += squares[offset : offset + len(x)]
-    result = x / (attrs.bias + attrs.alpha / attrs.size * sums) ** attrs.beta
-    return np.moveaxis(result, 0, attrs.axis).astype(data.dtype, copy=False)
+def _precision_of(tensors: list[Tensor]) -> DType:
+    double = any(tensor.dtype is DType.FLOAT64 for tensor in tensors)
+    return DType.FLOAT64 if double else DType.FLOAT32
 
 
-def _lrn_work(attrs: LrnAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-    """A square, a sum over the window, a product, a shift, a power and a division each."""
-    assert isinstance(outs[0], TensorType)
-    return Work(0, outs[0].size * (attrs.size + 4), traffic(ins, outs))
+def _mean_tensor(name: str, data: Tensor, axes: Sequence[int], square: bool, wide: DType) -> Tensor:
+    """The mean, or mean square, along axes, which stay as 1."""
+    count = dim_max(product(te.sizes(data)[axis] for axis in axes), 1)
+    parts = float(count) if isinstance(count, int) else te.floats(count, wide)
+
+    def value(element: Term, _place: Sequence[Term]) -> Term:
+        found = cast(wide, element)
+        return found * found if square else found
+
+    total = te.total_over(f"{name}_sum", data, axes, sum_, value)
+    return te.by_index(name, total.shape, lambda *at: te.read(total, at) / parts)
 
 
-define(
-    "nn.lrn",
-    "data",
-    only(_floating, "floating-point", _lrn_type),
-    _lrn,
-    attrs=LrnAttrs,
-    work=_lrn_work,
-    summary="over (bias + alpha / size * sum of squares of `size` neighbours) ** beta",
-)
+def _at_mean(indices: Sequence[Term], axes: Sequence[int]) -> list[Term | int]:
+    return [0 if axis in axes else index for axis, index in enumerate(indices)]
 
 
-@dataclass(frozen=True, slots=True)
-class LpNormalizeAttrs(Attrs):
-    axis: int = -1
-    p: int = 2
+def _standardized_tensor(data: Tensor, axes: Sequence[int], epsilon: float, name: str) -> Tensor:
+    """Less the mean, over the deviation, in float32 or float64."""
+    wide = te.accumulated_in(data.dtype)
+    mean = _mean_tensor(f"{name}_mean", data, axes, False, wide)
+
+    def centred(*indices: Term) -> Term:
+        return cast(wide, te.read(data, indices)) - te.read(mean, _at_mean(indices, axes))
+
+    deviation = te.by_index(f"{name}_centred", data.shape, centred)
+    variance = _mean_tensor(f"{name}_variance", deviation, axes, True, wide)
+
+    def element(*indices: Term) -> Term:
+        spread_out = te.read(variance, _at_mean(indices, axes)) + epsilon
+        return te.read(deviation, indices) / call("sqrt", spread_out)
+
+    return te.by_index(f"{name}_normal", data.shape, element)
 
 
-def _lp_normalize_type(attrs: LpNormalizeAttrs, data: TensorType) -> TensorType:
-    require(attrs.p in (1, 2), f"p is {attrs.p}, neither 1 nor 2")
-    if data.rank is not None:
-        normalize_axis(attrs.axis, data.rank)
-    return data
+def _scaled_term(value: Term, factors: Sequence[Term | None], dtype: DType) -> Term:
+    gamma, beta = factors
+    if gamma is not None:
+        value = value * cast(value.dtype, gamma)
+    if beta is not None:
+        value = value + cast(value.dtype, beta)
+    return cast(dtype, value)
 
 
-def _lp_normalize(attrs: LpNormalizeAttrs, data: Array) -> Array:
-    x = data.astype(np.float64)
-    powers = np.abs(x) if attrs.p == 1 else np.square(x)
-    norm = np.sum(powers, axis=attrs.axis, keepdims=True)
-    if attrs.p == 2:
-        norm = np.sqrt(norm)
-    result = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
-    return np.asarray(result).astype(data.dtype)
+@te.expresses("nn.layer_norm")
+def _express_layer_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Over the last axes; scale and shift broadcast."""
+    data, *parameters = te.present(inputs[0]), *inputs[1:]
+    rank = len(data.shape)
+    axes = list(range(normalize_axis(attrs.axis, rank), rank))
+    normal, shape = _standardized_tensor(data, axes, attrs.epsilon, name), te.sizes(data)
+
+    def element(*indices: Term) -> Term:
+        factors = [None if one is None else te.spread(one, indices, shape) for one in parameters]
+        return _scaled_term(te.read(normal, indices), factors, types[0].dtype)
+
+    return (te.by_index(name, data.shape, element),)
 
 
-define(
-    "nn.lp_normalize",
-    "data",
-    only(_floating, "floating-point", _lp_normalize_type),
-    _lp_normalize,
-    attrs=LpNormalizeAttrs,
-    work=operations_per_element(3),
-    summary="over the p-norm along an axis; zero where the norm is zero",
-)
+def _over_root(data: Tensor, axes: Sequence[int], epsilon: float, name: str) -> Tensor:
+    """Over the root of the mean square, in float32 or float64."""
+    wide = te.accumulated_in(data.dtype)
+    mean = _mean_tensor(f"{name}_mean", data, axes, True, wide)
+
+    def element(*indices: Term) -> Term:
+        root = call("sqrt", te.read(mean, _at_mean(indices, axes)) + epsilon)
+        return cast(wide, te.read(data, indices)) / root
+
+    return te.by_index(f"{name}_normal", data.shape, element)
+
+
+@te.expresses("nn.rms_norm")
+def _express_rms_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Over the root of the mean square of the last axes."""
+    data, gamma = te.present(inputs[0]), inputs[1]
+    rank = len(data.shape)
+    axes = list(range(normalize_axis(attrs.axis, rank), rank))
+    normal = _over_root(data, axes, attrs.epsilon, name)
+
+    def element(*indices: Term) -> Term:
+        factor = None if gamma is None else te.spread(gamma, indices, te.sizes(data))
+        return _scaled_term(te.read(normal, indices), [factor, None], types[0].dtype)
+
+    return (te.by_index(name, data.shape, element),)
+
+
+@te.expresses("nn.channel_norm")
+def _express_channel_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """The channels of each pixel, with or without their mean."""
+    data, *parameters = te.present(inputs[0]), *inputs[1:]
+    normalized = _standardized_tensor if attrs.centered else _over_root
+    normal, shape = normalized(data, [1], attrs.epsilon, name), te.sizes(data)
+
+    def element(*indices: Term) -> Term:
+        factors = [None if one is None else te.along(one, indices, 1, shape) for one in parameters]
+        return _scaled_term(te.read(normal, indices), factors, types[0].dtype)
+
+    return (te.by_index(name, data.shape, element),)
+
+
+@te.expresses("nn.instance_norm")
+def _express_instance_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Each channel of each instance by itself."""
+    data, gamma, beta = map(te.present, inputs)
+    rank = len(data.shape)
+    channel = normalize_axis(attrs.axis, rank)
+    axes = [axis for axis in range(rank) if axis not in (0, channel)]
+    normal, shape = _standardized_tensor(data, axes, attrs.epsilon, name), te.sizes(data)
+
+    def element(*indices: Term) -> Term:
+        factors = [te.along(one, indices, channel, shape) for one in (gamma, beta)]
+        return _scaled_term(te.read(normal, indices), factors, types[0].dtype)
+
+    return (te.by_index(name, data.shape, element),)
+
+
+@te.expresses("nn.group_norm")
+def _express_group_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Each group of channels of each instance by itself: an axis more, for the groups."""
+    data, gamma, beta = map(te.present, inputs)
+    shape = te.sizes(data)
+    rank, channel = len(shape), normalize_axis(attrs.axis, len(shape))
+    members = shape[channel] // attrs.num_groups
+    split = [*shape[:channel], attrs.num_groups, members, *shape[channel + 1 :]]
+
+    def grouped(*indices: Term) -> Term:
+        whole = indices[channel] * members + indices[channel + 1]
+        return te.read(data, [*indices[:channel], whole, *indices[channel + 2 :]])
+
+    groups = te.by_index(f"{name}_groups", split, grouped)
+    axes = [axis for axis in range(rank + 1) if axis not in (0, channel)]
+    normal = _standardized_tensor(groups, axes, attrs.epsilon, name)
+
+    def element(*indices: Term) -> Term:
+        index = indices[channel]
+        at = [*indices[:channel], index // members, index % members, *indices[channel + 1 :]]
+        factors = [te.along(one, indices, channel, shape) for one in (gamma, beta)]
+        return _scaled_term(te.read(normal, at), factors, types[0].dtype)
+
+    return (te.by_index(name, shape, element),)

@@ -6,7 +6,7 @@ Tensors of any dtype enter and leave; each result element is one operand element
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,14 @@ import numpy as np
 
 from graft.base.capacity import check_extents
 from graft.base.dim_questions import provably_below, provably_different, provably_no_multiple
-from graft.base.dims import UNKNOWN, AnyDim
+from graft.base.dims import UNKNOWN, AnyDim, dim_max, dim_min
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints, Number
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import Shape, TensorType
+from graft.loop.build import Term, cast, maximum, minimum, select, term
+from graft.ops import expression as te
 from graft.ops.movement import given, length_of
 from graft.ops.rules import (
     normalize_axes,
@@ -30,6 +32,7 @@ from graft.ops.rules import (
     shape_of,
     unknown_shape,
 )
+from graft.ops.slicing import listed, of_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,17 @@ class PadAttrs(Attrs):
         return 0 if self.value is None else self.value
 
 
+def pad_widths(attrs: PadAttrs, rank: int) -> dict[int, tuple[Any, Any]]:
+    """Per axis that is padded by attributes: what is added before it, and after."""
+    return _by_axis(attrs.pad_width or (), attrs.axes, rank)
+
+
+def _by_axis(widths: Sequence[Any], axes: Ints | None, rank: int) -> dict[int, tuple[Any, Any]]:
+    chosen = normalize_axes(range(rank) if axes is None else axes, rank)
+    require(len(widths) == 2 * len(chosen), f"{len(widths)} pads for {len(chosen)} axes")
+    return dict(zip(chosen, zip(widths, widths[len(chosen) :], strict=False), strict=True))
+
+
 def _pad_type(
     attrs: PadAttrs,
     data: TensorType,
@@ -56,18 +70,15 @@ def _pad_type(
 ) -> TensorType:
     same_dtype(data, value)
     require(attrs.mode in ("constant", *_SOURCES), f"mode is '{attrs.mode}'")
-    widths = attrs.pad_width
-    count = len(widths) if widths is not None else length_of(pad_width, "pads")
+    if attrs.pad_width is None:
+        length_of(pad_width, "pads")
     if data.shape is None:
         return TensorType(data.dtype, None)
     rank = len(data.shape)
-    if widths is None or (axes is not None and attrs.axes is None):
+    if attrs.pad_width is None or (axes is not None and attrs.axes is None):
         return TensorType(data.dtype, unknown_shape(rank))
-    chosen = range(rank) if attrs.axes is None else normalize_axes(attrs.axes, rank)
-    require(count == 2 * len(chosen), f"{count} pads for {len(chosen)} axes")
     dims = list(data.shape)
-    for position, axis in enumerate(chosen):
-        before, after = widths[position], widths[position + len(chosen)]
+    for axis, (before, after) in pad_widths(attrs, rank).items():
         dims[axis] = _padded_extent(dims[axis], before, after, axis, attrs.mode)
     return TensorType(data.dtype, tuple(dims))
 
@@ -104,12 +115,8 @@ def _pad(
     pad_width: Array | None,
     axes: Array | None,
 ) -> Array:
-    widths = given(attrs.pad_width, pad_width)
-    listed = given(attrs.axes, axes)
-    chosen = normalize_axes(range(data.ndim) if listed is None else listed, data.ndim)
-    require(len(widths) == 2 * len(chosen), f"{len(widths)} pads for {len(chosen)} axes")
     fill = _filler(attrs.value, value, data)
-    pairs = dict(zip(chosen, zip(widths, widths[len(chosen) :], strict=False), strict=True))
+    pairs = _by_axis(given(attrs.pad_width, pad_width), given(attrs.axes, axes), data.ndim)
     extents: list[Any] = list(data.shape)
     for axis, (before, after) in pairs.items():
         extents[axis] = _padded_extent(extents[axis], before, after, axis, attrs.mode)
@@ -308,3 +315,158 @@ define(
     work=movement_work,
     summary="per batch the first elements along an axis in reverse order",
 )
+
+
+# Tensor expressions.
+
+
+@te.expresses("nn.pad")
+def _express_pad(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """A border of a filler, or of elements of the data; negative widths cut off."""
+    data, value = te.present(inputs[0]), inputs[1]
+    if attrs.pad_width is None or any(one is not None for one in inputs[2:]):
+        return _pad_at_run_time(attrs, inputs, types, name)
+    rank, shape = len(data.shape), te.sizes(data)
+    widths = pad_widths(attrs, rank)
+
+    def place(axis: int, index: Term) -> tuple[Term, Term | None]:
+        """Where an index of the result reads, and whether that is inside."""
+        begin, end = widths.get(axis, (0, 0))
+        at = index - begin
+        if te.at_least(-begin, 0) and te.at_least(-end, 0):
+            return at, None
+        if attrs.mode == "constant":
+            return at, (at >= 0) & (at < shape[axis])
+        first, last = (
+            dim_max(-begin, 0),
+            shape[axis] + dim_min(end, 0),
+        )  # what is left after cutting
+        return _source(attrs.mode, at - first, last - first) + first, None
+
+    def element(*indices: Term) -> Term:
+        places = [place(axis, index) for axis, index in enumerate(indices)]
+        found = te.read(data, [at for at, _ in places])
+        tests = [test for _, test in places if test is not None]
+        if not tests:
+            return found
+        inside = tests[0]
+        for test in tests[1:]:
+            inside = inside & test
+        fill = te.number(attrs.fill, data.dtype) if value is None else te.single(value)
+        return select(inside, found, cast(data.dtype, fill))
+
+    return te.one_result(name, types, element)
+
+
+def _pad_at_run_time(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    data, value, width, named = te.present(inputs[0]), inputs[1], inputs[2], inputs[3]
+    widths, axes = listed(attrs.pad_width, width), listed(attrs.axes, named)
+    begins, ends = widths[: len(widths) // 2], widths[len(widths) // 2 :]
+    fill = te.number(attrs.fill, data.dtype) if value is None else te.single(value)
+    if 0 in te.sizes(data):
+        return (te.by_index(name, te.extents_of(types[0]), lambda *_: cast(data.dtype, fill)),)
+
+    def element(*indices: Term) -> Term:
+        at: list[Term] = []
+        outside = te.number(False, DType.BOOL)
+        for axis, (index, extent) in enumerate(zip(indices, te.sizes(data), strict=True)):
+            begin = of_axis(axis, len(indices), axes, begins, 0)
+            place = index - begin
+            if attrs.mode == "constant":
+                outside = outside | (place < 0) | (place >= extent)
+            else:
+                end = of_axis(axis, len(indices), axes, ends, 0)
+                first = maximum(0 - begin, 0)  # what is left after cutting
+                left = minimum(end, 0) + extent - first
+                place = _source(attrs.mode, place - first, left) + first
+            at.append(maximum(minimum(place, term(extent) - 1), 0))
+        return select(outside, cast(data.dtype, fill), te.unless_empty(data, te.read(data, at)))
+
+    return te.one_result(name, types, element)
+
+
+def _source(mode: str, position: Term, extent: AnyDim | Term) -> Term:
+    """Which of `extent` elements stands at a position that may lie outside."""
+    if mode == "edge":
+        return maximum(minimum(position, extent - 1), 0)
+    if mode == "wrap":
+        return position % _at_least_one(extent)
+    if extent == 1:
+        return position * 0
+    period = _at_least_one((extent - 1) * 2)
+    inside = position % period
+    return minimum(inside, term(period) - inside)
+
+
+def _at_least_one(count: AnyDim | Term) -> AnyDim | Term:
+    return maximum(count, 1) if isinstance(count, Term) else dim_max(count, 1)
+
+
+@te.expresses("trilu")
+def _express_trilu(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """What is on one side of a diagonal; zero elsewhere."""
+    data, diagonal = te.present(inputs[0]), inputs[1]
+
+    def element(*indices: Term) -> Term:
+        first = attrs.k or 0 if diagonal is None else cast(DType.INT64, te.single(diagonal))
+        offset = indices[-1] - indices[-2]
+        kept = offset >= first if attrs.upper else offset <= first
+        return select(kept, te.read(data, indices), te.number(0, types[0].dtype))
+
+    return te.one_result(name, types, element)
+
+
+@te.expresses("depth_to_space")
+def _express_depth_to_space(
+    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    """Blocks of depth as blocks of pixels."""
+    data, block = te.present(inputs[0]), attrs.block_size
+    depth = te.sizes(data)[1] // (block * block)
+
+    def element(batch: Term, channel: Term, row: Term, column: Term) -> Term:
+        inside = row % block * block + column % block
+        source = inside * depth + channel if attrs.mode == "DCR" else channel * block**2 + inside
+        return data[batch, source, row // block, column // block]
+
+    return te.one_result(name, types, element)
+
+
+@te.expresses("space_to_depth")
+def _express_space_to_depth(
+    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    """Blocks of pixels as blocks of depth."""
+    data, block = te.present(inputs[0]), attrs.block_size
+    depth = te.sizes(data)[1]
+
+    def element(batch: Term, channel: Term, row: Term, column: Term) -> Term:
+        if attrs.mode == "DCR":
+            inside, source = channel // depth, channel % depth
+        else:
+            inside, source = channel % block**2, channel // block**2
+        place = row * block + inside // block, column * block + inside % block
+        return data[(batch, source, *place)]
+
+    return te.one_result(name, types, element)
+
+
+@te.expresses("reverse_sequence")
+def _express_reverse_sequence(
+    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    """The first so many steps backwards, per batch."""
+    data, lengths = map(te.present, inputs)
+    steps, batch = normalize_axes((attrs.seq_axis, attrs.batch_axis), len(data.shape))
+    last = te.sizes(data)[steps] - 1
+
+    def element(*indices: Term) -> Term:
+        length = cast(indices[0].dtype, lengths[indices[batch]])
+        turned = maximum(minimum(length - 1 - indices[steps], last), 0)
+        at: te.Indices = [
+            select(index < length, turned, index) if axis == steps else index
+            for axis, index in enumerate(indices)
+        ]
+        return te.read(data, at)
+
+    return te.one_result(name, types, element)

@@ -17,7 +17,12 @@ from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, define
 from graft.ir.types import Shape, TensorType, compatible
+from graft.loop.build import Term, call, cast, equal, maximum, minimum, select
+from graft.loop.ir import Const
+from graft.loop.tensor import Tensor
+from graft.ops import expression as te
 from graft.ops.activation import operations_per_element
+from graft.ops.cast import LARGEST
 from graft.ops.rules import normalize_axis, require, require_same_dim, spreads
 
 _LARGEST_FLOAT8 = {
@@ -211,3 +216,81 @@ define(
     work=operations_per_element(2),
     summary="(data - zero_point) * scale",
 )
+
+
+# Tensor expressions.
+
+
+_DIVIDED_IN = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
+
+
+def _parameter(attrs: Any, tensor: Tensor, indices: tuple[Term, ...], shape: te.Extents) -> Term:
+    """The scale or zero point of an element: for all, per index of an axis, or per block."""
+    if all(extent == Const(1) for extent in tensor.shape):
+        return te.single(tensor)
+    axis = normalize_axis(attrs.axis, len(indices))
+    if not attrs.block_size:
+        return te.along(tensor, indices, axis, shape)
+    blocks = list(indices)
+    blocks[axis] = indices[axis] // attrs.block_size
+    return te.read(tensor, blocks)
+
+
+@te.expresses("qnn.quantize")
+def _express_quantize(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Ties go to even before the zero point is added; NaN becomes the smallest number."""
+    data, scale, zero_point = te.present(inputs[0]), te.present(inputs[1]), inputs[2]
+    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    candidates = (attrs.precision, scale.dtype, data.dtype, DType.FLOAT64)
+    divided = next(one for one in candidates if one in _DIVIDED_IN)
+    # What float32 cannot hold of the sum is far beyond the limits of the result.
+    wide = DType.FLOAT64 if divided is DType.FLOAT64 else DType.FLOAT32
+    signed = dtype.is_signed_integer
+    low, high = (-1 << dtype.bits - 1 if signed else 0), (1 << dtype.bits - signed) - 1
+
+    def element(*indices: Term) -> Term:
+        step = cast(divided, _parameter(attrs, scale, indices, shape))
+        exact = cast(wide, cast(divided, te.read(data, indices)) / step)
+        zero = None if zero_point is None else _parameter(attrs, zero_point, indices, shape)
+        if dtype.is_float:
+            return _to_float(exact, zero, attrs)
+        ratio = call("round", exact)
+        if zero is not None:
+            ratio = ratio + cast(wide, zero)
+        bounded = minimum(maximum(ratio, low), high)
+        chosen = select(call("isnan", ratio), te.number(low, wide), bounded)
+        return cast(dtype, cast(DType.INT32, chosen))
+
+    return (te.by_index(name, shape, element),)
+
+
+def _to_float(ratio: Term, zero: Term | None, attrs: Any) -> Term:
+    """Adding a zero point of 0 would turn -0 into 0."""
+    if zero is not None:
+        offset = cast(DType.FLOAT64, zero)
+        wide = cast(DType.FLOAT64, ratio)
+        ratio = cast(DType.FLOAT32, select(equal(offset, 0.0), wide, wide + offset))
+    largest = LARGEST.get(attrs.dtype) if attrs.saturate else None
+    if largest is not None:
+        ratio = minimum(maximum(ratio, -largest), largest)
+    return cast(attrs.dtype, cast(DType.FLOAT32, ratio))
+
+
+@te.expresses("qnn.dequantize")
+def _express_dequantize(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """The difference is exact; float32 multiplies unless the result is wider."""
+    data, scale, zero_point = te.present(inputs[0]), te.present(inputs[1]), inputs[2]
+    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    wide = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+    exact = DType.INT32 if data.dtype.bits < 32 else DType.INT64
+    if data.dtype.is_float:
+        exact = DType.FLOAT32
+
+    def element(*indices: Term) -> Term:
+        difference = cast(exact, te.read(data, indices))
+        if zero_point is not None:
+            difference = difference - cast(exact, _parameter(attrs, zero_point, indices, shape))
+        factor = cast(wide, _parameter(attrs, scale, indices, shape))
+        return cast(dtype, cast(wide, difference) * factor)
+
+    return (te.by_index(name, shape, element),)

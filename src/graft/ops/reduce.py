@@ -15,12 +15,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from graft.base.dims import UNKNOWN, dim_max, dim_min
+from graft.base.dims import UNKNOWN, AnyDim, dim_max, dim_min, product
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.op import Kind, Work, define, traffic
 from graft.ir.types import Shape, TensorType, Type
+from graft.loop.build import Term, call, cast, compare, equal, select
+from graft.loop.ir import CompareKind
+from graft.loop.tensor import Reduce, Tensor, max_, min_, product_, reduce_axis, sum_
+from graft.ops import expression as te
 from graft.ops.rules import normalize_axes, normalize_axis, require, symbolic_by
 
 
@@ -301,3 +305,173 @@ for _name, _run, _neutral, _what in (
         attrs=CumulativeAttrs,
         summary=f"running {_what} along an axis",
     )
+
+
+# Tensor expressions.
+
+
+_KINDS: dict[str, Callable[..., Reduce]] = {
+    "sum": sum_,
+    "mean": sum_,
+    "prod": product_,
+    "max": max_,
+    "min": min_,
+}
+
+
+def _reduction(op: str) -> te.Expression:
+    def expression(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+        data, dtype = te.present(inputs[0]), types[0].dtype
+        if inputs[1] is not None and attrs.axes is None:
+            return _by_extents(op, data, types, name)
+        everything = attrs.axes is None or not (attrs.axes or attrs.noop_with_empty_axes)
+        rank = len(data.shape)
+        axes = normalize_axes(range(rank) if everything else attrs.axes, rank)
+        wide = _accumulator(op, dtype)
+        total = te.total_over(
+            name if wide is dtype and op != "mean" else f"{name}_total",
+            data,
+            axes,
+            _KINDS[op],
+            lambda value, _place: cast(wide, value),
+            attrs.keepdims,
+        )
+        if total.name == name:
+            return (total,)
+        count = product(te.sizes(data)[axis] for axis in axes)
+
+        def element(*indices: Term) -> Term:
+            value = te.read(total, indices)
+            return cast(dtype, _mean_of(value, count) if op == "mean" else value)
+
+        return te.one_result(name, types, element)
+
+    return expression
+
+
+def _by_extents(op: str, data: Tensor, types: te.Types, name: str) -> te.Results:
+    """Along axes that are known only at run time: those along which the result has one element.
+
+    Of an axis with n elements, of which k are left, n - k + 1 are combined: all or just one."""
+    dtype, left, have = types[0].dtype, te.extents_of(types[0]), te.sizes(data)
+    left = left or (1,) * len(have)
+    if len(left) != len(have):
+        return te.Unexpressed("the axes are known only at run time")
+    wide = _accumulator(op, dtype)
+    counts = [before - after + 1 for before, after in zip(have, left, strict=True)]
+
+    def combined(*indices: Term) -> Reduce:
+        reduced = te.reduce_axes(counts)
+        at = [i + r for i, r in zip(indices, reduced, strict=True)]
+        return _KINDS[op](cast(wide, te.read(data, at)), reduced)
+
+    total = te.by_index(f"{name}_total", left, combined)
+
+    def element(*indices: Term) -> Term:
+        value = te.read(total, indices or [0] * len(have))
+        return cast(dtype, _mean_of(value, product(counts)) if op == "mean" else value)
+
+    return te.one_result(name, types, element)
+
+
+def _accumulator(op: str, dtype: DType) -> DType:
+    """What to combine in: wider where a dtype is too small, or has no order."""
+    if te.is_narrow(dtype):
+        return DType.FLOAT32
+    if dtype is DType.BOOL:
+        return DType.UINT8
+    if op == "mean" and dtype.is_integer:
+        return DType.UINT64 if dtype.is_unsigned_integer else DType.INT64
+    return dtype
+
+
+def _mean_of(total: Term, count: AnyDim) -> Term:
+    """Of integers, truncated."""
+    if total.dtype.is_float:
+        return total / te.floats(count, total.dtype)
+    parts = dim_max(count, 1)
+    divisor = parts if isinstance(parts, int) else cast(total.dtype, parts)
+    if total.dtype.is_unsigned_integer:
+        return total // divisor
+    inexact = (total < 0) & compare(CompareKind.NOT_EQUAL, total % divisor, 0)
+    return total // divisor + cast(total.dtype, inexact)
+
+
+for _op in _KINDS:
+    te.expresses(_op)(_reduction(_op))
+
+
+@te.expresses("argmax")
+def _express_argmax(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """The first or last place of the largest element; NaN is larger than anything."""
+    return _place_of(attrs, te.present(inputs[0]), types, name, max_)
+
+
+@te.expresses("argmin")
+def _express_argmin(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """The first or last place of the smallest element; NaN is smaller than anything."""
+    return _place_of(attrs, te.present(inputs[0]), types, name, min_)
+
+
+def _place_of(
+    attrs: Any, data: Tensor, types: te.Types, name: str, kind: Callable[..., Reduce]
+) -> te.Results:
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    extent = te.sizes(data)[axis]
+    if extent == 0:
+        return te.Unexpressed("there is no place in an empty axis")
+    wide = DType.FLOAT32 if te.is_narrow(data.dtype) else data.dtype
+    best = te.total_over(f"{name}_best", data, [axis], kind, lambda value, _: cast(wide, value))
+
+    def is_best(value: Term, place: Sequence[Term]) -> Term:
+        winner = te.read(best, [*place[:axis], 0, *place[axis + 1 :]])
+        found = equal(cast(wide, value), winner)
+        if wide.is_float:
+            found = found | (call("isnan", cast(wide, value)) & call("isnan", winner))
+        return select(found, place[axis], -1 if attrs.select_last_index else extent)
+
+    chosen: Callable[..., Reduce] = max_ if attrs.select_last_index else min_
+    return (te.total_over(name, data, [axis], chosen, is_best, attrs.keepdims),)
+
+
+LONGEST_RUN = 1024
+
+
+@te.expresses("cumsum")
+def _express_cumsum(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Sums."""
+    return _running(attrs, inputs, types, name, sum_, 0)
+
+
+@te.expresses("cumprod")
+def _express_cumprod(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Products."""
+    return _running(attrs, inputs, types, name, product_, 1)
+
+
+def _running(
+    attrs: Any,
+    inputs: te.Inputs,
+    types: te.Types,
+    name: str,
+    kind: Callable[..., Reduce],
+    neutral: int,
+) -> te.Results:
+    data, dtype = te.present(inputs[0]), types[0].dtype
+    if attrs.axis is None or inputs[1] is not None:
+        return te.Unexpressed("the axis is known only at run time")
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    extent = te.sizes(data)[axis]
+    if isinstance(extent, int) and extent > LONGEST_RUN:
+        return te.Unexpressed(f"running totals along more than {LONGEST_RUN} elements")
+    wide = te.accumulated_in(dtype)
+
+    def element(*indices: Term) -> Reduce:
+        place = reduce_axis("place", data.shape[axis])
+        value = cast(wide, te.read(data, [*indices[:axis], place, *indices[axis + 1 :]]))
+        first, last = (indices[axis], place) if attrs.reverse else (place, indices[axis])
+        counts = first < last if attrs.exclusive else first <= last
+        return kind(select(counts, value, te.number(neutral, wide)), [place])
+
+    total = te.by_index(te.sum_name(name, dtype), data.shape, element)
+    return (te.rounded(total, dtype, name),)

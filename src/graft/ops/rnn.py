@@ -19,13 +19,15 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs, Floats, Strings
-from graft.ir.op import Work, define, get_op, traffic
+from graft.ir.op import Work, define, traffic
 from graft.ir.types import Shape, TensorType, Type
+from graft.loop.build import Term, call, maximum, minimum, select
+from graft.ops.activation import leaky
+from graft.ops.pointwise import by_scalar
 from graft.ops.rules import require, require_same_dim, same_dtype, unknown_shape
 
 State = tuple[Array, ...]
 Step = Callable[[Array, State], State]  # (a step's data times weight, state before) -> state after
-Activation = Callable[[Array], Array]
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
@@ -56,39 +58,64 @@ class LstmAttrs(RecurrentAttrs):
     input_forget: bool = False  # the forget gate is one minus the input gate
 
 
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(get_op("sigmoid").evaluate(None, x))
+def _elu(x: Term, a: float, _b: float) -> Term:
+    return select(x < 0.0, (call("exp", minimum(x, 0.0)) - 1.0) * a, x)
 
 
-# name -> (which of alpha and beta it takes, function)
-ACTIVATIONS: dict[str, tuple[str, Callable[[Array, float, float], Any]]] = {
-    "relu": ("", lambda x, a, b: np.maximum(x, 0)),
-    "tanh": ("", lambda x, a, b: np.tanh(x)),
-    "sigmoid": ("", lambda x, a, b: _sigmoid(x)),
-    "affine": ("ab", lambda x, a, b: a * x + b),
-    "leaky_relu": ("a", lambda x, a, b: np.where(x < 0, a * x, x)),
-    "thresholded_relu": ("a", lambda x, a, b: np.where(x >= a, x, x.dtype.type(0))),
-    "scaled_tanh": ("ab", lambda x, a, b: a * np.tanh(b * x)),
-    "hard_sigmoid": ("ab", lambda x, a, b: np.clip(a * x + b, 0, 1)),
-    "elu": ("a", lambda x, a, b: np.where(x < 0, a * np.expm1(x), x)),
-    "softsign": ("", lambda x, a, b: x / (1 + np.abs(x))),
-    "softplus": ("", lambda x, a, b: np.logaddexp(x, x.dtype.type(0))),
+def _softplus(x: Term, _a: float, _b: float) -> Term:
+    return maximum(x, 0.0) + call("log", call("exp", -call("abs", x)) + 1.0)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of gates: which of alpha and beta it takes, its scalar expression, and the same in
+    NumPy where that has something more exact."""
+
+    coefficients: str
+    scalar: Callable[[Term, float, float], Term]
+    numpy: Callable[[Array, float, float], Any] | None = None
+
+
+FUNCTIONS: dict[str, Function] = {
+    "relu": Function("", lambda x, a, b: maximum(x, 0.0)),
+    "tanh": Function("", lambda x, a, b: call("tanh", x)),
+    "sigmoid": Function("", lambda x, a, b: call("sigmoid", x)),
+    "affine": Function("ab", lambda x, a, b: x * a + b),
+    "leaky_relu": Function("a", lambda x, a, b: leaky(x, a)),
+    "thresholded_relu": Function("a", lambda x, a, b: select(x >= a, x, 0.0)),
+    "scaled_tanh": Function("ab", lambda x, a, b: call("tanh", x * b) * a),
+    "hard_sigmoid": Function("ab", lambda x, a, b: minimum(maximum(x * a + b, 0.0), 1.0)),
+    "elu": Function("a", _elu, lambda x, a, b: np.where(x < 0, a * np.expm1(x), x)),
+    "softsign": Function("", lambda x, a, b: x / (call("abs", x) + 1.0)),
+    "softplus": Function("", _softplus, lambda x, a, b: np.logaddexp(x, x.dtype.type(0))),
 }
 
 
-def _activations(attrs: RecurrentAttrs, direction: int) -> list[Activation]:
+@dataclass(frozen=True)
+class Activation:
+    """A function with its coefficients."""
+
+    function: Function
+    alpha: float
+    beta: float
+
+    def term(self, x: Term) -> Term:
+        """The value at an element."""
+        return self.function.scalar(x, self.alpha, self.beta)
+
+    def __call__(self, x: Array) -> Array:
+        if self.function.numpy is not None:
+            return np.asarray(self.function.numpy(x, self.alpha, self.beta))
+        return np.asarray(by_scalar(lambda _attrs, x: self.term(x))(None, x))
+
+
+def activations(attrs: RecurrentAttrs, direction: int) -> list[Activation]:
+    """The functions of a direction, in order."""
     count = len(attrs.activations) // len(DIRECTIONS[attrs.direction])
-    found: list[Activation] = []
-    for i in range(direction * count, (direction + 1) * count):
-        function = ACTIVATIONS[attrs.activations[i]][1]
-        alpha = attrs.activation_alpha[i] if attrs.activation_alpha else 0.0
-        beta = attrs.activation_beta[i] if attrs.activation_beta else 0.0
-        found.append(_bound(function, alpha, beta))
-    return found
-
-
-def _bound(function: Callable[[Array, float, float], Any], a: float, b: float) -> Activation:
-    return lambda x: np.asarray(function(x, a, b))
+    alpha = attrs.activation_alpha or (0.0,) * len(attrs.activations)
+    beta = attrs.activation_beta or (0.0,) * len(attrs.activations)
+    every = zip((FUNCTIONS[name] for name in attrs.activations), alpha, beta, strict=True)
+    return [Activation(*one) for one in every][direction * count : (direction + 1) * count]
 
 
 def _extents(type_: TensorType | None, rank: int, what: str) -> Shape:
@@ -105,9 +132,9 @@ def _check_activations(attrs: RecurrentAttrs, functions: int) -> None:
     given = len(attrs.activations)
     require(given == wanted, f"wants {wanted} activations, has {given}")
     for name in attrs.activations:
-        require(name in ACTIVATIONS, f"there is no activation '{name}'")
+        require(name in FUNCTIONS, f"there is no activation '{name}'")
     for letter, values in (("a", attrs.activation_alpha), ("b", attrs.activation_beta)):
-        needs = any(letter in ACTIVATIONS[name][0] for name in attrs.activations)
+        needs = any(letter in FUNCTIONS[name].coefficients for name in attrs.activations)
         what = "activation_alpha" if letter == "a" else "activation_beta"
         require(
             len(values) == wanted or (not values and not needs),
@@ -239,7 +266,7 @@ def _biases(bias: Array | None, rows: int) -> tuple[Array, Array] | tuple[float,
 
 
 def _rnn_step(attrs: RecurrentAttrs, direction: int, recurrent: Array, bias: Array | None) -> Step:
-    (f,) = _activations(attrs, direction)
+    (f,) = activations(attrs, direction)
     first, second = _biases(bias, len(recurrent))
 
     def step(projected: Array, state: State) -> State:
@@ -249,7 +276,7 @@ def _rnn_step(attrs: RecurrentAttrs, direction: int, recurrent: Array, bias: Arr
 
 
 def _gru_step(attrs: GruAttrs, direction: int, recurrent: Array, bias: Array | None) -> Step:
-    f, g = _activations(attrs, direction)
+    f, g = activations(attrs, direction)
     hidden = recurrent.shape[1]
     first, second = (np.broadcast_to(b, len(recurrent)) for b in _biases(bias, len(recurrent)))
     gates, candidate = recurrent[: 2 * hidden], recurrent[2 * hidden :]
@@ -276,7 +303,7 @@ def _lstm_step(
     bias: Array | None,
     peephole: Array | None,
 ) -> Step:
-    f, g, h = _activations(attrs, direction)
+    f, g, h = activations(attrs, direction)
     first, second = _biases(bias, len(recurrent))
     hidden = recurrent.shape[1]
     see_i, see_o, see_f = np.zeros((3, hidden)) if peephole is None else np.split(peephole, 3)

@@ -11,8 +11,21 @@ from graft.base.dim_questions import provably_different, provably_not_broadcasta
 from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim, uncut
 from graft.base.dtypes import Array, DType
 from graft.base.errors import TypeRuleError
-from graft.ir.op import SymbolicRule, TypeRule
+from graft.ir.op import DTypes, SymbolicRule
 from graft.ir.types import Shape, TensorType, Type
+
+
+def _dtypes(adjective: str, is_member: Callable[[DType], bool]) -> DTypes:
+    return DTypes(adjective, frozenset(filter(is_member, DType)))
+
+
+NUMBERS = _dtypes("numeric", lambda dtype: dtype.is_number)
+REALS = _dtypes("real", lambda dtype: dtype.is_float or dtype.is_integer)
+FLOATS = _dtypes("floating-point", lambda dtype: dtype.is_float)
+FLOATS_OR_COMPLEX = _dtypes("floating-point", lambda dtype: dtype.is_float or dtype.is_complex)
+INTEGERS = _dtypes("integer", lambda dtype: dtype.is_integer)
+TRUTH_VALUES = _dtypes("bool", lambda dtype: dtype is DType.BOOL)
+STRINGS = _dtypes("string", lambda dtype: dtype is DType.STRING)
 
 # More than NumPy can have: who makes a shape of a million axes has made a mistake.
 _MOST_AXES = 1 << 10
@@ -117,19 +130,6 @@ def predicate_type(_attrs: Any, *types: TensorType) -> Type:
     """Type rule: bool, of operands of one dtype that broadcast."""
     same_dtype(*types)
     return TensorType(DType.BOOL, broadcast_shapes(*(type_.shape for type_ in types)))
-
-
-def only(allowed: Callable[[DType], bool], what: str, rule: TypeRule) -> TypeRule:
-    """A type rule that first refuses operands of other dtypes."""
-
-    def checked(attrs: Any, *types: TensorType | None) -> Type | tuple[Type, ...]:
-        for type_ in types:
-            if type_ is not None:
-                require(allowed(type_.dtype), f"wants {what} operands, not {type_.dtype}")
-        return rule(attrs, *types)
-
-    checked.__doc__ = rule.__doc__ and f"{rule.__doc__.rstrip('.')}; the operands are {what}."
-    return checked
 
 
 def symbolic_by(function: Callable[..., Any]) -> SymbolicRule:

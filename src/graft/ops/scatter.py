@@ -20,6 +20,9 @@ from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.op import Work, define, movement_work, traffic
 from graft.ir.types import Shape, TensorType, Type
+from graft.loop.build import Term, cast, maximum, minimum, select, term
+from graft.loop.ir import INDEX
+from graft.ops import expression as te
 from graft.ops.index import (
     AxisAttrs,
     check_indices,
@@ -206,3 +209,32 @@ define(
     work=movement_work,
     summary="a copy with updates written from given positions of an axis on, as caches are",
 )
+
+
+# Tensor expressions.
+
+
+@te.expresses("tensor_scatter")
+def _express_tensor_scatter(
+    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    """A part of an axis replaced, from an index per batch on; a circular one goes on in front."""
+    data, update, start = te.present(inputs[0]), te.present(inputs[1]), inputs[2]
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    extent, count = te.sizes(data)[axis], te.sizes(update)[axis]
+    if not te.at_least(extent, count):
+        return te.Unexpressed("whether there is room for all is known only at run time")
+    if count == 0:
+        return (te.by_index(name, data.shape, lambda *at: te.read(data, at)),)
+
+    def element(*at: Term) -> Term:
+        first = term(0) if start is None else cast(INDEX, te.read(start, [at[0]]))
+        place = at[axis] - first
+        if attrs.mode == "circular":
+            place = place % extent
+        inside = (place >= 0) & (place < count)
+        bounded = maximum(minimum(place, term(count) - 1), 0)
+        written = te.read(update, [*at[:axis], bounded, *at[axis + 1 :]])
+        return select(inside, written, te.read(data, at))
+
+    return te.one_result(name, types, element)

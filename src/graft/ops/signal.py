@@ -6,7 +6,8 @@ and frequencies may be operands or attributes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,16 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from graft.base.capacity import check_extents
-from graft.base.dims import UNKNOWN, AnyDim, Dim
-from graft.base.dtypes import Array, DType
+from graft.base.dims import UNKNOWN, AnyDim, Dim, dim_max
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs
 from graft.ir.op import Work, define, traffic
 from graft.ir.types import Shape, TensorType, Type
+from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
+from graft.loop.ir import INDEX
+from graft.loop.tensor import Reduce, Tensor, sum_
+from graft.ops import expression as te
+from graft.ops.resize import working_dtype
 from graft.ops.rules import normalize_axis, require, require_same_dim, shape_of, unknown_shape
 
 # Levels of a fast transform whose length is not known: that of about a thousand samples.
@@ -284,3 +290,240 @@ define(
     attrs=MelAttrs,
     summary="weights that turn a spectrum into bands of the mel scale",
 )
+
+
+# Tensor expressions: transforms as sums. Where all lengths are known, the transform is a product
+# with a table of its factors, which runs as fast as any product of matrices. Elsewhere the factors
+# are computed, and the sums are of float64.
+
+
+# Transforms up to this length have their factors in a table.
+_LONGEST = 1024
+
+
+_WIDE = DType.FLOAT64
+
+
+def _given(operand: Tensor | None, default: AnyDim) -> Term:
+    """A length that an operand tells, or else an extent."""
+    if operand is None:
+        return term(default)
+    return cast(INDEX, te.read(operand, [0] * len(operand.shape)))
+
+
+def _factor(turn: tuple[Term, Term], length: Term, inverse: bool, parts: tuple[Term, Term]) -> Term:
+    """What a part of a sample counts for in a part of a frequency: the cosine or the sine."""
+    (sample, frequency), (given, wanted) = turn, parts
+    whole = cast(_WIDE, sample * frequency % maximum(length, 1))
+    angle = whole * (2 * math.pi) / cast(_WIDE, length)
+    sine = call("sin", angle) * (1.0 if inverse else -1.0)
+    crossed = select(equal(given, 0), sine, -sine)
+    return select(equal(given, wanted), call("cos", angle), crossed)
+
+
+def _factors(samples: int, frequencies: int, length: int, inverse: bool) -> Any:
+    """The same as numbers [samples, frequencies, given part, wanted part]."""
+    turns = np.outer(np.arange(samples), np.arange(frequencies)) % length
+    angles = turns * (2 * np.pi / length)
+    cosine, sine = np.cos(angles), np.sin(angles) * (1 if inverse else -1)
+    return np.stack([np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)], 2)
+
+
+@te.expresses("dft")
+def _express_dft(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Along one axis; what is missing of the length is zero, and what is beyond it is left out."""
+    data, length, axis = te.present(inputs[0]), inputs[1], inputs[2]
+    if axis is not None:
+        return _along_axis_of_data(attrs, inputs, types, name)
+    at = normalize_axis(-2 if attrs.axis is None else attrs.axis, len(data.shape))
+    before, after = te.sizes(data)[at], te.extents_of(types[0])[at]
+    default = before if attrs.dft_length is None else attrs.dft_length
+    if attrs.inverse and attrs.onesided and attrs.dft_length is None:
+        default = (before - 1) * 2
+    known = [n for n in (before, after, default) if isinstance(n, int) and n <= _LONGEST]
+    halved = attrs.inverse and attrs.onesided
+    if length is None and len(known) == 3 and not halved and known[2] > 0:
+        return _by_table(attrs, data, types, name, (at, known[2]))
+
+    def shape(indices: tuple[Term, ...], sample: Term) -> tuple[list[Term], Term, Term]:
+        place = [*indices[:at], sample, *indices[at + 1 : -1]]
+        return place, indices[at], term(before)
+
+    return _summed(attrs, data, types, name, (before, _given(length, default), shape))
+
+
+_Place = Callable[[tuple[Term, ...], Term], tuple[list[Term], Term, Term]]
+
+
+def _summed(
+    attrs: Any,
+    data: Tensor,
+    types: te.Types,
+    name: str,
+    how: tuple[AnyDim, Term, _Place],
+) -> te.Results:
+    """`how` tells how many samples there may be, the length of the transform, and, per element of
+    the result and sample, where the sample is, the frequency, and how many samples there are."""
+    count, length, place = how
+    (parts,) = te.numbers(te.sizes(data)[-1:], "the parts of a sample")
+    halved = attrs.inverse and attrs.onesided
+
+    def element(*indices: Term) -> Reduce:
+        sample, part = te.reduce_axes([count, parts])
+        at, frequency, have = place(indices, sample)
+        factor = _factor((sample, frequency), length, attrs.inverse, (part, indices[-1]))
+        counted = (sample < have) & (sample < length)
+        if halved:  # every frequency but the first and the middle one stands for its mirror image
+            counted = (sample < have) & (sample * 2 <= length)
+            alone = equal(sample, 0) | equal(sample * 2, length)
+            factor = select(alone, factor, factor * 2.0)
+        value = cast(_WIDE, te.read(data, [*at, part])) * factor
+        return sum_(select(counted, value, te.number(0, _WIDE)), [sample, part])
+
+    total = te.by_index(f"{name}_sum", te.extents_of(types[0]), element)
+
+    def scaled(*indices: Term) -> Term:
+        value = te.read(total, indices)
+        return cast(types[0].dtype, value / cast(_WIDE, length) if attrs.inverse else value)
+
+    return (te.by_index(name, te.extents_of(types[0]), scaled),)
+
+
+def _by_table(
+    attrs: Any, data: Tensor, types: te.Types, name: str, where: tuple[int, int]
+) -> te.Results:
+    (at, length), shape = where, te.extents_of(types[0])
+    wide = dtype_of(working_dtype(types[0].dtype.numpy))
+    (have, parts) = te.numbers((te.sizes(data)[at], te.sizes(data)[-1]), "extents")
+    (frequencies,) = te.numbers(shape[at : at + 1], "extents")
+    count = min(have, length)
+    values = _factors(count, frequencies, length, attrs.inverse)
+    values = values / length if attrs.inverse else values
+    factors = te.table(f"{name}_factors", values[:, :, :parts].astype(wide.numpy))
+
+    def element(*indices: Term) -> Reduce:
+        sample, part = te.reduce_axes([count, parts])
+        place = [*indices[:at], sample, *indices[at + 1 : -1], part]
+        value = cast(wide, te.read(data, place))
+        return sum_(value * factors[sample, indices[at], part, indices[-1]], [sample, part])
+
+    total = te.by_index(f"{name}_sum", shape, element)
+    return (te.by_index(name, shape, lambda *at: cast(types[0].dtype, te.read(total, at))),)
+
+
+def _along_axis_of_data(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Along the axis that an operand names."""
+    data, length, axis = te.present(inputs[0]), inputs[1], te.present(inputs[2])
+    extents = te.sizes(data)[:-1]
+    named = cast(INDEX, te.read(axis, [0] * len(axis.shape)))
+    rank = len(data.shape)
+
+    def chosen(of: Callable[[int], Term]) -> Term:
+        found = of(0)
+        for number_ in range(1, len(extents)):
+            here = equal(named, number_) | equal(named, number_ - rank)
+            found = select(here, of(number_), found)
+        return found
+
+    have = chosen(lambda n: term(extents[n]))
+    default: Term | AnyDim = have if attrs.dft_length is None else attrs.dft_length
+    if attrs.inverse and attrs.onesided and attrs.dft_length is None:
+        default = (have - 1) * 2
+    wanted = default if isinstance(default, Term) else term(default)
+
+    def place(indices: tuple[Term, ...], sample: Term) -> tuple[list[Term], Term, Term]:
+        at: list[Term] = []
+        for n, extent in enumerate(extents):
+            here = equal(named, n) | equal(named, n - rank)
+            index = minimum(select(here, sample, indices[n]), term(extent) - 1)
+            at.append(maximum(index, 0))
+        return at, chosen(lambda n: indices[n]), have
+
+    most = extents[0] if len(extents) == 1 else dim_max(*extents)
+    if 0 in extents:
+        return te.Unexpressed("there are no samples")
+    told = wanted if length is None else _given(length, 0)
+    return _summed(attrs, data, types, name, (most, told, place))
+
+
+@te.expresses("stft")
+def _express_stft(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """The spectra of frames, each times the window."""
+    data, step, window, frame_length = te.present(inputs[0]), inputs[1], inputs[2], inputs[3]
+    samples = te.sizes(data)[1]
+    whole = samples if window is None else te.sizes(window)[0]
+    length = attrs.frame_length if attrs.frame_length is not None else whole
+    count = whole if frame_length is not None and window is None else length
+    if samples == 0:
+        return te.Unexpressed("there are no samples")
+    (parts,) = te.numbers(te.sizes(data)[-1:], "the parts of a sample")
+    frame, apart = _given(frame_length, length), _given(step, attrs.frame_step or 0)
+    factors = _frame_factors(length if frame_length is None else None, parts, types[0], name)
+    wide = _WIDE if factors is None else factors.dtype
+
+    def element(batch: Term, position: Term, frequency: Term, wanted: Term) -> Reduce:
+        sample, part = te.reduce_axes([count, parts])
+        at = minimum(position * apart + sample, term(samples) - 1)
+        value = cast(wide, te.read(data, [batch, maximum(at, 0), part]))
+        if window is not None:
+            value = value * cast(wide, te.read(window, [sample]))
+        if factors is not None:
+            return sum_(value * factors[sample, frequency, part, wanted], [sample, part])
+        factor = _factor((sample, frequency), frame, False, (part, wanted))
+        return sum_(select(sample < frame, value * factor, te.number(0, wide)), [sample, part])
+
+    total = te.by_index(f"{name}_sum", te.extents_of(types[0]), element)
+    shape = te.extents_of(types[0])
+    return (te.by_index(name, shape, lambda *at: cast(types[0].dtype, te.read(total, at))),)
+
+
+def _frame_factors(
+    length: AnyDim | None, parts: int, type_: TensorType, name: str
+) -> Tensor | None:
+    """The factors of frames as a table, if their length is known and not too large."""
+    bins = te.extents_of(type_)[2]
+    if not isinstance(length, int) or not isinstance(bins, int) or not 0 < length <= _LONGEST:
+        return None
+    values = _factors(length, bins, length, False)[:, :, :parts]
+    return te.table(f"{name}_factors", values.astype(working_dtype(type_.dtype.numpy)))
+
+
+@te.expresses("mel_weight_matrix")
+def _express_mel_weight_matrix(
+    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+) -> te.Results:
+    """Triangles over the frequencies of a spectrum, between edges that lie evenly in mels."""
+    rows, bins = te.extents_of(types[0])
+    length = _given(inputs[1], attrs.dft_length)
+    rate, lower, upper = (
+        te.number(attribute, _WIDE) if operand is None else cast(_WIDE, te.single(operand))
+        for attribute, operand in zip(
+            (attrs.sample_rate, attrs.lower_edge_hertz, attrs.upper_edge_hertz),
+            inputs[2:],
+            strict=True,
+        )
+    )
+
+    def mels(hertz: Term) -> Term:
+        return call("log", hertz / 700.0 + 1.0) * (2595 / math.log(10))
+
+    def edge(at: Term) -> Term:
+        """Which frequency of the spectrum an edge belongs to."""
+        first = mels(lower)
+        step = (mels(upper) - first) / cast(_WIDE, term(bins) + 2)
+        place = (first + cast(_WIDE, at) * step) / 2595.0
+        hertz = (call("pow", te.number(10, _WIDE), place) - 1.0) * 700.0
+        return call("floor", cast(_WIDE, length + 1) * hertz / rate)
+
+    edges = te.by_index(f"{name}_edges", [bins + 2], edge)
+
+    def element(row: Term, column: Term) -> Term:
+        left, centre, right = (te.read(edges, [column + shift]) for shift in range(3))
+        at, one, nothing = cast(_WIDE, row), te.number(1, _WIDE), te.number(0, _WIDE)
+        rising = (at - left) / select(centre > left, centre - left, one)
+        falling = (right - at) / select(right > centre, right - centre, one)
+        slope = select(at < centre, rising, falling)
+        value = select((at > left) & (at < right), slope, nothing)
+        return cast(types[0].dtype, select(equal(at, centre), one, value))
+
+    return (te.by_index(name, [rows, bins], element),)

@@ -9,6 +9,7 @@ only at run time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,10 @@ from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs, Dims, Ints
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import TensorType
+from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
+from graft.loop.ir import INDEX
+from graft.loop.tensor import Tensor
+from graft.ops import expression as te
 from graft.ops.movement import given, length_of
 from graft.ops.rules import normalize_axes, require, symbolic_by, unknown_shape
 
@@ -99,6 +104,22 @@ def _backward_extent(begin: AnyDim, end: AnyDim, step: int, extent: AnyDim) -> A
     return ceildiv(dim_max(length, 0), step)
 
 
+def slice_steps(attrs: StridedSliceAttrs, shape: Sequence[AnyDim]) -> dict[int, tuple[AnyDim, int]]:
+    """Per axis that is cut by attributes: the first element that is taken, and the stride."""
+    assert attrs.begin is not None
+    assert attrs.end is not None
+    axes = normalize_axes(range(len(attrs.begin)) if attrs.axes is None else attrs.axes, len(shape))
+    steps: dict[int, tuple[AnyDim, int]] = {}
+    strides = attrs.strides or (1,) * len(axes)
+    for axis, begin, end, stride in zip(axes, attrs.begin, attrs.end, strides, strict=True):
+        extent = shape[axis]
+        if isinstance(begin, int) and isinstance(end, int) and isinstance(extent, int):
+            steps[axis] = slice_positions(begin, end, stride, extent).start, stride
+        else:
+            steps[axis] = slice_start(begin, stride, extent), stride
+    return steps
+
+
 def _slice_type(
     attrs: StridedSliceAttrs,
     data: TensorType,
@@ -164,3 +185,65 @@ define(
     symbolic=symbolic_by(_strided_slice),
     summary="every so many elements from begin to end along axes; negative ones count from the end",
 )
+
+
+# Tensor expressions. Bounds that are attributes are part of the code. Those that are operands are
+# read by it; an index that they lead outside is brought back to the nearest element, since a loop
+# cannot raise an error. Widths of borders are treated alike (`padding.py`).
+
+
+@te.expresses("strided_slice")
+def _express_strided_slice(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Every stride-th element between bounds."""
+    data = te.present(inputs[0])
+    if attrs.begin is None or attrs.end is None or any(one is not None for one in inputs[1:]):
+        return _slice_at_run_time(attrs, inputs, types, name)
+    steps = slice_steps(attrs, te.sizes(data))
+
+    def element(*indices: Term) -> Term:
+        at: list[Term] = []
+        for axis, index in enumerate(indices):
+            first, step = steps.get(axis, (0, 1))
+            at.append(index * step + first)
+        return te.read(data, at)
+
+    return te.one_result(name, types, element)
+
+
+def _slice_at_run_time(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    data = te.present(inputs[0])
+    begins, _, axes, strides = (
+        listed(getattr(attrs, field), operand)
+        for field, operand in zip(("begin", "end", "axes", "strides"), inputs[1:], strict=True)
+    )
+    steps = strides or [term(1)] * len(begins)
+
+    def element(*indices: Term) -> Term:
+        at: list[Term] = []
+        for axis, (index, extent) in enumerate(zip(indices, te.sizes(data), strict=True)):
+            first = of_axis(axis, len(indices), axes, begins, 0)
+            step = of_axis(axis, len(indices), axes, steps, 1)
+            start = select(first < 0, first + extent, first)
+            start = maximum(select(step < 0, minimum(start, term(extent) - 1), start), 0)
+            at.append(maximum(minimum(start + index * step, term(extent) - 1), 0))
+        return te.unless_empty(data, te.read(data, at))
+
+    return te.one_result(name, types, element)
+
+
+def listed(attribute: Any, operand: Tensor | None) -> list[Term]:
+    """Numbers that are an attribute or an operand; none where they are left out."""
+    if operand is None:
+        return [cast(INDEX, term(entry)) for entry in attribute or ()]
+    (count,) = te.numbers(te.sizes(operand), "the numbers of bounds and axes")
+    return [cast(INDEX, te.read(operand, [entry])) for entry in range(count)]
+
+
+def of_axis(axis: int, rank: int, axes: list[Term], entries: list[Term], default: int) -> Term:
+    """The entry that speaks of an axis; without a list of axes they come in order."""
+    if not axes:
+        return entries[axis] if axis < len(entries) else term(default)
+    found = term(default)
+    for named, entry in zip(axes, entries, strict=False):
+        found = select(equal(named, axis) | equal(named, axis - rank), entry, found)
+    return found

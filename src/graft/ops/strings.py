@@ -17,12 +17,8 @@ from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Strings
 from graft.ir.op import Kind, define
 from graft.ir.types import TensorType
-from graft.ops.rules import broadcast_type, only, require
+from graft.ops.rules import STRINGS, broadcast_type, require
 from graft.ops.strings_re2 import compile_re2
-
-
-def _is_string(dtype: DType) -> bool:
-    return dtype is DType.STRING
 
 
 def _concat(_attrs: Any, lhs: Array, rhs: Array) -> Array:
@@ -35,8 +31,9 @@ def _concat(_attrs: Any, lhs: Array, rhs: Array) -> Array:
 define(
     "string.concat",
     "lhs rhs",
-    only(_is_string, "string", broadcast_type),
+    broadcast_type,
     _concat,
+    dtypes=STRINGS,
     kind=Kind.BROADCAST,
     summary="strings joined in pairs",
 )
@@ -72,8 +69,9 @@ def _split(attrs: SplitAttrs, data: Array) -> tuple[Array, Array]:
 define(
     "string.split",
     "data",
-    only(_is_string, "string", _split_type),
+    _split_type,
     _split,
+    dtypes=STRINGS,
     attrs=SplitAttrs,
     outputs=2,
     summary="each string's parts, padded with empty ones, and how many there are",
@@ -115,8 +113,9 @@ def _normalize(attrs: NormalizeAttrs, data: Array) -> Array:
 define(
     "string.normalize",
     "data",
-    only(_is_string, "string", _normalize_type),
+    _normalize_type,
     _normalize,
+    dtypes=STRINGS,
     attrs=NormalizeAttrs,
     summary="strings in another case, without stop words",
 )
@@ -141,8 +140,9 @@ def _full_match(attrs: RegexAttrs, data: Array) -> Array:
 define(
     "string.regex_full_match",
     "data",
-    only(_is_string, "string", _full_match_type),
+    _full_match_type,
     _full_match,
+    dtypes=STRINGS,
     attrs=RegexAttrs,
     kind=Kind.ELEMENTWISE,
     summary="whether a whole string matches an RE2 pattern",

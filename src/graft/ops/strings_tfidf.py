@@ -16,6 +16,9 @@ from graft.ir.attrs import Attrs, Floats, Ints
 from graft.ir.literal import Literal
 from graft.ir.op import define
 from graft.ir.types import TensorType
+from graft.loop.build import Term, cast, equal, minimum, term
+from graft.loop.tensor import Reduce, Tensor, sum_
+from graft.ops import expression as te
 from graft.ops.rules import require
 
 
@@ -157,3 +160,68 @@ define(
     attrs=TfIdfAttrs,
     summary="counts of n-grams from a pool, or their weights",
 )
+
+
+# Tensor expression: every n-gram of the pool asks all positions whether it stands there. The pool
+# is part of the code, as tables; rows of numbers enter, and vectors of weighted counts leave.
+
+
+@te.expresses("nlp.tfidf")
+def _express_tfidf(attrs: TfIdfAttrs, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """How often each n-gram stands in a row, then what that adds to the columns."""
+    data, shape = te.present(inputs[0]), te.extents_of(types[0])
+    if data.dtype is DType.STRING:
+        return te.Unexpressed("machine code has no strings")
+    if 0 in (*te.sizes(data), *shape):
+        return (te.by_index(name, shape, lambda *_: te.number(0, DType.FLOAT32)),)
+    counts = _counts(attrs, data, f"{name}_counts")
+    of_column, weights = _columns(attrs)
+    gram_of, weight_of = te.table(f"{name}_grams", of_column), te.table(f"{name}_weights", weights)
+
+    def element(*at: Term) -> Reduce:
+        *row, column = at
+        (entry,) = te.reduce_axes([of_column.shape[1]])
+        count = te.read(counts, [*row, gram_of[column, entry]])
+        if attrs.mode == "IDF":
+            count = minimum(count, 1)
+        return sum_(cast(DType.FLOAT32, count) * weight_of[column, entry], [entry])
+
+    return (te.by_index(name, shape, element),)
+
+
+def _counts(attrs: TfIdfAttrs, data: Tensor, name: str) -> Tensor:
+    """How often each n-gram stands in a row, its words next to each other or some apart."""
+    grams = grams_of(attrs)
+    longest, words = max(map(len, grams)), te.sizes(data)[-1]
+    padded = [[*gram, *[0] * (longest - len(gram))] for gram in grams]
+    pool = te.table(f"{name}_pool", np.array(padded, np.int64))
+    lengths = te.table(f"{name}_lengths", np.array([len(gram) for gram in grams], np.int64))
+
+    def element(*at: Term) -> Reduce:
+        *row, gram = at
+        apart, first = te.reduce_axes([attrs.max_skip + 1, words])
+        distance, length = apart + 1, lengths[gram]
+        found = (first + (length - 1) * distance < words) & (equal(apart, 0) | (length > 1))
+        found = found & (length >= attrs.min_length) & (length <= attrs.max_length)
+        for position in range(longest):
+            place = minimum(first + distance * position, term(words) - 1)
+            word = cast(DType.INT64, te.read(data, [*row, place]))
+            found = found & ((length <= position) | equal(word, pool[gram, position]))
+        return sum_(cast(DType.INT64, found), [apart, first])
+
+    return te.by_index(name, [*data.shape[:-1], len(grams)], element)
+
+
+def _columns(attrs: TfIdfAttrs) -> tuple[Array, Array]:
+    """Per column the n-grams that add to it, and what one of each counts; some count nothing."""
+    grams: list[list[int]] = [[] for _ in range(max(attrs.indexes) + 1)]
+    for gram, column in enumerate(attrs.indexes):
+        grams[column].append(gram)
+    most = max(map(len, grams))
+    plain = attrs.mode == "TF" or not attrs.weights
+    of_column = np.zeros((len(grams), most), np.int64)
+    weights = np.zeros((len(grams), most), np.float32)
+    for column, own in enumerate(grams):
+        of_column[column, : len(own)] = own
+        weights[column, : len(own)] = [1.0 if plain else attrs.weights[gram] for gram in own]
+    return of_column, weights

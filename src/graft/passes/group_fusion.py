@@ -18,7 +18,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.nested import change_nested
 from graft.ir.op import Kind, get_op
 from graft.ir.types import TensorType, dims_of
-from graft.ops.scalar import repetitions
+from graft.ops.pointwise import repetitions
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from graft.backends.csource.loops import EMITTERS, extents, why_not
+from graft.backends.csource.loops import emit, extents, operators, why_not
 from graft.base.dtypes import Array
 from graft.base.names import comment
 from graft.byoc.contract import Match, PatternTable
@@ -33,7 +33,7 @@ class CSource(CSourceBackend):
     version = "1"
 
     def patterns(self) -> PatternTable:
-        return [(name, is_op(name)) for name in sorted(EMITTERS)]
+        return [(name, is_op(name)) for name in operators()]
 
     def supports(self, match: Match) -> Refusal | None:
         values = (*match.inputs, *match.outputs, *match.constants)
@@ -72,7 +72,7 @@ class _Writer:
                 self.workspace += -(-size // _ALIGNED) * _ALIGNED
             names = [self._names[value] for value in node.args]
             self._lines.append(f"/* {node.op.name} {comment(node.output.name)} */")
-            self._lines.append(EMITTERS[node.op.name](node, names, self._names[node.output]))
+            self._lines.append(emit(node, names, self._names[node.output]))
         body = "\n".join(self._lines)
         head = "const void **inputs, void **outputs, const void **constants, void *work"
         return f"{_HEADER}void graft_region({head}) {{\n{body}\n}}\n"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from graft.backends.csource.scalars import statements
 from graft.ir.graph import Node, Value
+from graft.ir.op import OPS
+from graft.ops.pointwise import scalar_of
 
 # (node, C names of its operands, C name of its result) -> C statements
 Emit = Callable[[Node, Sequence[str], str], str]
-EMITTERS: dict[str, Emit] = {}
+EMITTERS: dict[str, Emit] = {}  # of operators that are not pointwise
 
 
 def emits(*names: str) -> Callable[[Emit], Emit]:
@@ -20,6 +23,17 @@ def emits(*names: str) -> Callable[[Emit], Emit]:
         return emit
 
     return register
+
+
+def operators() -> list[str]:
+    """The operators that are written: those with loops of their own, and all pointwise ones."""
+    pointwise = (name for name in OPS if OPS.get(name).scalar is not None)
+    return sorted({*EMITTERS, *pointwise})
+
+
+def emit(node: Node, names: Sequence[str], out: str) -> str:
+    """A node as C."""
+    return EMITTERS.get(node.op.name, _pointwise)(node, names, out)
 
 
 def extents(value: Value) -> tuple[int, ...]:
@@ -34,6 +48,8 @@ def why_not(node: Node) -> str:
     if node.op.name != "concatenate" and len(node.args) > len(required):
         return f"operands of {node.op.name} are known at run time only"
     attrs = node.attrs
+    if node.op.scalar is not None and scalar_of(node) is None:
+        return f"{node.op.name} has no formula on {node.output.dtype}"
     if node.op.name == "nn.avg_pool2d" and (attrs.count_include_pad or attrs.ceil_mode):
         return "averages that count padding are not written"
     if node.op.name == "mean" and attrs.axes not in ((2, 3), (-2, -1)):
@@ -67,54 +83,19 @@ def _broadcast(value: Value, rank: int) -> str:
     return at(shape, [f"i{n + rank - len(shape)}" for n in range(len(shape))])
 
 
-_POINTWISE = {
-    "add": "{0} + {1}",
-    "subtract": "{0} - {1}",
-    "multiply": "{0} * {1}",
-    "divide": "{0} / {1}",
-    "maximum": "MAX({0}, {1})",
-    "minimum": "MIN({0}, {1})",
-    "negative": "-{0}",
-    "abs": "fabsf({0})",
-    "exp": "expf({0})",
-    "log": "logf({0})",
-    "sqrt": "sqrtf({0})",
-    "tanh": "tanhf({0})",
-    "erf": "erff({0})",
-    "sigmoid": "1.0f / (1.0f + expf(-{0}))",
-    "nn.relu": "MAX({0}, 0.0f)",
-}
-
-
-@emits(*_POINTWISE)
 def _pointwise(node: Node, names: Sequence[str], out: str) -> str:
-    shape = extents(node.output)
-    pairs = zip(names, node.args, strict=True)
-    operands = [f"{name}[{_broadcast(value, len(shape))}]" for name, value in pairs]
-    result = _POINTWISE[node.op.name].format(*operands)
-    return loops(shape, f"{out}[{_broadcast(node.output, len(shape))}] = {result};")
-
-
-@emits("clip")
-def _clip(node: Node, names: Sequence[str], out: str) -> str:
-    result, low, high = f"{names[0]}[i0]", node.attrs.a_min, node.attrs.a_max
-    result = result if low is None else f"MAX({result}, {_number(low)})"
-    result = result if high is None else f"MIN({result}, {_number(high)})"
-    return loops([math.prod(extents(node.output))], f"{out}[i0] = {result};")
-
-
-def _number(value: float) -> str:
-    if math.isinf(value):
-        return "INFINITY" if value > 0 else "-INFINITY"
-    return f"{float(value)!r}f"
-
-
-@emits("nn.bias_add")
-def _bias_add(node: Node, names: Sequence[str], out: str) -> str:
-    shape = extents(node.output)
-    index = at(shape, [f"i{n}" for n in range(len(shape))])
-    bias = f"{names[1]}[i{node.attrs.axis % len(shape)}]"
-    return loops(shape, f"{out}[{index}] = {names[0]}[{index}] + {bias};")
+    """The operator's scalar expression, inside loops over the result."""
+    expr, shape = scalar_of(node), extents(node.output)
+    assert expr is not None
+    lines = []
+    for n, (name, value) in enumerate(zip(names, node.args, strict=True)):
+        index = _broadcast(value, len(shape))
+        if node.op.name == "nn.bias_add" and n == 1:  # runs along an axis
+            index = f"i{node.attrs.axis % len(shape)}"
+        lines.append(f"const float x{n} = {name}[{index}];")
+    operations, result = statements(expr)
+    store = f"{out}[{_broadcast(node.output, len(shape))}] = {result};"
+    return loops(shape, " ".join([*lines, *operations, store]))
 
 
 @emits("nn.dense")

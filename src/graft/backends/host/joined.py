@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from graft.backends.host.storage import Storage, static_shape
 from graft.ir.graph import Graph, Node, Value
+from graft.ops.slicing import slice_steps
 from graft.passes.plan_memory import ALIGNMENT, is_view
 
 
@@ -132,14 +133,13 @@ def cuts(node: Node) -> tuple[int, list[Range]] | None:
     if node.op.name == "split":
         axis = node.attrs.axis % len(shape)
         return axis, list(ranges_of(node.outputs, axis))
-    attrs, taken = node.attrs, static_shape(node.output)
-    if len(node.args) > 1 or attrs.begin is None or {1} < {1, *(attrs.strides or ())}:
+    if len(node.args) > 1 or node.attrs.begin is None:
         return None
-    axes = attrs.axes if attrs.axes is not None else range(len(attrs.begin))
-    begins = dict(zip((axis % len(shape) for axis in axes), attrs.begin, strict=True))
-    cut = [axis for axis, (a, b) in enumerate(zip(shape, taken, strict=True)) if a != b]
-    if len(cut) != 1 or not isinstance(begins[cut[0]], int):
+    steps, taken = slice_steps(node.attrs, shape), static_shape(node.output)
+    cut = [axis for axis in steps if shape[axis] != taken[axis]]
+    if len(cut) != 1 or any(stride != 1 for _, stride in steps.values()):
         return None
-    begin = int(begins[cut[0]])
-    first = begin + shape[cut[0]] if begin < 0 else begin
-    return cut[0], [Range(node.output, max(0, first), taken[cut[0]])]
+    first = steps[cut[0]][0]
+    if not isinstance(first, int):
+        return None
+    return cut[0], [Range(node.output, first, taken[cut[0]])]

@@ -24,7 +24,7 @@ from graft.loop.ir import (
     Ramp,
     Select,
 )
-from graft.ops.scalar import SCALARS
+from graft.ops.pointwise import element_of
 
 
 def plus(left: Expr | int, right: Expr | int) -> Expr:
@@ -146,5 +146,5 @@ def computed(nodes: Sequence[Node], known: dict[Value, Expr], read: Reader) -> d
             Term(found[v] if v in found else read(v, axis))
             for v, axis in zip(node.args, axes, strict=False)
         ]
-        found[node.output] = SCALARS[node.op.name](node.attrs, *operands).expr
+        found[node.output] = element_of(node, operands).expr
     return found

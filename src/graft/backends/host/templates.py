@@ -44,7 +44,7 @@ from graft.backends.host.storage import row_major
 from graft.ir.graph import Node
 from graft.ir.op import Kind
 from graft.ir.types import TensorType
-from graft.ops.scalar import has_scalar
+from graft.ops.pointwise import has_scalar
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 

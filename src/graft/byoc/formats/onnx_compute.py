@@ -7,59 +7,8 @@ from typing import Any
 import numpy as np
 
 from graft.base.errors import UnsupportedError
-from graft.byoc.formats.onnx_writer import WRITERS, Write, Writer, extents, names, writes
+from graft.byoc.formats.onnx_writer import Writer, extents, names, writes
 from graft.ir.graph import Node
-
-
-def _plain(kind: str, **attrs: Any) -> Write:
-    """A writer of an operator that ONNX has as it is."""
-
-    def write(writer: Writer, node: Node) -> None:
-        writer.emit(kind, names(node.inputs), names(node.outputs), **attrs)
-
-    return write
-
-
-WRITERS |= {
-    ours: _plain(theirs)
-    for ours, theirs in {
-        "abs": "Abs",
-        "acos": "Acos",
-        "add": "Add",
-        "asin": "Asin",
-        "atan": "Atan",
-        "ceil": "Ceil",
-        "cos": "Cos",
-        "divide": "Div",
-        "equal": "Equal",
-        "erf": "Erf",
-        "exp": "Exp",
-        "floor": "Floor",
-        "greater": "Greater",
-        "greater_equal": "GreaterOrEqual",
-        "less": "Less",
-        "less_equal": "LessOrEqual",
-        "log": "Log",
-        "logical_and": "And",
-        "logical_not": "Not",
-        "logical_or": "Or",
-        "logical_xor": "Xor",
-        "maximum": "Max",
-        "minimum": "Min",
-        "multiply": "Mul",
-        "negative": "Neg",
-        "nn.relu": "Relu",
-        "power": "Pow",
-        "round": "Round",
-        "sigmoid": "Sigmoid",
-        "sign": "Sign",
-        "sin": "Sin",
-        "sqrt": "Sqrt",
-        "subtract": "Sub",
-        "tanh": "Tanh",
-        "where": "Where",
-    }.items()
-}
 
 
 def _window(attrs: Any) -> dict[str, Any]:
@@ -189,11 +138,6 @@ def _clip(writer: Writer, node: Node) -> None:
             array = np.array(bound, node.output.dtype.numpy)
             given[position] = writer.constant(writer.name(node, "bound"), array)
     writer.emit("Clip", given, names(node.outputs))
-
-
-@writes("nn.leaky_relu")
-def _leaky_relu(writer: Writer, node: Node) -> None:
-    writer.emit("LeakyRelu", names(node.inputs), names(node.outputs), alpha=node.attrs.alpha)
 
 
 @writes("nn.gelu")

@@ -8,6 +8,7 @@ from graft.base.errors import UnsupportedError
 from graft.byoc.formats.onnx_writer import Writer, extents, names, onnx_dtype, writes
 from graft.ir.graph import Node
 from graft.ops.layout import rearrangement
+from graft.ops.padding import pad_widths
 
 _REDUCTIONS = {
     "max": "ReduceMax",
@@ -106,10 +107,9 @@ def _pad(writer: Writer, node: Node) -> None:
 
 def _check_reflection(node: Node) -> None:
     """Refuse to reflect more of an axis than it has."""
-    data, widths = extents(node.args[0]), node.attrs.pad_width
-    axes = range(len(data)) if node.attrs.axes is None else node.attrs.axes
-    for number, axis in enumerate(axes):
-        if max(widths[number], widths[number + len(axes)]) >= data[axis]:
+    data = extents(node.args[0])
+    for axis, widths in pad_widths(node.attrs, len(data)).items():
+        if max(widths) >= data[axis]:
             reason = f"ONNX does not say how {data[axis]} elements are reflected on and on"
             raise UnsupportedError(reason, node.place)
 

@@ -12,6 +12,8 @@ from onnx import helper, numpy_helper
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
+from graft.frontends.onnx import lower  # noqa: F401  (fills the table of forms)
+from graft.frontends.onnx.registry import FORMS, OnnxForm
 from graft.ir.graph import Node, Value
 
 OPSET = 20
@@ -48,7 +50,20 @@ class Writer:
 
 
 Write = Callable[[Writer, Node], None]
-WRITERS: dict[str, Write] = {}
+
+
+def _write_form(form: OnnxForm) -> Write:
+    """Write an operator that ONNX has as it is."""
+
+    def write(writer: Writer, node: Node) -> None:
+        attrs = {name: getattr(node.attrs, name) for name in form.attributes}
+        writer.emit(form.op_type, names(node.inputs), names(node.outputs), **attrs)
+
+    return write
+
+
+# What the frontend lowers one to one is written the same way; decorators add the others.
+WRITERS: dict[str, Write] = {name: _write_form(FORMS.get(name)) for name in FORMS}
 
 
 def writes(*names: str) -> Callable[[Write], Write]:

@@ -7,6 +7,7 @@ refuses is thrown away and drawn anew.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array, DType
-from graft.byoc.kit.draw import Draw
+from graft.byoc.kit.draw import ODD_DTYPES, Draw
+from graft.ir.attrs import Number
 from graft.ir.op import Kind, Op
 from graft.ir.types import TensorType
 
@@ -66,7 +68,7 @@ def first(draw: Draw, known: Known, rank: int | None = None) -> TensorType:
 
 def _guess(draw: Draw, op: Op, known: Known) -> Call:
     """Operands of one type; of shapes that broadcast, where the operator does."""
-    data = next((type_ for type_ in known if type_ is not None), None) or first(draw, known)
+    data = next((type_ for type_ in known if type_ is not None), None) or _fitting(draw, op)
     operands: list[TensorType | None] = list(known)
     if op.operands and op.operands[-1].variadic and not operands:
         operands = [None] * draw.between(1, 4)
@@ -77,8 +79,32 @@ def _guess(draw: Draw, op: Op, known: Known) -> Call:
         tuple(
             type_ or (_broadcast(draw, data) if shapes and position else data)
             for position, type_ in enumerate(operands)
-        )
+        ),
+        {} if op.scalar is None else _attributes(draw, op),
     )
+
+
+def _fitting(draw: Draw, op: Op) -> TensorType:
+    """A type that the operator takes."""
+    dtype = draw.dtype()
+    if op.dtypes is not None and dtype not in op.dtypes:
+        dtype = draw.among([one for one in ODD_DTYPES if one in op.dtypes])
+    return TensorType(dtype, draw.shape())
+
+
+# What attributes of pointwise operators are drawn from, by their type.
+_ATTRIBUTES: dict[Any, Sequence[Any]] = {
+    bool: (False, True),
+    float: (0.01, 0.0, 1.0, 2.5, -0.5),
+    Number | None: (None, -1, -0.25, 0, 0.5, 1, 6, 1e30),
+}
+
+
+def _attributes(draw: Draw, op: Op) -> dict[str, Any]:
+    hints = typing.get_type_hints(op.attrs)
+    return {
+        name: draw.among(_ATTRIBUTES[hint]) for name, hint in hints.items() if hint in _ATTRIBUTES
+    }
 
 
 def _broadcast(draw: Draw, data: TensorType) -> TensorType:
@@ -103,31 +129,6 @@ def _where(draw: Draw, op: Op, known: Known) -> Call:
     data = given[1] or given[2] or TensorType(draw.dtype(), draw.shape())
     condition = given[0] or TensorType(DType.BOOL, _broadcast(draw, data).shape)
     return Call((condition, given[1] or data, given[2] or _broadcast(draw, data)))
-
-
-@recipe("logical_and", "logical_or", "logical_xor", "logical_not")
-def _logical(draw: Draw, op: Op, known: Known) -> Call:
-    count = len(op.operands)
-    given = [*known, None, None][:count]
-    data = next((t for t in given if t is not None), TensorType(DType.BOOL, draw.shape()))
-    return Call(tuple(type_ or data for type_ in given))
-
-
-@recipe("nn.relu", "sigmoid", "tanh", "exp", "erf", "abs", "negative", "sqrt", "log", "nn.gelu")
-def _unary(draw: Draw, op: Op, known: Known) -> Call:
-    attrs = {"approximate": draw.chance(0.5)} if op.name == "nn.gelu" else {}
-    return Call((first(draw, known),), attrs)
-
-
-@recipe("nn.leaky_relu")
-def _leaky(draw: Draw, op: Op, known: Known) -> Call:
-    return Call((first(draw, known),), {"alpha": draw.among((0.01, 0.0, 1.0, 2.5, -0.5))})
-
-
-@recipe("clip")
-def _clip(draw: Draw, op: Op, known: Known) -> Call:
-    low, high = draw.among(((0, 6), (-1, 1), (None, 0.5), (0, None), (-0.25, 1e30), (2, 1)))
-    return Call((first(draw, known),), {"a_min": low, "a_max": high})
 
 
 @recipe("nn.bias_add", "nn.prelu", "nn.batch_norm", "nn.instance_norm")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -155,6 +156,16 @@ class Call:
 def allow(call: Call, message: str, consequence: str) -> None:
     """Put up with a node that breaks ONNX's rules, with a warning; refuse it if strict."""
     call.scope.source.leniency.allow(ModelError(message, call.place), consequence)
+
+
+def coefficient(call: Call, name: str) -> float:
+    """A number, or the default that the operator's schema gives it."""
+    return call.float(name, _schema_default(call.node.op_type, call.opset, name))
+
+
+@lru_cache(maxsize=256)
+def _schema_default(op_type: str, opset: int, name: str) -> float:
+    return float(onnx.defs.get_schema(op_type, opset).attributes[name].default_value.f)
 
 
 def _typed(call: Call, name: str, default: Any, kind: Any, what: str) -> Any:

@@ -1,25 +1,38 @@
 """Which function lowers which ONNX operator. Lowerings register by decorator:
 
-    @lowers("Relu")
-    def relu(call: Call) -> Value: ...
+    @lowers("HardSwish")
+    def hard_swish(call: Call) -> Value: ...
 
-One function serves every opset version; it asks `call.opset` where versions differ.
+One function serves every opset version; it asks `call.opset` where versions differ. What is one
+operator of Graft's, operand by operand, is said in a line, which is also how that one is exported:
+
+    corresponds("LeakyRelu", "nn.leaky_relu", "alpha")
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from graft.base.registry import Registry
+from graft.frontends.onnx.call import Call, coefficient
 from graft.ir.graph import Value
 
-if TYPE_CHECKING:
-    from graft.frontends.onnx.call import Call
-
-Lowering = Callable[["Call"], "Value | tuple[Value | None, ...]"]
+Lowering = Callable[[Call], Value | tuple[Value | None, ...]]
 
 LOWERINGS: Registry[Lowering] = Registry("ONNX lowering")
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxForm:
+    """An ONNX operator that has an operator's operands in order and attributes by their names."""
+
+    op_type: str
+    attributes: tuple[str, ...] = ()
+
+
+# By name of Graft's operator; filled when the lowerings are imported.
+FORMS: Registry[OnnxForm] = Registry("ONNX form")
 
 
 def key(domain: str, op_type: str) -> str:
@@ -36,3 +49,12 @@ def lowers(*op_types: str, domain: str = "") -> Callable[[Lowering], Lowering]:
         return function
 
     return register
+
+
+def corresponds(op_type: str, name: str, *attributes: str) -> None:
+    """Register an ONNX operator that is the operator `name`; `attributes` are numbers."""
+    FORMS.add(name, OnnxForm(op_type, attributes))
+
+    @lowers(op_type)
+    def _lower(call: Call) -> Value:
+        return call.op(name, *call.inputs, **{each: coefficient(call, each) for each in attributes})

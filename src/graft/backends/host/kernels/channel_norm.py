@@ -25,7 +25,7 @@ from graft.backends.host.point import BlockedPoint, where
 from graft.ir.graph import Node
 from graft.loop.build import Term, call
 from graft.loop.ir import Allocate, Block, Broadcast, Call, Const, Expr, For, Let, Stmt, Store, Var
-from graft.ops.scalar import SCALAR_DTYPES
+from graft.ops.pointwise import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 

@@ -46,7 +46,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
-from graft.ops.scalar import SCALAR_DTYPES
+from graft.ops.pointwise import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 

@@ -21,6 +21,7 @@ from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
+from graft.ir.op import get_op
 from graft.ir.types import TensorType
 from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS, SMALL_FLOATS
 from graft.loop.errors import ScheduleError
@@ -29,8 +30,7 @@ from graft.loop.ir import Block, Buffer, Const, Function
 from graft.loop.lower import lower_variants
 from graft.loop.schedule import Schedule, Unroll, Vectorize
 from graft.loop.tensor import Reduce, Tensor, in_order
-from graft.ops.expression.registry import EXPRESSIONS, Table, Unexpressed, express
-from graft.ops.expression.shapes import by_index, read
+from graft.ops.expression import Table, Unexpressed, by_index, express, express_op, read
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -180,7 +180,7 @@ class _Tensors:
         types = [TensorType(value.dtype, self._view.shape(value)) for value in node.outputs]
         equation = self._view.equation(node)
         if equation is not None:
-            made = EXPRESSIONS.get("einsum")(equation, inputs, types, name)
+            made = express_op(get_op("einsum"), equation, inputs, types, name)
         else:
             made = express(node, inputs, name, types, self.extents.attributes(node.attrs))
         if isinstance(made, Unexpressed):

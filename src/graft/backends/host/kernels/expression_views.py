@@ -19,11 +19,10 @@ from graft.backends.host.storage import shape_of
 from graft.base.dims import AnyDim, Dim, product
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node, Value
+from graft.ops.expression import is_narrow
 from graft.ops.linear import EinsumAttrs
-from graft.ops.scalar import SCALARS, is_narrow
 from graft.target.target import Target
 
-_SIMPLE = SCALARS.keys() - {"nn.bias_add"}
 # Vectors of a packed block, at most: what a tile of the default schedule has.
 VECTORS = 2
 
@@ -141,7 +140,12 @@ def _is_flat(group: Group) -> bool:
     values = {value for node in group.nodes for value in (*node.args, *node.outputs)}
     same = all(shape_of(one) == shape or product(shape_of(one)) == 1 for one in values)
     outputs = all(shape_of(node.output) == shape for node in group.nodes)
-    return same and outputs and all(node.op.name in _SIMPLE for node in group.nodes)
+    return same and outputs and all(map(_is_simple, group.nodes))
+
+
+def _is_simple(node: Node) -> bool:
+    """Whether elements are computed from those of operands that broadcast."""
+    return node.op.scalar is not None and node.op.name != "nn.bias_add"
 
 
 def _is_in_rows(group: Group, anchor: Node) -> bool:
@@ -152,7 +156,7 @@ def _is_in_rows(group: Group, anchor: Node) -> bool:
         return False
     later = [node for node in group.nodes if node is not anchor]
     others = {value for node in later for value in (*node.args, *node.outputs)}
-    if any(node.op.name not in _SIMPLE for node in later) or {data, weight} & others:
+    if not all(map(_is_simple, later)) or {data, weight} & others:
         return False
     return all(_goes_by_rows(shape_of(value), whole) for value in others)
 
@@ -168,7 +172,7 @@ def _is_in_pixels(group: Group, anchor: Node) -> bool:
     later = [node for node in group.nodes if node is not anchor]
     others = {value for node in later for value in (*node.args, *node.outputs)}
     lists = {node.args[1] for node in later if node.op.name == "nn.bias_add"}
-    if any(node.op.name not in SCALARS for node in later) or {data, weight} & others:
+    if any(node.op.scalar is None for node in later) or {data, weight} & others:
         return False
     return all(_goes_by_pixels(shape_of(value), whole) for value in others - lists)
 

@@ -10,48 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from graft.backends.host.kernels.writing import let
-from graft.loop.build import Term, call, maximum, minimum, select
+from graft.loop.build import Term, maximum, minimum
 from graft.loop.ir import Stmt
 from graft.ops.recurrence import RecurrenceAttrs, directions_of
+from graft.ops.rnn import activations
 
 Activation = Callable[[Term], Term]
-
-
-def _elu(x: Term, a: float) -> Term:
-    return select(x < 0.0, (call("exp", minimum(x, 0.0)) - 1.0) * a, x)
-
-
-def _softplus(x: Term) -> Term:
-    rest = call("log", call("exp", -call("abs", x)) + 1.0)
-    return maximum(x, 0.0) + rest
-
-
-_FORMULAS: Mapping[str, Callable[[Term, float, float], Term]] = {
-    "relu": lambda x, a, b: maximum(x, 0.0),
-    "tanh": lambda x, a, b: call("tanh", x),
-    "sigmoid": lambda x, a, b: call("sigmoid", x),
-    "affine": lambda x, a, b: x * a + b,
-    "leaky_relu": lambda x, a, b: select(x < 0.0, x * a, x),
-    "thresholded_relu": lambda x, a, b: select(x >= a, x, 0.0),
-    "scaled_tanh": lambda x, a, b: call("tanh", x * b) * a,
-    "hard_sigmoid": lambda x, a, b: minimum(maximum(x * a + b, 0.0), 1.0),
-    "elu": lambda x, a, b: _elu(x, a),
-    "softsign": lambda x, a, b: x / (call("abs", x) + 1.0),
-    "softplus": lambda x, a, b: _softplus(x),
-}
-
-
-def activations(attrs: RecurrenceAttrs, direction: int) -> list[Activation]:
-    """The functions of a direction, in order."""
-    count = len(attrs.activations) // len(directions_of(attrs))
-    return [_bound(attrs, n) for n in range(direction * count, (direction + 1) * count)]
-
-
-def _bound(attrs: RecurrenceAttrs, number: int) -> Activation:
-    formula = _FORMULAS[attrs.activations[number]]
-    alpha = attrs.activation_alpha[number] if attrs.activation_alpha else 0.0
-    beta = attrs.activation_beta[number] if attrs.activation_beta else 0.0
-    return lambda x: formula(x, alpha, beta)
 
 
 def are_alike(attrs: RecurrenceAttrs) -> bool:
@@ -89,7 +53,7 @@ Ending = Callable[[Term, Term | None], Stmt]
 
 def step(attrs: RecurrenceAttrs, direction: int, phase: int, now: Before, end: Ending) -> Stmt:
     """What a phase of a step does to a block of units."""
-    functions = activations(attrs, direction)
+    functions: list[Activation] = [one.term for one in activations(attrs, direction)]
     if attrs.cell == "lstm":
         return _lstm(attrs, functions, now, end)
     if attrs.cell == "gru":

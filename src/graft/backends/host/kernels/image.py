@@ -47,7 +47,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.traverse import map_expr, map_stmt, walk_all
-from graft.ops.scalar import SCALAR_DTYPES, SCALARS
+from graft.ops.pointwise import SCALAR_DTYPES
 from graft.target.target import Target
 
 # What an image may be of, and what may be computed with on the way to it.
@@ -126,7 +126,7 @@ def no_image(storage: Storage) -> str | None:
 def not_pointwise(nodes: Sequence[Node], rank: int = 4) -> str | None:
     """Why nodes cannot be computed at a point of a tensor of that rank, if they cannot."""
     for node in nodes:
-        if node.op.name not in SCALARS:
+        if node.op.scalar is None:
             return f"{node.op.name} has no formula"
         if any(value.dtype not in _READABLE for value in (*node.args, node.output)):
             return f"{node.op.name} is not on float32, float64 or small integers"

@@ -43,10 +43,10 @@ from graft.loop.ir import (
     Stmt,
     Var,
 )
-from graft.ops.expression import resize_formulas as formulas
-from graft.ops.expression.resizing import Step, resize_steps
-from graft.ops.expression.shapes import NumbersNeededError
+from graft.ops import resize_formulas as formulas
+from graft.ops.expression import NumbersNeededError
 from graft.ops.resize import AxisResize, nearest, taps
+from graft.ops.resize_expression import Step, resize_steps
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 

@@ -20,8 +20,10 @@ from graft.ir.graph import Node, Value
 from graft.loop.build import Term
 from graft.loop.ir import INDEX, Broadcast, Const, Expr, Load
 from graft.ops.layout import rearrangement
-from graft.ops.scalar import SCALARS
-from graft.ops.slicing import slice_positions
+from graft.ops.movement import transpose_order
+from graft.ops.padding import pad_widths
+from graft.ops.pointwise import element_of
+from graft.ops.slicing import slice_steps
 
 At = tuple[Index, ...]
 # More loads than this for one element, and making the tensors in between is better.
@@ -55,7 +57,7 @@ class Pull:
         node = self._producers.get(value)
         if node is None:
             return self._load(value, at)
-        if node.op.name in SCALARS:
+        if node.op.scalar is not None:
             return self._pointwise(node, at)
         rule = RULES.get(node.op.name)
         if rule is None:
@@ -81,7 +83,7 @@ class Pull:
             if node.op.name == "nn.bias_add" and position == 1:
                 aligned = (at[node.attrs.axis],)
             operands.append(Term(self.value(value, broadcast(aligned, shape))))
-        return self._spread(SCALARS[node.op.name](node.attrs, *operands).expr)
+        return self._spread(element_of(node, operands).expr)
 
     def constant_of(self, value: Value) -> Array:
         """The array of an operand that has to be known."""
@@ -117,11 +119,9 @@ def _reshape(pull: Pull, node: Node, value: Value, at: At) -> Expr:
 
 @_rule("transpose")
 def _transpose(pull: Pull, node: Node, value: Value, at: At) -> Expr:
-    rank = len(at)
-    axes = range(rank)[::-1] if node.attrs.axes is None else node.attrs.axes
-    found = [ZERO] * rank
-    for index, axis in zip(at, axes, strict=True):
-        found[axis % rank] = index
+    found = [ZERO] * len(at)
+    for index, axis in zip(at, transpose_order(node.attrs, len(at)), strict=True):
+        found[axis] = index
     return pull.value(node.args[0], tuple(found))
 
 
@@ -153,13 +153,10 @@ def _strided_slice(pull: Pull, node: Node, value: Value, at: At) -> Expr:
     attrs, shape = node.attrs, static_shape(node.args[0])
     if len(node.args) > 1 or any(type(x) is not int for x in (*attrs.begin, *attrs.end)):
         raise CannotPullError("the bounds of a slice are not plain numbers")
-    axes = range(len(attrs.begin)) if attrs.axes is None else attrs.axes
-    strides = (1,) * len(attrs.begin) if attrs.strides is None else attrs.strides
     found = list(at)
-    for axis, begin, end, stride in zip(axes, attrs.begin, attrs.end, strides, strict=True):
-        axis %= len(shape)
-        places = slice_positions(begin, end, stride, shape[axis])
-        found[axis] = at[axis].scaled(places.step).moved(places.start)
+    for axis, (first, stride) in slice_steps(attrs, shape).items():
+        assert isinstance(first, int)
+        found[axis] = at[axis].scaled(stride).moved(first)
     return pull.value(node.args[0], tuple(found))
 
 
@@ -186,11 +183,10 @@ def _pad(pull: Pull, node: Node, value: Value, at: At) -> Expr:
     if len(node.args) > 1 or attrs.mode != "constant":
         raise CannotPullError("the padding is not one of constants")
     shape = static_shape(data)
-    axes = range(len(shape)) if attrs.axes is None else attrs.axes
     found = list(at)
     outside = False
-    for position, axis in enumerate(axes):
-        moved = at[axis].moved(-int(attrs.pad_width[position]))
+    for axis, (before, _) in pad_widths(attrs, len(shape)).items():
+        moved = at[axis].moved(-int(before))
         outside |= _side(moved, [0, shape[axis]]) != 1
         found[axis] = moved
     if outside:

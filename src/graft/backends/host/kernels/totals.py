@@ -25,7 +25,7 @@ from graft.base.dims import product
 from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, equal, load, maximum, select, term
 from graft.loop.ir import INDEX, Stmt
-from graft.ops.expression.running import LONGEST
+from graft.ops.reduce import LONGEST_RUN
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -39,7 +39,7 @@ def totals(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
     shape, axis = shape_of(node.args[0]), node.attrs.axis
     if len(node.inputs) == 1 and axis is not None:
         extent = shape[axis % len(shape)]
-        if isinstance(extent, int) and extent <= LONGEST:
+        if isinstance(extent, int) and extent <= LONGEST_RUN:
             return Refusal("the axis is short: all totals are computed side by side")
     if not node.output.dtype.is_number:
         return Refusal(f"totals of {node.output.dtype}")

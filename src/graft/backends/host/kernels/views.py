@@ -20,7 +20,6 @@ from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.literal import Literal
 from graft.loop.ir import Const, Expr
-from graft.ops.scalar import SCALARS
 from graft.rewrite.rule import Refusal
 
 Extents = tuple[Dim, ...]
@@ -124,7 +123,7 @@ def not_pointwise(nodes: Sequence[Node]) -> Refusal | None:
     """Why the nodes cannot be computed element by element, if they cannot."""
     for node in nodes:
         name = node.op.name
-        if name not in SCALARS:
+        if node.op.scalar is None:
             return Refusal(f"{name} has no formula for one element", node)
         dtypes = {value.dtype for value in (*node.args, *node.outputs)}
         allowed = _EXACT if name in _ON_INTEGERS else _FLOATS

@@ -7,41 +7,18 @@ of elementwise arithmetic, by formulas that neither overflow nor lose NaN.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
-import onnx
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import Lowering, lowers
+from graft.frontends.onnx.call import Call, coefficient
+from graft.frontends.onnx.registry import Lowering, corresponds, lowers
 from graft.ir.graph import Value
 from graft.ops.reduce import highest, lowest
 
-
-def _coefficient(call: Call, name: str) -> float:
-    """A float attribute, or the default that the operator's schema gives it."""
-    return call.float(name, _schema_default(call.node.op_type, call.opset, name))
-
-
-@lru_cache(maxsize=256)
-def _schema_default(op_type: str, opset: int, name: str) -> float:
-    return float(onnx.defs.get_schema(op_type, opset).attributes[name].default_value.f)
-
-
-@lowers("Relu")
-def _relu(call: Call) -> Value:
-    return call.op("nn.relu", call.input(0))
-
-
-@lowers("LeakyRelu")
-def _leaky_relu(call: Call) -> Value:
-    return call.op("nn.leaky_relu", call.input(0), alpha=_coefficient(call, "alpha"))
-
-
-@lowers("PRelu")
-def _prelu(call: Call) -> Value:
-    return call.op("nn.prelu", call.input(0), call.input(1))
+corresponds("Relu", "nn.relu")
+corresponds("LeakyRelu", "nn.leaky_relu", "alpha")
+corresponds("PRelu", "nn.prelu")
 
 
 @lowers("Gelu")
@@ -66,18 +43,18 @@ def _exponential_unit(call: Call, x: Value, alpha: float, width: float = 1) -> V
 
 @lowers("Elu")
 def _elu(call: Call) -> Value:
-    return _exponential_unit(call, call.input(0), _coefficient(call, "alpha"))
+    return _exponential_unit(call, call.input(0), coefficient(call, "alpha"))
 
 
 @lowers("Selu")
 def _selu(call: Call) -> Value:
-    unit = _exponential_unit(call, call.input(0), _coefficient(call, "alpha"))
-    return _times(call, unit, _coefficient(call, "gamma"))
+    unit = _exponential_unit(call, call.input(0), coefficient(call, "alpha"))
+    return _times(call, unit, coefficient(call, "gamma"))
 
 
 @lowers("Celu")
 def _celu(call: Call) -> Value:
-    alpha = _coefficient(call, "alpha")
+    alpha = coefficient(call, "alpha")
     return _exponential_unit(call, call.input(0), alpha, width=alpha)
 
 
@@ -88,7 +65,7 @@ def _hard_sigmoid_of(call: Call, x: Value, alpha: float, beta: float) -> Value:
 
 @lowers("HardSigmoid")
 def _hard_sigmoid(call: Call) -> Value:
-    alpha, beta = _coefficient(call, "alpha"), _coefficient(call, "beta")
+    alpha, beta = coefficient(call, "alpha"), coefficient(call, "beta")
     return _hard_sigmoid_of(call, call.input(0), alpha, beta)
 
 
@@ -135,7 +112,7 @@ def _thresholded_relu(call: Call) -> Value:
 
 
 def _swish_of(call: Call, x: Value) -> Value:
-    gate = call.op("sigmoid", _times(call, x, _coefficient(call, "alpha")))
+    gate = call.op("sigmoid", _times(call, x, coefficient(call, "alpha")))
     return call.op("multiply", x, gate)
 
 
@@ -152,7 +129,7 @@ def _swiglu(call: Call) -> Value:
 @lowers("Shrink")
 def _shrink(call: Call) -> Value:
     x = call.input(0)
-    threshold, bias = _coefficient(call, "lambd"), _coefficient(call, "bias")
+    threshold, bias = coefficient(call, "lambd"), coefficient(call, "bias")
     if _whole(x) and not (math.isfinite(threshold) and abs(bias) <= highest(x.dtype.numpy)):
         call.fail(f"lambd={threshold:g} and bias={bias:g} do not fit data of {x.dtype}")
     zero = call.scalar(0, x)

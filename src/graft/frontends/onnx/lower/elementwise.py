@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import Lowering, lowers
+from graft.frontends.onnx.registry import FORMS, Lowering, OnnxForm, corresponds, lowers
 from graft.ir.graph import Value
 
 # ONNX operators that are one Graft operator on the same operands.
-_DIRECT = {
+_SAME = {
     "Abs": "abs",
     "Neg": "negative",
     "Sign": "sign",
@@ -55,12 +55,8 @@ _DIRECT = {
 }
 
 
-def _direct(name: str) -> Lowering:
-    return lambda call: call.op(name, *call.inputs)
-
-
-for _onnx_name, _name in _DIRECT.items():
-    lowers(_onnx_name)(_direct(_name))
+for _onnx_name, _name in _SAME.items():
+    corresponds(_onnx_name, _name)
 
 
 def _folded(name: str) -> Lowering:
@@ -75,8 +71,10 @@ def _folded(name: str) -> Lowering:
     return lower
 
 
-for _onnx_name, _name in (("Sum", "add"), ("Max", "maximum"), ("Min", "minimum")):
+lowers("Sum")(_folded("add"))
+for _onnx_name, _name in (("Max", "maximum"), ("Min", "minimum")):
     lowers(_onnx_name)(_folded(_name))
+    FORMS.add(_name, OnnxForm(_onnx_name))
 
 
 @lowers("Mean")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import lowers
+from graft.frontends.onnx.registry import corresponds, lowers
 from graft.ir.graph import Value
 
 
@@ -16,6 +16,4 @@ def _clip(call: Call) -> Value:
     return call.op("clip", data, call.optional(1), call.optional(2))
 
 
-@lowers("Pow")
-def _pow(call: Call) -> Value:
-    return call.op("power", *call.inputs)
+corresponds("Pow", "power")

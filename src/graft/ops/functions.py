@@ -1,6 +1,6 @@
-"""Functions of one number that are composed of others: inverse and hyperbolic ones.
+"""Functions that are composed of others: inverse and hyperbolic ones, remainders of floats.
 
-A float32 or float64 term enters, the same dtype leaves. Everything is computed in float64, so that
+Float32 or float64 terms enter, the same dtype leaves. Everything is computed in float64, so that
 float32 results are off by little more than their rounding; formulas are chosen so that no digits
 cancel where the result is small.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
 
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, compare, constant, equal, select
@@ -22,7 +23,12 @@ _SINH = [1 / math.factorial(2 * power + 1) for power in range(8)]
 
 def in_double(function: Function) -> Function:
     """The function computed in float64, its result in the operand's dtype."""
-    return lambda x: cast(x.dtype, function(cast(DType.FLOAT64, x)))
+
+    @wraps(function)
+    def rounded(x: Term) -> Term:
+        return cast(x.dtype, function(cast(DType.FLOAT64, x)))
+
+    return rounded
 
 
 def _number(value: float) -> Term:
@@ -36,14 +42,16 @@ def _polynomial(coefficients: list[float], x: Term) -> Term:
     return total
 
 
-def _sinh(x: Term) -> Term:
+@in_double
+def sinh(x: Term) -> Term:
     half = call("exp", call("abs", x) * 0.5)  # the whole may be too large though half of it is not
     large = half * 0.5 * half - 0.5 / (half * half)
     small = x * _polynomial(_SINH, x * x)
     return select(call("abs", x) < 0.5, small, call("copysign", large, x))
 
 
-def _cosh(x: Term) -> Term:
+@in_double
+def cosh(x: Term) -> Term:
     half = call("exp", call("abs", x) * 0.5)
     return half * 0.5 * half + 0.5 / (half * half)
 
@@ -55,7 +63,8 @@ def _log_of_one_plus(x: Term) -> Term:
     return select(equal(total, 1.0), x, select(call("isinf", total), total, exact))
 
 
-def _asinh(x: Term) -> Term:
+@in_double
+def asinh(x: Term) -> Term:
     size = call("abs", x)
     root = call("sqrt", size * size + 1.0)
     near = _log_of_one_plus(size + size * (size / (root + 1.0)))
@@ -63,36 +72,37 @@ def _asinh(x: Term) -> Term:
     return call("copysign", select(size > 1e9, far, near), x)
 
 
-def _acosh(x: Term) -> Term:
+@in_double
+def acosh(x: Term) -> Term:
     above = x - 1.0
     near = _log_of_one_plus(above + call("sqrt", above * (x + 1.0)))
     return select(x > 1e9, call("log", x) + math.log(2), near)
 
 
-def _atanh(x: Term) -> Term:
+@in_double
+def atanh(x: Term) -> Term:
     size = call("abs", x)
     return call("copysign", _log_of_one_plus(size * 2.0 / (1.0 - size)) * 0.5, x)
 
 
-def _asin(x: Term) -> Term:
+@in_double
+def tan(x: Term) -> Term:
+    return call("sin", x) / call("cos", x)
+
+
+@in_double
+def atan(x: Term) -> Term:
+    return call("atan", x)
+
+
+@in_double
+def asin(x: Term) -> Term:
     return call("atan", x / call("sqrt", (1.0 - x) * (x + 1.0)))
 
 
-def _acos(x: Term) -> Term:
+@in_double
+def acos(x: Term) -> Term:
     return call("atan", call("sqrt", (1.0 - x) / (x + 1.0))) * 2.0
-
-
-FUNCTIONS: dict[str, Function] = {
-    "tan": in_double(lambda x: call("sin", x) / call("cos", x)),
-    "asin": in_double(_asin),
-    "acos": in_double(_acos),
-    "atan": in_double(lambda x: call("atan", x)),
-    "sinh": in_double(_sinh),
-    "cosh": in_double(_cosh),
-    "asinh": in_double(_asinh),
-    "acosh": in_double(_acosh),
-    "atanh": in_double(_atanh),
-}
 
 
 def remainder(x: Term, y: Term) -> Term:

@@ -14,7 +14,7 @@ from typing import Any
 from graft.base.dims import AnyDim
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
-from graft.ops.expression.shapes import NumbersNeededError, number
+from graft.ops import expression as te
 from graft.ops.resize import HALFWAY, RADII
 
 _SINGLE, _DOUBLE = DType.FLOAT32, DType.FLOAT64
@@ -58,7 +58,7 @@ class SymbolicResize:
 
 def single(value: float | Term) -> Term:
     """A number as float32."""
-    return cast(_SINGLE, value) if isinstance(value, Term) else number(value, _SINGLE)
+    return cast(_SINGLE, value) if isinstance(value, Term) else te.number(value, _SINGLE)
 
 
 def _half_pixel(step: SymbolicResize, x: Term) -> Term:
@@ -71,7 +71,7 @@ def _half_pixel_symmetric(step: SymbolicResize, x: Term) -> Term:
 
 
 def _pytorch_half_pixel(step: SymbolicResize, x: Term) -> Term:
-    return select(term(step.resized) > 1, _half_pixel(step, x), number(0, _SINGLE))
+    return select(term(step.resized) > 1, _half_pixel(step, x), te.number(0, _SINGLE))
 
 
 def _half_pixel_for_nn(step: SymbolicResize, x: Term) -> Term:
@@ -83,7 +83,7 @@ def _half_pixel_for_nn(step: SymbolicResize, x: Term) -> Term:
 
 def _align_corners(step: SymbolicResize, x: Term) -> Term:
     last, width = cast(_SINGLE, step.before - 1.0), cast(_SINGLE, step.width - 1.0)
-    return select(equal(width, 0.0), number(0, _SINGLE), x * last / width)
+    return select(equal(width, 0.0), te.number(0, _SINGLE), x * last / width)
 
 
 def _crop(step: SymbolicResize, x: Term) -> Term:
@@ -112,7 +112,7 @@ def coordinate(attrs: Any, step: SymbolicResize, index: Term) -> Term:
 
 
 def _rounded(attrs: Any, step: SymbolicResize, x: Term) -> Term:
-    half = number(0.5 + HALFWAY, _SINGLE)
+    half = te.number(0.5 + HALFWAY, _SINGLE)
     match attrs.rounding_method:
         case "round_prefer_floor":
             return call("ceil", x - half)
@@ -136,7 +136,9 @@ def nearest(attrs: Any, step: SymbolicResize, index: Term) -> Term:
 def tap_count(attrs: Any) -> int:
     """How many of the operand's elements an element of the result averages."""
     if attrs.antialias:
-        raise NumbersNeededError("the extents that antialiasing goes by are known only at run time")
+        raise te.NumbersNeededError(
+            "the extents that antialiasing goes by are known only at run time"
+        )
     return 2 * RADII[attrs.method]
 
 
@@ -159,7 +161,7 @@ def weight(attrs: Any, step: SymbolicResize, index: Term, tap: Term, wide: DType
     total = every[0]
     for other in every[1:]:
         total = total + other
-    return own / select(equal(total, 0.0), number(1, wide), total)
+    return own / select(equal(total, 0.0), te.number(1, wide), total)
 
 
 def _plain_weight(attrs: Any, step: SymbolicResize, index: Term, tap: Term, wide: DType) -> Term:
@@ -172,13 +174,13 @@ def _plain_weight(attrs: Any, step: SymbolicResize, index: Term, tap: Term, wide
     if not attrs.exclude_outside:
         return found
     inside = (element >= 0.0) & (element < cast(_SINGLE, step.extent))
-    return select(inside, found, number(0, wide))
+    return select(inside, found, te.number(0, wide))
 
 
 def _cubic(far: Term, alpha: float, wide: DType) -> Term:
     near = ((alpha + 2) * far - (alpha + 3)) * far * far + 1.0
     beyond = ((alpha * far - 5 * alpha) * far + 8 * alpha) * far - 4 * alpha
-    return select(far <= 1.0, near, select(far < 2.0, beyond, number(0, wide)))
+    return select(far <= 1.0, near, select(far < 2.0, beyond, te.number(0, wide)))
 
 
 def is_outside(attrs: Any, step: SymbolicResize, index: Term) -> Term:

@@ -1,27 +1,117 @@
-"""What expressions share: extents, indices, reads that broadcast, and copies with a border.
+"""Operators as tensor expressions: what they are, and the vocabulary that they are written in.
 
-An extent is a dim: a number where it is known, else an expression over the kernel's scalars, which
-can be computed with and compared all the same. Whoever cannot do without a number asks for it with
-`numbers`, and has no expression where there is none.
+An operator's expression is a function of its attributes, its operands as tensors (None where one is
+left out), the types of its results and a name. It gives one tensor per result, named after it and
+computed from the operands, by way of further tensors where it needs some (all of them named after
+it too, and none of them a result); or it says why it has none for these attributes. Tensors are
+row-major: their extents are those of the types. An extent is a dim: a number where it is known,
+else an expression over the kernel's scalars, which can be computed with and compared all the same.
+Whoever cannot do without a number asks for it with `numbers`, and has no expression where there is
+none.
+
+    @expresses("transpose")
+    def _transpose(attrs, inputs, types, name): ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from graft.base.dims import AnyDim, dim_max
-from graft.base.dtypes import DType
+import numpy as np
+
+from graft.base.dims import UNKNOWN, AnyDim, dim_max
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import InternalError
+from graft.ir.graph import Node
+from graft.ir.op import Op, get_op
 from graft.ir.types import TensorType
 from graft.loop.build import Operand, Term, cast, constant, minimum, select, term
-from graft.loop.index import dim_of
+from graft.loop.index import UnknownExtentError, dim_of
+from graft.loop.ir import Buffer, Const
 from graft.loop.simplify import simplify
-from graft.loop.tensor import Axis, Tensor, compute, reduce_axis
+from graft.loop.tensor import Axis, Reduce, Tensor, compute, reduce_axis
 
+
+@dataclass(frozen=True, slots=True)
+class Unexpressed:
+    """Why an operator has no tensor expression here."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table(Tensor):
+    """Numbers that an expression looks up: an input that whoever runs it has to pass."""
+
+    array: Array = field(default_factory=lambda: np.zeros(0))
+
+
+Inputs = Sequence[Tensor | None]
+Types = Sequence[TensorType]
+Results = tuple[Tensor, ...] | Unexpressed
+Expression = Callable[[Any, Inputs, Types, str], Results]
 Index = Term | int
 Indices = Sequence[Index]
 Extents = Sequence[AnyDim]
 Element = Callable[..., Term]
+
+
+def expresses(*names: str) -> Callable[[Expression], Expression]:
+    """Make the decorated function the expression of operators that have just been defined."""
+
+    def register(function: Expression) -> Expression:
+        for name in names:
+            op = get_op(name)
+            if op.expression is not None:
+                raise InternalError(f"{name} has two expressions")
+            object.__setattr__(op, "expression", function)  # else nobody changes an operator
+        return function
+
+    return register
+
+
+def express(
+    node: Node,
+    inputs: Inputs,
+    name: str,
+    results: Types | None = None,
+    attrs: Any = None,
+) -> Results:
+    """A node's results as tensors called `name`, or `name` with their number behind it.
+
+    `results` and `attrs` are the types of the results and the attributes where they are seen under
+    another shape or with other symbols.
+    """
+    types = [value.type for value in (*node.args, *node.outputs)]
+    if not all(isinstance(type_, TensorType) and _is_known(type_) for type_ in types):
+        return Unexpressed(f"{node.op.name} on shapes that are not known")
+    if results is None:
+        results = [value.type for value in node.outputs if isinstance(value.type, TensorType)]
+    return express_op(node.op, attrs or node.attrs, inputs, results, name)
+
+
+def express_op(op: Op, attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
+    """An operator's results on these tensors, of these types."""
+    if op.expression is None:
+        return Unexpressed(f"{op.name} has no tensor expression")
+    missing = [None] * (len(op.operands) - len(inputs))
+    try:
+        made: Results = op.expression(attrs, [*inputs, *missing], types, name)
+    except (NumbersNeededError, UnknownExtentError) as error:
+        return Unexpressed(f"{op.name}: {error}")
+    return made
+
+
+def _is_known(type_: TensorType) -> bool:
+    return type_.shape is not None and not any(dim is UNKNOWN for dim in type_.shape)
+
+
+def table(name: str, array: Array) -> Table:
+    """The numbers as a tensor."""
+    extents = tuple(Const(extent) for extent in array.shape)
+    return Table(Buffer(name, dtype_of(array.dtype), extents), array=np.ascontiguousarray(array))
 
 
 class NumbersNeededError(Exception):
@@ -71,6 +161,11 @@ def axis_names(rank: int, prefix: str = "i") -> list[str]:
 def by_index(name: str, shape: Sequence[Operand], element: Callable[..., object]) -> Tensor:
     """The tensor whose element at a list of indices is `element(*indices)`."""
     return compute(name, shape, element, axis_names(len(shape)))  # type: ignore[arg-type]
+
+
+def one_result(name: str, types: Types, element: Callable[..., object]) -> tuple[Tensor, ...]:
+    """The only result of an operator, by its elements."""
+    return (by_index(name, extents_of(types[0]), element),)
 
 
 def reduce_axes(shape: Sequence[Operand], prefix: str = "r") -> list[Axis]:
@@ -204,3 +299,66 @@ def _is_spared(begin: AnyDim, wanted: AnyDim, reach: AnyDim, end: AnyDim | None)
 
 def _is_zero(value: Term) -> Term:
     return value < 1
+
+
+def is_narrow(dtype: DType) -> bool:
+    """Whether numbers of the dtype are computed with in float32."""
+    return dtype.is_float and dtype.bits < 32
+
+
+def widened(value: Term) -> Term:
+    """The value in the dtype that it is computed with in."""
+    return cast(DType.FLOAT32, value) if is_narrow(value.dtype) else value
+
+
+def accumulated_in(dtype: DType) -> DType:
+    """The dtype in which products are summed."""
+    return DType.FLOAT32 if is_narrow(dtype) else dtype
+
+
+def sum_name(name: str, dtype: DType) -> str:
+    """What the sum before rounding is called: as the result, if it is the result."""
+    return f"{name}_wide" if is_narrow(dtype) else name
+
+
+def rounded(total: Tensor, dtype: DType, name: str) -> Tensor:
+    """A sum in the result's dtype."""
+    if total.dtype is dtype:
+        return total
+    return by_index(name, total.shape, lambda *indices: cast(dtype, read(total, indices)))
+
+
+def total_over(
+    name: str,
+    data: Tensor,
+    axes: Sequence[int],
+    kind: Callable[..., Reduce],
+    value: Callable[[Term, Sequence[Term]], Term],
+    keepdims: bool = True,
+) -> Tensor:
+    """The values of all elements along axes combined; those axes are 1, or gone.
+
+    A value gets the element and its indices.
+    """
+    kept = [axis for axis in range(len(data.shape)) if axis not in axes]
+    extents = [data.shape[axis] for axis in axes]
+    shape: list[Any] = [1 if axis in axes else extent for axis, extent in enumerate(data.shape)]
+
+    def element(*indices: Term) -> Reduce | Term:
+        reduced = reduce_axes(extents)
+        outer = indices if not keepdims else [indices[axis] for axis in kept]
+        at: dict[int, Term] = {**dict(zip(kept, outer, strict=True))}
+        at |= dict(zip(axes, reduced, strict=True))
+        place = [at[axis] for axis in range(len(data.shape))]
+        found = value(read(data, place), place)
+        return kind(found, reduced) if reduced else found
+
+    return by_index(name, shape if keepdims else [shape[axis] for axis in kept], element)
+
+
+def unless_empty(data: Tensor, value: Term) -> Term:
+    """An element of data that may turn out to have none, which is a mistake too."""
+    unsure = [extent for extent in sizes(data) if not is_known(extent)]
+    for extent in unsure:
+        value = select(term(extent) > 0, value, number(0, data.dtype))
+    return value

@@ -1,9 +1,0 @@
-"""Operators as tensor expressions; importing this package registers all of them."""
-
-from __future__ import annotations
-
-import importlib
-import pkgutil
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,150 @@
+"""Normalisations by what is near an element: local responses, and norms along an axis.
+
+Floats enter and leave; the result has the data's type. All is computed in float32 or wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array
+from graft.ir.attrs import Attrs
+from graft.ir.op import Work, define, traffic
+from graft.ir.types import TensorType, Type
+from graft.loop.build import Term, call, cast, equal, select
+from graft.loop.tensor import Reduce, reduce_axis, sum_
+from graft.ops import expression as te
+from graft.ops.activation import operations_per_element
+from graft.ops.pointwise import widened_array
+from graft.ops.rules import FLOATS, normalize_axis, require
+
+
+@dataclass(frozen=True, slots=True)
+class LrnAttrs(Attrs):
+    size: int
+    axis: int = 1
+    bias: float = 1.0
+    alpha: float = 1e-4
+    beta: float = 0.75
+
+
+def _lrn_type(attrs: LrnAttrs, data: TensorType) -> TensorType:
+    require(attrs.size > 0, f"size is {attrs.size}")
+    if data.rank is not None:
+        normalize_axis(attrs.axis, data.rank)
+    return data
+
+
+def _lrn(attrs: LrnAttrs, data: Array) -> Array:
+    """A window of even size reaches one further ahead than back."""
+    x = np.moveaxis(widened_array(data), attrs.axis, 0)
+    before = (attrs.size - 1) // 2
+    edges = [(before, attrs.size - 1 - before), *[(0, 0)] * (x.ndim - 1)]
+    squares = np.pad(np.square(x), edges)
+    sums = np.zeros_like(x)
+    for offset in range(attrs.size):
+        sums += squares[offset : offset + len(x)]
+    result = x / (attrs.bias + attrs.alpha / attrs.size * sums) ** attrs.beta
+    return np.moveaxis(result, 0, attrs.axis).astype(data.dtype, copy=False)
+
+
+def _lrn_work(attrs: LrnAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+    """A square, a sum over the window, a product, a shift, a power and a division each."""
+    assert isinstance(outs[0], TensorType)
+    return Work(0, outs[0].size * (attrs.size + 4), traffic(ins, outs))
+
+
+define(
+    "nn.lrn",
+    "data",
+    _lrn_type,
+    _lrn,
+    dtypes=FLOATS,
+    attrs=LrnAttrs,
+    work=_lrn_work,
+    summary="over (bias + alpha / size * sum of squares of `size` neighbours) ** beta",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LpNormalizeAttrs(Attrs):
+    axis: int = -1
+    p: int = 2
+
+
+def _lp_normalize_type(attrs: LpNormalizeAttrs, data: TensorType) -> TensorType:
+    require(attrs.p in (1, 2), f"p is {attrs.p}, neither 1 nor 2")
+    if data.rank is not None:
+        normalize_axis(attrs.axis, data.rank)
+    return data
+
+
+def _lp_normalize(attrs: LpNormalizeAttrs, data: Array) -> Array:
+    x = data.astype(np.float64)
+    powers = np.abs(x) if attrs.p == 1 else np.square(x)
+    norm = np.sum(powers, axis=attrs.axis, keepdims=True)
+    if attrs.p == 2:
+        norm = np.sqrt(norm)
+    result = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
+    return np.asarray(result).astype(data.dtype)
+
+
+define(
+    "nn.lp_normalize",
+    "data",
+    _lp_normalize_type,
+    _lp_normalize,
+    dtypes=FLOATS,
+    attrs=LpNormalizeAttrs,
+    work=operations_per_element(3),
+    summary="over the p-norm along an axis; zero where the norm is zero",
+)
+
+
+@te.expresses("nn.lrn")
+def _express_lrn(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Over a power of the sum of squares of neighbours along an axis."""
+    data, wide = te.present(inputs[0]), te.accumulated_in(types[0].dtype)
+    axis = normalize_axis(attrs.axis, len(data.shape))
+    before, extent = (attrs.size - 1) // 2, te.sizes(data)[axis]
+
+    def squares(*indices: Term) -> Reduce:
+        offset = reduce_axis("offset", attrs.size)
+        place = indices[axis] + offset - before
+        value = cast(wide, te.read(data, [*indices[:axis], place, *indices[axis + 1 :]]))
+        inside = (place >= 0) & (place < extent)
+        return sum_(select(inside, value * value, te.number(0, wide)), [offset])
+
+    total = te.by_index(f"{name}_sum", data.shape, squares)
+
+    def element(*indices: Term) -> Term:
+        base = te.read(total, indices) * (attrs.alpha / attrs.size) + attrs.bias
+        value = cast(wide, te.read(data, indices)) / call("pow", base, attrs.beta)
+        return cast(types[0].dtype, value)
+
+    return (te.by_index(name, data.shape, element),)
+
+
+@te.expresses("nn.lp_normalize")
+def _express_lp_normalize(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+    """Over the p-norm along an axis; zero where the norm is zero."""
+    data, wide = te.present(inputs[0]), te.accumulated_in(types[0].dtype)
+    axis = normalize_axis(attrs.axis, len(data.shape))
+
+    def power(element: Term, _place: Sequence[Term]) -> Term:
+        value = cast(wide, element)
+        return call("abs", value) if attrs.p == 1 else value * value
+
+    total = te.total_over(f"{name}_sum", data, [axis], sum_, power)
+
+    def element(*indices: Term) -> Term:
+        norm = te.read(total, [*indices[:axis], 0, *indices[axis + 1 :]])
+        norm = norm if attrs.p == 1 else call("sqrt", norm)
+        ratio = cast(wide, te.read(data, indices)) / norm
+        return cast(types[0].dtype, select(equal(norm, 0.0), te.number(0, wide), ratio))
+
+    return te.one_result(name, types, element)
