@@ -10,7 +10,7 @@ BIN := $(ENVIRONMENT)/bin
 STAMP := $(ENVIRONMENT)/.stamp
 BENCH := .venv-bench
 BENCH_STAMP := $(BENCH)/.stamp
-BENCH_OPTIONS := --runs 3 --settings main,strict
+ONLY :=
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -28,15 +28,10 @@ test-full: lint ## the same with the long suites
 	GRAFT_FULL=1 $(BIN)/pytest -n auto -m ""
 
 bench: $(BENCH_STAMP) ## time Graft beside its peers, and write what comes out into the pages
-	$(BENCH)/bin/python tools/bench.py $(BENCH_OPTIONS) --write
-	$(BENCH)/bin/python tools/quantized.py --runs 3 --write
-	$(BENCH)/bin/python tools/footprint.py --write
-	$(BENCH)/bin/python tools/bench_profile.py --write
-	$(BENCH)/bin/python tools/scaling.py --write
-	$(BENCH)/bin/python benchmarks/small_models.py --write
+	$(BENCH)/bin/python -m benchmarks $(ONLY) --write
 
-loc: $(STAMP) ## count the lines of code of each backend
-	@$(BIN)/python tools/loc.py
+loc: $(STAMP) ## count the lines of code of packages and backends
+	@$(BIN)/python -m benchmarks lines-of-code
 
 lint: $(STAMP) ## check style, types and layers
 	$(BIN)/ruff check .

@@ -1,26 +1,20 @@
-#!/usr/bin/env python3
 """Times small models, whose kernels take less than the way to them, beside ONNX Runtime.
-
-    python benchmarks/small_models.py [--models NAMES] [--rounds N] [--write]
 
 Each contender has a process of its own for each model and round, with one thread; processes follow
 one another. A figure is the median over all blocks of runs in all rounds, in microseconds per run:
 of `module.run(None, feeds)`, of what `module.bind(feeds)` returns, and of ONNX Runtime's
-`session.run(None, feeds)`. Results are compared before anything is timed. `--write` puts the table
-into docs/benchmarks.md between its markers; without it a copy in build/bench/ is changed.
+`session.run(None, feeds)`. Results are compared before anything is timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -28,16 +22,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tools"))
-
 import graft
-from bench_pages import DOCUMENT, ROOT, chosen_pages, paragraph, table
+from benchmarks.harness import ONNXRUNTIME, Benchmark, Json, Record, Section
+from benchmarks.pages import DOCUMENT, ROOT, paragraph, table
 from graft.base.dtypes import Array
-from graft.cli.bench_machine import this_machine
 from graft.cli.usage import positive
 
 CONTENDERS = ("graft", "onnxruntime")
 ROUNDS, BLOCKS, BLOCK_SECONDS = 3, 15, 0.02
+TIMED = ("graft", "bound", "onnxruntime")
+HEADER = ("model", "`run`, µs", "bound, µs", "ONNX Runtime, µs", "`run` against it")
 RANDOM = np.random.default_rng(0)
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -246,62 +240,52 @@ MODELS: dict[str, Callable[[], Small]] = {
 }
 
 
-def main() -> None:
-    options = _options()
-    if options.process:
-        print(json.dumps(process(options.process, MODELS[options.models[0]]())))
-        return
-    pages, machine = chosen_pages(options.write), this_machine()
-    rows, ratios = [], []
-    for name in options.models:
-        figures = _measured(name, options.rounds)
-        ratios.append(figures["onnxruntime"] / figures["graft"])
-        micros = [f"{figures[one]:.1f}" for one in ("graft", "bound", "onnxruntime")]
-        rows.append((name.replace("_", " "), *micros, f"{ratios[-1]:.1f} ×"))
-        print("  ".join(rows[-1]), flush=True)
-    header = ("model", "`run`, µs", "bound, µs", "ONNX Runtime, µs", "`run` against it")
-    import onnxruntime
-
-    where = (
-        f"Geometric mean: {geometric_mean(ratios):.1f} ×. Made on"
-        f" {datetime.date.today().isoformat()} on {machine}, load average {machine.load:.1f} at the"
-        f" start; one thread, Graft {graft.__version__}, ONNX Runtime {onnxruntime.__version__}; by"
-        f" `python benchmarks/small_models.py --rounds {options.rounds} --write`."
-    )
-    lines = [*table(header, rows), "", *paragraph(where)]
-    print("\n".join(["", *lines]))
-    pages.replace(DOCUMENT, "small-models", lines)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").partition("\n")[0], allow_abbrev=False
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(threads=1)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME")
     parser.add_argument("--rounds", type=positive, default=ROUNDS, metavar="N")
-    parser.add_argument("--write", action="store_true", help="change the project's page")
-    parser.add_argument("--process", choices=CONTENDERS, help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
-def _measured(name: str, rounds: int) -> dict[str, float]:
+def measure(options: argparse.Namespace) -> Json:
+    """By model, microseconds by what was timed."""
+    figures = {}
+    for name in options.models:
+        figures[name] = _figures(name, 1 if options.quick else options.rounds)
+        print("  ".join(_row(name, figures[name])), flush=True)
+    return figures
+
+
+def sections(record: Record) -> Iterator[Section]:
+    ratios = [one["onnxruntime"] / one["graft"] for one in record.data.values()]
+    rows = [_row(name, figures) for name, figures in record.data.items()]
+    where = f"Geometric mean: {geometric_mean(ratios):.1f} ×. {record.made}"
+    yield Section(DOCUMENT, "small-models", [*table(HEADER, rows), "", *paragraph(where)])
+
+
+def _row(name: str, figures: dict[str, float]) -> list[str]:
+    micros = [f"{figures[one]:.1f}" for one in TIMED]
+    ratio = figures["onnxruntime"] / figures["graft"]
+    return [name.replace("_", " "), *micros, f"{ratio:.1f} ×"]
+
+
+def _figures(name: str, rounds: int) -> dict[str, float]:
     """Medians over all rounds, by what was timed."""
-    figures, results = measured([__file__, "--models", name], rounds)
+    figures, results = measured(["benchmarks.small_models", name], rounds)
     for own, peer in zip(results["graft"], results["onnxruntime"], strict=True):
         np.testing.assert_allclose(own, peer, rtol=1e-4, atol=1e-5, err_msg=name)
     return figures
 
 
 def measured(
-    script: Sequence[str], rounds: int
+    module: Sequence[str], rounds: int
 ) -> tuple[dict[str, float], dict[str, Sequence[Any]]]:
     """Microseconds per run by what was timed, and results by contender: medians over all rounds of
-    a script that prints what `process` gives for the contender after `--process`."""
+    a module that prints what `process` gives, called with its arguments and a contender."""
     blocks: dict[str, list[float]] = {}
     results: dict[str, Sequence[Any]] = {}
     for _ in range(rounds):
         for contender in CONTENDERS:
-            command = [sys.executable, *script, "--process", contender]
+            command = [sys.executable, "-m", *module, contender]
             done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
             answer = json.loads(done.stdout)
             results[contender] = answer.pop("results")
@@ -349,5 +333,7 @@ def _block(run: Callable[[], object], count: int) -> float:
     return time.perf_counter() - begin
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARKS = (Benchmark("small-models", measure, sections, add_arguments, ONNXRUNTIME),)
+
+if __name__ == "__main__":  # a process of its own
+    print(json.dumps(process(sys.argv[2], MODELS[sys.argv[1]]())))

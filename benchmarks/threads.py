@@ -1,7 +1,7 @@
 """Simulates a model's schedule on 1 to 64 threads and lists the kernels that do not scale.
 
-    python benchmarks/threads.py models/resnet50.onnx
-    python benchmarks/threads.py models/resnet50.onnx --threads 4,16 --machine icelake-server
+    python -m benchmarks.threads models/resnet50.onnx
+    python -m benchmarks.threads models/resnet50.onnx --threads 4,16 --machine icelake-server
 
 A model in; out comes how much faster it is with so many threads, and which kernels keep it from
 being faster still. Each kernel's time on one thread is measured here, or with `--machine` what the
@@ -38,7 +38,8 @@ from graft.target.target import HOST, known_targets, named_target
 THREADS = (1, 2, 4, 8, 16, 32, 64)
 RUNS = 15
 # Seconds that a thread takes to arrive at a barrier: it has to have the cache line of the count,
-# which the one before has written. On two cores of a Zen 4, tools/barrier.py finds twice that.
+# which the one before has written. On two cores of a Zen 4, `benchmarks/overhead.py` finds twice
+# that.
 ARRIVING = 0.05e-6
 MEMORY_CORES = 8  # that keep the memory of a socket busy
 LISTED = 12

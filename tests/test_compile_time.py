@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from benchmarks.adversarial import FAMILIES
 
 import graft
-from adversarial import FAMILIES
 
 SMALL = 48
 # Four times the nodes may take so many times the processor time, of at least so many seconds: far

@@ -51,8 +51,7 @@ ALL = project_files()
 PYTHON = [
     path
     for path in ALL
-    if path.suffix == ".py"
-    and path.relative_to(ROOT).parts[0] in ("src", "tests", "tools", "benchmarks")
+    if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in ("src", "tests", "benchmarks")
 ]
 SOURCES = [path for path in PYTHON if path.is_relative_to(PACKAGE)]
 

@@ -10,17 +10,17 @@ from dataclasses import replace
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from benchmarks.predict import code as predict_code
+from benchmarks.predict import kernels as predict
+from benchmarks.predict.code import Counts, PieceTime, code_times
+from benchmarks.predict.traffic import Traffic
 
-import predict
-import predict_code
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
 from graft.target.machine import KIB, MACHINES, CacheLevel
 from graft.target.register_tile import RETRIED_LOADS
 from graft.target.target import host_target, named_target
-from predict_code import Counts, PieceTime, code_times
-from predict_traffic import Traffic
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"

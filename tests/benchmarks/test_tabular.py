@@ -1,4 +1,4 @@
-"""The comparison of `benchmarks/tabular.py`, and that a process of it measures a model."""
+"""The comparison of tabular models, and that a process of it measures a model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from benchmarks.pages import ROOT
+from benchmarks.small_models import MODELS
 
-import tabular
-from small_models import MODELS
+from benchmarks import tabular
 
 NAN = float("nan")
 
@@ -54,9 +55,8 @@ def test_a_process_measures_as_many_rows_as_asked_for(tmp_path: Path) -> None:
     small = MODELS["scaler"]()
     onnx.save(small.model, tmp_path / "scaler.onnx")
     np.savez(tmp_path / "scaler.npz", x=np.ones((9, 8), np.float32))
-    command = [sys.executable, tabular.__file__, "--folder", str(tmp_path), "--models", "scaler"]
-    command += ["--rows", "5", "--process", "graft"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-m", "benchmarks.tabular", str(tmp_path), "scaler", "5", "graft"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     answer = json.loads(done.stdout)
     assert np.shape(answer["results"]) == (1, 5, 8)
     assert all(seconds > 0 for seconds in answer["graft"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.threads import Step, Team
 
-import threads
+from benchmarks import threads
 from graft.backends.host.options import Accuracy
 from graft.backends.host.program import build_program
 from graft.backends.host.stretches import Stretches
@@ -15,7 +16,6 @@ from graft.ops.index_ranges import IndexRanges
 from graft.passes.pipeline import optimize
 from graft.target.machine import MACHINES
 from graft.target.target import named_target
-from threads import Step, Team
 
 ZEN = MACHINES["znver4"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from benchmarks.harness import Made, Record
+from benchmarks.zoo.models import Model, Records
+from benchmarks.zoo.report import EDGES, family_of, histogram, report_lines, sections, summaries
 
 from graft.cli.bench_rounds import GRAFT
-from zoo_models import Model, Records
-from zoo_report import EDGES, family_of, histogram, report_lines, summaries, write_page
 
 
 def timed(speedup: float) -> dict[str, object]:
@@ -53,7 +54,7 @@ def test_families() -> None:
 
 
 def test_means_are_geometric_and_all_come_last(times: Records) -> None:
-    found = summaries(times)
+    found = summaries(times.by_name)
     assert list(found) == ["timm classifiers", "transformers decoder", "all"]
     assert found["timm classifiers"].mean == pytest.approx(1.0)
     assert found["all"].row("all") == (
@@ -79,19 +80,15 @@ def test_failures_are_listed(times: Records, tmp_path: Path) -> None:
     exports = Records(tmp_path / "exports.json")
     exports.add("timm/a", "")
     exports.add("timm/e", "needs a licence")
-    lines = list(report_lines(exports, times))
+    lines = list(report_lines({"exports": exports.by_name, "times": times.by_name}))
     assert "not exported: timm/e: needs a licence" in lines
     assert "not compared: classic/d: Graft: does not fit" in lines
     assert not any("timm/a: " in line for line in lines)
 
 
-def test_the_page(times: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zoo_report.subprocess.run", lambda *_arguments, **_options: None)
-    exports = Records(tmp_path / "exports.json")
-    exports.add("timm/a", "")
-    (tmp_path / "docs").mkdir()
-    write_page(tmp_path, exports, times, Path("python"), ["--threads", "2"])
-    page = (tmp_path / "docs/zoo.md").read_text(encoding="utf-8")
-    assert "python benchmarks/zoo.py --threads 2" in page
-    assert "| timm/a | 10 ms | 5 ms | 0.50 |" in page
-    assert "Graft 1.0, ONNX Runtime 2.0" in page
+def test_the_page(times: Records) -> None:
+    made = Made("2026-01-02", "Abacus", 0.0, 2, {}, "python -m benchmarks zoo --threads 2")
+    (section,) = sections(Record(made, {"exports": {"timm/a": ""}, "times": times.by_name}))
+    assert "python -m benchmarks zoo --threads 2" in section.lines
+    assert "| timm/a | 10 ms | 5 ms | 0.50 |" in section.lines
+    assert "- Graft 1.0, ONNX Runtime 2.0" in section.lines

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from graft.cli import compare as module
+from graft.base import compare as module
 from graft.cli.compare import Difference, Tolerance, compare
 
 LIMITS = Tolerance(relative=1e-3, absolute=1e-4)
@@ -94,7 +94,7 @@ def test_figures_over_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_errors_of_integers_do_not_wrap_around() -> None:
     small, large = np.array([-128], np.int8), np.array([127], np.int8)
-    assert compare(small, large, LIMITS) == Difference(255.0, 0.0, 1, 1)
+    assert compare(small, large, LIMITS) == Difference(255.0, 0.0, 1, 1, is_float=False)
     packed = np.array([7], ml_dtypes.int4), np.array([-8], ml_dtypes.int4)
     assert compare(*packed, LIMITS).max_absolute == 15.0
 

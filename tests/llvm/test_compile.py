@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from tests.llvm.kernels import compiled, elementwise, run, runnable_targets
-from tools.microkernel import micro_kernel
+from tests.llvm.micro_kernel import micro_kernel
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from benchmarks.adversarial import FAMILIES
 
-from adversarial import FAMILIES
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.passes.simplify_movement import simplify_movement

@@ -15,6 +15,7 @@ import numpy as np
 from tests.property.graphs import Sample
 from tests.property.sketch import FUZZY, STRICT, Info
 
+from graft.base.compare import Bound, compare_arrays
 from graft.base.dims import bare_symbol
 from graft.base.dtypes import Array, dtype_of
 from graft.ir.attrs import bind_attrs
@@ -48,7 +49,7 @@ def _wide(array: Array) -> Array:
 
 
 def _assert_equal(before: Array, after: Array, info: Info, what: str) -> None:
-    np.testing.assert_array_equal(_wide(after), _wide(before), what)
+    assert compare_arrays(after, before).agrees, f"{what}: {after} where there was {before}"
     if dtype_of(before.dtype).is_float and info.level == STRICT:
         number = ~np.isnan(_wide(before))
         signs = [np.signbit(_wide(array))[number] for array in (after, before)]
@@ -56,22 +57,18 @@ def _assert_equal(before: Array, after: Array, info: Info, what: str) -> None:
 
 
 def _assert_close(sample: Sample, position: int, before: Array, after: Array, what: str) -> None:
-    one, other = _wide(before), _wide(after)
-    scale = np.max(np.abs(one[np.isfinite(one)]), initial=1e-30)
-    tolerance = ALLOWED * _epsilon(before) * scale
-    if not _within(one, other, tolerance):
+    rounding = Bound(1e-30, of_largest=ALLOWED * _epsilon(before))
+    found = compare_arrays(after, before, rounding)
+    if not found.agrees:
+        one, other = _wide(before), _wide(after)
         runs = [_noisy_run(sample, seed)[position] for seed in range(NOISY_RUNS)]
         with np.errstate(all="ignore"):
             moved = np.stack([_wide(run) - one for run in runs])
         settled = np.isfinite(moved).all(axis=0) | ~np.isfinite(one)
         spread = np.max(np.abs(moved[np.isfinite(moved)]), initial=0.0)
-        tolerance = max(tolerance, ALLOWED * spread)
-        one, other = one[settled], other[settled]
-    np.testing.assert_allclose(other, one, rtol=0, atol=tolerance, err_msg=what)
-
-
-def _within(one: Array, other: Array, tolerance: float) -> bool:
-    return bool(np.allclose(other, one, rtol=0, atol=tolerance, equal_nan=True))
+        tolerance = max(rounding.of_largest * found.largest, ALLOWED * spread)
+        found = compare_arrays(other[settled], one[settled], Bound(absolute=tolerance))
+    assert found.agrees, f"{what} {found.words('what was there before')}"
 
 
 def _epsilon(array: Array) -> float:

@@ -12,16 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
-from hypothesis import strategies as st
 from tests.property import data
 
 import graft.ops  # noqa: F401  (registers the operators)
 from graft.base.dims import AnyDim, bare_symbol, substitute, symbols_of
 from graft.base.dtypes import Array, DType
+from graft.byoc.kit.draw import Draw
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import Shape, TensorType, Type
@@ -71,11 +70,6 @@ def _extent(dim: AnyDim, extents: dict[str, int]) -> int:
     return found
 
 
-@cache
-def _below(count: int) -> st.SearchStrategy[int]:
-    return st.integers(0, count - 1)
-
-
 def typical_size(shape: Shape | None) -> int:
     """About how many elements a shape has."""
     if shape is None:
@@ -94,7 +88,7 @@ def typical_extent(dim: AnyDim) -> int:
 class Sketch:
     """The graph so far."""
 
-    def __init__(self, draw: st.DrawFn, builder: Builder, depth: int = 0) -> None:
+    def __init__(self, draw: Draw, builder: Builder, depth: int = 0) -> None:
         self.draw = draw
         self.g = builder
         self.depth = depth
@@ -107,17 +101,17 @@ class Sketch:
 
     def number(self, low: int, high: int) -> int:
         """An integer between both, which are included."""
-        return low + self.draw(_below(high - low + 1))
+        return self.draw.between(low, high)
 
     def pick(self, options: Sequence[T]) -> T:
-        return options[self.draw(_below(len(options)))]
+        return self.draw.among(options)
 
     def chance(self, count: int) -> bool:
         """True once in `count` times."""
-        return self.draw(_below(count)) == count - 1
+        return self.draw.between(1, count) == count
 
     def seed(self) -> int:
-        return self.draw(_below(1 << 16))
+        return self.draw.between(0, (1 << 16) - 1)
 
     def add(
         self,

@@ -15,8 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from graft.base.compare import Bound, compare_arrays
 from graft.base.dtypes import Array, DType, float_info
 from graft.byoc.sizes import node_work, number
 from graft.ir.graph import Graph, Value
@@ -108,33 +107,9 @@ def difference(
 
 
 def _differs(found: Array, wanted: Array, nearby: Array, limit: Tolerance, whose: str) -> str:
-    if not DType(str(wanted.dtype)).is_float:
-        return _differs_in_steps(found, wanted, nearby, limit.steps, whose)
-    ours, theirs, near = (array.astype(np.float64) for array in (found, wanted, nearby))
-    steady = (np.isnan(theirs) == np.isnan(near)) & (np.isinf(theirs) == np.isinf(near))
-    if np.any((np.isnan(ours) != np.isnan(theirs)) & steady):
-        return f"is NaN where {whose} is not, or the other way round"
-    infinite = np.isinf(theirs) & steady
-    if np.any(ours[infinite] != theirs[infinite]):
-        return f"is not infinite where {whose} is"
-    finite = np.isfinite(theirs) & np.isfinite(near)
-    ours, theirs, near = ours[finite], theirs[finite], near[finite]
-    scale = float(np.abs(theirs).max(initial=0.0))
-    # denormals may count as zero
-    floor = 2 * float(float_info(wanted.dtype).tiny)
-    allowed = limit.relative * (np.abs(theirs) + scale) + MOVEMENT * np.abs(theirs - near) + floor
-    error = np.abs(ours - theirs)
-    if np.all(error <= allowed):
-        return ""
-    worst = float(error[~(error <= allowed)].max())
-    return f"differs from {whose} by {worst:.3g} where the largest is {scale:.3g}"
-
-
-def _differs_in_steps(found: Array, wanted: Array, nearby: Array, steps: int, whose: str) -> str:
-    if steps:
-        ours, theirs, near = (array.astype(np.int64) for array in (found, wanted, nearby))
-        differ = np.abs(ours - theirs) > steps + np.abs(theirs - near)
-    else:
-        differ = (found != wanted) & (wanted == nearby)
-    wrong = int(np.count_nonzero(differ))
-    return f"differs from {whose} in {wrong} of {wanted.size} elements" if wrong else ""
+    bound = Bound(steps=limit.steps)
+    if DType(str(wanted.dtype)).is_float:
+        # denormals may count as zero
+        floor = 2 * float(float_info(wanted.dtype).tiny)
+        bound = Bound(floor, limit.relative, limit.relative, MOVEMENT)
+    return compare_arrays(found, wanted, bound, nearby).words(whose)

@@ -140,7 +140,7 @@ _ERF_DOUBLE = (
     1.5953873623583175885e-7,
     -5.7203925653100389605e-8,
 )
-# Φ(-x) = q(x)⁴ for 0 <= x <= the limit, where q is zero; see `tools/fit_gelu.py`
+# Φ(-x) = q(x)⁴ for 0 <= x <= the limit, where q is zero; see `tests/llvm/test_gelu_fit.py`
 _GELU_LIMIT = 6.4
 _GELU_ZERO = 40.0  # Φ(-x) is zero in float64 from here on
 GELU_FLOAT = (

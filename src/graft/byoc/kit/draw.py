@@ -1,4 +1,9 @@
-"""Chance, seeded: what sizes, types and numbers the kit's graphs are made of."""
+"""Chance: what sizes, types and numbers random graphs and models are made of.
+
+All generators draw from here: the kit's graphs for patterns, the property tests' graphs and the
+fuzzer's ONNX models. Decisions come from a seed or from whoever poses as `random.Random`, as
+Hypothesis does in the tests to steer and shrink what is drawn.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +35,10 @@ class Draw:
     """A source of decisions. `plain` leaves out empty tensors and odd types; with `dtype`, data are
     of that type."""
 
-    def __init__(self, seed: str, plain: bool = False, dtype: DType | None = None) -> None:
-        self._random = random.Random(seed)
+    def __init__(
+        self, source: str | random.Random, plain: bool = False, dtype: DType | None = None
+    ) -> None:
+        self._random = random.Random(source) if isinstance(source, str) else source
         self.plain = plain
         self._dtype = dtype
         self.empty = not plain and self.chance(0.08)

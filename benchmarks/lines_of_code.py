@@ -1,0 +1,113 @@
+"""Counts lines of code of packages and backends, without blank ones, comments and docstrings.
+
+Beside the backends stand TVM's counts, code only, for the same kind of library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import tokenize
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from benchmarks.harness import Benchmark, Json, Record, Section
+from benchmarks.pages import DOCUMENT, ROOT, paragraph, table
+
+PACKAGE = ROOT / "src" / "graft"
+BACKENDS = PACKAGE / "backends"
+# TVM's own: cuBLAS, CoreML, DNNL, TensorRT, and an NPU for teaching that computes nothing.
+TVM: Mapping[str, int] = {
+    "TVM cuBLAS": 401,
+    "TVM CoreML": 654,
+    "TVM DNNL (oneDNN)": 1636,
+    "TVM TensorRT": 2567,
+    "TVM's teaching NPU (computes nothing)": 855,
+}
+_OWN = ("host", "reference")  # Graft's own, not grafted on
+_LAYOUT = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+    tokenize.ENCODING,
+)
+
+
+def measure(_options: argparse.Namespace) -> Json:
+    return {"backends": backends(BACKENDS), "packages": packages(PACKAGE)}
+
+
+def sections(record: Record) -> Iterator[Section]:
+    yield Section(DOCUMENT, "loc", report(record.data["backends"]))
+    yield Section(DOCUMENT, "loc-packages", package_report(record.data["packages"]))
+
+
+def packages(folder: Path) -> dict[str, dict[str, int]]:
+    """Files and lines of each package directly below a folder; modules there count as one."""
+    counts: dict[str, dict[str, int]] = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).parts
+        count = counts.setdefault(parts[0] if len(parts) > 1 else ".", {"files": 0, "lines": 0})
+        count["files"] += 1
+        count["lines"] += code_lines(path.read_text(encoding="utf-8"))
+    return counts
+
+
+def package_report(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    total = {key: sum(count[key] for count in counts.values()) for key in ("files", "lines")}
+    rows = [
+        (name, f"{count['files']:,}", f"{count['lines']:,}")
+        for name, count in (*sorted(counts.items()), ("all", total))
+    ]
+    return table(("package", "files", "lines of code"), rows)
+
+
+def backends(folder: Path) -> dict[str, int]:
+    """Lines of each grafted backend, whose files are those of its folder."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and path.name not in _OWN and (path / "backend.py").is_file():
+            files = (file.read_text(encoding="utf-8") for file in sorted(path.rglob("*.py")))
+            found[path.name] = sum(code_lines(text) for text in files)
+    return found
+
+
+def code_lines(text: str) -> int:
+    """Lines of a Python file on which code stands."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _LAYOUT:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - _docstring_lines(text))
+
+
+def _docstring_lines(text: str) -> set[int]:
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
+            first = node.body[0]
+            found.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return found
+
+
+def report(found: Mapping[str, int]) -> list[str]:
+    """The table, and what it counts."""
+    rows = [
+        *((name, f"{count:,}") for name, count in found.items()),
+        *((name, f"{count:,}") for name, count in TVM.items()),
+    ]
+    note = (
+        "Lines with code: no blank lines, no comments, no docstrings; all Python files in the"
+        " backend's folder. TVM's figures are code-only counts of the same kind. `make loc`"
+        " prints it."
+    )
+    return [*table(("backend", "lines of code"), rows), "", *paragraph(note)]
+
+
+BENCHMARKS = (Benchmark("lines-of-code", measure, sections),)

@@ -1,0 +1,163 @@
+"""Places nine networks on the simulated accelerator by three schemes, and tabulates what comes out.
+
+Greedy is what others do: everything that the accelerator can run goes there, in regions as large as
+possible. Pruning sends regions with little work back. Exact is Graft's own choice. `simnpu`'s times
+are its model's; the host's are what its kernels take within a run of the whole network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from benchmarks.harness import (
+    DETECTORS,
+    Benchmark,
+    Json,
+    Record,
+    Section,
+    add_network_argument,
+    chosen_networks,
+    network_path,
+)
+from benchmarks.pages import DOCUMENT, paragraph, table
+from graft.backends.host.backend import HostBackend
+from graft.backends.simnpu.backend import SimNpu
+from graft.byoc.measure import samples
+from graft.byoc.partition import Partition, PartitionOptions, partition, regions
+from graft.byoc.price import Pricing
+from graft.byoc.problem import Choice
+from graft.byoc.sizes import node_work
+from graft.cli.bench_machine import this_machine
+from graft.cli.report import number, seconds_text
+from graft.frontends.onnx.importer import import_model
+from graft.ir.graph import Graph
+from graft.passes.pipeline import optimize
+
+NETWORKS = (
+    "resnet18",
+    "resnet50",
+    "inception_v3",
+    "darknet53",
+    "mobilenet_v2",
+    "vgg19",
+    *DETECTORS,
+)
+SCHEMES = ("greedy", "greedy+prune", "exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """What one way to choose comes to."""
+
+    regions: int
+    seconds: float
+    nodes: float  # share that is offloaded
+    macs: float  # the same of multiply-accumulates
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A network on the simulated accelerator."""
+
+    network: str
+    nodes: int
+    host_only: float
+    schemes: tuple[Scheme, ...]  # as SCHEMES
+    gap: float
+    took: float  # seconds that choosing took, with matching and pricing
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_network_argument(parser, NETWORKS)
+
+
+def measure(options: argparse.Namespace) -> Json:
+    results = []
+    for network in chosen_networks(options, NETWORKS):
+        print(f"  {network}: ", end="", flush=True)
+        results.append(placed(network, optimize(import_model(network_path(network)))))
+        print(_in_short(results[-1]), flush=True)
+    return [asdict(one) for one in results]
+
+
+def sections(record: Record) -> Iterator[Section]:
+    results = [
+        Placed(**{**one, "schemes": tuple(Scheme(**scheme) for scheme in one["schemes"])})
+        for one in record.data
+    ]
+    yield Section(DOCUMENT, "table2", [*report(results), *paragraph(str(record.made))])
+
+
+def placed(network: str, graph: Graph) -> Placed:
+    """All schemes on one network."""
+    host = HostBackend()
+    pricing = Pricing(host, host.time_groups(graph, samples(graph)), store=None)
+    start = time.perf_counter()
+    found = partition(graph, [SimNpu()], pricing, PartitionOptions())
+    took = time.perf_counter() - start
+    choices = {**found.alternatives, "exact": found.choice}
+    return Placed(
+        network,
+        len(found.found.nodes),
+        choices["host-only"].seconds,
+        tuple(_scheme(found, choices[name]) for name in SCHEMES),
+        found.choice.gap,
+        took,
+    )
+
+
+def _scheme(found: Partition, choice: Choice) -> Scheme:
+    offloaded = regions(found.placement, choice)
+    inside = [node for _, nodes, _ in offloaded for node in nodes]
+    macs = {node: node_work(node).macs for node in found.found.nodes}
+    return Scheme(
+        len(offloaded),
+        choice.seconds,
+        len(inside) / len(macs),
+        sum(macs[node] for node in inside) / max(sum(macs.values()), 1),
+    )
+
+
+def report(found: Sequence[Placed]) -> list[str]:
+    """The table and what has to be said about it."""
+    header = ["network", "nodes", "host only", *_columns("regions, time"), *_columns("nodes, MACs")]
+    rows = [
+        (
+            one.network,
+            number(one.nodes),
+            seconds_text(one.host_only),
+            *(f"{scheme.regions}, {seconds_text(scheme.seconds)}" for scheme in one.schemes),
+            *(f"{scheme.nodes:.0%}, {scheme.macs:.1%}" for scheme in one.schemes),
+        )
+        for one in found
+    ]
+    worst = max(one.gap for one in found)
+    proven = (
+        "Every exact plan is proven best" if worst <= 1e-6 else f"The largest gap is {worst:.2%}"
+    )
+    slowest = max(found, key=lambda one: one.took)
+    note = (
+        "**The accelerator is simulated**: its times are its declared model's. The host's are"
+        " measured, kernel by kernel. Regions are those on the accelerator; nodes and MACs are the"
+        f" shares that run there. {proven}; the longest search, with matching and pricing, took"
+        f" {seconds_text(slowest.took)} ({slowest.network})."
+    )
+    return [*table(header, rows), "", *paragraph(note)]
+
+
+def _columns(what: str) -> list[str]:
+    return [f"{scheme}: {what}" for scheme in SCHEMES]
+
+
+def _in_short(one: Placed) -> str:
+    shown = (
+        f"{name} {scheme.regions} regions, {seconds_text(scheme.seconds)}"
+        for name, scheme in zip(SCHEMES, one.schemes, strict=True)
+    )
+    return f"{'; '.join(shown)}; chosen in {seconds_text(one.took)}"
+
+
+BENCHMARKS = (Benchmark("placement", measure, sections, add_arguments),)

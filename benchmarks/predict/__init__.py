@@ -1,0 +1,1 @@
+"""Predictions of kernels for machines that are not at hand."""

@@ -1,0 +1,374 @@
+"""Predicts what kernels of a model do on machines that are not at hand.
+
+    python -m benchmarks.predict models/resnet50.onnx --machine icelake-server,znver3
+    python -m benchmarks.predict models/resnet50.onnx --measure
+
+A model and the names of machines in; out comes for each kernel, on one core, how many GFLOP/s it
+will do, what bounds it, and its share of the core's peak. Cycles of the code are llvm-mca's for the
+assembly that the compiler makes for that machine; traffic between the caches is that of a
+simulation, which the kernels are run in. `--measure` sets the prediction for this machine beside
+what is measured. Kernels below three quarters of what the machine allows are listed as findings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from benchmarks.predict.code import PieceTime, code_times
+from benchmarks.predict.traffic import Traffic
+from graft.backends.host.options import Accuracy
+from graft.backends.host.program import HostProgram, build_program
+from graft.backends.host.stretches import Stretches, why_not_native
+from graft.base.errors import GraftError
+from graft.cli.report import lines_of, table
+from graft.frontends.onnx.importer import import_model
+from graft.ir.graph import Graph
+from graft.llvm.compile import optimized_text
+from graft.loop.ir import Function
+from graft.ops.index_ranges import IndexRanges
+from graft.passes.pipeline import optimize
+from graft.runtime import program as rt
+from graft.runtime.driver import driver_object
+from graft.runtime.session import Session
+from graft.target.machine import Machine
+from graft.target.register_tile import RETRIED_LOADS
+from graft.target.target import HOST, Target, host_target, known_targets, named_target
+
+FINDING = 0.75  # of what the machine allows; kernels below are listed
+NEGLIGIBLE = 0.005  # of a model's time; kernels below are no findings
+LONGEST_LABEL = 70
+RUNS = 25
+SHORT = 1e-5  # seconds; what starting a kernel takes counts in those below
+_BEYOND, _EXPOSED = ("L3", "memory"), 0.5  # transfers that are not always hidden, and how much
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A kernel on one core: what it does in all its calls, and how long that takes."""
+
+    label: str  # its operators, and the node that the first one of its kind computes
+    calls: int
+    flops: int  # of the operators that it computes
+    cycles: Mapping[str, float]  # by what they are spent waiting for
+    least_cycles: float  # that the machine asks for this arithmetic and these tensors
+    spills: int  # vectors that the hottest loop keeps on the stack
+    gigahertz: float
+    measured: float | None = None  # seconds
+
+    @property
+    def predicted_cycles(self) -> float:
+        return sum(self.cycles.values())
+
+    @property
+    def seconds(self) -> float:
+        return self.predicted_cycles / self.gigahertz / 1e9
+
+    @property
+    def bound(self) -> str:
+        """What the kernel waits for most, and what it waits for at least half as long."""
+        order = sorted(self.cycles, key=lambda name: -self.cycles[name])
+        return "+".join(name for name in order[:2] if 2 * self.cycles[name] > self.cycles[order[0]])
+
+    @property
+    def of_bound(self) -> float:
+        """Its rate, relative to what the machine allows."""
+        return self.least_cycles / self.predicted_cycles
+
+
+def main() -> int:
+    options = _options()
+    graph = static_graph(options.model)
+    found = {}
+    for name in options.machine:
+        target = named_target(name)
+        predictions = predict(graph, target, measure=options.measure and name == HOST)
+        found[name] = predictions
+        if not options.json:
+            print("\n".join(report(options.model.stem, target, predictions)), end="\n\n")
+    if options.json:
+        print(json.dumps({name: [_plain(one) for one in all_] for name, all_ in found.items()}))
+    return 0
+
+
+def static_graph(model: Path) -> Graph:
+    """The optimised graph of a model that kernels for known sizes compute, all of it."""
+    try:
+        graph = optimize(import_model(model))
+    except GraftError as error:
+        sys.exit(str(error))
+    if reason := why_not_native(graph):
+        sys.exit(f"{model} is no model with static shapes, which predictions need: {reason}")
+    return graph
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("model", type=Path, help="the ONNX file")
+    parser.add_argument(
+        "--machine",
+        metavar="NAME[,NAME]",
+        type=lambda text: text.split(","),
+        default=[HOST],
+        help=f"machines to predict, of {', '.join(known_targets())}; by default this one",
+    )
+    parser.add_argument("--measure", action="store_true", help="time the kernels on this machine")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args()
+
+
+def predict(graph: Graph, target: Target, measure: bool = False) -> list[Prediction]:
+    """All kernels of a graph on a machine, those that take longest first."""
+    compiler = Stretches(target, Accuracy.DEFAULT, {})
+    fused, assembly, guards = compiler.assembled(graph, IndexRanges(graph), {})
+    built = build_program(fused, assembly, target)
+    built = replace(built, program=replace(built.program, guards=guards))
+    functions = list(assembly.functions.values())
+    texts = [optimized_text(function, target) for function in functions]
+    traffic = _simulated(built, texts, target.machine)
+    seconds = _measured(built) if measure else {}
+    predictions = [
+        _prediction(number, function, text, target, built, traffic)
+        for number, (function, text) in enumerate(zip(functions, texts, strict=True))
+    ]
+    timed = [
+        replace(one, measured=seconds.get(function.name))
+        for one, function in zip(predictions, functions, strict=True)
+    ]
+    return sorted((one for one in timed if one.calls), key=lambda one: -one.seconds)
+
+
+def _simulated(built: HostProgram, texts: Sequence[str], machine: Machine) -> Traffic:
+    """The traffic of a run of the program, after another one that has filled the caches."""
+    traffic = Traffic(texts, machine)
+    here = host_target()
+    program = built.program
+    own = rt.Target(here.triple, here.features)
+    objects = (*traffic.objects, driver_object(here.triple))
+    program = replace(program, target=own, objects=objects)
+    session, feeds = Session(program, 1, built.functions), _feeds(program)
+    session.run(None, feeds)
+    traffic.clear()
+    session.run(None, feeds)
+    return traffic
+
+
+def _measured(built: HostProgram) -> dict[str, float]:
+    """Seconds of all calls of each kernel on one thread, the best of many runs for each call."""
+    session, feeds = Session(built.program, 1, built.functions), _feeds(built.program)
+    session.run(None, feeds)
+    times = np.array([session.profile(feeds).seconds for _ in range(RUNS)])
+    steps = times.min(axis=0)  # what disturbs a run only makes it longer
+    seconds: dict[str, float] = {}
+    for step, taken in zip(built.program.steps, steps.tolist(), strict=True):
+        if isinstance(step, rt.KernelCall):
+            seconds[step.symbol] = seconds.get(step.symbol, 0.0) + taken
+    return seconds
+
+
+def _feeds(program: rt.Program) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0)
+    return {spec.name: draw.random(spec.shape).astype(spec.dtype.numpy) for spec in program.inputs}
+
+
+def _prediction(
+    number: int,
+    function: Function,
+    text: str,
+    target: Target,
+    built: HostProgram,
+    traffic: Traffic,
+) -> Prediction:
+    steps = [
+        step
+        for step in built.program.steps
+        if isinstance(step, rt.KernelCall) and step.symbol == function.name
+    ]
+    pieces = code_times(_assembly(text, target), traffic.block_runs(number), target)
+    moved = traffic.bytes_below(number)
+    tensors = sum(step.bytes for step in steps)
+    return Prediction(
+        " ".join(function.notes) or function.name,
+        len(steps),
+        sum(step.flops for step in steps),
+        _cycles(pieces, moved, target.machine),
+        _least_cycles(pieces, moved, tensors, target.machine),
+        max(pieces, key=lambda piece: piece.cycles).spills if pieces else 0,
+        target.machine.gigahertz,
+    )
+
+
+def _cycles(
+    pieces: Sequence[PieceTime], moved: Mapping[str, Sequence[int]], machine: Machine
+) -> dict[str, float]:
+    """Cycles by what each piece of the code waits for: the core, or one level of memory."""
+    left = dict(moved)
+    combine = _overlapped if machine.fills_beside_loads else _apart
+    cycles: dict[str, float] = {}
+    for piece in pieces:
+        traffic = [left.pop(name) for name in piece.blocks if name in left]
+        levels = zip(_levels(machine), *traffic, strict=False)
+        transfers = {name: sum(amounts) / rate for (name, rate), *amounts in levels}
+        for name, waited in combine(piece, transfers, machine).items():
+            cycles[name] = cycles.get(name, 0.0) + waited
+    return cycles
+
+
+def _overlapped(
+    piece: PieceTime, transfers: Mapping[str, float], _machine: Machine
+) -> dict[str, float]:
+    """Transfers go on beside the code and one another.
+
+    Where code keeps the load ports busy, prefetching does not hide all of what comes from beyond
+    the second cache; half of it is taken to be waited for.
+    """
+    waits = {piece.limit: piece.cycles, **transfers}
+    worst = max(waits, key=lambda name: waits[name])
+    cycles = {worst: waits[worst]}
+    beyond = [name for name in _BEYOND if name in transfers]
+    far = max(beyond, key=lambda name: transfers[name], default="")
+    if piece.limit == "loads" and far and transfers[far]:
+        exposed = min(transfers[far], piece.cycles) * _EXPOSED
+        cycles[far] = cycles.get(far, 0.0) + exposed
+    return cycles
+
+
+def _apart(piece: PieceTime, transfers: Mapping[str, float], machine: Machine) -> dict[str, float]:
+    """The first cache either loads or is filled, and levels are filled one after the other.
+
+    A level's rate is that of bytes on all their way from there, of which the levels above have
+    counted their part.
+    """
+    waits = {"loads": RETRIED_LOADS * piece.counts.loads / machine.vector_loads}
+    above = math.inf
+    for name, rate in _levels(machine):
+        waits[name] = transfers.get(name, 0.0) * (1 - rate / above)
+        above = rate
+    if sum(waits.values()) <= piece.cycles:
+        return {piece.limit: piece.cycles}
+    return waits
+
+
+def _least_cycles(
+    pieces: Sequence[PieceTime],
+    moved: Mapping[str, Sequence[int]],
+    tensors: int,
+    machine: Machine,
+) -> float:
+    """What the machine asks for the arithmetic, and for moving each tensor once."""
+    least = sum(piece.counts.fmas for piece in pieces) / machine.vector_fmas
+    for (_, rate), *amounts in zip(_levels(machine), *moved.values(), strict=False):
+        least = max(least, min(sum(amounts), tensors) / rate)
+    return least
+
+
+def _levels(machine: Machine) -> list[tuple[str, float]]:
+    """What is below each cache, and bytes per cycle from there."""
+    rates = [cache.bytes_per_cycle for cache in machine.caches[1:]]
+    names = [f"L{level + 2}" for level in range(len(rates))]
+    return list(zip([*names, "memory"], [*rates, machine.memory_bytes_per_cycle], strict=True))
+
+
+def _assembly(text: str, target: Target) -> str:
+    """Optimised LLVM text as assembly that names blocks and loops."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        target.baseline, target.feature_text, 3, reloc="pic", codemodel="small"
+    )
+    machine.set_asm_verbosity(True)
+    return str(machine.emit_assembly(llvm.parse_assembly(text)))
+
+
+def report(model: str, target: Target, predictions: Sequence[Prediction]) -> Iterator[str]:
+    """A table of the kernels, and findings."""
+    machine = target.machine
+    total = sum(one.seconds for one in predictions)
+    flops = sum(one.flops for one in predictions)
+    yield (
+        f"{model} on {machine.summary}, one core, peak {machine.peak_flops / 1e9:.0f} GFLOP/s:"
+        f" {total * 1e3:.2f} ms, {flops / total / 1e9:.0f} GFLOP/s"
+    )
+    header = ["kernel", "calls", "ms", "GFLOP/s", "of peak", "of bound", "bound"]
+    measured = any(one.measured is not None for one in predictions)
+    rows = []
+    for one in predictions:
+        rate = one.flops / one.seconds
+        row = [
+            one.label[-LONGEST_LABEL:],
+            str(one.calls),
+            f"{one.seconds * 1e3:.3f}",
+            f"{rate / 1e9:.0f}",
+            f"{rate / machine.peak_flops:.0%}",
+            f"{one.of_bound:.0%}",
+            one.bound,
+        ]
+        if measured:
+            row += _beside(one)
+        rows.append(row)
+    if measured:
+        header += ["measured ms", "predicted/measured"]
+    yield from lines_of(table(rows, header, right=range(1, 6)))
+    if measured:
+        yield _agreement(predictions)
+    yield from _findings(predictions, total)
+
+
+def _beside(one: Prediction) -> list[str]:
+    if not one.measured:
+        return ["", ""]
+    return [f"{one.measured * 1e3:.3f}", f"{one.seconds / one.measured:.2f}"]
+
+
+def _agreement(predictions: Sequence[Prediction]) -> str:
+    ratios = [one.seconds / one.measured for one in predictions if one.measured]
+    near = sum(map(_is_near, ratios))
+    long = [one.seconds / one.measured for one in predictions if (one.measured or 0) > SHORT]
+    whole = sum(one.seconds for one in predictions) / sum(one.measured or 0 for one in predictions)
+    middle = math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
+    return (
+        f"within 20 % of measured: {near} of {len(ratios)} kernels, {sum(map(_is_near, long))} of"
+        f" the {len(long)} above {SHORT * 1e6:.0f} µs; predicted/measured of all together"
+        f" {whole:.2f}, geometric mean {middle:.2f}"
+    )
+
+
+def _is_near(ratio: float) -> bool:
+    return 1 / 1.2 <= ratio <= 1.2
+
+
+def _findings(predictions: Sequence[Prediction], total: float) -> Iterator[str]:
+    slow = [
+        one for one in predictions if one.of_bound < FINDING and one.seconds > NEGLIGIBLE * total
+    ]
+    yield ""
+    yield f"findings: {len(slow)} kernels below {FINDING:.0%} of what the machine allows"
+    for one in slow:
+        lost = one.seconds * (1 - one.of_bound)
+        yield (
+            f"  {one.label[-LONGEST_LABEL:]}: {one.of_bound:.0%}, bound by {one.bound},"
+            f" {lost / total:.1%} of the model's time to be had"
+            + (f", {one.spills} spills in the hottest loop" if one.spills else "")
+        )
+
+
+def _plain(one: Prediction) -> dict[str, object]:
+    return {
+        "kernel": one.label,
+        "calls": one.calls,
+        "flops": one.flops,
+        "seconds": one.seconds,
+        "cycles": dict(one.cycles),
+        "bound": one.bound,
+        "of_bound": one.of_bound,
+        "spills": one.spills,
+        "measured": one.measured,
+    }

@@ -1,0 +1,188 @@
+"""What kernels do when they run: how often each basic block, and how many bytes between caches.
+
+In go LLVM texts of kernels, already optimised, and a machine; out come object codes of the same
+kernels that report every block and its accesses to a simulation of the machine's caches. Running a
+program with these gives counts that are exact for whatever the compiler has made, in the order and
+at the addresses of a real run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from graft.target.machine import Machine
+
+SOURCE = Path(__file__).with_name("traffic.c")
+LINE_BYTES, LEVELS, SLOTS = 64, 4, 4096
+_LEAST_WAYS = 8
+
+_LABEL = re.compile(r'^("?[\w.$-]+"?):')
+_NAME = r'(?:[\w.$-]+|"[^"]*")'
+_LOAD = re.compile(rf"= load (?:volatile )?(.+?), ptr (%{_NAME})")
+_STORE = re.compile(rf"^\s*store (?:volatile )?(<[^>]*>|\w+) .*?, ptr (%{_NAME})")
+_MASKED_LOAD = re.compile(rf"= .*call (<[^>]*>) @llvm\.masked\.load\S*\(ptr [^%]*(%{_NAME})")
+_MASKED_STORE = re.compile(
+    rf"call void @llvm\.masked\.store\S*\((<[^>]*>) .*?, ptr [^%]*(%{_NAME})"
+)
+_VECTOR = re.compile(r"<(\d+) x (\w+)>")
+_TERMINATOR = re.compile(r"^\s*(br|ret|switch|unreachable)\b")
+_BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
+
+
+@dataclass(frozen=True)
+class Access:
+    """A read or write of so many bytes."""
+
+    size: int
+    written: bool
+
+
+@dataclass(frozen=True)
+class Block:
+    """A basic block of a kernel, by LLVM's name for it."""
+
+    kernel: int
+    name: str
+    accesses: tuple[Access, ...]
+
+
+class Traffic:
+    """Caches of a machine, and what the kernels of a program do to them."""
+
+    def __init__(self, texts: Sequence[str], machine: Machine) -> None:
+        self._library = _library()
+        self._slots = ctypes.addressof(ctypes.c_uint64.in_dll(self._library, "slots"))
+        self._touch = ctypes.cast(self._library.touch, ctypes.c_void_p).value or 0
+        self.blocks: list[Block] = []
+        self.objects = [self._instrumented(number, text) for number, text in enumerate(texts)]
+        self._runs = np.zeros(len(self.blocks), np.int64)
+        self._lines = np.zeros((len(self.blocks), LEVELS), np.int64)
+        self._set_up(machine)
+
+    def clear(self) -> None:
+        """Count from nothing; what is in the caches stays there."""
+        self._runs[:] = 0
+        self._lines[:] = 0
+
+    def block_runs(self, kernel: int) -> dict[str, int]:
+        """How often each block of a kernel ran."""
+        pairs = zip(self.blocks, self._runs.tolist(), strict=True)
+        return {block.name: runs for block, runs in pairs if block.kernel == kernel}
+
+    def bytes_below(self, kernel: int) -> dict[str, list[int]]:
+        """Bytes that moved by each block between each cache and what is below it, both ways."""
+        pairs = zip(self.blocks, (self._lines * LINE_BYTES).tolist(), strict=True)
+        return {block.name: moved for block, moved in pairs if block.kernel == kernel}
+
+    def _set_up(self, machine: Machine) -> None:
+        shapes = [_shape(cache.size // min(cache.shared_by, 2)) for cache in machine.caches]
+        firsts = np.cumsum([0, *(len(block.accesses) for block in self.blocks)])
+        kinds = [(a.size, int(a.written)) for block in self.blocks for a in block.accesses]
+        self._kept: list[Any] = [
+            np.array([sets for sets, _ in shapes], np.int64),
+            np.array([ways for _, ways in shapes], np.int64),
+            firsts.astype(np.int64),
+            np.array(kinds or [(0, 0)], np.int32),
+        ]
+        arrays = [*self._kept, self._runs, self._lines]
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+        self._library.setup(len(shapes), *pointers)
+
+    def _instrumented(self, kernel: int, text: str) -> bytes:
+        lines: list[str] = []
+        name, accesses, body = "", [], False
+        for line in text.splitlines():
+            if line.startswith("define"):
+                body = not line.startswith("define internal")  # barriers and claims are no work
+            elif body and line == "}":
+                body = False
+            label = _LABEL.match(line) if body else None
+            if label:
+                name, accesses = label[1].strip('"'), []
+            lines_before: list[str] = []
+            if body and name:
+                if found := _access(line):
+                    pointer, access = found
+                    lines_before.append(self._noted(pointer, len(accesses)))
+                    accesses.append(access)
+                elif _TERMINATOR.match(line):
+                    lines_before.append(self._called(len(self.blocks)))
+                    self.blocks.append(Block(kernel, name, tuple(accesses)))
+                    name = ""
+            lines += [*lines_before, line]
+        return _host_object("\n".join(lines))
+
+    def _noted(self, pointer: str, slot: int) -> str:
+        address = self._slots + 8 * (slot % SLOTS)
+        return f"  store volatile ptr {pointer}, ptr inttoptr (i64 {address} to ptr), align 8"
+
+    def _called(self, block: int) -> str:
+        return f"  call void inttoptr (i64 {self._touch} to ptr)(i32 {block})"
+
+
+def _access(line: str) -> tuple[str, Access] | None:
+    """Pointer and kind of what a line reads or writes."""
+    for pattern, written in (
+        (_LOAD, False),
+        (_STORE, True),
+        (_MASKED_LOAD, False),
+        (_MASKED_STORE, True),
+    ):
+        if found := pattern.search(line):
+            return found[2], Access(_size(found[1]), written)
+    return None
+
+
+def _size(type_: str) -> int:
+    vector = _VECTOR.fullmatch(type_)
+    count, element = (int(vector[1]), vector[2]) if vector else (1, type_)
+    bits = _BITS[element] if element in _BITS else int(element.removeprefix("i"))
+    return max(1, count * bits // 8)
+
+
+def _shape(size: int) -> tuple[int, int]:
+    """Sets and ways of a cache: a power of two, and as few more than eight as make up the size."""
+    lines = size // LINE_BYTES
+    sets = 1 << (max(1, lines // _LEAST_WAYS).bit_length() - 1)
+    return sets, max(1, lines // sets)
+
+
+def _host_object(text: str) -> bytes:
+    """Object code for this machine, of kernels for any: LLVM takes wider vectors apart."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = llvm.get_process_triple()
+    text = re.sub(r"^target (datalayout|triple) = .*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r'"tune-cpu"="[^"]*"|"(min-legal|prefer)-vector-width"="\d+"', "", text)
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        llvm.get_host_cpu_name(),
+        llvm.get_host_cpu_features().flatten(),
+        opt=1,
+        reloc="pic",
+        codemodel="small",
+    )
+    module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = triple, str(machine.target_data)
+    return bytes(machine.emit_object(module))
+
+
+def _library() -> Any:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        sys.exit("predict.py simulates caches in C and finds no compiler: apt install gcc")
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "traffic.so"
+        subprocess.run([compiler, "-O2", "-fPIC", "-shared", "-o", path, SOURCE], check=True)
+        return ctypes.CDLL(str(path))

@@ -1,0 +1,1 @@
+"""Trained models beside ONNX Runtime: inputs that they are made for, and a verdict."""

@@ -1,0 +1,1 @@
+"""Architectures by rule: exported, timed beside Graft's peers, reported."""
