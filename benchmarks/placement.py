@@ -30,7 +30,6 @@ from graft.byoc.partition import Partition, PartitionOptions, partition, regions
 from graft.byoc.price import Pricing
 from graft.byoc.problem import Choice
 from graft.byoc.sizes import node_work
-from graft.cli.bench_machine import this_machine
 from graft.cli.report import number, seconds_text
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph

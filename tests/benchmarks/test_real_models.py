@@ -15,6 +15,7 @@ from benchmarks.real_models.compare import SLACK, agreement
 from benchmarks.real_models.exact import distance, exact
 from benchmarks.real_models.inputs import feeds, is_open, vocabulary
 from benchmarks.real_models.makeup import Makeup, makeups
+from benchmarks.real_models.recipes import series_for
 from benchmarks.real_models.run import Outcome, found_models, in_own_process, outcome_of, table
 from benchmarks.real_models.verdict import Call, Judge, gravest
 from onnx import TensorProto, helper, numpy_helper
