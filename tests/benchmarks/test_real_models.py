@@ -274,7 +274,10 @@ FUSED = """
 def test_inputs_fit_the_model_as_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "fused.onnx"
     onnx.save(onnx.parser.parse_model(FUSED), path)
-    with patch("real_models.series_for", wraps=series_for) as drawn, pytest.warns(ModelWarning):
+    with (
+        patch("benchmarks.real_models.run.series_for", wraps=series_for) as drawn,
+        pytest.warns(ModelWarning),
+    ):
         outcome = outcome_of(path)
     assert outcome.verdict == "same"
     assert [call.args[-1].extent for call in drawn.mock_calls] == [None, None, 1, 4]
