@@ -1,0 +1,79 @@
+"""What a compiled program is: values, and instructions on them.
+
+Values are numbered through, those of nested blocks too, and have extents over symbols; a static
+model is a program whose extents are all numbers. A symbol gets its number from the shapes of the
+inputs, or from an instruction before any that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from graft.base.dims import Dim
+from graft.base.dtypes import Array, DType
+from graft.program.instructions import Block, Instruction, Segment, Slot, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value: a tensor of a dtype with a shape, where known, in the memory of a device if it has a
+    `space`. What is no tensor (lists, optional values, maps, strings) has no dtype, but a type in
+    ONNX's words; strings have a shape, too.
+
+    Kernels rely on the `alignment` in bytes beyond that of elements. A value with a `slot` lies on
+    the program's shelf of the arena; others are allocated by the instruction that makes them."""
+
+    name: str
+    dtype: DType | None = None
+    shape: tuple[Dim, ...] | None = None
+    type: str = ""
+    alignment: int = 1
+    space: str = ""
+    slot: Slot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The machine that object code is for: LLVM's triple, and processor features it relies on."""
+
+    triple: str
+    features: tuple[str, ...] = ()
+
+    @property
+    def architecture(self) -> str:
+        return self.triple.split("-")[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled model. `objects` holds the object code of its kernels and of the driver."""
+
+    target: Target
+    values: tuple[Value, ...]
+    constants: tuple[tuple[int, Array], ...] = field(repr=False)  # and the values that they are
+    body: Block
+    output_names: tuple[str, ...]
+    objects: tuple[bytes, ...] = field(default=(), repr=False)
+    shelf: tuple[Dim, ...] = ()  # sizes of what lies on the program's shelf of the arena
+    threads: int | None = None  # to run with, at most one per core; None: one per core
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """What goes in."""
+        return tuple(self.values[number] for number in self.body.inputs)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """What comes out."""
+        return tuple(self.values[number] for number in self.body.outputs)
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """The native code, that of nested blocks included."""
+        return (one for one in self.instructions if isinstance(one, Segment))
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        """All instructions, those of nested blocks included."""
+        return walk(self.body)
