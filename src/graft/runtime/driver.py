@@ -19,6 +19,7 @@ import llvmlite.binding as llvm
 
 from graft.base.errors import UnsupportedError
 from graft.runtime.driver_turns import ADVANCE_TEXT
+from graft.runtime.vm import vm_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,9 @@ def driver_object(triple: str) -> bytes:
     machine = llvm.Target.from_triple(triple).create_target_machine(
         features=_ARCHITECTURES[triple.split("-")[0]].features, **_OPTIONS
     )
+    options = llvm.create_pipeline_tuning_options(speed_level=_OPTIONS["opt"])
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
     code: bytes = machine.emit_object(module)
     return code
 
@@ -81,7 +85,7 @@ def driver_text(triple: str) -> str:
         pause=architecture.pause,
         declaration=architecture.declaration,
     )
-    return text + ADVANCE_TEXT
+    return text + ADVANCE_TEXT + vm_text()
 
 
 # A gate is a word that changes when waiters may pass, then how many of them sleep (64 bytes on),
@@ -165,6 +169,35 @@ get.up:
 passed:
   %value = phi i32 [ %now, %look ], [ %then, %get.up ]
   ret i32 %value
+}
+
+; Whoever runs jobs on a pool does so alone: 0 is free, 1 held, 2 held while others wait.
+define internal void @lock_pool(ptr %pool) nounwind {
+  %lock = getelementptr i8, ptr %pool, i64 760
+  %pair = cmpxchg ptr %lock, i32 0, i32 1 acquire monotonic
+  %free = extractvalue { i32, i1 } %pair, 1
+  br i1 %free, label %done, label %wait
+wait:
+  %before = atomicrmw xchg ptr %lock, i32 2 acquire
+  %got = icmp eq i32 %before, 0
+  br i1 %got, label %done, label %sleep
+sleep:
+  %slept = call i64 (i64, ...) @syscall(i64 $futex, ptr %lock, i64 128, i64 2, i64 0)
+  br label %wait
+done:
+  ret void
+}
+
+define internal void @unlock_pool(ptr %pool) nounwind {
+  %lock = getelementptr i8, ptr %pool, i64 760
+  %before = atomicrmw xchg ptr %lock, i32 0 release
+  %waited = icmp eq i32 %before, 2
+  br i1 %waited, label %wake, label %done
+wake:
+  %woken = call i64 (i64, ...) @syscall(i64 $futex, ptr %lock, i64 129, i64 1)
+  br label %done
+done:
+  ret void
 }
 
 ; All threads meet. The last one to come resets the count, then opens the gate for the others.
