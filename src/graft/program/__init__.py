@@ -1,1 +1,1 @@
-"""The one compiled program: what it is, whether it is well-formed, and its form as JSON and text."""
+"""The one compiled program: what it is, and its forms as text, as JSON and for the driver."""

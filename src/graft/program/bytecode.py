@@ -269,10 +269,11 @@ class _Encoder:
             if number in self._places and number not in self._constants | self._counters:
                 self._words.emit(Opcode.FREE, self._places[number])
 
-    def _item(self, register: Address, value: int) -> None:
-        """The first element of a value goes to a register."""
+    def _item(self, register: Address, value: int, index: int = 0) -> None:
+        """An element of a value goes to a register."""
         if value in self._places:
-            self._words.emit(Opcode.ITEM, register, self._places[value], self._itemsize(value))
+            size = self._itemsize(value)
+            self._words.emit(Opcode.ITEM, register, self._places[value], size, index)
         else:
             self._python(ReadItem(value, register.position))
 

@@ -162,10 +162,9 @@ def dims_of(verdict: Verdict) -> Iterator[Dim]:
 
 
 def new_segment(words: Words, keys: list[Address]) -> Address:
-    """Words for a segment of which nothing is known yet, whose numbers depend on these registers."""
+    """Words for a segment whose numbers depend on these registers; none is known yet."""
     listed, seen = words.put(*keys), words.put(*[-1] * len(keys))
     place = words.put(*[0] * SEGMENT_WORDS)
     for field, word in ((Field.KEYS, len(keys)), (Field.KEY, listed), (Field.SEEN, seen)):
         words.change(place + field, word)
     return place
-

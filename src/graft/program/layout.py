@@ -1,8 +1,8 @@
 """What the native driver and the encoder of programs agree on: opcodes, and words in memory.
 
 All is 64-bit words in one piece of memory, a frame, which one run at a time works in: a header,
-registers, values, segments, tables for kernels, and the code. docs/bytecode.md explains it to people. Whoever changes
-one of these changes `container.FORMAT`, too.
+registers, values, segments, tables for kernels, and the code. docs/bytecode.md explains it to
+people. Whoever changes one of these changes `container.FORMAT`, too.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Header(IntEnum):
     CALLING = 10  # what it costs to call the other threads, as work
     MEETING = 11  # what it costs to meet them after a kernel
     FREE = 12  # buffers that nobody uses, linked
-    REGISTERS = 13  # their address
+    ENTRY = 13  # the address of the first instruction, with which the next run begins
     JOB = 14  # five words: what the driver of kernels is given
 
 
-HEADER_WORDS = 20
+HEADER_WORDS = 19
 
 
 class Status(IntEnum):
@@ -71,7 +71,7 @@ class Opcode(IntEnum):
     MOST = 14
     BROADCAST = 15
     EXTENT = 16  # register, value, axis
-    ITEM = 17  # register, value, bytes of an element: its first element
+    ITEM = 17  # register, value, bytes of an element, index: an element
     SCALAR = 18  # value, number, bytes of an element: lets it be its only element
     CHECK = 19  # value, axis, number, check: fails if the extent is another
     MOVE = 20  # to, from, rank: the same memory
@@ -103,7 +103,7 @@ OPERANDS = {
     Opcode.MOST: 3,
     Opcode.BROADCAST: 3,
     Opcode.EXTENT: 3,
-    Opcode.ITEM: 3,
+    Opcode.ITEM: 4,
     Opcode.SCALAR: 3,
     Opcode.CHECK: 4,
     Opcode.MOVE: 3,

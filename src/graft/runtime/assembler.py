@@ -155,9 +155,7 @@ class Code:
         )
         return found if type_ == "i64" else self.make("i64", f"sext {type_} {found.text} to i64")
 
-    def store(
-        self, value: Word | int, address: Word, offset: int = 0, type_: str = "i64"
-    ) -> None:
+    def store(self, value: Word | int, address: Word, offset: int = 0, type_: str = "i64") -> None:
         """Write a word, or its low bits, to an address."""
         if type_ != "i64":
             value = self.make(type_, f"trunc i64 {text_of(value)} to {type_}")

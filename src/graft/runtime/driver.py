@@ -18,8 +18,10 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from graft.base.errors import UnsupportedError
+from graft.runtime.driver_instructions import instructions_text
+from graft.runtime.driver_memory import memory_text
+from graft.runtime.driver_segments import segments_text
 from graft.runtime.driver_turns import ADVANCE_TEXT
-from graft.runtime.vm import vm_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def driver_text(triple: str) -> str:
         pause=architecture.pause,
         declaration=architecture.declaration,
     )
-    return text + ADVANCE_TEXT + vm_text()
+    return text + ADVANCE_TEXT + memory_text() + segments_text() + instructions_text()
 
 
 # A gate is a word that changes when waiters may pass, then how many of them sleep (64 bytes on),

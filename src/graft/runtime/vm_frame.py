@@ -70,20 +70,19 @@ class Frame:
         self._memory = words = aligned_copy(linked.words)
         self._base = address_of(words)
         words[image.addresses] = words[image.addresses] * _WORD + self._base
-        words[Header.REGISTERS] = self._base
+        words[Header.PC] = words[Header.ENTRY] = self._base + image.entry * _WORD
+        words[Header.BUDGET] = LONG_WORK
         self.words = words.data
-        self._entry = self._base + image.entry * _WORD
         self._execute = linked.execute
 
     def begin(self, pool: int, is_started: bool) -> None:
         """Let the next call begin with the first instruction."""
         words = self.words
         words[Header.POOL], words[Header.STARTED] = pool, is_started
-        words[Header.PC] = self._entry
+        words[Header.PC], words[Header.BUDGET] = words[Header.ENTRY], LONG_WORK
 
     def go_on(self) -> Status:
         """Run until there is something for Python to do."""
-        self.words[Header.BUDGET] = LONG_WORK
         return Status(self._execute(self._base))
 
     @property
