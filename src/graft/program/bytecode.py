@@ -15,6 +15,7 @@ import numpy as np
 
 from graft.base.dims import AnyDim, Unknown, bare_symbol, symbols_of
 from graft.base.dtypes import Array, DType
+from graft.base.errors import Place
 from graft.program.bytecode_segments import SegmentWriter, new_segment, segment_symbols
 from graft.program.extents import Refused, SizeCheck, Test, Verdict
 from graft.program.instructions import (
@@ -95,6 +96,15 @@ class ShapeFailure:
     """A value has another shape than the program says."""
 
     value: int
+    location: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class StackFailure:
+    """Slices that are to be stacked differ in shape."""
+
+    value: int
+    location: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,9 @@ class SymbolFailure:
 
 
 PythonWork = Instruction | Assign | ReadItem | Collect | JoinSlices
-Failure = SizeFailure | ShapeFailure | SymbolFailure | Assert
+Failure = SizeFailure | ShapeFailure | StackFailure | SymbolFailure | Assert
+# Which instruction: its position in its block, preceded by that of the one around it, and so on.
+Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +130,10 @@ class Image:
     constants: Sequence[tuple[int, int]]  # positions, and values whose memory is meant
     values: Mapping[int, int]  # positions of the values that native code holds
     registers: Mapping[str, int]  # positions of symbols
-    work: Sequence[PythonWork]  # what Python does, by number
+    work: Sequence[tuple[PythonWork, Path]]  # what Python does, by number
     failures: Sequence[Failure]  # what checks say, by number
-    segments: Sequence[Segment]  # by number
+    segments: Sequence[tuple[Segment, Path]]  # by number
+    direct: frozenset[int]  # outputs that segments write where the caller wants them
     entry: int  # the position of the first instruction
 
 
@@ -143,9 +156,13 @@ class _Encoder:
         self._places: dict[int, Address] = {}
         self._constants = frozenset(number for number, _ in program.constants)
         self._counters: set[int] = set()  # values whose memory is in the frame
-        self._work: list[PythonWork] = []
+        self._work: list[tuple[PythonWork, Path]] = []
         self._failures: list[Failure] = []
-        self._segments: list[Segment] = []
+        self._segments: list[tuple[Segment, Path]] = []
+        self._path: Path = ()
+        self._location: Place | None = None
+        self._direct: set[int] = set()
+        self._united: dict[int, int] = {}  # values that are another one's from the beginning
         self._words.put(*[0] * HEADER_WORDS)
         for symbol in dict.fromkeys(_symbols(program)):
             self._numbers.registers[symbol] = self._words.put(-1)
@@ -176,6 +193,7 @@ class _Encoder:
             self._work,
             self._failures,
             self._segments,
+            frozenset(self._direct & {*body.outputs}),
             entry.position,
         )
 
@@ -200,7 +218,7 @@ class _Encoder:
 
     def _python(self, work: PythonWork) -> None:
         self._words.emit(Opcode.PYTHON, len(self._work))
-        self._work.append(work)
+        self._work.append((work, self._path))
         self._numbers.forget()
 
     def _failure(self, failure: Failure) -> int:
@@ -238,7 +256,7 @@ class _Encoder:
                     continue
                 if known.issuperset(symbols_of(dim)):
                     expected = self._numbers.address(self._numbers.of(dim))
-                    failure = self._failure(ShapeFailure(number))
+                    failure = self._failure(ShapeFailure(number, self._location))
                     self._words.emit(Opcode.CHECK, self._places[number], axis, expected, failure)
 
     def _assign(self, targets: Sequence[int], sources: Sequence[int]) -> None:
@@ -294,15 +312,20 @@ class _Encoder:
         for number, position in last.items():
             if number in own and number not in kept:
                 ending.setdefault(position, []).append(number)
+        around, location = self._path, self._location
         for position, instruction in enumerate(block.instructions):
+            self._path = (*around, position)
+            self._location = getattr(instruction, "location", None)
             self._instruction(instruction, known)
             self._free(ending.get(position, ()))
+        self._path, self._location = around, location
 
     def _results(self, block: Block, outputs: Sequence[int]) -> None:
         """What an instruction takes from a block, whose own values then go."""
         self._assign(outputs, block.outputs)
         own = {number for one in block.instructions for number in writes(one)}
-        self._free(number for number in dict.fromkeys(block.outputs) if number in own)
+        gone = dict.fromkeys(number for number in block.outputs if number not in self._united)
+        self._free(number for number in gone if number in own)
 
     def _instruction(self, instruction: Instruction, known: set[str]) -> None:
         match instruction:
@@ -348,7 +371,8 @@ class _Encoder:
         writer.write(place, segment, len(self._segments))
         self._mark(ready)
         words.emit(Opcode.SEGMENT, place)
-        self._segments.append(segment)
+        self._segments.append((segment, self._path))
+        self._direct |= {*segment.outputs}
 
     def _size_check(self, check: SizeCheck, verdict: Verdict, asked: tuple[AnyDim, ...]) -> None:
         """A tree of tests; whatever ends in a refusal fails."""
@@ -414,12 +438,30 @@ class _Encoder:
         self._mark(then)
         self._branch(instruction.then, instruction.outputs, known)
         self._mark(after)
+        self._note_direct([instruction.otherwise, instruction.then], instruction.outputs)
         self._bind(instruction.outputs, known)
+
+    def _note_direct(self, branches: Sequence[Block], outputs: Sequence[int]) -> None:
+        """Outputs that segments write in every branch are direct."""
+        for position, output in enumerate(outputs):
+            if all(self._united.get(one.outputs[position]) == output for one in branches):
+                self._direct.add(output)
 
     def _branch(self, block: Block, outputs: Sequence[int], known: set[str]) -> None:
         self._numbers.forget()
+        self._unite(block, outputs)
         self._block(block, {*known})
         self._results(block, outputs)
+
+    def _unite(self, block: Block, outputs: Sequence[int]) -> None:
+        """What a segment of a block makes for the instruction around it is that instruction's
+        output from the beginning, so that nothing has to be moved."""
+        made = {n for one in block.instructions if isinstance(one, Segment) for n in one.outputs}
+        for output, number in zip(outputs, block.outputs, strict=True):
+            once = block.outputs.count(number) == 1
+            if number in made and once and output in self._places:
+                self._places[number] = self._places[output]
+                self._united[number] = output
 
     def _switch(self, instruction: Switch, known: set[str]) -> None:
         after = Label()
@@ -433,6 +475,8 @@ class _Encoder:
             self._mark(other)
         self._branch(instruction.default, instruction.outputs, known)
         self._mark(after)
+        branches = [instruction.default, *(block for _, block in instruction.cases)]
+        self._note_direct(branches, instruction.outputs)
         self._bind(instruction.outputs, known)
 
     # Loops
@@ -462,7 +506,8 @@ class _Encoder:
                 size = self._itemsize(value)
                 self._words.emit(Opcode.SCALAR, self._places[value], register, size)
         self._block(body, {*own}, keep=body.inputs)
-        stacks = self._collect(body.outputs[1 + count :], instruction.outputs[count:], limit)
+        rows = body.outputs[1 + count :]
+        stacks = self._collect(rows, instruction.outputs[count:], limit, instruction.location)
         self._item(flag, body.outputs[0])
         self._carry(body, carried, body.outputs[1 : 1 + count])
         self._bind(carried, {*inner})
@@ -472,7 +517,6 @@ class _Encoder:
         self._mark(after)
         self._assign(instruction.outputs[:count], carried)
         self._free(carried)
-        rows = body.outputs[1 + count :]
         self._join(stacks, rows, instruction.outputs[count:], own)
         self._bind(instruction.outputs, known)
 
@@ -493,7 +537,8 @@ class _Encoder:
         self._rows(instruction, slices, sources, index)
         self._block(body, {*own}, keep=body.inputs)
         axes = instruction.result_axes, instruction.result_backwards
-        stacks = self._collect(body.outputs[count:], instruction.outputs[count:], limit, *axes)
+        rows = body.outputs[count:]
+        stacks = self._collect(rows, instruction.outputs[count:], limit, instruction.location)
         self._carry(body, carried, body.outputs[:count])
         self._bind(carried, {*inner})
         self._words.emit(Opcode.PLUS, index, index, self._numbers.address(1))
@@ -503,7 +548,7 @@ class _Encoder:
         self._free(body.inputs)
         for place, _ in sources:
             self._words.emit(Opcode.FREE, place)
-        self._join(stacks, body.outputs[count:], instruction.outputs[count:], own, *axes)
+        self._join(stacks, rows, instruction.outputs[count:], own, *axes)
         self._bind(instruction.outputs, known)
 
     def _counter(self, value: int) -> None:
@@ -539,15 +584,9 @@ class _Encoder:
         self._free(number for number in dict.fromkeys(body.outputs) if number in own)
 
     def _collect(
-        self,
-        rows: Sequence[int],
-        outputs: Sequence[int],
-        limit: Address,
-        axes: Sequence[int] = (),
-        backwards: Sequence[bool] = (),
+        self, rows: Sequence[int], outputs: Sequence[int], limit: Address, location: Place
     ) -> list[Address | None]:
         """One more slice of each output that is stacked; gives the stacks that native code has."""
-        del axes, backwards
         stacks: list[Address | None] = []
         for row, output in zip(rows, outputs, strict=True):
             if row not in self._places or output not in self._places:
@@ -556,8 +595,9 @@ class _Encoder:
                 continue
             rank = self._rank(row)
             stack = self._words.put(*[0] * (STACK_WORDS + rank))
-            size = self._itemsize(row)
-            self._words.emit(Opcode.PUSH, stack, self._places[row], rank, size, limit)
+            failure = self._failure(StackFailure(row, location))
+            how = rank, self._itemsize(row), limit, failure
+            self._words.emit(Opcode.PUSH, stack, self._places[row], *how)
             stacks.append(stack)
         return stacks
 
@@ -594,7 +634,7 @@ class _Encoder:
             rank = self._rank(number)
             axis, place = instruction.axes[position] % rank, self._places[number]
             if position:
-                failure = self._failure(ShapeFailure(number))
+                failure = self._failure(ShapeFailure(number, self._location))
                 self._words.emit(Opcode.CHECK, place, axis, limit, failure)
             else:
                 self._words.emit(Opcode.EXTENT, limit, place, axis)

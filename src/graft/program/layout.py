@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-EXECUTE = "graft_execute"
+EXECUTE, DISCARD = "graft_execute", "graft_discard"
 
 
 class Header(IntEnum):
@@ -28,11 +28,13 @@ class Header(IntEnum):
     CALLING = 10  # what it costs to call the other threads, as work
     MEETING = 11  # what it costs to meet them after a kernel
     FREE = 12  # buffers that nobody uses, linked
-    ENTRY = 13  # the address of the first instruction, with which the next run begins
-    JOB = 14  # five words: what the driver of kernels is given
+    BUFFERS = 13  # all of them, linked
+    LIMIT = 14  # bytes that nothing may take
+    ENTRY = 15  # the address of the first instruction, with which the next run begins
+    JOB = 16  # five words: what the driver of kernels is given
 
 
-HEADER_WORDS = 19
+HEADER_WORDS = 21
 
 
 class Status(IntEnum):
@@ -47,7 +49,6 @@ class Status(IntEnum):
     GUARDED = 6  # an index lies outside of an axis; the detail is the segment's number
     MEMORY = 7  # there is none for so many bytes as the detail says
     NUMBER = 8  # a size has no value, or none that a word holds
-    SHAPES = 9  # slices to be stacked differ in shape
 
 
 class Opcode(IntEnum):
@@ -77,7 +78,7 @@ class Opcode(IntEnum):
     MOVE = 20  # to, from, rank: the same memory
     FREE = 21  # value
     SLICE = 22  # to, from, counts, rank: as many rows as the last count says, the same memory
-    PUSH = 23  # stack, value, rank, bytes of an element, number of rows that may come
+    PUSH = 23  # stack, value, rank, bytes of an element, number of rows that may come, check
     STACK = 24  # to, stack, rank of a row, bytes of an element, axis, backwards, numbers if no row
     ROW = 25  # to, from, number, rank of a row, bytes of an element, backwards
     AXIS = 26  # to, from, rank, bytes of an element, axis: a copy with the axis in front
@@ -109,7 +110,7 @@ OPERANDS = {
     Opcode.MOVE: 3,
     Opcode.FREE: 1,
     Opcode.SLICE: 4,
-    Opcode.PUSH: 5,
+    Opcode.PUSH: 6,
     Opcode.STACK: 7,
     Opcode.ROW: 6,
     Opcode.AXIS: 5,
@@ -164,7 +165,8 @@ class Buffer(IntEnum):
 
     REFERENCES = 0
     CAPACITY = 1
-    NEXT = 2
+    NEXT = 2  # among those that nobody uses
+    BEFORE = 3  # among all of the frame
 
 
 BUFFER_BYTES = 64

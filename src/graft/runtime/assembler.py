@@ -39,7 +39,7 @@ class Word:
         return self.code.operation("lshr", self, other)
 
     def is_(self, relation: str, other: Word | int) -> Flag:
-        """Whether a relation holds, in LLVM's words: eq, ne, slt, sle, sgt, sge."""
+        """Whether a relation holds, in LLVM's words: eq, ne, slt, sle, sgt, sge, ugt."""
         return self.code.compare(relation, self, other)
 
 
@@ -179,10 +179,6 @@ class Code:
         """Call what lies at an address, which gives a word."""
         listed = ", ".join(f"i64 {text_of(one)}" for one in operands)
         return self.make("i64", f"call i64 {self._pointer(address, 0)}({listed})")
-
-    def call_text(self, text: str) -> None:
-        """Call a function of other things than words; `pointer` makes pointers for it."""
-        self.do(text)
 
     def pointer(self, word: Word) -> str:
         """A word as LLVM wants addresses."""

@@ -36,6 +36,8 @@ declare {i64, i1} @llvm.smul.with.overflow.i64(i64, i64)
 """
 # Rows are set aside ahead of time up to so many bytes.
 _BYTES_AHEAD = 1 << 26
+# What an iteration counts at least towards an interruption.
+_ITERATION_WORK = 1_000
 
 
 def instructions_text() -> str:
@@ -196,7 +198,7 @@ def _push(code: Code, given: _Operands) -> None:
     with code.count(rank) as axis:
         differs = entry_of(code, extents, axis).is_("ne", entry_of(code, extents_of(value), axis))
         with code.when(differs):
-            given.fail(Status.SHAPES, 0)
+            given.fail(Status.FAILED, given[5])
     with code.when(rows.is_("sge", word_of(code, stack, Stack.CAPACITY))):
         expected = code.load(given[4])
         more = code.select(rows.is_("eq", 0), 16, rows * 2)
@@ -343,7 +345,7 @@ def _execute() -> str:
                     put_word(code, after, frame, Header.PC)
                     code.give(status)
                 place.become(after)
-        _jumps(code, opcode, pc, place)
+        _jumps(code, frame, opcode, pc, place)
         with code.when(opcode.is_("eq", Opcode.END)):
             put_word(code, word_of(code, frame, Header.ENTRY), frame, Header.PC)
             put_word(code, word_of(code, frame, Header.LONG), frame, Header.BUDGET)
@@ -371,7 +373,16 @@ def _execute_segment(code: Code, frame: Word, place: Variable) -> None:
         code.give(Status.PAUSE)
 
 
-def _jumps(code: Code, opcode: Word, pc: Word, place: Variable) -> None:
+def _spend(code: Code, frame: Word, pc: Word) -> None:
+    """An iteration begins; loops that compute next to nothing can be interrupted, too."""
+    budget = word_of(code, frame, Header.BUDGET) - _ITERATION_WORK
+    put_word(code, budget, frame, Header.BUDGET)
+    with code.when(budget.is_("sle", 0)):
+        put_word(code, pc, frame, Header.PC)
+        code.give(Status.PAUSE)
+
+
+def _jumps(code: Code, frame: Word, opcode: Word, pc: Word, place: Variable) -> None:
     def operand(number: int) -> Word:
         return code.load(pc, (1 + number) * WORD)
 
@@ -387,5 +398,6 @@ def _jumps(code: Code, opcode: Word, pc: Word, place: Variable) -> None:
         known = code.call("graft.known", operand(0))
         place.become(code.select(known.is_("ne", 0), operand(1), after(Opcode.CHANGED)))
     with code.when(opcode.is_("eq", Opcode.UPTO)):
+        _spend(code, frame, pc)
         reached = code.load(operand(0)).is_("sge", code.load(operand(1)))
         place.become(code.select(reached, operand(2), after(Opcode.UPTO)))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graft.program.layout import BUFFER_BYTES, VALUE_WORDS, Buffer, Header, Value
+from graft.program.layout import BUFFER_BYTES, DISCARD, VALUE_WORDS, Buffer, Header, Value
 from graft.runtime.assembler import WORD, Code, Word
 
 _ALIGNMENT = 64
-_MOST_BYTES = 1 << 48
 # From where on the system is asked for huge pages, and the number of that advice.
 _HUGE_BYTES, _HUGE_PAGES = 1 << 22, 14
 
@@ -25,7 +24,7 @@ declare i32 @madvise(ptr, i64, i32)
 
 def memory_text() -> str:
     """The functions as LLVM text."""
-    return "\n".join([_DECLARATIONS, _allocate(), _release(), _retain(), _size()])
+    return "\n".join([_DECLARATIONS, _allocate(), _release(), _retain(), _size(), _discard()])
 
 
 def word_of(code: Code, base: Word, word: int) -> Word:
@@ -54,6 +53,8 @@ def _allocate() -> str:
     """Memory of so many bytes from buffers that nobody uses, or from the system; 0: none."""
     code = Code("graft.allocate", ("frame", "bytes"), "i64")
     frame, wanted = code["frame"], code["bytes"]
+    with code.when(wanted.is_("ugt", word_of(code, frame, Header.LIMIT))):  # or less than nothing
+        code.give(0)
     place = code.variable(frame + Header.FREE * WORD)  # the word that leads to the buffer
     with code.repeat() as loop:
         buffer = code.load(place.now)
@@ -67,8 +68,6 @@ def _allocate() -> str:
             code.give(buffer + BUFFER_BYTES)
         place.become(buffer + Buffer.NEXT * WORD)
     capacity = (wanted + (wanted >> 3) + (_ALIGNMENT - 1)) & -_ALIGNMENT
-    with code.when(wanted.is_("sgt", _MOST_BYTES)):
-        code.give(0)
     total = capacity + BUFFER_BYTES
     made = code.make("ptr", f"call ptr @aligned_alloc(i64 {_ALIGNMENT}, i64 {total.text})")
     buffer = code.make("i64", f"ptrtoint ptr {made.text} to i64")
@@ -81,6 +80,8 @@ def _allocate() -> str:
         code.make("i32", advised)
     put_word(code, 1, buffer, Buffer.REFERENCES)
     put_word(code, capacity, buffer, Buffer.CAPACITY)
+    put_word(code, word_of(code, frame, Header.BUFFERS), buffer, Buffer.BEFORE)
+    put_word(code, buffer, frame, Header.BUFFERS)
     code.give(buffer + BUFFER_BYTES)
     return code.text
 
@@ -114,6 +115,18 @@ def _size() -> str:
     with code.count(code["rank"]) as axis:
         total.become(total.now * entry_of(code, code["extents"], axis))
     code.give(total.now)
+    return code.text
+
+
+def _discard() -> str:
+    """Give all memory of a frame back to the system; nobody runs it any more."""
+    code = Code(DISCARD, ("frame",), public=True)
+    frame = code["frame"]
+    with code.repeat() as loop:
+        buffer = word_of(code, frame, Header.BUFFERS)
+        code.leave(loop, buffer.is_("eq", 0))
+        put_word(code, word_of(code, buffer, Buffer.BEFORE), frame, Header.BUFFERS)
+        code.do(f"call void @free(ptr {code.pointer(buffer)})")
     return code.text
 
 

@@ -159,10 +159,10 @@ def _run() -> str:
         code.store(word, job, number * WORD)
     shared = code["threads"].is_("sgt", 1)
     with code.when(shared):
-        code.call_text(f"call void @lock_pool(ptr {code.pointer(pool)})")
-    code.call_text(f"call void @graft_run(ptr {code.pointer(job)})")
+        code.do(f"call void @lock_pool(ptr {code.pointer(pool)})")
+    code.do(f"call void @graft_run(ptr {code.pointer(job)})")
     with code.when(shared):
-        code.call_text(f"call void @unlock_pool(ptr {code.pointer(pool)})")
+        code.do(f"call void @unlock_pool(ptr {code.pointer(pool)})")
     return code.text
 
 
