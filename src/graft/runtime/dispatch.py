@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
-from graft.runtime.flow_call import FlowCall
 from graft.runtime.memory import address_of, is_usable
 from graft.runtime.native_call import RUNS_BEFORE, NativeCall
 from graft.runtime.straight_line import define
@@ -30,8 +29,13 @@ Binding = Callable[[], list[Any]]
 Shapes = tuple[tuple[int, ...], ...]
 # The name of an input, its dtype, and how its address has to be aligned.
 Expected = tuple[str, np.dtype[Any], int]
-# What runs a model at some sizes.
-Call = NativeCall | FlowCall
+
+
+class Call(Protocol):
+    """What runs a model at some sizes, on arrays that have been checked."""
+
+    @property
+    def run(self) -> Callable[..., list[Any] | None]: ...
 
 
 class Calls:
@@ -94,9 +98,9 @@ class Dispatcher:
         self.inputs, self._outputs = inputs, outputs
         self._calls = Calls(prepare, sizes_change)
         self.find = self._calls.find
-        self.run: Callable[[Mapping[str, Any]], list[Array] | None] = _run(inputs, self._calls)
+        self.run: Callable[[Mapping[str, Any]], list[Any] | None] = _run(inputs, self._calls)
 
-    def bind(self, feeds: Mapping[str, Any], homes: Mapping[str, Array]) -> Binding | None:
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array]) -> Binding | None:
         """What runs on these very arrays, which have been checked as far as one can without their
         sizes; None where that needs the ordinary way."""
         inputs = [feeds[name] for name, *_ in self.inputs]
@@ -110,12 +114,12 @@ class Dispatcher:
             return None
         own: list[Array | None] = []
         for name, (shape, dtype, alignment) in zip(self._outputs, call.results, strict=True):
-            home = homes.get(name)
-            own.append(home)
-            if home is not None:
-                check_home(name, shape, dtype, home)
-                apart = not any(np.may_share_memory(home, array) for array in inputs)
-                if not (apart and is_usable(home, alignment)):
+            output = outputs.get(name)
+            own.append(output)
+            if output is not None:
+                check_output(name, shape, dtype, output)
+                apart = not any(np.may_share_memory(output, array) for array in inputs)
+                if not (apart and is_usable(output, alignment)):
                     return None
         return call.bind(inputs, own)
 
@@ -158,29 +162,29 @@ def _forget(entries: dict[Shapes, Any], most: int) -> None:
         del entries[next(iter(entries))]
 
 
-def check_home(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], home: Array) -> None:
+def check_output(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], array: Array) -> None:
     """Refuse an array that an output of this shape and dtype cannot be written into."""
-    if shape != home.shape:
-        shapes = [f"[{', '.join(map(str, one))}]" for one in (shape, home.shape)]
+    if shape != array.shape:
+        shapes = [f"[{', '.join(map(str, one))}]" for one in (shape, array.shape)]
         raise UserError(
             f"the output '{name}' came out as {shapes[0]}, and its array is {shapes[1]}"
         )
-    if dtype != home.dtype:
-        raise UserError(f"the output '{name}' is {dtype}, and its array is {home.dtype}")
+    if dtype != array.dtype:
+        raise UserError(f"the output '{name}' is {dtype}, and its array is {array.dtype}")
 
 
 def bind(
     run: Callable[..., list[Any]],
     dispatcher: Dispatcher | None,
     feeds: Mapping[str, Any],
-    homes: Mapping[str, Array] | None,
+    outputs: Mapping[str, Array] | None,
 ) -> Binding:
     """What runs a model on these very arrays, which have been checked as far as one can without
-    their sizes; `run` is the ordinary way, with names, feeds and homes."""
-    call = None if dispatcher is None else dispatcher.bind(feeds, homes or {})
+    their sizes; `run` is the ordinary way, with names, feeds and arrays for outputs."""
+    call = None if dispatcher is None else dispatcher.bind(feeds, outputs or {})
     if call is not None:
         return call
-    own, lock = (dict(feeds), dict(homes or {})), threading.Lock()
+    own, lock = (dict(feeds), dict(outputs or {})), threading.Lock()
 
     def run_again() -> list[Any]:
         with lock:

@@ -1,356 +1,573 @@
-"""Runs a program: contiguous arrays in, results in the arrays given for them.
+"""Runs programs: values in order in, outputs in order out.
 
-A run makes one native call per stretch of kernels, as `prepared` has planned it. Between stretches
-it calls Python functions and regions of other backends, and copies tensors to their devices and
-back. A device that cannot be reached any more is given up: the run begins again, with the host in
-its place.
+Instructions run one after the other, with the numbers that symbols turn out to have. Loops whose
+body is one segment run natively, all iterations of them (`native_loops`). Every run has values and
+symbols of its own, so runs from several threads do not disturb each other.
 """
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from graft.base.dims import substitute
 from graft.base.dtypes import Array
-from graft.base.errors import GraftError, UserError
-from graft.runtime.agreement import ADVANCE
-from graft.runtime.context import Call, Context
-from graft.runtime.engine import Engine
-from graft.runtime.guard import AbandonedError
-from graft.runtime.guards import check_guards
-from graft.runtime.incidents import Fault
-from graft.runtime.lending import ResultSpec
-from graft.runtime.memory import address_of, aligned_empty
-from graft.runtime.native_call import NativeCall
-from graft.runtime.prepared import Prepared, Stretch
-from graft.runtime.program import KernelCall, Operand, PythonStep, Remote, Transfer
-from graft.runtime.regions import Region, deliver
-from graft.runtime.spaces import (
-    Device,
-    DeviceMemory,
-    FullDeviceError,
-    LostDeviceError,
-    Runner,
-    Spent,
+from graft.base.errors import EvaluationError, GraftError, Place, UserError
+from graft.program.instructions import (
+    Alias,
+    Assert,
+    BindSymbol,
+    Block,
+    Evaluate,
+    If,
+    Instruction,
+    ListOp,
+    Loop,
+    RegionCall,
+    Scan,
+    Segment,
+    SizeFunction,
+    Slice,
+    Switch,
+    Transfer,
+    blocks,
+    reads,
+    writes,
 )
-from graft.runtime.tensor_pool import Occupancy, TensorPool
+from graft.program.program import Program, Value
+from graft.runtime.checks import Check, Data, Symbols
+from graft.runtime.context import RuntimeContext
+from graft.runtime.devices import Devices
+from graft.runtime.evaluated import Evaluator
+from graft.runtime.guard import AbandonedError
+from graft.runtime.lists import run_list_op
+from graft.runtime.memory import aligned_empty
+from graft.runtime.native_loops import NativeLoop, is_native
+from graft.runtime.profile import Profile, Recorder
+from graft.runtime.regions import deliver
+from graft.runtime.run import Run
+from graft.runtime.segment import CallTimes, SegmentRunner
+from graft.runtime.spaces import Device, LostDeviceError, Runner
+from graft.runtime.turns import (
+    Pieces,
+    ahead,
+    begins,
+    no_pieces,
+    repeated,
+    require_condition,
+    single,
+    sole_item,
+    swept,
+    unscanned,
+)
 
-_WORD = np.dtype(np.int64)
-_NONE: Mapping[str, Device] = {}  # the same for all, so that contexts can be anybody's
+_BYTE = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
-class Times:
-    """What a profiled run measured: seconds per step; by thread and step the seconds it worked, and
-    when it began, in nanoseconds of `time.perf_counter_ns`, 0 where it took no part; of regions and
-    of transfers for them (by step) also what the time went into."""
+class Supplied:
+    """The Python functions that a program names: of regions, of nodes on the evaluator, and of type
+    rules that tell sizes."""
 
-    seconds: Array
-    busy: Array
-    begins: Array
-    spent: dict[int, Spent] = field(default_factory=dict)
+    functions: Mapping[str, Runner] = field(default_factory=dict)
+    evaluators: Mapping[str, Evaluator] = field(default_factory=dict)
+    rules: Mapping[str, Evaluator] = field(default_factory=dict)
+
+    def rule(self, text: str) -> Evaluator:
+        """What tells sizes; a program out of a file brings texts instead of functions."""
+        known = self.rules.get(text)
+        return stored_rule(text) if known is None else known
+
+
+_Action = Callable[[Run], Sequence[Data]]
 
 
 class Executor:
-    """A program, linked and ready to run. Safe to call from several threads.
-
-    `contexts` are those of the same program at other sizes, which serve it at any size."""
+    """A program, linked and ready to run. Safe to call from several threads."""
 
     def __init__(
         self,
-        prepared: Prepared,
-        engine: Engine,
-        functions: Mapping[str, Runner],
-        contexts: list[Context] | None = None,
+        program: Program,
+        context: RuntimeContext | None,  # None: nothing of it is native
+        supplied: Supplied,
     ) -> None:
-        self._prepared, self._plan = prepared, prepared.plan
-        self._functions = functions
-        for step in self._python_steps:
-            if step.function not in self._functions:
-                raise UserError(
-                    f"the program calls the Python function '{step.function}', which is not given",
-                    place=step.place,
-                    hint=f"functions={{'{step.function}': ...}} supplies it",
-                )
-        self._engine, self._team = engine, engine.team
-        self._regions = self._find_regions()
-        self._devices = self._find_devices() or _NONE
-        self._at_hand: Mapping[str, Device] = self._devices  # those that have not been lost
-        self._free: list[Context] = [] if contexts is None else contexts
-        self._occupancy, self._pool = Occupancy(), TensorPool(partial(_bounded, self._regions))
+        self.program, self.context, self.supplied = program, context, supplied
+        self.checks = [Check(value) for value in program.values]
+        self.devices = Devices(program, supplied.functions)
+        self._initial: list[Data] = [None] * len(program.values)
+        for number, array in program.constants:
+            self._initial[number] = array
+        self._slots = [
+            (number, value) for number, value in enumerate(program.values) if value.slot is not None
+        ]
+        self._arenas: list[_Arena] = []  # that no run works in
+        self.body = BlockRunner(program.body, self)
 
-    @property
-    def threads(self) -> int:
-        return self._team.threads
-
-    @property
-    def turns_at_once(self) -> int:
-        """How often the program can be run in one native call of some seconds; 0: never."""
-        return self._prepared.turns_at_once
-
-    @property
-    def _python_steps(self) -> Iterator[PythonStep]:
-        return (step for step in self._prepared.steps if isinstance(step, PythonStep))
-
-    def run(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None = None
-    ) -> None:
-        """Run once; the arrays are contiguous and as the program describes them.
-
-        Refuses results that come from indices outside of what they point into."""
-        guarded = self._prepared.guarded
-        found = [aligned_empty((guarded,), _WORD)] if guarded else []
-        while not self._attempt(inputs, [*outputs, *found], times):
-            pass  # each time without one more device
-        for array in found:
-            check_guards(self._prepared.guards, array)
-
-    def native_call(
+    def __call__(
         self,
-        count: int,
-        sources: Sequence[int | Array],
-        specs: Sequence[ResultSpec],
-        order: Sequence[int],
-    ) -> NativeCall | None:
-        """The program as one native call; None where it has steps besides kernels."""
-        if self._prepared.steps:
-            return None
-        return NativeCall(self._prepared, self._engine, count, sources, specs, order)
+        inputs: Sequence[Data],
+        given: Mapping[int, Array] | None = None,
+        recorder: Recorder | None = None,
+    ) -> list[Data]:
+        """Run on the inputs in order; `given` are arrays that outputs may be written into, by
+        their numbers."""
+        return self.devices.run(partial(self._attempt, inputs, given or {}, recorder))
 
-    def run_turns(
-        self,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        most: int,
-        lead_on: Callable[[Context], Array],
-    ) -> int:
-        """Run at most so many times in one native call, and tell how often it was.
+    def profile(self, inputs: Sequence[Data]) -> Profile:
+        """Run once and measure every instruction."""
+        recorder = Recorder()
+        begin = time.perf_counter()
+        outputs = self(inputs, recorder=recorder)
+        return Profile(outputs, time.perf_counter() - begin, recorder.moments)
 
-        `lead_on` tells what happens between two turns, in the words of `agreement`. What guards
-        find is an output like all others here."""
-        stretch = self._prepared.turning(most)
-        with self._team.turn() if stretch.shared else nullcontext():
-            context, memory = self._take_context()
-            try:
-                context.bind(inputs, outputs)
-                loop = lead_on(context)
-                context.end_with(self._engine.library.address(ADVANCE), loop)
-                self._team.run(context.job(stretch, more=1))
-            finally:
-                self._give_back(context, memory)
-        return int(loop[1])
+    def start(self, inputs: Sequence[Data]) -> tuple[list[Data], Symbols]:
+        """All values before the first instruction, and what is known of symbols then."""
+        run = Run(self._initial.copy(), {})
+        self.body.enter(inputs, run)
+        return run.values, run.symbols
 
-    def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
-        """Run once and measure every step."""
-        steps = self._prepared.count
-        shape = self.threads, steps
-        times = Times(np.zeros(steps), np.zeros(shape), np.zeros(shape, _WORD))
-        self.run(inputs, outputs, times)
-        return times
+    @property
+    def variants(self) -> list[BlockRunner]:
+        """The blocks of which the inputs' sizes choose one: most programs have but one."""
+        switch = self._switch
+        return [self.body] if switch is None else [switch.default, *switch.cases.values()]
+
+    def variant(self, symbols: Symbols) -> BlockRunner:
+        """The one that runs at these sizes."""
+        return self.body if self._switch is None else self._switch.block(symbols)
+
+    @property
+    def _switch(self) -> _SwitchRunner | None:
+        steps = self.body.steps
+        action = steps[0].action if len(steps) == 1 else None
+        return action if isinstance(action, _SwitchRunner) else None
 
     def _attempt(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None
-    ) -> bool:
-        """Run once; False where that was in vain, since a device has been lost on the way, or had
-        no memory left."""
-        since = self._occupancy.enter() if self._devices else 0
-        full: FullDeviceError | None = None
-        try:
-            self._run_all(inputs, outputs, times)
-        except FullDeviceError as error:
-            full = error
-        except LostDeviceError as error:
-            self._lose(error.space)
-            return False
-        except AbandonedError as error:
-            if error.error is not None:
-                raise error.error from error.error.__cause__
-            return False
-        finally:
-            if self._devices and full is None:
-                self._occupancy.leave()
-        if full is not None and not self._occupancy.wait(since):
-            self._regions[full.space][0].failed(full.__cause__ or full, Fault.LOST)
-            self._lose(full.space)
-        return full is None
-
-    def _run_all(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None
-    ) -> None:
-        """Run once in a context, which is given up where foreign code may yet write into it."""
-        context, memory = self._take_context()
+        self,
+        inputs: Sequence[Data],
+        given: Mapping[int, Array],
+        recorder: Recorder | None,
+        devices: Mapping[str, Device],
+    ) -> list[Data]:
+        values = self._initial.copy()
+        arena = self._take_arena() if self.program.shelf else None
+        run = Run(values, {}, given, None, devices, recorder)
+        if arena is not None:
+            run.shelf = arena.memory
+            for number, view in arena.views:
+                values[number] = view
         is_abandoned = False
         try:
-            context.bind(inputs, outputs)
-            for item in self._plan:
-                if isinstance(item, Stretch):
-                    self._run_stretch(item, context, times)
-                else:
-                    self._run_python(item, context, times)
+            return self.body(inputs, run)
         except (LostDeviceError, AbandonedError) as error:
+            # Foreign code may yet write into what this run works in.
             is_abandoned = isinstance(error, AbandonedError) or error.is_late
+            error.__traceback__ = None  # holds on to tensors of devices
             raise
         finally:
-            if not is_abandoned:
-                self._give_back(context, memory)
+            values.clear()
+            if arena is not None and not is_abandoned:
+                self._arenas.append(arena)
 
-    def _take_context(self) -> tuple[Context, Array]:
-        """A context, and memory for it that nobody else works in."""
-        if len(self._at_hand) < len(self._devices):
-            self._recall()
+    def _take_arena(self) -> _Arena:
         try:
-            context = self._free.pop()
-            context.fit(self._prepared)
+            return self._arenas.pop()
         except IndexError:
-            context = Context(self._prepared, self._at_hand, self._pool)
-        memory = self._engine.memory.borrow(context.nbytes)
-        context.lie_in(memory)
-        return context, memory
-
-    def _give_back(self, context: Context, memory: Array) -> None:
-        context.release()
-        self._engine.memory.give_back(memory)
-        if context.devices is self._at_hand:
-            self._free.append(context)
-
-    def _lose(self, space: str) -> None:
-        """Do without a device for a while; what is under way elsewhere may still use it."""
-        self._at_hand = {name: one for name, one in self._at_hand.items() if name != space}
-        self._free = []
-        self._pool.clear()
-        for region in self._regions[space]:
-            if not region.device_breaker.is_open:
-                region.device_breaker.fail(at_once=True)
-
-    def _recall(self) -> None:
-        """Try lost devices again whose breakers are half open."""
-        back = {
-            space: device
-            for space, device in self._devices.items()
-            if space in self._at_hand
-            or not any(region.device_breaker.is_open for region in self._regions[space])
-        }
-        if len(back) > len(self._at_hand):
-            self._at_hand, self._free = back, []
-
-    def _run_stretch(self, stretch: Stretch, context: Context, times: Times | None) -> None:
-        with self._team.turn() if stretch.shared else nullcontext():
-            if times is None:
-                self._team.run(context.job(stretch))
-                return
-            stamps = np.zeros((self.threads, 2 * stretch.count + 1), _WORD)
-            self._team.run(context.job(stretch, address_of(stamps)))
-        begun, ended = stamps[:, 0::2], stamps[:, 1::2]
-        steps = slice(stretch.step, stretch.step + stretch.count)
-        times.begins[:, steps] = begun[:, :-1]
-        times.seconds[steps] = np.diff(begun[0]) * 1e-9
-        times.busy[:, steps] = (ended - begun[:, :-1]) * 1e-9
-
-    def _run_python(self, index: int, context: Context, times: Times | None) -> None:
-        step = self._prepared.steps[index]
-        assert not isinstance(step, KernelCall)
-        before = time.perf_counter_ns()
-        spent: Spent | None
-        try:
-            call = context.enter(index)
-            if isinstance(step, Transfer):
-                spent = self._transfer(step, call, context)
-            else:
-                spent = self._call(step, call, context)
-            context.leave(index)
-        except AbandonedError as error:
-            raise AbandonedError(error.error and error.error.at(step.place)) from None
-        except GraftError as error:
-            raise error.at(step.place) from None
-        if times is not None:
-            seconds = (time.perf_counter_ns() - before) * 1e-9
-            times.begins[0, index] = before
-            times.seconds[index] = times.busy[0, index] = seconds
-            if spent is not None:
-                times.spent[index] = spent.with_launch(seconds)
-
-    def _call(self, step: PythonStep, call: Call, context: Context) -> Spent | None:
-        function = self._functions[step.function]
-        if not isinstance(function, Region):
-            deliver(function(call.inputs, call.outputs), call.outputs, step.function)
-            return None
-        space = _space_of(self._prepared, step)
-        device = context.devices.get(space)
-        if device is not None:
-            inputs, outputs = _specs(step.inputs), _specs(step.outputs)
-            memory = DeviceMemory(space, device, inputs, outputs)
-            return function.run(call.inputs, call.outputs, memory)
-        if space in self._devices:  # which has been lost
-            return function.compute(call.inputs, call.outputs)
-        if not function.guard.is_supervised:
-            return function.run(call.inputs, call.outputs)
-        own = call.private_outputs()
-        spent = function.run(call.inputs, own)
-        call.publish(own)
-        return spent
-
-    def _transfer(self, step: Transfer, call: Call, context: Context) -> Spent:
-        region = self._functions[step.region]
-        assert isinstance(region, Region)
-        space = self._prepared.remotes[step.remote.index].space
-        device = context.devices.get(space)
-        (source,), (target,) = call.inputs, call.outputs
-        begun = time.perf_counter()
-        if device is None:
-            np.copyto(target, source)
-        else:
-            own = call.private_outputs() if region.guard.is_supervised else call.outputs
-            copy = device.upload if step.upload else device.download
-            region.guard.transfer(region, partial(copy, source, own[0]), space)
-            call.publish(own)
-            if region.simulated:
-                return Spent(region.transfer_seconds(step.home.nbytes), 0.0, 0.0, simulated=True)
-        return Spent(time.perf_counter() - begun, 0.0, 0.0)
-
-    def _find_regions(self) -> dict[str, list[Region]]:
-        """The regions by memory space."""
-        found: dict[str, list[Region]] = {}
-        for step in self._python_steps:
-            function, space = self._functions[step.function], _space_of(self._prepared, step)
-            if not space:
-                continue
-            if not isinstance(function, Region):
-                raise UserError(
-                    f"the function '{step.function}' is to work in the memory of '{space}'",
-                    hint="only regions of other backends can",
-                )
-            found.setdefault(space, []).append(function)
-        return found
-
-    def _find_devices(self) -> Mapping[str, Device]:
-        """The devices by memory space. A region whose code could not be loaded has none, and gets
-        that of the others."""
-        found: dict[str, Device] = {}
-        for space, regions in self._regions.items():
-            device = next((one.device for one in regions if one.device is not None), None)
-            if device is not None:
-                found[space] = device
-                for region in regions:
-                    region.device = region.device or device
-        return found
+            return _Arena(self.program, self._slots)
 
 
-def _bounded(regions: Mapping[str, Sequence[Region]], space: str, task: Callable[[], Any]) -> Any:
-    """What a device is asked for, within the deadline of its regions."""
-    return regions[space][0].guard.bounded(task)
+class _Arena:
+    """Memory for the program's shelf of the arena, and the values that lie there."""
+
+    def __init__(self, program: Program, slots: Sequence[tuple[int, Value]]) -> None:
+        sizes = [size for size in program.shelf if isinstance(size, int)]
+        self.memory = aligned_empty((max(sizes, default=0),), _BYTE)
+        self.views = [(number, _view(self.memory, value)) for number, value in slots]
 
 
-def _space_of(prepared: Prepared, step: PythonStep) -> str:
-    """The memory space that a step works in; none is the host's."""
-    buffer = step.outputs[0].buffer if step.outputs else None
-    return prepared.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
+def _view(memory: Array, value: Value) -> Array:
+    assert value.slot is not None
+    assert value.dtype is not None
+    offset, nbytes = value.slot.offset, value.slot.nbytes
+    assert isinstance(offset, int)
+    assert isinstance(nbytes, int)
+    extents = tuple(dim for dim in value.shape or () if isinstance(dim, int))
+    return np.ndarray(extents, value.dtype.numpy, memory, offset)
 
 
-def _specs(operands: Sequence[Operand]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
-    return [(one.shape, one.dtype.numpy) for one in operands]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """An instruction, ready to run; `outputs` are what it gives: number, check (none where it is
+    sure to be what the program says), and whether it goes into the arena. Of what nobody needs
+    after it, `released` is given back to devices."""
+
+    instruction: Instruction
+    action: _Action
+    outputs: tuple[tuple[int, Check | None, bool], ...]
+    finished: tuple[int, ...]
+    released: tuple[int, ...]
+
+
+class BlockRunner:
+    """A block, ready to run."""
+
+    def __init__(self, block: Block, executor: Executor) -> None:
+        self.block, self._executor = block, executor
+        checks, values = executor.checks, executor.program.values
+        self._inputs = [(number, checks[number]) for number in block.inputs]
+        # Inputs whose extents follow from symbols, which others may give a number.
+        self._derived = [
+            (position, number)
+            for position, number in enumerate(block.inputs)
+            if checks[number].is_derived
+        ]
+        finished = _finished(block)
+        self.steps = [
+            self._step(one, gone) for one, gone in zip(block.instructions, finished, strict=True)
+        ]
+        made = {number for one in block.instructions for number in writes(one)}
+        own = made | {*block.inputs}
+        self._left = [n for n in {*block.outputs} & own if values[n].slot is None]
+
+    def _step(self, instruction: Instruction, finished: Sequence[int]) -> _Step:
+        executor = self._executor
+        values = executor.program.values
+        sure = isinstance(instruction, Segment)  # which makes what the symbols say, nothing else
+        numbers = writes(instruction)
+        if isinstance(instruction, Segment):
+            numbers = tuple(n for n in instruction.outputs if values[n].slot is None)
+        outputs = [
+            (
+                number,
+                None if sure or values[number].space else executor.checks[number],
+                values[number].slot is not None,
+            )
+            for number in numbers
+        ]
+        return _Step(
+            instruction,
+            _action(instruction, executor),
+            tuple(outputs),
+            tuple(n for n in finished if values[n].slot is None),
+            tuple(n for n in finished if values[n].space),
+        )
+
+    def enter(self, inputs: Sequence[Data], run: Run) -> None:
+        """Take the inputs, if they are what the block wants; they give numbers to symbols."""
+        values, symbols = run.values, run.symbols
+        for (number, check), data in zip(self._inputs, inputs, strict=True):
+            values[number] = check(data, symbols, UserError)
+        for position, number in self._derived:
+            self._executor.checks[number](inputs[position], symbols, UserError)
+
+    def __call__(self, inputs: Sequence[Data], run: Run) -> list[Data]:
+        """Run on the inputs in order."""
+        self.enter(inputs, run)
+        values, symbols = run.values, run.symbols
+        for position, step in enumerate(self.steps):
+            try:
+                if run.recorder is None:
+                    results = step.action(run)
+                else:
+                    results = self._measured(position, step, run)
+                for (number, check, is_slot), data in zip(step.outputs, results, strict=True):
+                    if check is not None:
+                        data = check(data, symbols, EvaluationError)
+                    if is_slot:
+                        deliver((data,), (values[number],), "a step")
+                    else:
+                        values[number] = data
+            except GraftError as error:
+                raise error.at(_location(step.instruction)) from error.__cause__
+            except AbandonedError as error:
+                where = _location(step.instruction)
+                raise AbandonedError(error.error and error.error.at(where)) from None
+            for number in step.released:
+                value = self._executor.program.values[number]
+                self._executor.devices.give_back(value, values[number], run)
+            for number in step.finished:
+                values[number] = None
+        outputs = [values[number] for number in self.block.outputs]
+        for number in self._left:
+            values[number] = None
+        return outputs
+
+    def value(self, position: int) -> Value:
+        """An input as the program describes it."""
+        return self._executor.program.values[self.block.inputs[position]]
+
+    def inputs(self, values: Sequence[Data]) -> list[Data]:
+        """The inputs, once they have been taken."""
+        return [values[number] for number in self.block.inputs]
+
+    def _measured(self, position: int, step: _Step, run: Run) -> Sequence[Data]:
+        assert run.recorder is not None
+        path = run.path
+        run.path = (*path, position)
+        with run.recorder.measure(run.path, step.instruction):
+            results = step.action(run)
+        run.path = path
+        return results
+
+    def no_slices(self, inputs: Sequence[Data], run: Run, output: int, axis: int) -> Array:
+        """What stacking an output's slices gives when there are none.
+
+        An extent that only an iteration would have told is zero, as the evaluator has it."""
+        value = self._executor.program.values[self.block.outputs[output]]
+        inner = run.inside()
+        self.enter(inputs, inner)
+        if value.dtype is None or value.shape is None:
+            raise EvaluationError(f"no iteration tells what '{value.name}' is")
+        known = (substitute(dim, inner.symbols) for dim in value.shape)
+        extents = [extent if isinstance(extent, int) else 0 for extent in known]
+        return no_pieces(extents, value.dtype.numpy, axis)
+
+
+def _location(instruction: Instruction) -> Place | None:
+    return getattr(instruction, "location", None)
+
+
+def _finished(block: Block) -> list[tuple[int, ...]]:
+    """Per instruction, the values of the block that nobody needs after it."""
+    own = {*block.inputs, *(number for one in block.instructions for number in writes(one))}
+    kept = {*block.outputs}
+    found: list[tuple[int, ...]] = []
+    for instruction in reversed(block.instructions):
+        used = dict.fromkeys((*_all_reads(instruction), *writes(instruction)))
+        gone = tuple(number for number in used if number in own and number not in kept)
+        kept |= {*gone}
+        found.append(gone)
+    return found[::-1]
+
+
+def _all_reads(instruction: Instruction) -> list[int]:
+    """What an instruction and those in its blocks read."""
+    found = list(reads(instruction))
+    for block in blocks(instruction):
+        for inner in block.instructions:
+            found += _all_reads(inner)
+        found += block.outputs
+    return found
+
+
+def _action(instruction: Instruction, executor: Executor) -> _Action:
+    """What runs an instruction."""
+    supplied, values = executor.supplied, executor.program.values
+
+    def block(one: Block) -> BlockRunner:
+        return BlockRunner(one, executor)
+
+    match instruction:
+        case Segment():
+            assert executor.context is not None
+            runner = SegmentRunner(instruction, executor.program, executor.context)
+            return partial(_run_segment, runner)
+        case RegionCall(inputs=inputs, outputs=outputs):
+            operands = [values[n] for n in inputs], [values[n] for n in outputs]
+            return partial(executor.devices.call, instruction, *operands)
+        case Transfer(source=source, target=target):
+            ends = values[source], values[target]
+            return lambda run: (executor.devices.transfer(instruction, *ends, run),)
+        case Evaluate(function=function):
+            return partial(_evaluate, instruction, supplied.evaluators[function])
+        case SizeFunction(rule=rule):
+            return partial(_evaluate, instruction, supplied.rule(rule))
+        case BindSymbol():
+            return partial(_bind_symbol, instruction)
+        case Slice():
+            return partial(_slice, instruction)
+        case Alias():
+            return partial(_alias, instruction, values[instruction.output])
+        case Assert():
+            return partial(_assert, instruction)
+        case ListOp():
+            return partial(_run_list_op, instruction)
+        case If():
+            return partial(
+                _run_branch, instruction, [block(instruction.otherwise), block(instruction.then)]
+            )
+        case Switch():
+            return _SwitchRunner(instruction, executor)
+        case Loop():
+            return partial(_run_loop, instruction, *_body(instruction, executor))
+        case Scan():
+            return partial(_run_scan, instruction, *_body(instruction, executor))
+
+
+def _body(step: Loop | Scan, executor: Executor) -> tuple[BlockRunner, NativeLoop | None]:
+    """A loop's body, and the same as one that runs natively, where it can."""
+    body = BlockRunner(step.body, executor)
+    if not is_native(step, executor.program):
+        return body, None
+    runner = segment_runner(body.steps[0])
+    assert runner is not None
+    return body, NativeLoop(step, runner, executor.program)
+
+
+def segment_runner(step: _Step) -> SegmentRunner | None:
+    """What runs a step that is native; None for others."""
+    if not isinstance(step.instruction, Segment):
+        return None
+    assert isinstance(step.action, partial)
+    (runner,) = step.action.args
+    assert isinstance(runner, SegmentRunner)
+    return runner
+
+
+def stored_rule(text: str) -> Evaluator:
+    """A rule for sizes by its text: the only thing for which a file asks the compiler's rooms, of
+    which those that know the operators need neither LLVM nor `onnx`."""
+    try:
+        rules = importlib.import_module("graft.ops.size_rules")
+    except ImportError as error:
+        raise UserError(
+            "this model asks the operators' rules for sizes, which are not installed here",
+            hint="install all of graft-compiler",
+        ) from error
+    rule: Evaluator = rules.rule_from(text)
+    return rule
+
+
+def _run_segment(runner: SegmentRunner, run: Run) -> Sequence[Data]:
+    sized, operands = runner.sized(run.symbols), runner.operands(run.values)
+    if run.recorder is None and not run.given and not runner.layout.uses_shelf:
+        return sized.run(operands)
+    outputs = sized.allocate(run.given)
+    if run.recorder is None:
+        sized.run_into(operands, outputs, run.shelf)
+        return outputs
+    times = CallTimes.zeros(runner.layout.threads, len(runner.segment.calls))
+    sized.run_into(operands, outputs, run.shelf, times)
+    run.recorder.add(run.path, sized.prepared, times)
+    return outputs
+
+
+def _operands(step: Evaluate | SizeFunction | ListOp, values: list[Data]) -> list[Data]:
+    return [None if number is None else values[number] for number in step.inputs]
+
+
+def _evaluate(step: Evaluate | SizeFunction, function: Evaluator, run: Run) -> Sequence[Data]:
+    return function(_operands(step, run.values), run.symbols)
+
+
+def _run_list_op(step: ListOp, run: Run) -> Sequence[Data]:
+    return (run_list_op(step, _operands(step, run.values), run.symbols),)
+
+
+def _bind_symbol(step: BindSymbol, run: Run) -> Sequence[Data]:
+    symbols = run.symbols
+    number = int(run.values[step.value].item())
+    if symbols.setdefault(step.symbol, number) != number:
+        raise EvaluationError(f"{number} is found where {symbols[step.symbol]} are wanted")
+    return ()
+
+
+def _slice(step: Slice, run: Run) -> Sequence[Data]:
+    return (run.values[step.value][: int(run.values[step.counts][-1])],)
+
+
+def _alias(step: Alias, output: Value, run: Run) -> Sequence[Data]:
+    data = run.values[step.value]
+    if output.is_static and isinstance(data, np.ndarray) and data.shape != output.shape:
+        shape: Any = output.shape
+        if np.prod(shape, dtype=np.int64) == data.size:  # else it is refused as it is
+            return (data.reshape(shape),)
+    return (data,)
+
+
+def _assert(step: Assert, run: Run) -> Sequence[Data]:
+    require_condition(run.values[step.condition], step.expected, step.message)
+    return (run.values[step.value],)
+
+
+def _run_branch(step: If, branches: Sequence[BlockRunner], run: Run) -> Sequence[Data]:
+    return branches[bool(sole_item(run.values[step.condition]))]((), run.inside())
+
+
+class _SwitchRunner:
+    """Runs one of several blocks, by the numbers of symbols."""
+
+    def __init__(self, step: Switch, executor: Executor) -> None:
+        self._step = step
+        self.cases = {key: BlockRunner(one, executor) for key, one in step.cases}
+        self.default = BlockRunner(step.default, executor)
+
+    def block(self, symbols: Symbols) -> BlockRunner:
+        """The block for these numbers."""
+        key = tuple([symbols[name] for name in self._step.symbols])
+        return self.cases.get(key, self.default)
+
+    def __call__(self, run: Run) -> Sequence[Data]:
+        block, inner = self.block(run.symbols), run.inside()
+        if run.given:
+            pairs = zip(self._step.outputs, block.block.outputs, strict=True)
+            inner.given = {own: run.given[n] for n, own in pairs if n in run.given}
+        return block((), inner)
+
+
+def _run_loop(
+    step: Loop, body: BlockRunner, natively: NativeLoop | None, run: Run
+) -> list[Data]:
+    values = run.values
+    limit, condition = (None if n is None else values[n] for n in (step.limit, step.condition))
+    state = [values[number] for number in step.carried]
+    results = len(step.outputs) - len(state)
+    flags = [body.value(position) for position in range(2)]
+
+    def given(iteration: int, proceed: bool, carried: Sequence[Data]) -> list[Data]:
+        return [_single(iteration, flags[0]), _single(proceed, flags[1]), *carried]
+
+    last, proceed = begins(limit, condition)
+    if natively and not run.recorder and proceed and (last is None or last > 0):
+        inner, pieces = run.inside(), Pieces(results, "loop")
+        first = given(0, True, state)
+        body.enter(first, inner)
+        carried = natively.run(body.inputs(values), values, inner.symbols, last, pieces)
+        if carried is not None:
+            return [*carried, *pieces.in_order()]
+    state, pieces = repeated(
+        lambda *iteration: body(given(*iteration), run.inside()), limit, condition, state, results
+    )
+    if pieces.turns:
+        return [*state, *pieces.in_order()]
+    untaken, begin = given(0, False, state), 1 + len(state)
+    return [*state, *(body.no_slices(untaken, run, begin + n, 0) for n in range(results))]
+
+
+def _run_scan(
+    step: Scan, body: BlockRunner, natively: NativeLoop | None, run: Run
+) -> list[Data]:
+    values = run.values
+    scanned = ahead([values[number] for number in step.scanned], step.axes, step.backwards)
+    start = [values[number] for number in step.carried]
+    count = len(scanned[0])
+    if natively and not run.recorder and count:
+        inner, pieces = run.inside(), Pieces(len(step.result_axes), "scan")
+        body.enter([*start, *(data[0, ...] for data in scanned)], inner)
+        given = body.inputs(values)
+        given[len(start) :] = scanned
+        carried = natively.run(given, values, inner.symbols, count, pieces)
+        if carried is not None:
+            return [*carried, *pieces.stacked(step.result_axes, step.result_backwards)]
+    state, pieces = swept(
+        lambda carried, slices: body([*carried, *slices], run.inside()),
+        start,
+        scanned,
+        len(step.result_axes),
+    )
+    if pieces.turns:
+        return [*state, *pieces.stacked(step.result_axes, step.result_backwards)]
+    untaken = [*state, *unscanned(scanned)]
+    axes = enumerate(step.result_axes, start=len(state))
+    return [*state, *(body.no_slices(untaken, run, n, axis) for n, axis in axes)]
+
+
+def _single(data: Any, value: Value) -> Array:
+    assert value.dtype is not None
+    return single(data, value.dtype.numpy, len(value.shape or ()))
