@@ -25,7 +25,7 @@ from graft.ops.rules import (
     require_same_dim,
     symbolic_by,
 )
-from graft.runtime.guards import INSIDE, Guard
+from graft.program.guards import INSIDE, Guard
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ class Slot:
     """Memory in the arena: which shelf of it, the offset there, and the size.
 
     Values that are never needed at the same time share a shelf, which is as large as the largest of
-    them. Shelf 0 is the program's and lives as long as a run; the others are the segment's."""
+    them. Shelf 0 is the program's and lives as long as a run; the others are the segment's: shelf
+    n is the one at position n - 1 of its `shelves`."""
 
     shelf: int
     offset: Dim
@@ -62,9 +63,10 @@ class Segment:
     """Kernel calls with no decision between them: one job for the thread pool.
 
     All symbols in its extents have numbers when it begins. Sizes that fail `checks` are refused
-    before the first kernel. Its part of the arena has `shelves`, each given by the sizes of what
-    lies there; `scratch` are the sizes that kernels need per thread. Where there are `guards`, the
-    value `found` is what they have found."""
+    before the first kernel. Kernels read constants, the `inputs`, and what lies in the arena; they
+    write the `outputs` and the arena. Its part of the arena has `shelves`, each given by the sizes
+    of what lies there; `scratch` are the sizes that kernels need per thread. Where there are
+    `guards`, kernels write what they find, an index per guard, to the value `found`."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -151,6 +153,14 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Alias:
+    """A value under another name and shape: the same memory. Its shape gives numbers to symbols."""
+
+    value: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
 class Assert:
     """A value is handed on where the condition is `expected`; otherwise the run fails."""
 
@@ -160,6 +170,24 @@ class Assert:
     message: str
     output: int
     location: Place = NOWHERE
+
+
+# What tables do for strings and maps, and all that is done to lists and optional values.
+LOOKUPS = ("ml.label_map", "ml.zip_map", "take")
+LIST_OPERATIONS = (
+    *LOOKUPS,
+    "optional.construct",
+    "optional.get_element",
+    "optional.has_element",
+    "sequence.at",
+    "sequence.concatenate",
+    "sequence.construct",
+    "sequence.empty",
+    "sequence.erase",
+    "sequence.insert",
+    "sequence.length",
+    "sequence.split",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +280,7 @@ Instruction = (
     | SizeFunction
     | BindSymbol
     | Slice
+    | Alias
     | Assert
     | ListOp
     | If
@@ -270,7 +299,7 @@ def reads(instruction: Instruction) -> tuple[int, ...]:
             return (instruction.source,)
         case SizeFunction() | ListOp():
             return tuple(number for number in instruction.inputs if number is not None)
-        case BindSymbol():
+        case BindSymbol() | Alias():
             return (instruction.value,)
         case Slice():
             return (instruction.value, instruction.counts)
@@ -294,12 +323,13 @@ def writes(instruction: Instruction) -> tuple[int, ...]:
             return (instruction.target,)
         case BindSymbol():
             return ()
-        case Slice() | Assert():
+        case Slice() | Alias() | Assert():
             return (instruction.output,)
         case Segment():
             found = () if instruction.found is None else (instruction.found,)
             return (*instruction.outputs, *found)
-    return instruction.outputs
+        case _:
+            return instruction.outputs
 
 
 def blocks(instruction: Instruction) -> tuple[Block, ...]:

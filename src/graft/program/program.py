@@ -12,7 +12,22 @@ from dataclasses import dataclass, field
 
 from graft.base.dims import Dim
 from graft.base.dtypes import Array, DType
-from graft.program.instructions import Block, Instruction, Segment, Slot, walk
+from graft.base.errors import UserError
+from graft.program.instructions import (
+    Block,
+    Evaluate,
+    Instruction,
+    KernelCall,
+    Segment,
+    Slot,
+    walk,
+)
+
+ALIGNMENT = 64  # bytes, of constants and of what lies in the arena
+
+
+class ProgramError(UserError):
+    """A compiled program that contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +46,20 @@ class Value:
     alignment: int = 1
     space: str = ""
     slot: Slot | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it is a tensor whose extents are all numbers."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+    def __str__(self) -> str:
+        extents = "*" if self.shape is None else ", ".join(map(str, self.shape))
+        return f"{self.dtype or self.type}[{extents}]" if self.has_extents else self.type
+
+    @property
+    def has_extents(self) -> bool:
+        """Whether it is a tensor, of strings maybe."""
+        return self.dtype is not None or self.shape is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +101,16 @@ class Program:
     def segments(self) -> Iterator[Segment]:
         """The native code, that of nested blocks included."""
         return (one for one in self.instructions if isinstance(one, Segment))
+
+    @property
+    def calls(self) -> Iterator[KernelCall]:
+        """The kernel calls of all segments."""
+        return (call for segment in self.segments for call in segment.calls)
+
+    @property
+    def evaluated(self) -> Iterator[Evaluate]:
+        """What the reference evaluator runs."""
+        return (one for one in self.instructions if isinstance(one, Evaluate))
 
     @property
     def instructions(self) -> Iterator[Instruction]:

@@ -11,8 +11,7 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
-
-ALIGNMENT = 64
+from graft.program.program import ALIGNMENT
 
 
 def aligned_size(count: int) -> int:

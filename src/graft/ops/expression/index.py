@@ -25,7 +25,7 @@ from graft.ops.expression.shapes import (
     sizes,
 )
 from graft.ops.rules import normalize_axis
-from graft.runtime.guards import INSIDE
+from graft.program.guards import INSIDE
 
 
 def position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:

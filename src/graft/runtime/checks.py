@@ -1,7 +1,8 @@
-"""Whether data are what a flow says: a kind in, a check out that also gives symbols their numbers.
+"""Whether data are what a program says: a value in, a check out that also binds symbols.
 
-Every value that a flow takes or makes comes through here in every run, and a small model has little
-else to do: what follows from the kind alone is found out once, and the last answer is remembered.
+Whatever a program takes, or its instructions make, comes through here in every run, and a small
+model has little else to do: what follows from the value alone is found out once, and the last
+answer is remembered.
 """
 
 from __future__ import annotations
@@ -13,36 +14,35 @@ import numpy as np
 
 from graft.base.dims import AnyDim, Dim, bare_symbol, substitute, symbols_of
 from graft.base.errors import GraftError
-from graft.runtime.flow import Kind
+from graft.program.program import Value
 
 Data = Any
 Symbols = dict[str, int]
 
 
 class Check:
-    """For one value of a flow."""
+    """For one value of a program."""
 
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-        self._dtype = None if kind.dtype is None else kind.dtype.numpy
-        self._shape = kind.shape
+    def __init__(self, value: Value) -> None:
+        self._value = value
+        self._dtype = None if value.dtype is None else value.dtype.numpy
+        self._shape = value.shape
         # Numbers alone are compared as one; where there are symbols, that would only take time.
-        is_static = kind.shape is not None and all(isinstance(dim, int) for dim in kind.shape)
-        self._static = kind.shape if is_static else None
-        extents = enumerate(_Extent(dim) for dim in kind.shape or ())
+        self._static = value.shape if value.is_static else None
+        extents = enumerate(_Extent(dim) for dim in value.shape or ())
         # Symbols get their numbers before what follows from them is looked at.
         self._extents = sorted(extents, key=lambda pair: pair[1].is_derived)
         self.is_derived = any(extent.is_derived for _, extent in self._extents)
 
     def __call__(self, data: Data, symbols: Symbols, error: type[GraftError]) -> Data:
-        """The data, if it is what the flow says; gives numbers to the symbols in its shape."""
+        """The data, if it is what the program says; gives numbers to the symbols in its shape."""
         if self._dtype is None:
             if self._shape is not None and isinstance(data, np.ndarray):
                 self._bind(data, symbols, error)
             return data
         array = data if type(data) is np.ndarray else np.asarray(data)
         if array.dtype is not self._dtype and array.dtype != self._dtype:
-            raise error(f"'{self._kind.name}' is {array.dtype} where {self._kind.dtype} is wanted")
+            raise error(f"'{self._value.name}' is {array.dtype} where {self._value.dtype} is wanted")
         if self._shape is not None and array.shape != self._static:
             self._bind(array, symbols, error)
         return array
@@ -58,7 +58,7 @@ class Check:
     def _misfit(self, array: np.ndarray[Any, Any], error: type[GraftError]) -> GraftError:
         wanted = ", ".join(map(str, self._shape or ()))
         found = list(array.shape)
-        return error(f"'{self._kind.name}' has the shape {found} where [{wanted}] is wanted")
+        return error(f"'{self._value.name}' has the shape {found} where [{wanted}] is wanted")
 
 
 class _Extent:

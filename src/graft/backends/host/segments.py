@@ -1,30 +1,32 @@
-"""Compiles stretches of a graph, or a whole one: what has native code, and that code."""
+"""Compiles parts of a graph, or a whole one: what has native code, and that code."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from graft.backends.host.assemble import Assembly, assemble
-from graft.backends.host.flow import CompiledStretch
+from graft.backends.host.emit import Emitted, emit
 from graft.backends.host.guards import guarded
 from graft.backends.host.kernel_memo import Kernels, node_types
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import prepare
-from graft.backends.host.program import HostProgram, build_program, made_by
-from graft.backends.host.shaped import build_shaped
 from graft.backends.host.sizes import size_checks
 from graft.backends.host.split_recurrent import split_recurrent
 from graft.backends.host.templates import why_not_static, why_not_symbolic
+from graft.backends.host.values import Values
 from graft.base.dims import Unknown, product
 from graft.base.dtypes import DType
 from graft.base.progress import Progress, Stage, quietly
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
+from graft.llvm.cache import default_cache
+from graft.llvm.pool import compile_all
 from graft.ops.index_ranges import IndexRanges
 from graft.passes.plan_memory import is_view
-from graft.runtime.guards import Guard
+from graft.program.guards import Guard
+from graft.runtime.driver import driver_key, driver_object
 from graft.runtime.spaces import Runner
 from graft.target.target import Target
 
@@ -32,7 +34,7 @@ _CONTROL_FLOW = ("if", "loop", "scan", "demand")
 
 
 @dataclass(frozen=True)
-class Stretches:
+class SegmentCompiler:
     """Compiles for a machine; `regions` run what is left to other backends, by label, those in
     `spaces` in the memory of a device."""
 
@@ -44,7 +46,7 @@ class Stretches:
 
     @cached_property
     def _kernels(self) -> Kernels:
-        """The kernels of all stretches."""
+        """The kernels of all segments."""
         return Kernels(self.target)
 
     @cached_property
@@ -79,14 +81,6 @@ class Stretches:
         """Who runs a node that is left to another backend; None for other nodes."""
         return self.regions.get(node.attrs.label) if node.op.name == "region" else None
 
-    def static(
-        self, graph: Graph, label: str = "", ranges: IndexRanges | None = None
-    ) -> HostProgram:
-        """The program of a graph with static shapes."""
-        fused, made, guards = self.assembled(graph, ranges or IndexRanges(graph), self.spaces)
-        built = build_program(fused, made, self.target, self.regions, label, self.report)
-        return replace(built, program=replace(built.program, guards=guards))
-
     def assembled(
         self, graph: Graph, ranges: IndexRanges, spaces: Mapping[str, str]
     ) -> tuple[Graph, Assembly, tuple[Guard, ...]]:
@@ -96,15 +90,33 @@ class Stretches:
         fused = prepare(watched, self.target, self.accuracy)
         return fused, assemble(fused, self.target, spaces, self._kernels), guards
 
-    def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
-        """A stretch as a program."""
-        if is_static(stretch):
-            built = self.static(stretch, label, ranges)
-            return CompiledStretch(built.program, built.functions, built.reasons, built.makes)
-        fused, made, guards = self.assembled(stretch, ranges, {})
-        checks = size_checks(stretch.nodes)
-        program = build_shaped(fused, made, self.target, checks, guards, self.report)
-        return CompiledStretch(program, {}, {}, tuple(map(made_by, made.steps)))
+    def compile(
+        self,
+        graph: Graph,
+        values: Values,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        ranges: IndexRanges,
+        label: str = "",
+        in_spaces: bool = False,
+    ) -> tuple[Emitted, tuple[bytes, ...]]:
+        """The instructions of a graph all of whose sizes are known when it runs, on values with
+        these numbers, and their code.
+
+        `ranges` may be those of a graph around it. `in_spaces` lets regions work in the memory of
+        their devices."""
+        _, made, guards = self.assembled(graph, ranges, self.spaces if in_spaces else {})
+        checks = () if is_static(graph) else size_checks(graph.nodes)
+        emitted = emit(made, values, inputs, outputs, checks, guards, label)
+        functions = list(made.functions.values())
+        codes = compile_all(functions, self.target, default_cache(), progress=self.report)
+        return emitted, tuple(codes)
+
+
+def driver_code(target: Target) -> bytes:
+    """The object code of the driver."""
+    triple = target.triple
+    return default_cache().remembered(driver_key(triple), lambda: driver_object(triple))
 
 
 def why_not_tensor(value: Value) -> str:
