@@ -11,14 +11,13 @@ from typing import Any
 
 from graft.cli.index_bounds import index_bounds
 from graft.cli.placement import check_targets, compiled_as_asked
-from graft.cli.report import seconds_text
 from graft.cli.profile import decides
-from graft.cli.runnable import Runnable, steps_text
+from graft.cli.report import seconds_text
+from graft.cli.runnable import Runnable, python_steps, steps_text
 from graft.cli.status import status
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
 from graft.program.variants import general_block
-from graft.runtime.native_loops import python_steps
 from graft.runtime.session import Session
 
 
@@ -66,7 +65,7 @@ def _python_steps(session: Session | None) -> int | None:
     if session is None:
         return None
     program = session.program
-    return python_steps(general_block(program), program) if decides(program) else 1
+    return python_steps(general_block(program)) if decides(program) else 1
 
 
 def _steps_text(session: Session | None) -> str:

@@ -20,13 +20,23 @@ from graft.cli.profile import decides
 from graft.cli.report import counted, number, seconds_text
 from graft.cli.status import spoken_warnings, status
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
-from graft.program.instructions import Alias, Segment
+from graft.program.instructions import (
+    Alias,
+    Block,
+    Evaluate,
+    Instruction,
+    ListOp,
+    RegionCall,
+    Segment,
+    SizeFunction,
+    Transfer,
+    blocks,
+)
 from graft.program.program import Program, Value
 from graft.program.variants import general_block, switch_of, variant_blocks
 from graft.runtime.artifact import SUFFIX
 from graft.runtime.incidents import Incidents
 from graft.runtime.loaded import load
-from graft.runtime.native_loops import python_steps
 from graft.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
     from graft.module import Module
 
 
+_IN_PYTHON = (RegionCall, Transfer, Evaluate, SizeFunction, ListOp)
 _ONNX_DTYPES = {"float": DType.FLOAT32, "double": DType.FLOAT64}
 
 
@@ -131,7 +142,7 @@ def _steps(program: Program) -> dict[str, int]:
     """How many steps an inference takes; where something is decided, those that come back to
     Python."""
     if decides(program):
-        return {"python_steps": python_steps(general_block(program), program)}
+        return {"python_steps": python_steps(general_block(program))}
     return {"steps": _native_steps(program)}
 
 
@@ -153,5 +164,16 @@ def _summary(program: Program) -> str:
 
 def steps_text(program: Program) -> str:
     """What an inference consists of."""
-    steps = python_steps(general_block(program), program)
-    return f"{counted(steps, 'step')} of native code and decisions"
+    steps = python_steps(general_block(program))
+    return f"one native call, {counted(steps, 'step')} in Python" if steps else "one native call"
+
+
+def python_steps(block: Block) -> int:
+    """How often an inference comes back to Python: of branches the one that does so more often, of
+    loops in one iteration."""
+    return sum(_python_steps(one) for one in block.instructions)
+
+
+def _python_steps(instruction: Instruction) -> int:
+    inside = max((python_steps(one) for one in blocks(instruction)), default=0)
+    return inside + isinstance(instruction, _IN_PYTHON)

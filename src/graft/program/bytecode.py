@@ -19,6 +19,7 @@ from graft.base.errors import Place
 from graft.program.bytecode_segments import SegmentWriter, new_segment, segment_symbols
 from graft.program.extents import Refused, SizeCheck, Test, Verdict
 from graft.program.instructions import (
+    Alias,
     Assert,
     BindSymbol,
     Block,
@@ -335,6 +336,8 @@ class _Encoder:
                 self._bind_symbol(instruction, known)
             case Slice():
                 self._slice(instruction, known)
+            case Alias():
+                self._alias(instruction, known)
             case Assert():
                 self._assert(instruction)
             case If():
@@ -416,6 +419,18 @@ class _Encoder:
         else:
             self._python(instruction)
         self._bind(writes(instruction), known)
+
+    def _alias(self, instruction: Alias, known: set[str]) -> None:
+        value, output = instruction.value, instruction.output
+        both = value in self._places and output in self._places
+        if both and self._rank(value) == self._rank(output):
+            self._assign([output], [value])
+        elif both and self._program.values[output].is_static:
+            self._words.emit(Opcode.MOVE, self._places[output], self._places[value], 0)
+            return
+        else:
+            self._python(instruction)
+        self._bind([output], known)
 
     def _assert(self, instruction: Assert) -> None:
         found, fails, after = self._register(), Label(), Label()

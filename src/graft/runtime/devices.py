@@ -45,7 +45,7 @@ class Devices:
         self._functions = functions
         self._regions = _regions_by_space(program, functions)
         self._known = _find_devices(self._regions)
-        self._at_hand: Mapping[str, Device] = self._known  # those that have not been lost
+        self.at_hand: Mapping[str, Device] = self._known  # those that have not been lost
         self._occupancy = Occupancy()
         self._pool = TensorPool(partial(_bounded, self._regions))
 
@@ -53,7 +53,7 @@ class Devices:
         """What `attempt` gives on the devices at hand; again, each time without one more device,
         where one has been lost on the way or has no memory left."""
         while True:
-            if len(self._at_hand) < len(self._known):
+            if len(self.at_hand) < len(self._known):
                 self._recall()
             results = self._try(attempt)
             if results is not None:
@@ -63,7 +63,7 @@ class Devices:
         since = self._occupancy.enter() if self._known else 0
         full: FullDeviceError | None = None
         try:
-            return attempt(self._at_hand)
+            return attempt(self.at_hand)
         except FullDeviceError as error:
             full = error
         except LostDeviceError as error:
@@ -83,7 +83,7 @@ class Devices:
 
     def _lose(self, space: str) -> None:
         """Do without a device for a while; what is under way elsewhere may still use it."""
-        self._at_hand = {name: one for name, one in self._at_hand.items() if name != space}
+        self.at_hand = {name: one for name, one in self.at_hand.items() if name != space}
         self._pool.clear()
         for region in self._regions[space]:
             if not region.device_breaker.is_open:
@@ -94,18 +94,20 @@ class Devices:
         back = {
             space: device
             for space, device in self._known.items()
-            if space in self._at_hand
+            if space in self.at_hand
             or not any(region.device_breaker.is_open for region in self._regions[space])
         }
-        if len(back) > len(self._at_hand):
-            self._at_hand = back
+        if len(back) > len(self.at_hand):
+            self.at_hand = back
 
     def take(self, value: Value, run: Run) -> Any:
         """Memory for a value: of its device, or an array where that has been lost."""
         kind = _tensor(value)
         device = run.devices.get(value.space)
-        return aligned_empty(kind.shape, kind.dtype) if device is None else self._pool.take(
-            kind, device
+        return (
+            aligned_empty(kind.shape, kind.dtype)
+            if device is None
+            else self._pool.take(kind, device)
         )
 
     def give_back(self, value: Value, tensor: Any, run: Run) -> None:
@@ -215,9 +217,7 @@ def _tensor(value: Value) -> DeviceTensor:
     return DeviceTensor(value.space, extents, value.dtype.numpy)
 
 
-def _regions_by_space(
-    program: Program, functions: Mapping[str, Runner]
-) -> dict[str, list[Region]]:
+def _regions_by_space(program: Program, functions: Mapping[str, Runner]) -> dict[str, list[Region]]:
     """The regions that work in the memory of a device."""
     found: dict[str, list[Region]] = {}
     for step in _region_calls(program):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from graft.base.dim_functions import function_of
 from graft.base.dims import bare_symbol
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
+from graft.program.layout import VALUE_WORDS, Status
+from graft.program.layout import Value as Field
+from graft.program.program import Value
+from graft.runtime.executor import Executor
+from graft.runtime.frames import Frame
 from graft.runtime.memory import address_of, is_usable
 from graft.runtime.straight_line import define
 
@@ -28,15 +33,6 @@ _REMEMBERED = 64
 # What a model that is bound to arrays is: calling it runs the model and gives the results.
 Binding = Callable[[], list[Any]]
 Shapes = tuple[tuple[int, ...], ...]
-# The name of an input, its dtype, and how its address has to be aligned.
-Expected = tuple[str, np.dtype[Any], int]
-
-
-class Call(Protocol):
-    """What runs a model at some sizes, on arrays that have been checked."""
-
-    @property
-    def run(self) -> Callable[..., list[Any] | None]: ...
 
 
 class Sizes:
@@ -50,10 +46,143 @@ class Sizes:
         allocate: Mapping[int, Callable[[], Array]],
         specs: Mapping[int, tuple[int, ...]],
     ) -> None:
-        self.inputs, self._outputs = inputs, outputs
-        self._calls = Calls(prepare, sizes_change)
-        self.find = self._calls.find
-        self.run: Callable[[Mapping[str, Any]], list[Any] | None] = _run(inputs, self._calls)
+        self.words, self.allocate, self.specs = words, allocate, specs
+
+    def write(self, frame: Frame) -> None:
+        """Let a frame have them."""
+        words = frame.words
+        for position, word in self.words:
+            words[position] = word
+        frame.sizes = self
+
+
+class Dispatcher:
+    """Runs feeds that need no conversion. Safe to use from several threads.
+
+    `run(feeds)` gives all results, or None where the ordinary way has to be taken."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor, self._program = executor, executor.program
+        self._places = executor.linked.image.values
+        self._ready: dict[Shapes, Sizes] = {}
+        self._lock = threading.Lock()
+        self._symbols = executor.input_symbols
+        # The outputs that can be wherever the caller wants them; others are copied from the frame.
+        self._sized = [number for number, _ in executor.sized]
+        values = [value for _, value in executor.sized]
+        dims = [dim for value in values for dim in value.shape or ()]
+        self._ranks = [len(value.shape or ()) for value in values]
+        self._extents = function_of(dims, self._symbols)
+        self.run: Callable[[Mapping[str, Any]], list[Any] | None] = self._written_out()
+
+    @classmethod
+    def of(cls, executor: Executor) -> Dispatcher | None:
+        """The short way of a program; None where its inputs or outputs are not all native."""
+        places, body = executor.linked.image.values, executor.program.body
+        constants = {number for number, _ in executor.program.constants}
+        own = {*places} - constants
+        return cls(executor) if own.issuperset((*body.inputs, *body.outputs)) else None
+
+    def _written_out(self) -> Callable[..., Any]:
+        """`run`, written out for the inputs and outputs of this program."""
+        executor, body = self._executor, self._program.body
+        names: dict[str, object] = {
+            "ndarray": np.ndarray,
+            "address_of": address_of,
+            "ready": self._ready,
+            "prepare": self._prepare,
+            "free": executor.frames,
+            "new": executor.take_frame,
+            "execute": executor.linked.execute,
+            "finish": self._finish,
+        }
+        lines = [f"if len(feeds) != {len(body.inputs)}:", "    return None"]
+        for position, value in enumerate(self._program.inputs):
+            lines += _accepted(position, value, names)
+        shapes = "".join(f"x{position}.shape, " for position in range(len(body.inputs)))
+        lines += [
+            f"sizes = ready.get(({shapes}))",
+            "if sizes is None:",
+            f"    sizes = prepare(({shapes}))",
+            "    if sizes is None:",
+            "        return None",
+            "try:",
+            "    frame = free.pop()",
+            "except IndexError:",
+            "    frame = new()",
+            "words = frame.words",
+            "if frame.sizes is not sizes:",
+            "    sizes.write(frame)",
+        ]
+        for position, number in enumerate(body.inputs):
+            lines.append(f"words[{self._places[number] + Field.DATA}] = address_of(x{position})")
+        before, after = self._output_lines()
+        # A run that fails does not give its frame back; the next one makes another.
+        lines += [
+            *before,
+            "status = execute(frame.base)",
+            "if status:",
+            "    finish(frame, status)",
+        ]
+        results = ", ".join(f"r{number}" for number in body.outputs)
+        lines += [*after, "free.append(frame)", f"return [{results}]"]
+        return define(["feeds"], lines, names)
+
+    def _output_lines(self) -> tuple[list[str], list[str]]:
+        """What is done for outputs before a run, and after it."""
+        before, after = ["allocate = sizes.allocate"] if self._sized else [], []
+        for number in dict.fromkeys(self._program.body.outputs):
+            place = self._places[number] + Field.DATA
+            if number in self._sized:
+                before += [
+                    f"r{number} = allocate[{number}]()",
+                    f"words[{place}] = address_of(r{number})",
+                ]
+            else:
+                before += [f"if not words[{place + Field.OWNER}]:", f"    words[{place}] = 0"]
+                after += [f"r{number} = frame.view({number}).copy()"]
+        return before, after
+
+    def _finish(self, frame: Frame, status: int) -> None:
+        self._executor.finish(self._executor.run_in(frame), Status(status))
+
+    def _prepare(self, shapes: Shapes) -> Sizes | None:
+        """What follows from shapes that are new; None where the ordinary way tells what is wrong
+        with them."""
+        try:
+            sizes = self._measured(shapes)
+        except GraftError:
+            return None
+        with self._lock:
+            self._ready[shapes] = sizes
+            if len(self._ready) > _REMEMBERED:
+                del self._ready[next(iter(self._ready))]
+        return sizes
+
+    def _measured(self, shapes: Shapes) -> Sizes:
+        executor, program = self._executor, self._program
+        symbols: dict[str, int] = {}
+        words: list[tuple[int, int]] = []
+        for number, shape in zip(program.body.inputs, shapes, strict=True):
+            dims = program.values[number].shape or ()
+            if len(dims) != len(shape):
+                raise UserError("an input has another rank")
+            first = self._places[number] + VALUE_WORDS
+            words += [(first + axis, extent) for axis, extent in enumerate(shape)]
+            for dim, extent in zip(dims, shape, strict=True):
+                symbols.setdefault(bare_symbol(dim) or "", extent)
+        extents, _ = self._extents([symbols[name] for name in self._symbols])
+        allocate: dict[int, Callable[[], Array]] = {}
+        specs: dict[int, tuple[int, ...]] = {}
+        used = 0
+        for (number, value), rank in zip(executor.sized, self._ranks, strict=True):
+            assert value.dtype is not None
+            specs[number] = shape = tuple(extents[used : used + rank])
+            used += rank
+            how = value.dtype.numpy, value.alignment
+            allocate[number] = executor.context.results.allocator(shape, *how)
+            words.append((self._places[number] + Field.OWNER, 0))
+        return Sizes(words, allocate, specs)
 
     def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array]) -> Binding | None:
         """What runs on these very arrays, which have been checked as far as one can without their
@@ -68,14 +197,15 @@ class Sizes:
         numbers = self._program.body.outputs
         if not {*self._sized}.issuperset(numbers):
             return None
-        own: list[Array | None] = []
-        for name, (shape, dtype, alignment) in zip(self._outputs, call.results, strict=True):
-            output = outputs.get(name)
-            own.append(output)
+        sizes = self._measured(tuple(array.shape for array in inputs))
+        results: dict[int, Array] = {}
+        for number, name in zip(numbers, self._program.output_names, strict=True):
+            value, output = self._program.values[number], outputs.get(name)
+            assert value.dtype is not None
             if output is not None:
-                check_output(name, shape, dtype, output)
+                check_output(name, sizes.specs[number], value.dtype.numpy, output)
                 apart = not any(np.may_share_memory(output, array) for array in inputs)
-                if not (apart and is_usable(output, alignment)):
+                if number in results or not (apart and is_usable(output, value.alignment)):
                     return None
                 results[number] = output
             else:
@@ -120,12 +250,6 @@ def _accepted(position: int, value: Value, names: dict[str, object]) -> list[str
     if value.alignment > dtype.alignment:
         lines += [f"if address_of(x{position}) % {value.alignment}:", "    return None"]
     return lines
-
-
-def _forget(entries: dict[Shapes, Any], most: int) -> None:
-    """Keep so many at most: the oldest goes."""
-    if len(entries) > most:
-        del entries[next(iter(entries))]
 
 
 def check_output(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], array: Array) -> None:

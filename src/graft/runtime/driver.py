@@ -21,7 +21,6 @@ from graft.base.errors import UnsupportedError
 from graft.runtime.driver_instructions import instructions_text
 from graft.runtime.driver_memory import memory_text
 from graft.runtime.driver_segments import segments_text
-from graft.runtime.driver_turns import ADVANCE_TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def driver_text(triple: str) -> str:
         pause=architecture.pause,
         declaration=architecture.declaration,
     )
-    return text + ADVANCE_TEXT + memory_text() + segments_text() + instructions_text()
+    return text + memory_text() + segments_text() + instructions_text()
 
 
 # A gate is a word that changes when waiters may pass, then how many of them sleep (64 bytes on),
@@ -247,8 +246,7 @@ done:
 
 ; One thread's way through the steps. A thread's row of times holds, per step, when it began and
 ; when its own work ended, and the caller's at last when all were through. Once all have met after
-; the last step, the caller may be gone, and what it lent with it: workers touch nothing any more
-; but the team's memory, where the caller has written whether all steps are to be run once more.
+; the last step, the caller may be gone, and what it lent with it: workers touch nothing any more.
 define internal void @walk(ptr %team, ptr %steps, i64 %count, i64 %thread, i64 %threads,
                            ptr %all.times) nounwind {
 entry:
@@ -259,14 +257,10 @@ entry:
   %profiled = icmp ne ptr %all.times, null
   %own.times = getelementptr i64, ptr %all.times, i64 %skipped
   %times = select i1 %profiled, ptr %own.times, ptr null
-  %own.verdict = alloca i64, align 8
-  %alone = icmp sle i64 %threads, 1
-  %common.verdict = getelementptr i8, ptr %team, i64 744
-  %verdict = select i1 %alone, ptr %own.verdict, ptr %common.verdict
   %nothing = icmp sle i64 %count, 0
   br i1 %nothing, label %done, label %step
 step:
-  %index = phi i64 [ 0, %entry ], [ %next, %advance ], [ 0, %heed ]
+  %index = phi i64 [ 0, %entry ], [ %next, %advance ]
   %begun = shl i64 %index, 1
   call void @stamp(ptr %times, i64 %begun)
   %record = getelementptr [5 x i64], ptr %steps, i64 %index
@@ -292,31 +286,15 @@ work:
 worked:
   %ended = or i64 %begun, 1
   call void @stamp(ptr %times, i64 %ended)
-  %turn.bit = and i64 %flags, 4
-  %turns = icmp ne i64 %turn.bit, 0
-  br i1 %turns, label %decide, label %proceed
-decide:
-  br i1 %is.helper, label %proceed, label %tell
-tell:
-  %told = load i64, ptr %scalars, align 8
-  store i64 %told, ptr %verdict, align 8
-  br label %proceed
-proceed:
   %next = add i64 %index, 1
   %more = icmp slt i64 %next, %count
   %free.bit = and i64 %flags, 2
   %is.free = icmp ne i64 %free.bit, 0
   %runs.on = and i1 %is.free, %more
-  br i1 %runs.on, label %onward, label %meet
+  br i1 %runs.on, label %advance, label %meet
 meet:
   call void @graft_barrier(ptr %team, i64 %threads)
-  br label %onward
-onward:
-  br i1 %turns, label %heed, label %advance
-heed:
-  %verdict.now = load i64, ptr %verdict, align 8
-  %again = icmp ne i64 %verdict.now, 0
-  br i1 %again, label %step, label %advance
+  br label %advance
 advance:
   br i1 %more, label %step, label %done
 done:
@@ -327,7 +305,7 @@ done:
 }
 
 ; The caller's part: hands the job to the workers, then does its share as thread 0.
-define void @graft_run(ptr %own) nounwind {
+define internal void @graft_run(ptr %own) nounwind {
   %team = load ptr, ptr %own, align 8
   %own.steps.at = getelementptr i8, ptr %own, i64 8
   %steps = load ptr, ptr %own.steps.at, align 8

@@ -18,6 +18,7 @@ _HUGE_BYTES, _HUGE_PAGES = 1 << 22, 14
 _DECLARATIONS = """
 declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare i32 @madvise(ptr, i64, i32)
 """
 

@@ -1,73 +1,48 @@
 """Runs programs: values in order in, outputs in order out.
 
-Instructions run one after the other, with the numbers that symbols turn out to have. Loops whose
-body is one segment run natively, all iterations of them (`native_loops`). Every run has values and
-symbols of its own, so runs from several threads do not disturb each other.
+The native driver executes a program in a frame; Python does what it comes back for. Every run has
+a frame of its own, so runs from several threads do not disturb each other.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from graft.base.dims import substitute
+from graft.base.dims import bare_symbol, evaluate_dim, symbols_of
 from graft.base.dtypes import Array
-from graft.base.errors import EvaluationError, GraftError, Place, UserError
-from graft.program.instructions import (
-    Alias,
-    Assert,
-    BindSymbol,
-    Block,
-    Evaluate,
-    If,
-    Instruction,
-    ListOp,
-    Loop,
-    RegionCall,
-    Scan,
-    Segment,
-    SizeFunction,
-    Slice,
-    Switch,
-    Transfer,
-    blocks,
-    reads,
-    writes,
+from graft.base.errors import EvaluationError, GraftError, InternalError, UserError
+from graft.program.bytecode import (
+    ShapeFailure,
+    SizeFailure,
+    StackFailure,
+    SymbolFailure,
+    encode,
 )
+from graft.program.extents import Extents
+from graft.program.guards import Guard, check_guards
+from graft.program.instructions import Assert, Segment, SizeFunction
+from graft.program.layout import Status
 from graft.program.program import Program, Value
-from graft.runtime.checks import Check, Data, Symbols
 from graft.runtime.context import RuntimeContext
 from graft.runtime.devices import Devices
 from graft.runtime.evaluated import Evaluator
+from graft.runtime.frames import Frame, LinkedImage
 from graft.runtime.guard import AbandonedError
-from graft.runtime.lists import run_list_op
-from graft.runtime.memory import aligned_empty
-from graft.runtime.native_loops import NativeLoop, is_native
-from graft.runtime.profile import Profile, Recorder
-from graft.runtime.regions import deliver
-from graft.runtime.run import Run
-from graft.runtime.segment import CallTimes, SegmentRunner
-from graft.runtime.spaces import Device, LostDeviceError, Runner
-from graft.runtime.turns import (
-    Pieces,
-    ahead,
-    begins,
-    no_pieces,
-    repeated,
-    require_condition,
-    single,
-    sole_item,
-    swept,
-    unscanned,
-)
+from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
+from graft.runtime.profile import CallTimes, Profile, Recorder
+from graft.runtime.python_work import PythonWorker, misshapen
+from graft.runtime.run import Run, Values
+from graft.runtime.spaces import Device, Runner
 
-_BYTE = np.dtype(np.uint8)
+_WORD = np.dtype(np.int64)
+_NOTHING: Mapping[int, Array] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,339 +60,231 @@ class Supplied:
         return stored_rule(text) if known is None else known
 
 
-_Action = Callable[[Run], Sequence[Data]]
-
-
 class Executor:
     """A program, linked and ready to run. Safe to call from several threads."""
 
-    def __call__(
-        self,
-        program: Program,
-        context: RuntimeContext | None,  # None: nothing of it is native
-        supplied: Supplied,
-    ) -> None:
-        self.program, self.context, self.supplied = program, context, supplied
-        self.checks = [Check(value) for value in program.values]
+    def __init__(self, program: Program, context: RuntimeContext, supplied: Supplied) -> None:
+        self.program, self.context = program, context
+        self.linked = LinkedImage(encode(program, context.team.threads), program, context)
         self.devices = Devices(program, supplied.functions)
-        self._initial: list[Data] = [None] * len(program.values)
-        for number, array in program.constants:
-            self._initial[number] = array
-        self._slots = [
-            (number, value) for number, value in enumerate(program.values) if value.slot is not None
+        sizes = (one.rule for one in program.instructions if isinstance(one, SizeFunction))
+        rules = {text: supplied.rule(text) for text in sizes}
+        self._worker = PythonWorker(program, self.devices, supplied.evaluators, rules)
+        self._constants = dict(program.constants)
+        self.frames: list[Frame] = []  # that no run works in
+        self._native = self.linked.image.values
+        names = (bare_symbol(dim) for value in program.inputs for dim in value.shape or ())
+        self.input_symbols = tuple(dict.fromkeys(name for name in names if name is not None))
+        # Outputs that segments write, and of which the inputs tell the sizes.
+        self.sized = [
+            (number, program.values[number])
+            for number in dict.fromkeys(program.body.outputs)
+            if number in self.linked.image.direct
+            and _symbols(program.values[number]) <= {*self.input_symbols}
         ]
-        self._arenas: list[_Arena] = []  # that no run works in
-        self.body = BlockRunner(program.body, self)
 
     def __call__(
         self,
-        inputs: Sequence[Data],
-        given: Mapping[int, Array] | None = None,
+        inputs: Sequence[Any],
+        given: Mapping[int, Array] = _NOTHING,
         recorder: Recorder | None = None,
-    ) -> list[Data]:
+    ) -> list[Any]:
         """Run on the inputs in order; `given` are arrays that outputs may be written into, by
         their numbers."""
-        return self.devices.run(partial(self._attempt, inputs, given or {}, recorder))
+        return self.devices.run(partial(self._attempt, inputs, given, recorder))
 
-    def profile(self, inputs: Sequence[Data]) -> Profile:
-        """Run once and measure every instruction."""
+    def profile(self, inputs: Sequence[Any]) -> Profile:
+        """Run once and measure every instruction that takes time."""
         recorder = Recorder()
         begin = time.perf_counter()
         outputs = self(inputs, recorder=recorder)
         return Profile(outputs, time.perf_counter() - begin, recorder.moments)
 
-    def start(self, inputs: Sequence[Data]) -> tuple[list[Data], Symbols]:
-        """All values before the first instruction, and what is known of symbols then."""
-        run = Run(self._initial.copy(), {})
-        self.body.enter(inputs, run)
-        return run.values, run.symbols
+    def take_frame(self) -> Frame:
+        """A frame that nobody works in."""
+        try:
+            return self.frames.pop()
+        except IndexError:
+            return Frame(self.linked)
 
-    @property
-    def variants(self) -> list[BlockRunner]:
-        """The blocks of which the inputs' sizes choose one: most programs have but one."""
-        switch = self._switch
-        return [self.body] if switch is None else [switch.default, *switch.cases.values()]
-
-    def variant(self, symbols: Symbols) -> BlockRunner:
-        """The one that runs at these sizes."""
-        return self.body if self._switch is None else self._switch.block(symbols)
-
-    @property
-    def _switch(self) -> _SwitchRunner | None:
-        steps = self.body.steps
-        action = steps[0].action if len(steps) == 1 else None
-        return action if isinstance(action, _SwitchRunner) else None
+    def run_in(
+        self,
+        frame: Frame,
+        given: Mapping[int, Array] = _NOTHING,
+        devices: Mapping[str, Device] | None = None,
+        recorder: Recorder | None = None,
+    ) -> Run:
+        """A run that works in a frame."""
+        at_hand = self.devices.at_hand if devices is None else devices
+        return Run(Values(frame, self._constants), given, at_hand, recorder)
 
     def _attempt(
         self,
-        inputs: Sequence[Data],
+        inputs: Sequence[Any],
         given: Mapping[int, Array],
         recorder: Recorder | None,
         devices: Mapping[str, Device],
-    ) -> list[Data]:
-        values = self._initial.copy()
-        arena = self._take_arena() if self.program.shelf else None
-        run = Run(values, {}, given, None, devices, recorder)
-        if arena is not None:
-            run.shelf = arena.memory
-            for number, view in arena.views:
-                values[number] = view
-        is_abandoned = False
-        try:
-            return self.body(inputs, run)
-        except (LostDeviceError, AbandonedError) as error:
-            # Foreign code may yet write into what this run works in.
-            is_abandoned = isinstance(error, AbandonedError) or error.is_late
-            error.__traceback__ = None  # holds on to tensors of devices
-            raise
-        finally:
-            values.clear()
-            if arena is not None and not is_abandoned:
-                self._arenas.append(arena)
-
-    def _take_arena(self) -> _Arena:
-        try:
-            return self._arenas.pop()
-        except IndexError:
-            return _Arena(self.program, self._slots)
-
-
-class _Arena:
-    """Memory for the program's shelf of the arena, and the values that lie there."""
-
-    def __init__(self, program: Program, slots: Sequence[tuple[int, Value]]) -> None:
-        sizes = [size for size in program.shelf if isinstance(size, int)]
-        self.memory = aligned_empty((max(sizes, default=0),), _BYTE)
-        self.views = [(number, _view(self.memory, value)) for number, value in slots]
-
-
-def _view(memory: Array, value: Value) -> Array:
-    assert value.slot is not None
-    assert value.dtype is not None
-    offset, nbytes = value.slot.offset, value.slot.nbytes
-    assert isinstance(offset, int)
-    assert isinstance(nbytes, int)
-    extents = tuple(dim for dim in value.shape or () if isinstance(dim, int))
-    return np.ndarray(extents, value.dtype.numpy, memory, offset)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Step:
-    """An instruction, ready to run; `outputs` are what it gives: number, check (none where it is
-    sure to be what the program says), and whether it goes into the arena. Of what nobody needs
-    after it, `released` is given back to devices."""
-
-    instruction: Instruction
-    action: _Action
-    outputs: tuple[tuple[int, Check | None, bool], ...]
-    finished: tuple[int, ...]
-    released: tuple[int, ...]
-
-
-class BlockRunner:
-    """A block, ready to run."""
-
-    def __init__(self, block: Block, executor: Executor) -> None:
-        self.block, self._executor = block, executor
-        checks, values = executor.checks, executor.program.values
-        self._inputs = [(number, checks[number]) for number in block.inputs]
-        # Inputs whose extents follow from symbols, which others may give a number.
-        self._derived = [
-            (position, number)
-            for position, number in enumerate(block.inputs)
-            if checks[number].is_derived
-        ]
-        finished = _finished(block)
-        self.steps = [
-            self._step(one, gone) for one, gone in zip(block.instructions, finished, strict=True)
-        ]
-        made = {number for one in block.instructions for number in writes(one)}
-        own = made | {*block.inputs}
-        self._left = [n for n in {*block.outputs} & own if values[n].slot is None]
-
-    def _step(self, instruction: Instruction, finished: Sequence[int]) -> _Step:
-        executor = self._executor
-        values = executor.program.values
-        sure = isinstance(instruction, Segment)  # which makes what the symbols say, nothing else
-        numbers = writes(instruction)
-        if isinstance(instruction, Segment):
-            numbers = tuple(n for n in instruction.outputs if values[n].slot is None)
-        outputs = [
-            (
-                number,
-                None if sure or values[number].space else executor.checks[number],
-                values[number].slot is not None,
-            )
-            for number in numbers
-        ]
-        return _Step(
-            instruction,
-            _action(instruction, executor),
-            tuple(outputs),
-            tuple(n for n in finished if values[n].slot is None),
-            tuple(n for n in finished if values[n].space),
-        )
-
-    def enter(self, inputs: Sequence[Data], run: Run) -> None:
-        """Take the inputs, if they are what the block wants; they give numbers to symbols."""
-        values, symbols = run.values, run.symbols
-        for (number, check), data in zip(self._inputs, inputs, strict=True):
-            values[number] = check(data, symbols, UserError)
-        for position, number in self._derived:
-            self._executor.checks[number](inputs[position], symbols, UserError)
-
-    def __call__(self, inputs: Sequence[Data], run: Run) -> list[Data]:
-        """Run on the inputs in order."""
-        self.enter(inputs, run)
-        values, symbols = run.values, run.symbols
-        for position, step in enumerate(self.steps):
-            try:
-                if run.recorder is None:
-                    results = step.action(run)
-                else:
-                    results = self._measured(position, step, run)
-                for (number, check, is_slot), data in zip(step.outputs, results, strict=True):
-                    if check is not None:
-                        data = check(data, symbols, EvaluationError)
-                    if is_slot:
-                        deliver((data,), (values[number],), "a step")
-                    else:
-                        values[number] = data
-            except GraftError as error:
-                raise error.at(_location(step.instruction)) from error.__cause__
-            except AbandonedError as error:
-                where = _location(step.instruction)
-                raise AbandonedError(error.error and error.error.at(where)) from None
-            for number in step.released:
-                value = self._executor.program.values[number]
-                self._executor.devices.give_back(value, values[number], run)
-            for number in step.finished:
-                values[number] = None
-        outputs = [values[number] for number in self.block.outputs]
-        for number in self._left:
-            values[number] = None
+    ) -> list[Any]:
+        frame = self.take_frame()
+        run = self.run_in(frame, given, devices, recorder)
+        self._enter(inputs, run)
+        presets = self._preset(inputs, run)
+        self.finish(run, frame.go_on() if recorder is None else self._measured(run))
+        outputs = [self._output(number, presets, run) for number in self.program.body.outputs]
+        # A run that fails does not come here: nobody knows what is in its frame.
+        self.frames.append(frame)
         return outputs
 
-    def value(self, position: int) -> Value:
-        """An input as the program describes it."""
-        return self._executor.program.values[self.block.inputs[position]]
+    def _enter(self, inputs: Sequence[Any], run: Run) -> None:
+        """Let the inputs be where the program finds them."""
+        for number, data in zip(self.program.body.inputs, inputs, strict=True):
+            value = self.program.values[number]
+            if number not in self._native:
+                run.values.put(number, data)
+                continue
+            array = data if type(data) is np.ndarray else np.asarray(data)
+            assert value.dtype is not None
+            if array.dtype != value.dtype.numpy:
+                given = f"'{value.name}' is {array.dtype} where {value.dtype} is wanted"
+                raise UserError(given)
+            if array.ndim != len(value.shape or ()):
+                raise _user_error(misshapen(value.name, array.shape, value.shape or ()))
+            run.values.put(number, ready(array, value.alignment))
 
-    def inputs(self, values: Sequence[Data]) -> list[Data]:
-        """The inputs, once they have been taken."""
-        return [values[number] for number in self.block.inputs]
+    def _preset(self, inputs: Sequence[Any], run: Run) -> dict[int, Array]:
+        """Arrays for outputs of which the inputs tell the sizes, or that somebody has given."""
+        frame = run.values.frame
+        frame.forget_outputs()
+        presets: dict[int, Array] = {}
+        symbols = self._symbols(inputs)
+        for number, value in self.sized:
+            assert value.dtype is not None
+            shape = tuple(evaluate_dim(dim, symbols) for dim in value.shape or ())
+            array = run.given.get(number)
+            if array is None or array.shape != shape:
+                alignment = max(value.alignment, ALIGNMENT)
+                array = self.context.results.empty(shape, value.dtype.numpy, alignment)
+            presets[number] = array
+            frame.put(number, array)
+        return presets
 
-    def _measured(self, position: int, step: _Step, run: Run) -> Sequence[Data]:
+    def _symbols(self, inputs: Sequence[Any]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for value, data in zip(self.program.inputs, inputs, strict=True):
+            if value.dtype is not None:
+                for dim, extent in zip(value.shape or (), np.shape(data), strict=False):
+                    found.setdefault(bare_symbol(dim) or "", extent)
+        return found
+
+    def _output(self, number: int, presets: Mapping[int, Array], run: Run) -> Any:
+        preset = presets.get(number)
+        if preset is not None:
+            return preset
+        if number in self._native and number not in self._constants:
+            return run.values.frame.view(number).copy()
+        data = run.values[number]
+        return data.copy() if isinstance(data, np.ndarray) else data
+
+    def finish(self, run: Run, status: Status) -> None:
+        """Do what the driver comes back for, until it is done."""
+        frame = run.values.frame
+        while status is not Status.DONE:
+            match status:
+                case Status.PYTHON:
+                    self._work(run)
+                case Status.PAUSE:
+                    frame.pause()
+                case Status.START:
+                    frame.start_workers()
+                case _:
+                    self._fail(run, status)
+            status = frame.go_on()
+
+    def _measured(self, run: Run) -> Status:
+        """Run with times taken of every segment."""
         assert run.recorder is not None
-        path = run.path
-        run.path = (*path, position)
-        with run.recorder.measure(run.path, step.instruction):
-            results = step.action(run)
-        run.path = path
-        return results
+        frame, threads = run.values.frame, self.context.team.threads
+        longest = max((len(one.calls) for one in self.program.segments), default=0)
+        stamps = np.zeros((threads, 2 * longest + 1), _WORD)
+        frame.measure(stamps)
+        begin = time.perf_counter_ns()
+        while True:
+            status = frame.go_on()
+            if status is Status.PROFILED:
+                segment, path = frame.image.segments[frame.detail]
+                taken = stamps.reshape(-1)[: threads * (2 * len(segment.calls) + 1)]
+                times = CallTimes.of(taken.reshape(threads, -1))
+                run.recorder.add(path, segment, run.symbols, times, begin)
+            elif status in (Status.PYTHON, Status.PAUSE, Status.START):
+                if status is Status.PYTHON:
+                    self._work(run)
+                elif status is Status.PAUSE:
+                    frame.pause()
+                else:
+                    frame.start_workers()
+            else:
+                frame.measure(None)
+                return status
+            stamps[:] = 0
+            begin = time.perf_counter_ns()
 
-    def no_slices(self, inputs: Sequence[Data], run: Run, output: int, axis: int) -> Array:
-        """What stacking an output's slices gives when there are none.
+    def _work(self, run: Run) -> None:
+        work, path = run.values.frame.image.work[run.values.frame.detail]
+        location = getattr(work, "location", None)
+        try:
+            if run.recorder is None:
+                self._worker(work, run)
+            else:
+                with run.recorder.measure(path, work):
+                    self._worker(work, run)
+        except GraftError as error:
+            raise error.at(location) from error.__cause__
+        except AbandonedError as error:
+            raise AbandonedError(error.error and error.error.at(location)) from None
 
-        An extent that only an iteration would have told is zero, as the evaluator has it."""
-        value = self._executor.program.values[self.block.outputs[output]]
-        inner = run.inside()
-        self.enter(inputs, inner)
-        if value.dtype is None or value.shape is None:
-            raise EvaluationError(f"no iteration tells what '{value.name}' is")
-        known = (substitute(dim, inner.symbols) for dim in value.shape)
-        extents = [extent if isinstance(extent, int) else 0 for extent in known]
-        return no_pieces(extents, value.dtype.numpy, axis)
+    def _fail(self, run: Run, status: Status) -> None:
+        """Raise the error for a status."""
+        frame = run.values.frame
+        detail, symbols = frame.detail, frame.symbols()
+        match status:
+            case Status.GUARDED:
+                segment, _ = frame.image.segments[detail]
+                check_guards(partial(_bound_guards, segment, symbols), _found(frame, segment))
+            case Status.MEMORY:
+                size = f"{detail >> 20} MiB" if detail >= 0 else "an extent is negative"
+                raise EvaluationError(
+                    f"there is no memory for what the model makes: {size}",
+                    hint="try smaller inputs, or a larger machine",
+                )
+            case Status.NUMBER:
+                raise EvaluationError("some extent has no value here")
+            case Status.FAILED:
+                raise self._failure(frame.image.failures[detail], run)
+        raise InternalError(f"the driver gives {status}")
 
-
-def _location(instruction: Instruction) -> Place | None:
-    return getattr(instruction, "location", None)
-
-
-def _finished(block: Block) -> list[tuple[int, ...]]:
-    """Per instruction, the values of the block that nobody needs after it."""
-    own = {*block.inputs, *(number for one in block.instructions for number in writes(one))}
-    kept = {*block.outputs}
-    found: list[tuple[int, ...]] = []
-    for instruction in reversed(block.instructions):
-        used = dict.fromkeys((*_all_reads(instruction), *writes(instruction)))
-        gone = tuple(number for number in used if number in own and number not in kept)
-        kept |= {*gone}
-        found.append(gone)
-    return found[::-1]
-
-
-def _all_reads(instruction: Instruction) -> list[int]:
-    """What an instruction and those in its blocks read."""
-    found = list(reads(instruction))
-    for block in blocks(instruction):
-        for inner in block.instructions:
-            found += _all_reads(inner)
-        found += block.outputs
-    return found
-
-
-def _action(instruction: Instruction, executor: Executor) -> _Action:
-    """What runs an instruction."""
-    supplied, values = executor.supplied, executor.program.values
-
-    def block(one: Block) -> BlockRunner:
-        return BlockRunner(one, executor)
-
-    match instruction:
-        case Segment():
-            assert executor.context is not None
-            runner = SegmentRunner(instruction, executor.program, executor.context)
-            return partial(_run_segment, runner)
-        case RegionCall(inputs=inputs, outputs=outputs):
-            operands = [values[n] for n in inputs], [values[n] for n in outputs]
-            return partial(executor.devices.call, instruction, *operands)
-        case Transfer(source=source, target=target):
-            ends = values[source], values[target]
-            return lambda run: (executor.devices.transfer(instruction, *ends, run),)
-        case Evaluate(function=function):
-            return partial(_evaluate, instruction, supplied.evaluators[function])
-        case SizeFunction(rule=rule):
-            return partial(_evaluate, instruction, supplied.rule(rule))
-        case BindSymbol():
-            return partial(_bind_symbol, instruction)
-        case Slice():
-            return partial(_slice, instruction)
-        case Alias():
-            return partial(_alias, instruction, values[instruction.output])
-        case Assert():
-            return partial(_assert, instruction)
-        case ListOp():
-            return partial(_run_list_op, instruction)
-        case If():
-            return partial(
-                _run_branch, instruction, [block(instruction.otherwise), block(instruction.then)]
-            )
-        case Switch():
-            return _SwitchRunner(instruction, executor)
-        case Loop():
-            return partial(_run_loop, instruction, *_body(instruction, executor))
-        case Scan():
-            return partial(_run_scan, instruction, *_body(instruction, executor))
-
-
-def _body(step: Loop | Scan, executor: Executor) -> tuple[BlockRunner, NativeLoop | None]:
-    """A loop's body, and the same as one that runs natively, where it can."""
-    body = BlockRunner(step.body, executor)
-    if not is_native(step, executor.program):
-        return body, None
-    runner = segment_runner(body.steps[0])
-    assert runner is not None
-    return body, NativeLoop(step, runner, executor.program)
-
-
-def segment_runner(step: _Step) -> SegmentRunner | None:
-    """What runs a step that is native; None for others."""
-    if not isinstance(step.instruction, Segment):
-        return None
-    assert isinstance(step.action, partial)
-    (runner,) = step.action.args
-    assert isinstance(runner, SegmentRunner)
-    return runner
+    def _failure(self, failure: Any, run: Run) -> GraftError:
+        values = self.program.values
+        match failure:
+            case ShapeFailure(number, location):
+                value = values[number]
+                error = misshapen(value.name, run.values.frame.shape(number), value.shape or ())
+                is_input = number in self.program.body.inputs
+                return _user_error(error) if is_input else error.at(location)
+            case StackFailure(number, location):
+                return EvaluationError(
+                    f"the results to be stacked differ in shape: '{values[number].name}'", location
+                )
+            case SymbolFailure(instruction):
+                found = int(run.values[instruction.value].item())
+                wanted = run.symbols[instruction.symbol]
+                return EvaluationError(f"{found} is found where {wanted} are wanted")
+            case Assert():
+                return EvaluationError(failure.message, failure.location)
+            case SizeFailure(refused, check, names):
+                sizes = ", ".join(f"{name} = {run.symbols[name]}" for name in names)
+                message = f"{refused.message} (with {sizes})"
+                return EvaluationError(message, check.place, refused.hint)
+        raise InternalError(f"nobody knows of {failure}")
 
 
 def stored_rule(text: str) -> Evaluator:
@@ -434,140 +301,24 @@ def stored_rule(text: str) -> Evaluator:
     return rule
 
 
-def _run_segment(runner: SegmentRunner, run: Run) -> Sequence[Data]:
-    sized, operands = runner.sized(run.symbols), runner.operands(run.values)
-    if run.recorder is None and not run.given and not runner.layout.uses_shelf:
-        return sized.run(operands)
-    outputs = sized.allocate(run.given)
-    if run.recorder is None:
-        sized.run_into(operands, outputs, run.shelf)
-        return outputs
-    times = CallTimes.zeros(runner.layout.threads, len(runner.segment.calls))
-    sized.run_into(operands, outputs, run.shelf, times)
-    run.recorder.add(run.path, sized.prepared, times)
-    return outputs
+def ready(array: Array, alignment: int) -> Array:
+    """The array where it lies, or a copy that kernels can read."""
+    return array if is_usable(array, alignment) else aligned_copy(array, ALIGNMENT)
 
 
-def _operands(step: Evaluate | SizeFunction | ListOp, values: list[Data]) -> list[Data]:
-    return [None if number is None else values[number] for number in step.inputs]
+def _user_error(error: EvaluationError) -> UserError:
+    return UserError(error.message)
 
 
-def _evaluate(step: Evaluate | SizeFunction, function: Evaluator, run: Run) -> Sequence[Data]:
-    return function(_operands(step, run.values), run.symbols)
+def _symbols(value: Value) -> set[str]:
+    return {name for dim in value.shape or () for name in symbols_of(dim)}
 
 
-def _run_list_op(step: ListOp, run: Run) -> Sequence[Data]:
-    return (run_list_op(step, _operands(step, run.values), run.symbols),)
+def _bound_guards(segment: Segment, symbols: Mapping[str, int]) -> tuple[Guard, ...]:
+    extents = Extents(symbols)
+    return tuple(guard.bound(extents) for guard in segment.guards)
 
 
-def _bind_symbol(step: BindSymbol, run: Run) -> Sequence[Data]:
-    symbols = run.symbols
-    number = int(run.values[step.value].item())
-    if symbols.setdefault(step.symbol, number) != number:
-        raise EvaluationError(f"{number} is found where {symbols[step.symbol]} are wanted")
-    return ()
-
-
-def _slice(step: Slice, run: Run) -> Sequence[Data]:
-    return (run.values[step.value][: int(run.values[step.counts][-1])],)
-
-
-def _alias(step: Alias, output: Value, run: Run) -> Sequence[Data]:
-    data = run.values[step.value]
-    if output.is_static and isinstance(data, np.ndarray) and data.shape != output.shape:
-        shape: Any = output.shape
-        if np.prod(shape, dtype=np.int64) == data.size:  # else it is refused as it is
-            return (data.reshape(shape),)
-    return (data,)
-
-
-def _assert(step: Assert, run: Run) -> Sequence[Data]:
-    require_condition(run.values[step.condition], step.expected, step.message)
-    return (run.values[step.value],)
-
-
-def _run_branch(step: If, branches: Sequence[BlockRunner], run: Run) -> Sequence[Data]:
-    return branches[bool(sole_item(run.values[step.condition]))]((), run.inside())
-
-
-class _SwitchRunner:
-    """Runs one of several blocks, by the numbers of symbols."""
-
-    def __init__(self, step: Switch, executor: Executor) -> None:
-        self._step = step
-        self.cases = {key: BlockRunner(one, executor) for key, one in step.cases}
-        self.default = BlockRunner(step.default, executor)
-
-    def block(self, symbols: Symbols) -> BlockRunner:
-        """The block for these numbers."""
-        key = tuple([symbols[name] for name in self._step.symbols])
-        return self.cases.get(key, self.default)
-
-    def __call__(self, run: Run) -> Sequence[Data]:
-        block, inner = self.block(run.symbols), run.inside()
-        if run.given:
-            pairs = zip(self._step.outputs, block.block.outputs, strict=True)
-            inner.given = {own: run.given[n] for n, own in pairs if n in run.given}
-        return block((), inner)
-
-
-def _run_loop(
-    step: Loop, body: BlockRunner, natively: NativeLoop | None, run: Run
-) -> list[Data]:
-    values = run.values
-    limit, condition = (None if n is None else values[n] for n in (step.limit, step.condition))
-    state = [values[number] for number in step.carried]
-    results = len(step.outputs) - len(state)
-    flags = [body.value(position) for position in range(2)]
-
-    def given(iteration: int, proceed: bool, carried: Sequence[Data]) -> list[Data]:
-        return [_single(iteration, flags[0]), _single(proceed, flags[1]), *carried]
-
-    last, proceed = begins(limit, condition)
-    if natively and not run.recorder and proceed and (last is None or last > 0):
-        inner, pieces = run.inside(), Pieces(results, "loop")
-        first = given(0, True, state)
-        body.enter(first, inner)
-        carried = natively.run(body.inputs(values), values, inner.symbols, last, pieces)
-        if carried is not None:
-            return [*carried, *pieces.in_order()]
-    state, pieces = repeated(
-        lambda *iteration: body(given(*iteration), run.inside()), limit, condition, state, results
-    )
-    if pieces.turns:
-        return [*state, *pieces.in_order()]
-    untaken, begin = given(0, False, state), 1 + len(state)
-    return [*state, *(body.no_slices(untaken, run, begin + n, 0) for n in range(results))]
-
-
-def _run_scan(
-    step: Scan, body: BlockRunner, natively: NativeLoop | None, run: Run
-) -> list[Data]:
-    values = run.values
-    scanned = ahead([values[number] for number in step.scanned], step.axes, step.backwards)
-    start = [values[number] for number in step.carried]
-    count = len(scanned[0])
-    if natively and not run.recorder and count:
-        inner, pieces = run.inside(), Pieces(len(step.result_axes), "scan")
-        body.enter([*start, *(data[0, ...] for data in scanned)], inner)
-        given = body.inputs(values)
-        given[len(start) :] = scanned
-        carried = natively.run(given, values, inner.symbols, count, pieces)
-        if carried is not None:
-            return [*carried, *pieces.stacked(step.result_axes, step.result_backwards)]
-    state, pieces = swept(
-        lambda carried, slices: body([*carried, *slices], run.inside()),
-        start,
-        scanned,
-        len(step.result_axes),
-    )
-    if pieces.turns:
-        return [*state, *pieces.stacked(step.result_axes, step.result_backwards)]
-    untaken = [*state, *unscanned(scanned)]
-    axes = enumerate(step.result_axes, start=len(state))
-    return [*state, *(body.no_slices(untaken, run, n, axis) for n, axis in axes)]
-
-
-def _single(data: Any, value: Value) -> Array:
-    assert value.dtype is not None
-    return single(data, value.dtype.numpy, len(value.shape or ()))
+def _found(frame: Frame, segment: Segment) -> Array:
+    assert segment.found is not None
+    return frame.view(segment.found)

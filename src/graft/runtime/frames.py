@@ -72,6 +72,7 @@ class Frame:
         self.sizes: object = None  # that its inputs and outputs have, where somebody keeps account
         self._outputs = [image.values[n] for n in self.program.body.outputs if n in image.values]
         self.meet_pool()
+        linked.context.team.frames.add(self)
         # The finalizer keeps the words and the code as long as it needs them.
         weakref.finalize(self, _discard, linked, words)
 
@@ -79,6 +80,10 @@ class Frame:
         """Note where the thread pool is, and whether it has workers."""
         team = self._linked.context.team
         self.words[Header.POOL], self.words[Header.STARTED] = team.address, team.is_started
+
+    def lose_pool(self) -> None:
+        """Note that the pool has no workers any more."""
+        self.words[Header.STARTED] = 0
 
     def go_on(self) -> Status:
         """Run until there is something for Python to do."""

@@ -7,18 +7,38 @@ runs within it: of a segment, what Python takes around the kernels.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from graft.program.instructions import Instruction, KernelCall
-from graft.runtime.prepare import Prepared
-from graft.runtime.segment import CallTimes
+import numpy as np
+
+from graft.base.dims import AnyDim, Unknown
+from graft.base.dtypes import Array
+from graft.program.bytecode import Path
+from graft.program.extents import Extents
+from graft.program.instructions import Instruction, KernelCall, Segment
 from graft.runtime.spaces import Spent
 
-# Which step: its position in its block, preceded by that of the instruction around it, and so on.
-Path = tuple[int, ...]
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CallTimes:
+    """What the driver measured of a segment: seconds per kernel call; by thread and call the
+    seconds it worked, and when it began, in nanoseconds of `time.perf_counter_ns`, 0 where it took
+    no part."""
+
+    seconds: Array
+    busy: Array
+    begins: Array
+
+    @classmethod
+    def of(cls, stamps: Array) -> CallTimes:
+        """Of what the driver writes: by thread, when each call began and ended for it, and at last
+        when all were through."""
+        begins, ends = stamps[:, 0:-1:2], stamps[:, 1::2]
+        seconds = np.diff(stamps[0, 0::2]) * 1e-9
+        return cls(seconds, (ends - begins) * 1e-9, begins)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -76,15 +96,25 @@ class Recorder:
         own = seconds - within
         self.moments.append(Moment(path, step, begin, seconds, own, (seconds,), (begin,), spent))
 
-    def add(self, path: Path, prepared: Prepared, times: CallTimes) -> None:
-        """The kernel calls of a segment that ran within the open instruction."""
-        calls, work = prepared.layout.segment.calls, prepared.layout.work(prepared.numbers)
-        for number, (call, (flops, moved)) in enumerate(zip(calls, work, strict=True)):
+    def add(
+        self, path: Path, segment: Segment, symbols: Mapping[str, int], times: CallTimes, begin: int
+    ) -> None:
+        """A segment that the driver was called for at a time, with its kernel calls."""
+        took = (time.perf_counter_ns() - begin) * 1e-9
+        extents = Extents(symbols)
+        for number, call in enumerate(segment.calls):
+            flops, moved = (_amount(dim, extents) for dim in (call.flops, call.bytes))
             seconds = float(times.seconds[number])
             begins = tuple(map(int, times.begins[:, number]))
             busy = tuple(map(float, times.busy[:, number]))
-            took = seconds, seconds, busy, begins
+            how_long = seconds, seconds, busy, begins
             self.moments.append(
-                Moment((*path, number), call, begins[0], *took, flops=flops, bytes=moved)
+                Moment((*path, number), call, begins[0], *how_long, flops=flops, bytes=moved)
             )
-            self._inside[-1] += seconds
+        own = max(took - float(times.seconds.sum()), 0.0)
+        self.moments.append(Moment(path, segment, begin, took, own, (took,), (begin,)))
+        self._inside[-1] += took
+
+
+def _amount(dim: AnyDim, extents: Extents) -> int:
+    return 0 if isinstance(dim, Unknown) else extents[dim]

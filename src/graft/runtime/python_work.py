@@ -1,13 +1,12 @@
-"""What Python does while a program runs: calls of regions and of the evaluator, rules for sizes, and
-whatever is done to values that native code does not hold (lists, optional values, strings).
+"""What Python does while a program runs: calls of regions and of the evaluator, rules for sizes,
+and whatever is done to values that native code does not hold (lists, optional values, strings).
 
 Operands come out of the frame, or from the objects of the run; results go back there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,64 +28,10 @@ from graft.program.program import Program
 from graft.runtime.checks import Data
 from graft.runtime.devices import Devices
 from graft.runtime.evaluated import Evaluator
-from graft.runtime.frames import Frame
 from graft.runtime.lists import run_list_op
-from graft.runtime.profile import Recorder
 from graft.runtime.regions import deliver
-from graft.runtime.spaces import Device
+from graft.runtime.run import Run
 from graft.runtime.turns import Pieces, no_pieces, sole_item
-
-_NONE: Mapping[str, Device] = {}
-
-
-class Values:
-    """The values of a run by number: arrays in the frame, and objects beside it."""
-
-    def __init__(self, frame: Frame, constants: Mapping[int, Array]) -> None:
-        self.frame = frame
-        self.objects: dict[int, Data] = {}
-        self._constants = constants
-        self._native = frame.image.values
-        self._held: dict[int, Array] = {}  # arrays that values of the frame are
-
-    def __getitem__(self, number: int) -> Data:
-        if number in self._constants:
-            return self._constants[number]
-        if number in self._native:
-            held = self._held.get(number)
-            if held is not None and self.frame.address(number):
-                return held
-            return self.frame.view(number)
-        return self.objects.get(number)
-
-    def put(self, number: int, data: Data) -> None:
-        """Let a value be something."""
-        if number in self._native:
-            self.frame.put(number, data)
-            self._held[number] = data
-        else:
-            self.objects[number] = data
-
-    def hold(self, *arrays: Array) -> None:
-        """Keep arrays that the frame leads to."""
-        self._held.update({-1 - len(self._held) - n: array for n, array in enumerate(arrays)})
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """One execution of a program. `given` are arrays that outputs are wanted in, by number;
-    `devices` are those at hand; `recorder` measures, where somebody wants to know."""
-
-    values: Values
-    given: Mapping[int, Array]
-    devices: Mapping[str, Device] = field(default_factory=lambda: _NONE)
-    recorder: Recorder | None = None
-    slices: dict[int, Pieces] = field(default_factory=dict)  # by the output that they are for
-
-    @property
-    def symbols(self) -> Mapping[str, int]:
-        """What symbols stand for."""
-        return self.values.frame.symbols()
 
 
 class PythonWorker:
@@ -97,10 +42,10 @@ class PythonWorker:
         program: Program,
         devices: Devices,
         evaluators: Mapping[str, Evaluator],
-        rule: Callable[[str], Evaluator],
+        rules: Mapping[str, Evaluator],
     ) -> None:
         self._program, self._devices = program, devices
-        self._evaluators, self._rule = evaluators, rule
+        self._evaluators, self._rules = evaluators, rules
 
     def __call__(self, work: PythonWork, run: Run) -> None:
         """Do a piece of work in a run."""
@@ -133,7 +78,7 @@ class PythonWorker:
             case Evaluate():
                 results = self._evaluators[work.function](_operands(work, run), run.symbols)
             case SizeFunction():
-                results = self._rule(work.rule)(_operands(work, run), run.symbols)
+                results = self._rules[work.rule](_operands(work, run), run.symbols)
             case ListOp():
                 results = (run_list_op(work, _operands(work, run), run.symbols),)
             case Slice():

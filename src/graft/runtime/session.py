@@ -26,7 +26,6 @@ from graft.base.names import printable
 from graft.program.program import Program, Value
 from graft.program.variants import switch_of, variant_name
 from graft.program.verify import verify_program
-from graft.runtime.block_call import dispatcher_of
 from graft.runtime.container import write_image
 from graft.runtime.context import RuntimeContext
 from graft.runtime.cores import available_cores
@@ -114,7 +113,7 @@ class Session:
     @cached_property
     def dispatcher(self) -> Dispatcher | None:
         """The short way of a run, where there is one."""
-        return dispatcher_of(self.executor)
+        return Dispatcher.of(self.executor)
 
     def _link(self) -> Executor:
         reason = why_not_here(self.program.target)
@@ -124,9 +123,7 @@ class Session:
                 f"this model was {made}: it {reason}",
                 hint="save it and run the file on such a machine",
             )
-        context = None
-        if self.program.objects or any(True for _ in self.program.segments):
-            context = RuntimeContext(self.program, self.threads)
+        context = RuntimeContext(self.program, self.threads)
         executor = self.__dict__["executor"] = Executor(self.program, context, self._supplied)
         return executor
 
@@ -295,9 +292,7 @@ def count_threads(wish: int | None, threads: int | None) -> int:
 def _argument(name: str, value: Value) -> Argument:
     dtype = value.dtype
     words = value.type if dtype is None else f"tensor({ONNX_NAMES.get(dtype, dtype)})"
-    return Argument(
-        name, None if value.shape is None else [*map(extent_name, value.shape)], words
-    )
+    return Argument(name, None if value.shape is None else [*map(extent_name, value.shape)], words)
 
 
 def extent_name(dim: AnyDim) -> int | str:

@@ -100,8 +100,7 @@ class _ProgramBuilder:
         else:
             body = self._whole(graph)
         target = self.compiler.target
-        if self._objects:
-            self._objects[driver_code(target)] = None
+        self._objects[driver_code(target)] = None
         self.built.program = Program(
             Target(target.triple, target.features),
             tuple(self.values.values),

@@ -29,9 +29,7 @@ def inherited_symbols(graph: Graph) -> frozenset[str]:
     return mentioned - graph.input_symbols
 
 
-def adopt(
-    graph: Graph, dims: Mapping[str, AnyDim], known: frozenset[str], used: set[str]
-) -> Graph:
+def adopt(graph: Graph, dims: Mapping[str, AnyDim], known: frozenset[str], used: set[str]) -> Graph:
     """A graph in the terms of the one around it, for which some symbols are `dims`, and which has
     numbers for those `known`. Other symbols get fresh names where theirs are `used`; all names are
     used from then on."""
