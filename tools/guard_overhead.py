@@ -62,7 +62,7 @@ def free(name: str) -> None:
 
 
 def row(name: str, module: Module, rounds: int) -> str:
-    feeds = {value.name: sample(value, 0) for value in module.signature.inputs}
+    feeds = {value.name: sample(value, 0) for value in module.program.inputs}
     for _ in range(WARM):
         module.run(None, feeds)
     regions = module.regions.values()

@@ -7,8 +7,7 @@ import pytest
 
 import threads
 from graft.backends.host.options import Accuracy
-from graft.backends.host.program import build_program
-from graft.backends.host.stretches import Stretches
+from graft.backends.host.segments import SegmentCompiler
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
 from graft.ops.index_ranges import IndexRanges
@@ -48,7 +47,7 @@ def test_report(machine: str) -> None:
     weights = g.constant(np.ones((96, 64), np.float32))
     graph = optimize(g.build(g("nn.softmax", g("nn.dense", x, weights))))
     target = named_target(machine)
-    fused, assembly, _ = Stretches(target, Accuracy.DEFAULT, {}).assembled(
+    fused, assembly, _ = SegmentCompiler(target, Accuracy.DEFAULT, {}).assembled(
         graph, IndexRanges(graph), {}
     )
     built = build_program(fused, assembly, target)

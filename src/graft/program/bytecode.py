@@ -8,6 +8,7 @@ needs nothing else. docs/bytecode.md lists the instructions.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from graft.base.errors import Place
 from graft.program.bytecode_segments import SegmentWriter, new_segment, segment_symbols
 from graft.program.extents import Refused, SizeCheck, Test, Verdict
 from graft.program.instructions import (
+    NOWHERE,
     Alias,
     Assert,
     BindSymbol,
@@ -136,6 +138,12 @@ class Image:
     segments: Sequence[tuple[Segment, Path]]  # by number
     direct: frozenset[int]  # outputs that segments write where the caller wants them
     entry: int  # the position of the first instruction
+    locations: Sequence[tuple[int, Place | None]]  # of nodes, from these positions on
+
+    def location(self, position: int) -> Place | None:
+        """The node that an instruction comes from."""
+        found = bisect_right([first for first, _ in self.locations], position)
+        return self.locations[found - 1][1] if found else None
 
 
 def encode(program: Program, threads: int) -> Image:
@@ -196,6 +204,7 @@ class _Encoder:
             self._segments,
             frozenset(self._direct & {*body.outputs}),
             entry.position,
+            words.locations,
         )
 
     def _described(self, value: Value) -> Address:
@@ -316,10 +325,17 @@ class _Encoder:
         around, location = self._path, self._location
         for position, instruction in enumerate(block.instructions):
             self._path = (*around, position)
-            self._location = getattr(instruction, "location", None)
+            own = getattr(instruction, "location", NOWHERE)
+            self._locate(location if own == NOWHERE else own)
             self._instruction(instruction, known)
             self._free(ending.get(position, ()))
-        self._path, self._location = around, location
+        self._path = around
+        self._locate(location)
+
+    def _locate(self, location: Place | None) -> None:
+        """What is emitted from here on belongs to a node."""
+        self._location = location
+        self._words.note(location)
 
     def _results(self, block: Block, outputs: Sequence[int]) -> None:
         """What an instruction takes from a block, whose own values then go."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graft.base.errors import Place
 from graft.program.layout import OPERANDS, Opcode
 
 
@@ -20,6 +21,13 @@ class Address:
 
     def __add__(self, words: int) -> Address:
         return Address(self.position + words)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Where the instructions behind it come from."""
+
+    location: Place | None
 
 
 class Label:
@@ -40,7 +48,8 @@ class Words:
         self.addresses: list[int] = []  # positions of words that hold positions
         self.functions: list[tuple[int, str]] = []  # positions, and names of functions
         self.constants: list[tuple[int, int]] = []  # positions, and numbers of values
-        self._code: list[tuple[Opcode, tuple[Operand, ...]] | Label] = []
+        self.locations: list[tuple[int, Place | None]] = []  # positions from which on they hold
+        self._code: list[tuple[Opcode, tuple[Operand, ...]] | Label | Note] = []
 
     def put(self, *words: int | Address) -> Address:
         """Data behind the last word; gives where they begin."""
@@ -68,17 +77,23 @@ class Words:
         """Let a label be the place of the next instruction."""
         self._code.append(label)
 
+    def note(self, location: Place | None) -> None:
+        """Say where the next instructions come from."""
+        self._code.append(Note(location))
+
     def finish(self) -> Address:
         """Write the code behind the data; gives where it begins."""
         position = len(self.words)
         for item in self._code:
             if isinstance(item, Label):
                 item.address = Address(position)
+            elif isinstance(item, Note):
+                self.locations.append((position, item.location))
             else:
                 position += 1 + len(item[1])
         start = Address(len(self.words))
         for item in self._code:
-            if not isinstance(item, Label):
+            if isinstance(item, tuple):
                 opcode, operands = item
                 self.put(int(opcode), *_resolved(operands))
         return start

@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from graft.base import capacity
 from graft.base.dims import bare_symbol, evaluate_dim, symbols_of
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, GraftError, InternalError, UserError
@@ -27,7 +29,7 @@ from graft.program.bytecode import (
 )
 from graft.program.extents import Extents
 from graft.program.guards import Guard, check_guards
-from graft.program.instructions import Assert, Segment, SizeFunction
+from graft.program.instructions import Assert, Evaluate, Segment, SizeFunction
 from graft.program.layout import Status
 from graft.program.program import Program, Value
 from graft.runtime.context import RuntimeContext
@@ -95,10 +97,7 @@ class Executor:
 
     def profile(self, inputs: Sequence[Any]) -> Profile:
         """Run once and measure every instruction that takes time."""
-        recorder = Recorder()
-        begin = time.perf_counter()
-        outputs = self(inputs, recorder=recorder)
-        return Profile(outputs, time.perf_counter() - begin, recorder.moments)
+        return measured(self, inputs)
 
     def take_frame(self) -> Frame:
         """A frame that nobody works in."""
@@ -159,7 +158,10 @@ class Executor:
         symbols = self._symbols(inputs)
         for number, value in self.sized:
             assert value.dtype is not None
-            shape = tuple(evaluate_dim(dim, symbols) for dim in value.shape or ())
+            try:
+                shape = tuple(evaluate_dim(dim, symbols) for dim in value.shape or ())
+            except GraftError:
+                break  # sizes that do not fit together, of which the program's checks tell
             array = run.given.get(number)
             if array is None or array.shape != shape:
                 alignment = max(value.alignment, ALIGNMENT)
@@ -251,16 +253,22 @@ class Executor:
                 segment, _ = frame.image.segments[detail]
                 check_guards(partial(_bound_guards, segment, symbols), _found(frame, segment))
             case Status.MEMORY:
-                size = f"{detail >> 20} MiB" if detail >= 0 else "an extent is negative"
-                raise EvaluationError(
-                    f"there is no memory for what the model makes: {size}",
-                    hint="try smaller inputs, or a larger machine",
-                )
+                raise self._no_memory(detail).at(frame.location)
             case Status.NUMBER:
-                raise EvaluationError("some extent has no value here")
+                raise EvaluationError("some extent has no value here", frame.location)
             case Status.FAILED:
                 raise self._failure(frame.image.failures[detail], run)
         raise InternalError(f"the driver gives {status}")
+
+    def _no_memory(self, count: int) -> EvaluationError:
+        if count < 0:
+            return EvaluationError("the model would make a tensor with a negative extent")
+        size = f"{count / 2**30:.1f} GiB"
+        if count > capacity.MOST_BYTES:
+            message = f"the model would make {size} at once, more than this machine's memory"
+        else:
+            message = f"there is no memory left for {size} that the model makes"
+        return EvaluationError(message, hint="try smaller inputs, or a larger machine")
 
     def _failure(self, failure: Any, run: Run) -> GraftError:
         values = self.program.values
@@ -285,6 +293,46 @@ class Executor:
                 message = f"{refused.message} (with {sizes})"
                 return EvaluationError(message, check.place, refused.hint)
         raise InternalError(f"nobody knows of {failure}")
+
+
+class EvaluatedProgram:
+    """A program without native code, which runs on any machine: the evaluator does it all."""
+
+    def __init__(self, program: Program, supplied: Supplied) -> None:
+        self.program, self._evaluators = program, supplied.evaluators
+
+    def __call__(
+        self,
+        inputs: Sequence[Any],
+        given: Mapping[int, Array] = _NOTHING,
+        recorder: Recorder | None = None,
+    ) -> list[Any]:
+        """Run on the inputs in order; `given` is for programs that kernels write results of."""
+        del given
+        body = self.program.body
+        values: dict[int, Any] = {**dict(self.program.constants)}
+        values.update(zip(body.inputs, inputs, strict=True))
+        for position, step in enumerate(body.instructions):
+            if not isinstance(step, Evaluate):
+                raise InternalError(f"there is no code for {type(step).__name__}")
+            recorded = nullcontext() if recorder is None else recorder.measure((position,), step)
+            operands = [values[number] for number in step.inputs]
+            with recorded:
+                results = self._evaluators[step.function](operands, {})
+            values.update(zip(step.outputs, results, strict=True))
+        return [values[number] for number in body.outputs]
+
+    def profile(self, inputs: Sequence[Any]) -> Profile:
+        """Run once and measure every instruction."""
+        return measured(self, inputs)
+
+
+def measured(executor: Executor | EvaluatedProgram, inputs: Sequence[Any]) -> Profile:
+    """A run with all that takes time in it."""
+    recorder = Recorder()
+    begin = time.perf_counter()
+    outputs = executor(inputs, recorder=recorder)
+    return Profile(outputs, time.perf_counter() - begin, recorder.moments)
 
 
 def stored_rule(text: str) -> Evaluator:

@@ -14,6 +14,7 @@ import numpy as np
 
 from graft.base import capacity
 from graft.base.dtypes import Array
+from graft.base.errors import Place
 from graft.program.bytecode import Image
 from graft.program.layout import DISCARD, EXECUTE, VALUE_WORDS, Header, Status
 from graft.program.layout import Value as Field
@@ -32,7 +33,8 @@ _NEVER = (1 << 63) - 1
 # What a core does of it in a second, roughly, and the seconds that it takes to call other threads
 # and to meet them after a kernel: far more than where they are awake and have cores of their own,
 # for they may sleep, or others want these cores.
-_RATE, _CALLING, _MEETING = 3e10, 20e-6, 2e-6
+_RATE = 3e10
+CALLING, MEETING = 20e-6, 2e-6
 
 
 class LinkedImage:
@@ -51,8 +53,8 @@ class LinkedImage:
         words[Header.THREADS] = context.team.threads
         words[Header.LONG] = LONG_WORK
         words[Header.LIMIT] = capacity.MOST_BYTES
-        words[Header.CALLING] = int(_CALLING * _RATE)
-        words[Header.MEETING] = int(_MEETING * _RATE)
+        words[Header.CALLING] = int(CALLING * _RATE)
+        words[Header.MEETING] = int(MEETING * _RATE)
         self.words = words
 
 
@@ -102,6 +104,12 @@ class Frame:
         """Let times of segments go there, or nowhere; segments that are timed are never cut."""
         self.words[Header.TIMES] = 0 if times is None else address_of(times)
         self.words[Header.LONG] = LONG_WORK if times is None else _NEVER
+
+    @property
+    def location(self) -> Place | None:
+        """The node of the last instruction."""
+        position = (self.words[Header.PC] - self.base) // _WORD
+        return self.image.location(position - 1)
 
     @property
     def detail(self) -> int:

@@ -30,7 +30,7 @@ from graft.runtime.container import write_image
 from graft.runtime.context import RuntimeContext
 from graft.runtime.cores import available_cores
 from graft.runtime.dispatch import Binding, Dispatcher, bind
-from graft.runtime.executor import Executor, Supplied
+from graft.runtime.executor import EvaluatedProgram, Executor, Supplied
 from graft.runtime.feeds import (
     ONNX_NAMES,
     InputSlot,
@@ -105,7 +105,7 @@ class Session:
         return count_threads(self.program.threads, self._threads)
 
     @cached_property
-    def executor(self) -> Executor:
+    def executor(self) -> Executor | EvaluatedProgram:
         """The program, linked into this process; one for another machine is refused."""
         give_back()  # what the compiler worked on
         return self._link()
@@ -113,9 +113,10 @@ class Session:
     @cached_property
     def dispatcher(self) -> Dispatcher | None:
         """The short way of a run, where there is one."""
-        return Dispatcher.of(self.executor)
+        executor = self.executor
+        return Dispatcher.of(executor) if isinstance(executor, Executor) else None
 
-    def _link(self) -> Executor:
+    def _link(self) -> Executor | EvaluatedProgram:
         reason = why_not_here(self.program.target)
         if reason:
             made = f"compiled with machine='{self._machine}'" if self._machine else "compiled"
@@ -123,8 +124,13 @@ class Session:
                 f"this model was {made}: it {reason}",
                 hint="save it and run the file on such a machine",
             )
-        context = RuntimeContext(self.program, self.threads)
-        executor = self.__dict__["executor"] = Executor(self.program, context, self._supplied)
+        executor: Executor | EvaluatedProgram
+        if self.program.objects:
+            context = RuntimeContext(self.program, self.threads)
+            executor = Executor(self.program, context, self._supplied)
+        else:
+            executor = EvaluatedProgram(self.program, self._supplied)
+        self.__dict__["executor"] = executor
         return executor
 
     @property
