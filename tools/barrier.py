@@ -17,8 +17,9 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from graft.base.dtypes import DType
+from graft.program.instructions import Block, KernelCall, Segment
+from graft.program.program import Program, Target, Value
 from graft.runtime.driver import driver_object
-from graft.runtime.program import Input, KernelCall, Output, Program, Target, TensorSpec
 from graft.runtime.session import Session
 
 FEW, MANY = 1, 1001
@@ -31,12 +32,14 @@ def program(steps: int) -> Program:
     triple = llvm.get_process_triple()
     driver = driver_object(triple)
     machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="small")
+    segment = Segment((0,), (1,), (KernelCall("nothing", (0, 1)),) * steps)
     return Program(
         Target(triple),
-        inputs=(TensorSpec("x", DType.FLOAT32, (4,)),),
-        outputs=(TensorSpec("y", DType.FLOAT32, (4,)),),
-        steps=(KernelCall("nothing", (Input(0), Output(0))),) * steps,
-        objects=(machine.emit_object(llvm.parse_assembly(KERNEL)), driver),
+        tuple(Value(name, DType.FLOAT32, (4,)) for name in "xy"),
+        (),
+        Block((0,), (segment,), (1,)),
+        ("y",),
+        (machine.emit_object(llvm.parse_assembly(KERNEL)), driver),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graft.backends.host.backend import HostBackend, HostExecutable
+from graft.backends.host.backend import HostBackend
 from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
 from graft.byoc.outline import outline
@@ -54,8 +54,7 @@ def grafted(count: int, threads: int) -> Session:
     labels = [node.attrs.label for node in outlined.nodes if node.op.name == "region"]
     runners = {label: Region(label, "nothing", _nothing, None) for label in labels}
     built = HostBackend(HostOptions(threads)).build(outlined, runners)
-    assert isinstance(built, HostExecutable)
-    assert len(built.session.program.steps) == 2 * count + 1
+    assert len(built.program.body.instructions) == 2 * count + 1
     return built.session
 
 

@@ -89,20 +89,3 @@ def test_asked_for_on_load_or_never(path: Path) -> None:
     with pytest.raises(ArtifactError, match="'constants' does not match its checksum"):
         graft.load(damaged(path), checksum=True)
     assert graft.load(path, checksum=False).run(None, {"x": X})[0].shape == (2, 4)
-
-
-def test_a_file_without_digests_is_checked_as_a_whole(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = container.json.loads
-
-    def older(text: bytes) -> Any:
-        header = whole(text)
-        header.pop("digests", None)
-        return header
-
-    monkeypatch.setattr(container, "json", type("Json", (), {"loads": staticmethod(older)}))
-    assert json.loads is whole
-    assert graft.load(path).run(None, {"x": X})[0].shape == (2, 4)
-    with pytest.raises(ArtifactError, match="the section 'constants' does not match"):
-        graft.load(damaged(path)).run(None, {"x": X})

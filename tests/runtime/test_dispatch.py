@@ -56,7 +56,7 @@ def takes_it(session: Any, feeds: Any) -> bool:
 
 
 def test_sizes_that_change_have_to_come_a_few_times(module: graft.Module) -> None:
-    session, feeds = module.program.session, symbolic(77)
+    session, feeds = module, symbolic(77)
     ways = [takes_it(session, feeds) for _ in range(RUNS_BEFORE + 2)]
     assert ways == [False] * RUNS_BEFORE + [True] * 2
     for _ in range(2):
@@ -86,7 +86,6 @@ def test_all_else_takes_the_ordinary_way(session: Session, data: Any) -> None:
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [
-        ({"x": X.astype(">f4")}, r"'x' wants float32\[5\], not >f4\[5\]"),
         ({"x": X.tolist()}, r"'x' wants float32\[5\], not float64\[5\]"),
         ({"x": X.astype(np.float64)}, r"'x' wants float32\[5\], not float64\[5\]"),
         ({"x": X.view(np.int32)}, r"'x' wants float32\[5\], not int32\[5\]"),
@@ -233,13 +232,11 @@ def test_a_model_goes_with_the_last_reference(shapes: dict[str, list[int]] | Non
     module = graft.compile(onnx.parser.parse_model(SYMBOLIC), shapes=shapes)
     for n in (2, 3) * (RUNS_BEFORE + 2):
         module.run(None, symbolic(n))
-    session = module.program.session
-    assert session is not None
-    gone = weakref.ref(session)
+    gone = weakref.ref(module.executor)
     gc.collect()
     gc.disable()
     try:
-        del module, session
+        del module
         assert gone() is None
     finally:
         gc.enable()

@@ -88,6 +88,18 @@ class Supplied:
 _Action = Callable[[Run], Sequence[Data]]
 
 
+class _Environment:
+    """What all blocks of a program share. Nothing of it refers to them, so that threads and memory
+    go with the last reference to whoever runs the program."""
+
+    def __init__(
+        self, program: Program, context: RuntimeContext | None, supplied: Supplied
+    ) -> None:
+        self.program, self.context, self.supplied = program, context, supplied
+        self.checks = [Check(value) for value in program.values]
+        self.devices = Devices(program, supplied.functions)
+
+
 class Executor:
     """A program, linked and ready to run. Safe to call from several threads."""
 
@@ -97,9 +109,9 @@ class Executor:
         context: RuntimeContext | None,  # None: nothing of it is native
         supplied: Supplied,
     ) -> None:
-        self.program, self.context, self.supplied = program, context, supplied
-        self.checks = [Check(value) for value in program.values]
-        self.devices = Devices(program, supplied.functions)
+        environment = _Environment(program, context, supplied)
+        self.program, self.checks = program, environment.checks
+        self._devices = environment.devices
         self._initial: list[Data] = [None] * len(program.values)
         for number, array in program.constants:
             self._initial[number] = array
@@ -107,7 +119,7 @@ class Executor:
             (number, value) for number, value in enumerate(program.values) if value.slot is not None
         ]
         self._arenas: list[_Arena] = []  # that no run works in
-        self.body = BlockRunner(program.body, self)
+        self.body = BlockRunner(program.body, environment)
 
     def __call__(
         self,
@@ -117,7 +129,7 @@ class Executor:
     ) -> list[Data]:
         """Run on the inputs in order; `given` are arrays that outputs may be written into, by
         their numbers."""
-        return self.devices.run(partial(self._attempt, inputs, given or {}, recorder))
+        return self._devices.run(partial(self._attempt, inputs, given or {}, recorder))
 
     def profile(self, inputs: Sequence[Data]) -> Profile:
         """Run once and measure every instruction."""
@@ -217,9 +229,9 @@ class _Step:
 class BlockRunner:
     """A block, ready to run."""
 
-    def __init__(self, block: Block, executor: Executor) -> None:
-        self.block, self._executor = block, executor
-        checks, values = executor.checks, executor.program.values
+    def __init__(self, block: Block, environment: _Environment) -> None:
+        self.block, self._environment = block, environment
+        checks, values = environment.checks, environment.program.values
         self._inputs = [(number, checks[number]) for number in block.inputs]
         # Inputs whose extents follow from symbols, which others may give a number.
         self._derived = [
@@ -236,8 +248,8 @@ class BlockRunner:
         self._left = [n for n in {*block.outputs} & own if values[n].slot is None]
 
     def _step(self, instruction: Instruction, finished: Sequence[int]) -> _Step:
-        executor = self._executor
-        values = executor.program.values
+        environment = self._environment
+        values = environment.program.values
         sure = isinstance(instruction, Segment)  # which makes what the symbols say, nothing else
         numbers = writes(instruction)
         if isinstance(instruction, Segment):
@@ -245,14 +257,14 @@ class BlockRunner:
         outputs = [
             (
                 number,
-                None if sure or values[number].space else executor.checks[number],
+                None if sure or values[number].space else environment.checks[number],
                 values[number].slot is not None,
             )
             for number in numbers
         ]
         return _Step(
             instruction,
-            _action(instruction, executor),
+            _action(instruction, environment),
             tuple(outputs),
             tuple(n for n in finished if values[n].slot is None),
             tuple(n for n in finished if values[n].space),
@@ -264,7 +276,7 @@ class BlockRunner:
         for (number, check), data in zip(self._inputs, inputs, strict=True):
             values[number] = check(data, symbols, UserError)
         for position, number in self._derived:
-            self._executor.checks[number](inputs[position], symbols, UserError)
+            self._environment.checks[number](inputs[position], symbols, UserError)
 
     def __call__(self, inputs: Sequence[Data], run: Run) -> list[Data]:
         """Run on the inputs in order."""
@@ -289,8 +301,8 @@ class BlockRunner:
                 where = _location(step.instruction)
                 raise AbandonedError(error.error and error.error.at(where)) from None
             for number in step.released:
-                value = self._executor.program.values[number]
-                self._executor.devices.give_back(value, values[number], run)
+                value = self._environment.program.values[number]
+                self._environment.devices.give_back(value, values[number], run)
             for number in step.finished:
                 values[number] = None
         outputs = [values[number] for number in self.block.outputs]
@@ -300,7 +312,7 @@ class BlockRunner:
 
     def value(self, position: int) -> Value:
         """An input as the program describes it."""
-        return self._executor.program.values[self.block.inputs[position]]
+        return self._environment.program.values[self.block.inputs[position]]
 
     def inputs(self, values: Sequence[Data]) -> list[Data]:
         """The inputs, once they have been taken."""
@@ -319,7 +331,7 @@ class BlockRunner:
         """What stacking an output's slices gives when there are none.
 
         An extent that only an iteration would have told is zero, as the evaluator has it."""
-        value = self._executor.program.values[self.block.outputs[output]]
+        value = self._environment.program.values[self.block.outputs[output]]
         inner = run.inside()
         self.enter(inputs, inner)
         if value.dtype is None or value.shape is None:
@@ -356,24 +368,24 @@ def _all_reads(instruction: Instruction) -> list[int]:
     return found
 
 
-def _action(instruction: Instruction, executor: Executor) -> _Action:
+def _action(instruction: Instruction, environment: _Environment) -> _Action:
     """What runs an instruction."""
-    supplied, values = executor.supplied, executor.program.values
+    supplied, values = environment.supplied, environment.program.values
 
     def block(one: Block) -> BlockRunner:
-        return BlockRunner(one, executor)
+        return BlockRunner(one, environment)
 
     match instruction:
         case Segment():
-            assert executor.context is not None
-            runner = SegmentRunner(instruction, executor.program, executor.context)
+            assert environment.context is not None
+            runner = SegmentRunner(instruction, environment.program, environment.context)
             return partial(_run_segment, runner)
         case RegionCall(inputs=inputs, outputs=outputs):
             operands = [values[n] for n in inputs], [values[n] for n in outputs]
-            return partial(executor.devices.call, instruction, *operands)
+            return partial(environment.devices.call, instruction, *operands)
         case Transfer(source=source, target=target):
             ends = values[source], values[target]
-            return lambda run: (executor.devices.transfer(instruction, *ends, run),)
+            return lambda run: (environment.devices.transfer(instruction, *ends, run),)
         case Evaluate(function=function):
             return partial(_evaluate, instruction, supplied.evaluators[function])
         case SizeFunction(rule=rule):
@@ -393,21 +405,21 @@ def _action(instruction: Instruction, executor: Executor) -> _Action:
                 _run_branch, instruction, [block(instruction.otherwise), block(instruction.then)]
             )
         case Switch():
-            return _SwitchRunner(instruction, executor)
+            return _SwitchRunner(instruction, environment)
         case Loop():
-            return partial(_run_loop, instruction, *_body(instruction, executor))
+            return partial(_run_loop, instruction, *_body(instruction, environment))
         case Scan():
-            return partial(_run_scan, instruction, *_body(instruction, executor))
+            return partial(_run_scan, instruction, *_body(instruction, environment))
 
 
-def _body(step: Loop | Scan, executor: Executor) -> tuple[BlockRunner, NativeLoop | None]:
+def _body(step: Loop | Scan, environment: _Environment) -> tuple[BlockRunner, NativeLoop | None]:
     """A loop's body, and the same as one that runs natively, where it can."""
-    body = BlockRunner(step.body, executor)
-    if not is_native(step, executor.program):
+    body = BlockRunner(step.body, environment)
+    if not is_native(step, environment.program):
         return body, None
     runner = segment_runner(body.steps[0])
     assert runner is not None
-    return body, NativeLoop(step, runner, executor.program)
+    return body, NativeLoop(step, runner, environment.program)
 
 
 def segment_runner(step: _Step) -> SegmentRunner | None:
@@ -493,10 +505,10 @@ def _run_branch(step: If, branches: Sequence[BlockRunner], run: Run) -> Sequence
 class _SwitchRunner:
     """Runs one of several blocks, by the numbers of symbols."""
 
-    def __init__(self, step: Switch, executor: Executor) -> None:
+    def __init__(self, step: Switch, environment: _Environment) -> None:
         self._step = step
-        self.cases = {key: BlockRunner(one, executor) for key, one in step.cases}
-        self.default = BlockRunner(step.default, executor)
+        self.cases = {key: BlockRunner(one, environment) for key, one in step.cases}
+        self.default = BlockRunner(step.default, environment)
 
     def block(self, symbols: Symbols) -> BlockRunner:
         """The block for these numbers."""

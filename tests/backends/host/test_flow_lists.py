@@ -11,11 +11,10 @@ from tests.backends.host.test_flow import HEAD, numbers
 from tests.backends.host.test_flow_files import elsewhere, rewritten, saved
 
 import graft
-from graft.backends.host.flow_program import FlowExecutable
 from graft.base.errors import EvaluationError
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import ArtifactError
-from graft.runtime.flow import Evaluation, Handing
+from graft.program.instructions import Evaluate, ListOp
 
 # Parts of a list in a loop that takes another one each turn and leaves some out.
 LISTS = """
@@ -41,10 +40,9 @@ LISTS = """
 
 def test_files_run_without_the_compiler(tmp_path: Path) -> None:
     module = graft.compile(onnx.parser.parse_model(HEAD + LISTS), strict=True, threads=2)
-    assert isinstance(module.program, FlowExecutable)
-    kinds = [type(step) for step in module.program.flow.steps]
-    assert Handing in kinds
-    assert Evaluation not in kinds
+    kinds = [type(step) for step in module.program.body.instructions]
+    assert ListOp in kinds
+    assert Evaluate not in kinds
     elsewhere(module, [{"x": numbers(n, 4), "first": np.array(0)} for n in (5, 4)], tmp_path)
 
 

@@ -10,21 +10,21 @@ from tests.backends.host.test_flow import LOOP, SCAN, agree, both, numbers
 from tests.runtime.kernels import said_by
 
 from graft.base.errors import EvaluationError
-from graft.runtime import native_turns
-from graft.runtime.executor import Executor
+from graft.runtime import native_loops
+from graft.runtime.segment import SizedSegment
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many turns each native call took."""
     taken: list[int] = []
-    run_turns = Executor.run_turns
+    iterate = SizedSegment.iterate
 
     def counted(*given: object) -> int:
-        taken.append(run_turns(*given))  # type: ignore[arg-type]
+        taken.append(iterate(*given))  # type: ignore[arg-type]
         return taken[-1]
 
-    monkeypatch.setattr(Executor, "run_turns", counted)
+    monkeypatch.setattr(SizedSegment, "iterate", counted)
     return taken
 
 
@@ -62,7 +62,7 @@ def test_loops_without_a_limit_come_back_for_more(calls: list[int]) -> None:
 def test_memory_for_pieces_is_taken_bit_by_bit(
     calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_turns, "_BYTES_AT_ONCE", 100)
+    monkeypatch.setattr(native_loops, "_BYTES_AT_ONCE", 100)
     pair = both(SCAN)
     agree(pair, start=numbers(3), steps=numbers(20, 3))
     assert calls == [8, 8, 4]

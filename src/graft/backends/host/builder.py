@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graft.backends.host import measure
+from graft.backends.host.assemble import Assembly
 from graft.backends.host.cut import Piece, cut
+from graft.backends.host.emit import Emitted, emit
 from graft.backends.host.segments import SegmentCompiler, driver_code, why_not_native
 from graft.backends.host.symbols import adopt, inherited_symbols, rename_new
 from graft.backends.host.values import Values
@@ -31,6 +33,7 @@ from graft.ops.control import nested_bindings
 from graft.ops.index_ranges import IndexRanges
 from graft.ops.ml_features import LabelMapAttrs
 from graft.ops.size_rules import rule_of, rule_text
+from graft.program.guards import Guard
 from graft.program.instructions import (
     LIST_OPERATIONS,
     LOOKUPS,
@@ -80,7 +83,26 @@ class Built:
 
 def build_program(graph: Graph, compiler: SegmentCompiler, threads: int | None = None) -> Built:
     """The program of a graph."""
-    return _ProgramBuilder(compiler).build(graph, threads)
+    builder = _ProgramBuilder(compiler)
+    if why_not_native(graph):
+        own = adopt(graph, {}, frozenset(), builder.symbols)
+        body = _BlockBuilder(builder, own).block(len(graph.inputs))
+    else:
+        _, assembly, guards = compiler.assembled(graph, IndexRanges(graph), compiler.spaces)
+        body = builder.whole(graph, assembly, guards)
+    return builder.built_with(body, graph.output_names, threads)
+
+
+def build_assembled(
+    graph: Graph, assembly: Assembly, compiler: SegmentCompiler, guards: tuple[Guard, ...] = ()
+) -> Built:
+    """The program of a graph of static shapes that has been assembled; of what guards find, which
+    is its last output then, nobody else gets to know."""
+    count = len(graph.outputs) - bool(guards)
+    outputs, names = graph.outputs[:count], graph.output_names[:count]
+    builder = _ProgramBuilder(compiler)
+    body = builder.whole(replace(graph, outputs=outputs, output_names=names), assembly, guards)
+    return builder.built_with(body, names, None)
 
 
 class _ProgramBuilder:
@@ -93,12 +115,8 @@ class _ProgramBuilder:
         self._objects: dict[bytes, None] = {}
         self._parts = 0
 
-    def build(self, graph: Graph, threads: int | None) -> Built:
-        if why_not_native(graph):
-            own = adopt(graph, {}, frozenset(), self.symbols)
-            body = _BlockBuilder(self, own).block(len(graph.inputs))
-        else:
-            body = self._whole(graph)
+    def built_with(self, body: Block, output_names: tuple[str, ...], threads: int | None) -> Built:
+        """The finished program."""
         target = self.compiler.target
         if self._objects:
             self._objects[driver_code(target)] = None
@@ -107,38 +125,36 @@ class _ProgramBuilder:
             tuple(self.values.values),
             tuple(self.values.constants),
             body,
-            graph.output_names,
+            output_names,
             tuple(self._objects),
             tuple(self.values.shelf),
             threads,
         )
         return self.built
 
-    def _whole(self, graph: Graph) -> Block:
-        """A graph of static shapes, whose outputs are all arrays of their own."""
+    def whole(self, graph: Graph, assembly: Assembly, guards: tuple[Guard, ...]) -> Block:
+        """An assembled graph of static shapes, whose outputs are all arrays of their own."""
         inputs = tuple(map(self.values.add_graph_value, graph.inputs))
         outputs = tuple(map(self.values.add_graph_value, graph.outputs))
         self.built.functions.update(self.compiler.regions)
-        steps = self.compile(graph, inputs, outputs, IndexRanges(graph), in_spaces=True)
+        emitted = emit(assembly, self.values, inputs, outputs, (), guards)
+        self.built.arena_bound = emitted.bound
+        steps = self._take(emitted, self.compiler.code(assembly))
         return Block(inputs, tuple(steps), outputs)
 
     def compile(
-        self,
-        graph: Graph,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        ranges: IndexRanges,
-        in_spaces: bool = False,
+        self, graph: Graph, inputs: Sequence[int], outputs: Sequence[int], ranges: IndexRanges
     ) -> list[Instruction]:
-        """The instructions of a graph all of whose sizes are known when it runs."""
-        label = "" if in_spaces else f"part {self._parts}"
+        """The instructions of a part of a graph all of whose sizes are known when it runs."""
+        label = f"part {self._parts}"
         self._parts += 1
-        emitted, codes = self.compiler.compile(
-            graph, self.values, inputs, outputs, ranges, label, in_spaces
-        )
+        numbers = self.values, inputs, outputs
+        return self._take(*self.compiler.compile(graph, *numbers, ranges, label))
+
+    def _take(self, emitted: Emitted, codes: tuple[bytes, ...]) -> list[Instruction]:
+        """Instructions of the program, with what they need."""
         self._objects |= dict.fromkeys(codes)
         self.built.makes += emitted.makes
-        self.built.arena_bound = emitted.bound if in_spaces else None
         for step, outside in emitted.evaluated:
             self.built.evaluators[step.function] = evaluator_of(outside.node)
             self.built.reasons[outside.node.output.name] = outside.reason

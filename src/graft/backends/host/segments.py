@@ -97,20 +97,18 @@ class SegmentCompiler:
         inputs: Sequence[int],
         outputs: Sequence[int],
         ranges: IndexRanges,
-        label: str = "",
-        in_spaces: bool = False,
+        label: str,
     ) -> tuple[Emitted, tuple[bytes, ...]]:
-        """The instructions of a graph all of whose sizes are known when it runs, on values with
-        these numbers, and their code.
-
-        `ranges` may be those of a graph around it. `in_spaces` lets regions work in the memory of
-        their devices."""
-        _, made, guards = self.assembled(graph, ranges, self.spaces if in_spaces else {})
+        """The instructions of a part of a graph all of whose sizes are known when it runs, on
+        values with these numbers, and their code. `ranges` are those of the whole graph."""
+        _, made, guards = self.assembled(graph, ranges, {})
         checks = () if is_static(graph) else size_checks(graph.nodes)
-        emitted = emit(made, values, inputs, outputs, checks, guards, label)
-        functions = list(made.functions.values())
-        codes = compile_all(functions, self.target, default_cache(), progress=self.report)
-        return emitted, tuple(codes)
+        return emit(made, values, inputs, outputs, checks, guards, label), self.code(made)
+
+    def code(self, assembly: Assembly) -> tuple[bytes, ...]:
+        """The object code of an assembly's kernels."""
+        functions = list(assembly.functions.values())
+        return tuple(compile_all(functions, self.target, default_cache(), progress=self.report))
 
 
 def driver_code(target: Target) -> bytes:

@@ -69,10 +69,8 @@ def feeds(rows: int, columns: int = 3) -> dict[str, Any]:
 
 
 def dispatcher_of(module: graft.Module) -> Dispatcher:
-    session = module.program.session
-    assert session is not None
-    assert session.dispatcher is not None
-    return session.dispatcher
+    assert module.dispatcher is not None
+    return module.dispatcher
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +80,8 @@ def module() -> graft.Module:
 
 def test_lookups_leave_one_native_program(module: graft.Module) -> None:
     """What reads only inputs runs before it, not in its midst."""
-    program: Any = module.program.session.program  # type: ignore[union-attr]
-    kinds = [type(step).__name__ for step in program.flow.steps]
-    assert kinds == ["Handing", "Stretch", "Handing", "Handing"]
+    kinds = [type(step).__name__ for step in module.program.body.instructions]
+    assert kinds == ["ListOp", "Segment", "ListOp", "ListOp"]
 
 
 def test_the_placement_says_what_is_done_in_python(module: graft.Module) -> None:
