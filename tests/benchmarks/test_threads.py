@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import threads
-from graft.backends.host.options import Accuracy
 from graft.backends.host.builder import build_assembled
+from graft.backends.host.options import Accuracy
 from graft.backends.host.segments import SegmentCompiler
 from graft.ir.builder import Builder
 from graft.ir.types import tensor

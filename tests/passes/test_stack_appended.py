@@ -27,8 +27,8 @@ from graft.ir.verify import verify
 from graft.module import Module
 from graft.passes.pipeline import optimize
 from graft.passes.stack_appended import NOTHING_TO_JOIN, stack_appended
-from graft.runtime import lists
 from graft.program.instructions import Loop
+from graft.runtime import lists
 from graft.runtime.native_loops import is_native
 
 COUNT, FLAG = tensor("int64"), tensor("bool")

@@ -20,8 +20,9 @@ from graft.program.instructions import Segment
 from graft.program.program import Program
 from graft.runtime import prepare
 from graft.runtime.context import RuntimeContext
-from graft.runtime.executor import Executor, Supplied
+from graft.runtime.executor import Executor
 from graft.runtime.session import Session
+from graft.runtime.supplied import Supplied
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,6 @@ from onnx import numpy_helper
 
 import graft
 from graft.runtime import artifact as artifact_module
-from graft.runtime import container
 from graft.runtime.container import ArtifactError
 
 X = np.ones((2, 3), np.float32)

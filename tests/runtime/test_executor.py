@@ -31,14 +31,14 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
 from graft.llvm.barrier import YIELD_OFFSET
 from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
-from graft.program.instructions import KernelCall, RegionCall, Segment
+from graft.program.instructions import KernelCall, RegionCall
 from graft.program.program import ProgramError, Value
 from graft.runtime import segment, team
 from graft.runtime.agreement import GIVE_AWAY, TEAM_BYTES
 from graft.runtime.cores import available_cores
-from graft.runtime.executor import Supplied
 from graft.runtime.memory import address_of
 from graft.runtime.session import Session
+from graft.runtime.supplied import Supplied
 
 SHARED = 256  # where in a team's memory kernels have a barrier of their own
 THREADS = [1, 2, 3]

@@ -11,8 +11,8 @@ from typing import Any
 
 from graft.cli.index_bounds import index_bounds
 from graft.cli.placement import check_targets, compiled_as_asked
-from graft.cli.report import seconds_text
 from graft.cli.profile import decides
+from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable, steps_text
 from graft.cli.status import status
 from graft.frontends.onnx.importer import import_source

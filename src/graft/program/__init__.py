@@ -1,1 +1,1 @@
-"""The one compiled program: what it is, whether it is well-formed, and its form as JSON and text."""
+"""The one program: instructions over values with symbolic extents; verified, printed, encoded."""

@@ -77,9 +77,7 @@ def encode_program(program: Program, store: Store) -> dict[str, Any]:
         "target": {"triple": program.target.triple, "features": list(program.target.features)},
         "threads": program.threads,
         "values": [_encode_value(value) for value in program.values],
-        "constant_values": [
-            [number, encoder.tensor(array)] for number, array in program.constants
-        ],
+        "constant_values": [[number, encoder.tensor(array)] for number, array in program.constants],
         "output_names": list(program.output_names),
         "shelf": _encode_dims(program.shelf),
         "body": encoder.block(program.body),

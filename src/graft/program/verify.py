@@ -25,7 +25,6 @@ from graft.program.instructions import (
     Loop,
     RegionCall,
     Scan,
-    Scratch,
     Segment,
     Slot,
     Switch,

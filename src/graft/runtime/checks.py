@@ -42,7 +42,9 @@ class Check:
             return data
         array = data if type(data) is np.ndarray else np.asarray(data)
         if array.dtype is not self._dtype and array.dtype != self._dtype:
-            raise error(f"'{self._value.name}' is {array.dtype} where {self._value.dtype} is wanted")
+            raise error(
+                f"'{self._value.name}' is {array.dtype} where {self._value.dtype} is wanted"
+            )
         if self._shape is not None and array.shape != self._static:
             self._bind(array, symbols, error)
         return array

@@ -17,11 +17,11 @@ from graft.base.dims import evaluate_dim
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.program.instructions import RegionCall, Transfer
-from graft.program.program import Program, Value
+from graft.program.program import ALIGNMENT, Program, Value
 from graft.program.verify import nbytes_of
 from graft.runtime.guard import AbandonedError
 from graft.runtime.incidents import Fault
-from graft.runtime.memory import ALIGNMENT, aligned_empty
+from graft.runtime.memory import aligned_empty
 from graft.runtime.profile import Recorder
 from graft.runtime.regions import Region, deliver
 from graft.runtime.run import Run
@@ -105,8 +105,10 @@ class Devices:
         """Memory for a value: of its device, or an array where that has been lost."""
         kind = _tensor(value)
         device = run.devices.get(value.space)
-        return aligned_empty(kind.shape, kind.dtype) if device is None else self._pool.take(
-            kind, device
+        return (
+            aligned_empty(kind.shape, kind.dtype)
+            if device is None
+            else self._pool.take(kind, device)
         )
 
     def give_back(self, value: Value, tensor: Any, run: Run) -> None:
@@ -223,9 +225,7 @@ def _tensor(value: Value) -> DeviceTensor:
     return DeviceTensor(value.space, extents, value.dtype.numpy)
 
 
-def _regions_by_space(
-    program: Program, functions: Mapping[str, Runner]
-) -> dict[str, list[Region]]:
+def _regions_by_space(program: Program, functions: Mapping[str, Runner]) -> dict[str, list[Region]]:
     """The regions that work in the memory of a device."""
     found: dict[str, list[Region]] = {}
     for step in _region_calls(program):

@@ -7,12 +7,10 @@ symbols of its own, so runs from several threads do not disturb each other.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -41,48 +39,32 @@ from graft.program.instructions import (
     writes,
 )
 from graft.program.program import Program, Value
+from graft.runtime.actions import (
+    alias,
+    bind_symbol,
+    check_condition,
+    evaluate,
+    list_op,
+    run_loop,
+    run_scan,
+    run_segment,
+    slice_rows,
+)
 from graft.runtime.checks import Check, Data, Symbols
 from graft.runtime.context import RuntimeContext
 from graft.runtime.devices import Devices
-from graft.runtime.evaluated import Evaluator
 from graft.runtime.guard import AbandonedError
-from graft.runtime.lists import run_list_op
 from graft.runtime.memory import aligned_empty
 from graft.runtime.native_loops import NativeLoop, is_native
 from graft.runtime.profile import Profile, Recorder
 from graft.runtime.regions import deliver
 from graft.runtime.run import Run
-from graft.runtime.segment import CallTimes, SegmentRunner
-from graft.runtime.spaces import Device, LostDeviceError, Runner
-from graft.runtime.turns import (
-    Pieces,
-    ahead,
-    begins,
-    no_pieces,
-    repeated,
-    require_condition,
-    single,
-    sole_item,
-    swept,
-    unscanned,
-)
+from graft.runtime.segment import SegmentRunner
+from graft.runtime.spaces import Device, LostDeviceError
+from graft.runtime.supplied import Supplied
+from graft.runtime.turns import no_pieces, sole_item
 
 _BYTE = np.dtype(np.uint8)
-
-
-@dataclass(frozen=True, eq=False)
-class Supplied:
-    """The Python functions that a program names: of regions, of nodes on the evaluator, and of type
-    rules that tell sizes."""
-
-    functions: Mapping[str, Runner] = field(default_factory=dict)
-    evaluators: Mapping[str, Evaluator] = field(default_factory=dict)
-    rules: Mapping[str, Evaluator] = field(default_factory=dict)
-
-    def rule(self, text: str) -> Evaluator:
-        """What tells sizes; a program out of a file brings texts instead of functions."""
-        known = self.rules.get(text)
-        return stored_rule(text) if known is None else known
 
 
 _Action = Callable[[Run], Sequence[Data]]
@@ -379,7 +361,7 @@ def _action(instruction: Instruction, environment: _Environment) -> _Action:
         case Segment():
             assert environment.context is not None
             runner = SegmentRunner(instruction, environment.program, environment.context)
-            return partial(_run_segment, runner)
+            return partial(run_segment, runner)
         case RegionCall(inputs=inputs, outputs=outputs):
             operands = [values[n] for n in inputs], [values[n] for n in outputs]
             return partial(environment.devices.call, instruction, *operands)
@@ -387,19 +369,19 @@ def _action(instruction: Instruction, environment: _Environment) -> _Action:
             ends = values[source], values[target]
             return lambda run: (environment.devices.transfer(instruction, *ends, run),)
         case Evaluate(function=function):
-            return partial(_evaluate, instruction, supplied.evaluators[function])
+            return partial(evaluate, instruction, supplied.evaluators[function])
         case SizeFunction(rule=rule):
-            return partial(_evaluate, instruction, supplied.rule(rule))
+            return partial(evaluate, instruction, supplied.rule(rule))
         case BindSymbol():
-            return partial(_bind_symbol, instruction)
+            return partial(bind_symbol, instruction)
         case Slice():
-            return partial(_slice, instruction)
+            return partial(slice_rows, instruction)
         case Alias():
-            return partial(_alias, instruction, values[instruction.output])
+            return partial(alias, instruction, values[instruction.output])
         case Assert():
-            return partial(_assert, instruction)
+            return partial(check_condition, instruction)
         case ListOp():
-            return partial(_run_list_op, instruction)
+            return partial(list_op, instruction)
         case If():
             return partial(
                 _run_branch, instruction, [block(instruction.otherwise), block(instruction.then)]
@@ -407,9 +389,9 @@ def _action(instruction: Instruction, environment: _Environment) -> _Action:
         case Switch():
             return _SwitchRunner(instruction, environment)
         case Loop():
-            return partial(_run_loop, instruction, *_body(instruction, environment))
+            return partial(run_loop, instruction, *_body(instruction, environment))
         case Scan():
-            return partial(_run_scan, instruction, *_body(instruction, environment))
+            return partial(run_scan, instruction, *_body(instruction, environment))
 
 
 def _body(step: Loop | Scan, environment: _Environment) -> tuple[BlockRunner, NativeLoop | None]:
@@ -430,72 +412,6 @@ def segment_runner(step: _Step) -> SegmentRunner | None:
     (runner,) = step.action.args
     assert isinstance(runner, SegmentRunner)
     return runner
-
-
-def stored_rule(text: str) -> Evaluator:
-    """A rule for sizes by its text: the only thing for which a file asks the compiler's rooms, of
-    which those that know the operators need neither LLVM nor `onnx`."""
-    try:
-        rules = importlib.import_module("graft.ops.size_rules")
-    except ImportError as error:
-        raise UserError(
-            "this model asks the operators' rules for sizes, which are not installed here",
-            hint="install all of graft-compiler",
-        ) from error
-    rule: Evaluator = rules.rule_from(text)
-    return rule
-
-
-def _run_segment(runner: SegmentRunner, run: Run) -> Sequence[Data]:
-    sized, operands = runner.sized(run.symbols), runner.operands(run.values)
-    if run.recorder is None and not run.given and not runner.layout.uses_shelf:
-        return sized.run(operands)
-    outputs = sized.allocate(run.given)
-    if run.recorder is None:
-        sized.run_into(operands, outputs, run.shelf)
-        return outputs
-    times = CallTimes.zeros(runner.layout.threads, len(runner.segment.calls))
-    sized.run_into(operands, outputs, run.shelf, times)
-    run.recorder.add(run.path, sized.prepared, times)
-    return outputs
-
-
-def _operands(step: Evaluate | SizeFunction | ListOp, values: list[Data]) -> list[Data]:
-    return [None if number is None else values[number] for number in step.inputs]
-
-
-def _evaluate(step: Evaluate | SizeFunction, function: Evaluator, run: Run) -> Sequence[Data]:
-    return function(_operands(step, run.values), run.symbols)
-
-
-def _run_list_op(step: ListOp, run: Run) -> Sequence[Data]:
-    return (run_list_op(step, _operands(step, run.values), run.symbols),)
-
-
-def _bind_symbol(step: BindSymbol, run: Run) -> Sequence[Data]:
-    symbols = run.symbols
-    number = int(run.values[step.value].item())
-    if symbols.setdefault(step.symbol, number) != number:
-        raise EvaluationError(f"{number} is found where {symbols[step.symbol]} are wanted")
-    return ()
-
-
-def _slice(step: Slice, run: Run) -> Sequence[Data]:
-    return (run.values[step.value][: int(run.values[step.counts][-1])],)
-
-
-def _alias(step: Alias, output: Value, run: Run) -> Sequence[Data]:
-    data = run.values[step.value]
-    if output.is_static and isinstance(data, np.ndarray) and data.shape != output.shape:
-        shape: Any = output.shape
-        if np.prod(shape, dtype=np.int64) == data.size:  # else it is refused as it is
-            return (data.reshape(shape),)
-    return (data,)
-
-
-def _assert(step: Assert, run: Run) -> Sequence[Data]:
-    require_condition(run.values[step.condition], step.expected, step.message)
-    return (run.values[step.value],)
 
 
 def _run_branch(step: If, branches: Sequence[BlockRunner], run: Run) -> Sequence[Data]:
@@ -521,65 +437,3 @@ class _SwitchRunner:
             pairs = zip(self._step.outputs, block.block.outputs, strict=True)
             inner.given = {own: run.given[n] for n, own in pairs if n in run.given}
         return block((), inner)
-
-
-def _run_loop(
-    step: Loop, body: BlockRunner, natively: NativeLoop | None, run: Run
-) -> list[Data]:
-    values = run.values
-    limit, condition = (None if n is None else values[n] for n in (step.limit, step.condition))
-    state = [values[number] for number in step.carried]
-    results = len(step.outputs) - len(state)
-    flags = [body.value(position) for position in range(2)]
-
-    def given(iteration: int, proceed: bool, carried: Sequence[Data]) -> list[Data]:
-        return [_single(iteration, flags[0]), _single(proceed, flags[1]), *carried]
-
-    last, proceed = begins(limit, condition)
-    if natively and not run.recorder and proceed and (last is None or last > 0):
-        inner, pieces = run.inside(), Pieces(results, "loop")
-        first = given(0, True, state)
-        body.enter(first, inner)
-        carried = natively.run(body.inputs(values), values, inner.symbols, last, pieces)
-        if carried is not None:
-            return [*carried, *pieces.in_order()]
-    state, pieces = repeated(
-        lambda *iteration: body(given(*iteration), run.inside()), limit, condition, state, results
-    )
-    if pieces.turns:
-        return [*state, *pieces.in_order()]
-    untaken, begin = given(0, False, state), 1 + len(state)
-    return [*state, *(body.no_slices(untaken, run, begin + n, 0) for n in range(results))]
-
-
-def _run_scan(
-    step: Scan, body: BlockRunner, natively: NativeLoop | None, run: Run
-) -> list[Data]:
-    values = run.values
-    scanned = ahead([values[number] for number in step.scanned], step.axes, step.backwards)
-    start = [values[number] for number in step.carried]
-    count = len(scanned[0])
-    if natively and not run.recorder and count:
-        inner, pieces = run.inside(), Pieces(len(step.result_axes), "scan")
-        body.enter([*start, *(data[0, ...] for data in scanned)], inner)
-        given = body.inputs(values)
-        given[len(start) :] = scanned
-        carried = natively.run(given, values, inner.symbols, count, pieces)
-        if carried is not None:
-            return [*carried, *pieces.stacked(step.result_axes, step.result_backwards)]
-    state, pieces = swept(
-        lambda carried, slices: body([*carried, *slices], run.inside()),
-        start,
-        scanned,
-        len(step.result_axes),
-    )
-    if pieces.turns:
-        return [*state, *pieces.stacked(step.result_axes, step.result_backwards)]
-    untaken = [*state, *unscanned(scanned)]
-    axes = enumerate(step.result_axes, start=len(state))
-    return [*state, *(body.no_slices(untaken, run, n, axis) for n, axis in axes)]
-
-
-def _single(data: Any, value: Value) -> Array:
-    assert value.dtype is not None
-    return single(data, value.dtype.numpy, len(value.shape or ()))

@@ -21,8 +21,8 @@ from graft.runtime.breaker import Breaker
 from graft.runtime.guard import FIRST_DEADLINE, CaughtError, Policy
 from graft.runtime.incidents import Fault
 from graft.runtime.isolation import IsolatedRunner
-from graft.runtime.loaders import Loader, announced, check_version, load_for
 from graft.runtime.loaded import session_of
+from graft.runtime.loaders import Loader, announced, check_version, load_for
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
 from graft.runtime.spaces import Runner

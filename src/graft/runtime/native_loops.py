@@ -17,12 +17,12 @@ import numpy as np
 from graft.base.dtypes import Array, DType
 from graft.program.guards import INSIDE, check_guards
 from graft.program.instructions import Block, Instruction, Loop, Scan, Segment, blocks
-from graft.program.program import Program
+from graft.program.program import ALIGNMENT, Program
 from graft.runtime.agreement import ADD, COPY, EXCHANGE, LOOP_WORDS, MOVE_WORDS
 from graft.runtime.checks import Data
 from graft.runtime.frame import Frame
 from graft.runtime.lending import ResultSpec
-from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_empty, is_usable
+from graft.runtime.memory import address_of, aligned_copy, aligned_empty, is_usable
 from graft.runtime.segment import SegmentRunner, SizedSegment, ready
 from graft.runtime.turns import Pieces
 
@@ -156,9 +156,9 @@ class NativeLoop:
             bytes_ += _nbytes(spec) * len(uses.pieces)
         bytes_ += sized.prepared.guarded * _WORD.itemsize
         for (position, _), alignment in zip(self.reads, self.alignments, strict=True):
-            if position is not None and self.is_slice(position):
-                if given[position][0, ...].nbytes % alignment:
-                    return 0
+            is_slice = position is not None and self.is_slice(position)
+            if is_slice and given[position][0, ...].nbytes % alignment:
+                return 0
         most = max(1, _BYTES_AT_ONCE // max(bytes_, 1))
         return min(sized.prepared.iterations_at_once, most)
 
@@ -247,9 +247,7 @@ class _Call:
         """The carried values after so many iterations."""
         return [both[count % 2] for both in self._state]
 
-    def _output(
-        self, index: int, uses: _Uses, spec: ResultSpec, state: Sequence[Array]
-    ) -> Array:
+    def _output(self, index: int, uses: _Uses, spec: ResultSpec, state: Sequence[Array]) -> Array:
         alone = len(uses.pieces) == 1 and not uses.carried and not uses.condition
         if alone and _nbytes(spec) % spec[2] == 0:
             stack = self._stacks[uses.pieces[0]] = self._stack(index, spec)

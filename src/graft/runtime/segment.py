@@ -17,12 +17,12 @@ import numpy as np
 from graft.base.dtypes import Array
 from graft.program.guards import check_guards
 from graft.program.instructions import Segment
-from graft.program.program import Program
+from graft.program.program import ALIGNMENT, Program
 from graft.runtime.agreement import ADVANCE
 from graft.runtime.checks import Data, Symbols
 from graft.runtime.context import RuntimeContext
 from graft.runtime.frame import Frame
-from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_empty, is_usable
+from graft.runtime.memory import address_of, aligned_copy, aligned_empty, is_usable
 from graft.runtime.native_call import RUNS_BEFORE, NativeCall
 from graft.runtime.prepare import Launch, Prepared, SegmentLayout
 
@@ -128,8 +128,9 @@ class SizedSegment:
         specs = zip(self.prepared.layout.results, self.prepared.results, strict=True)
         for number, (shape, dtype, alignment) in specs:
             array = given.get(number) if given else None
-            fits = array is not None and array.shape == shape
-            arrays.append(array if fits else results.empty(shape, dtype, _at(alignment)))
+            if array is None or array.shape != shape:
+                array = results.empty(shape, dtype, _at(alignment))
+            arrays.append(array)
         return arrays
 
     def run_into(

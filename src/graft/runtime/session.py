@@ -31,7 +31,7 @@ from graft.runtime.container import write_image
 from graft.runtime.context import RuntimeContext
 from graft.runtime.cores import available_cores
 from graft.runtime.dispatch import Binding, Dispatcher, bind
-from graft.runtime.executor import Executor, Supplied
+from graft.runtime.executor import Executor
 from graft.runtime.feeds import (
     ONNX_NAMES,
     InputSlot,
@@ -46,9 +46,10 @@ from graft.runtime.feeds import (
 from graft.runtime.incidents import Incidents
 from graft.runtime.memory import give_back, is_usable
 from graft.runtime.native import why_not_here
-from graft.runtime.placement import AnyPlacement, StoredPlacement
+from graft.runtime.placement import StoredPlacement
 from graft.runtime.profile import Profile
 from graft.runtime.regions import Region, incidents_of
+from graft.runtime.supplied import Supplied
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Session:
     smallest arena that a static one can do with."""
 
     regions: Mapping[str, Region] = {}
-    placement: AnyPlacement = StoredPlacement()
+    placement: Any = StoredPlacement()  # or what the compiler knows of it
     kernels: Mapping[str, str] = {}
     arena_bound: int | None = None
     writer: Writer | None = None
@@ -295,9 +296,7 @@ def count_threads(wish: int | None, threads: int | None) -> int:
 def _argument(name: str, value: Value) -> Argument:
     dtype = value.dtype
     words = value.type if dtype is None else f"tensor({ONNX_NAMES.get(dtype, dtype)})"
-    return Argument(
-        name, None if value.shape is None else [*map(extent_name, value.shape)], words
-    )
+    return Argument(name, None if value.shape is None else [*map(extent_name, value.shape)], words)
 
 
 def extent_name(dim: AnyDim) -> int | str:

@@ -11,9 +11,9 @@ import graft
 from graft.backends.host.assemble import Assembly, NativeStep
 from graft.backends.host.options import Accuracy
 from graft.backends.host.recognize_layouts import recognize_layouts
+from graft.backends.host.segments import SegmentCompiler
 from graft.backends.host.sink_reshapes import sink_reshapes
 from graft.backends.host.storage import shape_of
-from graft.backends.host.segments import SegmentCompiler
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder

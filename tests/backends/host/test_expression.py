@@ -15,8 +15,8 @@ from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.expression import expression
 from graft.backends.host.kernels.expression_schedule import default_schedule
 from graft.backends.host.options import Accuracy
-from graft.backends.host.storage import Storage, row_major, static_shape
 from graft.backends.host.segments import SegmentCompiler
+from graft.backends.host.storage import Storage, row_major, static_shape
 from graft.base.dtypes import DType
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate

@@ -12,9 +12,9 @@ from tests.backends.host.test_flow_files import elsewhere, rewritten, saved
 
 import graft
 from graft.base.errors import EvaluationError
+from graft.program.instructions import Evaluate, ListOp
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import ArtifactError
-from graft.program.instructions import Evaluate, ListOp
 
 # Parts of a list in a loop that takes another one each turn and leaves some out.
 LISTS = """

@@ -1,8 +1,8 @@
 """Symbols of nested graphs in one program: a graph and dims for some of its symbols in, the same
 graph in terms of these out.
 
-A nested graph speaks in symbols of its own. In a program all blocks share one set of names, so those
-that mean something outside become that, and others that are taken get fresh names.
+A nested graph speaks in symbols of its own. In a program all blocks share one set of names, so
+those that mean something outside become that, and others that are taken get fresh names.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ def inherited_symbols(graph: Graph) -> frozenset[str]:
     return mentioned - graph.input_symbols
 
 
-def adopt(
-    graph: Graph, dims: Mapping[str, AnyDim], known: frozenset[str], used: set[str]
-) -> Graph:
+def adopt(graph: Graph, dims: Mapping[str, AnyDim], known: frozenset[str], used: set[str]) -> Graph:
     """A graph in the terms of the one around it, for which some symbols are `dims`, and which has
     numbers for those `known`. Other symbols get fresh names where theirs are `used`; all names are
     used from then on."""

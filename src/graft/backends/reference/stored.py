@@ -53,9 +53,7 @@ def value_of(value: Value) -> ProgramValue:
     extents = tuple(shape) if known else None
     if type_.dtype is DType.STRING:
         return ProgramValue(value.name, None, extents, onnx_type(type_))
-    return ProgramValue(
-        value.name, type_.dtype, extents, alignment=type_.dtype.numpy.itemsize
-    )
+    return ProgramValue(value.name, type_.dtype, extents, alignment=type_.dtype.numpy.itemsize)
 
 
 def onnx_type(type_: Type) -> str:
