@@ -23,8 +23,8 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import numpy as np
 
-from graft.backends.host.options import Accuracy
 from graft.backends.host.builder import Built, build_assembled
+from graft.backends.host.options import Accuracy
 from graft.backends.host.segments import SegmentCompiler, why_not_native
 from graft.base.errors import GraftError
 from graft.cli.report import lines_of, table

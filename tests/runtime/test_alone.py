@@ -17,6 +17,7 @@ from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
 from graft.program.instructions import Segment
+from graft.program.layout import Header
 from graft.program.program import Program
 from graft.runtime import frames
 from graft.runtime.context import RuntimeContext
@@ -111,29 +112,6 @@ def test_several_python_threads() -> None:
         assert all(pool.map(work, range(4)))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "kernels", "threads", "expected"),
-    [
-        (10e-6, 1, 64, 1),  # calling anybody takes longer
-        (100e-6, 1, 64, 13),
-        (100e-6, 1, 2, 2),
-        (100e-6, 30, 64, 1),  # 60 µs of meetings, and 50 to be spared
-        (5e-3, 70, 64, 35),
-        (5e-3, 70, 16, 16),
-        (1.0, 70, 64, 64),
-        (np.inf, 1, 64, 64),  # nobody has said how much work it is
-        (1.0, 1, 1, 1),
-    ],
-)
-def test_as_many_threads_as_pay(seconds: float, kernels: int, threads: int, expected: int) -> None:
-    assert prepare.Work(0, 0, seconds).best_threads(kernels, threads) == expected
-
-
-def test_more_turns_pay_more_threads() -> None:
-    work = prepare.Work(0, 0, 30e-6)
-    assert [work.best_threads(1, 64, turns) for turns in (1, 2, 100)] == [1, 10, 23]
-
-
 @pytest.mark.parametrize("claims", [False, True])
 def test_teams_of_changing_size(claims: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who sit a job out, awake or asleep, come back for later ones and find all as it is."""
@@ -143,8 +121,8 @@ def test_teams_of_changing_size(claims: bool, monkeypatch: pytest.MonkeyPatch) -
         program, wanted = _compiled(10_007), np.exp(x) / np.exp(x).sum()
     context, executors, before = RuntimeContext(program, 5), [], workers()
     for threads in range(1, 6):
-        monkeypatch.setattr(prepare.Work, "best_threads", lambda *_, best=threads: best)
         executors.append(Executor(program, context, Supplied()))
+        executors[-1].linked.words[Header.THREADS] = threads
         executors[-1]([x])
     alone = executors[0]([x])[0]
     np.testing.assert_allclose(alone.reshape(-1), wanted, rtol=1e-5)

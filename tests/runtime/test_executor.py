@@ -33,12 +33,13 @@ from graft.llvm.barrier import YIELD_OFFSET
 from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
 from graft.program.instructions import KernelCall, RegionCall
 from graft.program.program import ProgramError, Value
-from graft.runtime import segment, team
+from graft.runtime import frames, team
 from graft.runtime.agreement import GIVE_AWAY, TEAM_BYTES
 from graft.runtime.cores import available_cores
 from graft.runtime.executor import Supplied
 from graft.runtime.memory import address_of
 from graft.runtime.session import Session
+from graft.runtime.supplied import Supplied
 
 SHARED = 256  # where in a team's memory kernels have a barrier of their own
 THREADS = [1, 2, 3]
@@ -174,7 +175,7 @@ def test_workers_write_no_times_once_the_caller_may_be_gone(
         lent.append(array)
         return address_of(array)
 
-    monkeypatch.setattr(segment, "address_of", lend)
+    monkeypatch.setattr(frames, "address_of", lend)
     session = Session(chain(1000, rounds=2), threads=3)
     for _ in range(20):
         session.profile({"x": numbers(1000)})

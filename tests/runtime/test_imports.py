@@ -1,4 +1,4 @@
-"""The run time stands on base, programs and NumPy alone, not on LLVM, also while it runs a program."""
+"""The run time stands on base, programs and NumPy, not on LLVM, also while it runs a program."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.runtime.kernels import chain, chain_meaning, said_by
 
-from graft.runtime import prepare
+from graft.runtime import frames
 from graft.runtime.session import Session
 
 
@@ -40,7 +40,7 @@ def test_a_program_in_pieces_gives_the_same(threads: int, monkeypatch: pytest.Mo
     x = np.arange(77, dtype=np.float32) - 30
     expected = chain_meaning(x, 4)
     for limit in (1, 200, 10**12):
-        monkeypatch.setattr(prepare, "LONG_FLOPS", limit)
+        monkeypatch.setattr(frames, "LONG_WORK", limit)
         session = Session(chain(77, 4), threads)
         assert np.array_equal(session.run(None, {"x": x})[0], expected)
         profile = session.profile({"x": x})

@@ -33,10 +33,11 @@ from graft.cli.status import spoken_warnings, status
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
 from graft.ir.evaluate import Data
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node
 from graft.ir.sizes import check_sizes
 from graft.module import Module, Placement
 from graft.passes.pipeline import optimize
+from graft.program.program import Value
 
 ALL = "all"
 INDEX = "index.json"

@@ -23,7 +23,7 @@ from graft.cli.report import (
 )
 from graft.cli.runnable import type_of
 from graft.cli.usage import UsageError
-from graft.program.instructions import Block, Segment, Slot, walk, writes
+from graft.program import instructions as p
 from graft.program.memory import arena_bytes, segment_arena
 from graft.program.program import Program
 from graft.program.variants import variant_blocks
@@ -103,12 +103,12 @@ class FileFacts:
         """One entry per segment; one for all of a variant whose segments share memory."""
         found: list[Memory] = []
         for variant, block in variant_blocks(self.program).items():
-            segments = [one for one in walk(block) if isinstance(one, Segment)]
+            segments = [one for one in p.walk(block) if isinstance(one, p.Segment)]
             if any(_shares(segment) for segment in segments):
                 found.append(_shared_memory(variant or "0", block, segments, self.program))
                 segments = [one for one in segments if not _shares(one)]
-            for number, segment in enumerate(segments, start=len(found)):
-                found.append(_memory(f"{variant} {number}".strip(), segment, self.program))
+            for position, segment in enumerate(segments, start=len(found)):
+                found.append(_memory(f"{variant} {position}".strip(), segment, self.program))
         return found
 
     @property
@@ -158,13 +158,13 @@ class FileFacts:
         }
 
 
-def _shares(segment: Segment) -> bool:
+def _shares(segment: p.Segment) -> bool:
     """Whether it works in memory that it shares with others."""
     buffers = (buffer for call in segment.calls for buffer in call.buffers)
-    return any(isinstance(one, Slot) and not one.shelf for one in buffers)
+    return any(isinstance(one, p.Slot) and not one.shelf for one in buffers)
 
 
-def _memory(name: str, segment: Segment, program: Program) -> Memory:
+def _memory(name: str, segment: p.Segment, program: Program) -> Memory:
     arena = segment_arena(segment)
     text = " + ".join(_shelf(sizes) for sizes in segment.shelves)
     scratch = _sole(segment.scratch)
@@ -173,10 +173,10 @@ def _memory(name: str, segment: Segment, program: Program) -> Memory:
 
 
 def _shared_memory(
-    name: str, block: Block, segments: Sequence[Segment], program: Program
+    name: str, block: p.Block, segments: Sequence[p.Segment], program: Program
 ) -> Memory:
     """Of segments with what other backends run between them."""
-    made = {number for one in walk(block) for number in writes(one)}
+    made = {number for one in p.walk(block) for number in p.writes(one)}
     values = [program.values[number] for number in made]
     return Memory(
         name,
@@ -188,7 +188,7 @@ def _shared_memory(
     )
 
 
-def _constants(segments: Sequence[Segment], program: Program) -> int:
+def _constants(segments: Sequence[p.Segment], program: Program) -> int:
     """Bytes of the constants that kernels read."""
     known = dict(program.constants)
     read = {

@@ -99,7 +99,7 @@ def save(
         module.save(path)
     seconds = time.perf_counter() - start
     symbols = [call.symbol for call in module.program.calls]
-    arena, placement = arena_bytes(module.program), module.placement
+    bound, placement = module.arena_bound, module.placement
     assert isinstance(placement, Placement)
     return Saved(
         model,
@@ -109,7 +109,7 @@ def save(
         len(symbols),
         len(set(symbols)),
         path.stat().st_size,
-        arena,
-        module.arena_bound if arena is not None else None,
+        None if bound is None else arena_bytes(module.program),
+        bound,
         seconds,
     )

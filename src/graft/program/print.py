@@ -40,8 +40,10 @@ _WORDS: dict[type[Instruction], str] = {
     ListOp: "list_op",
 }
 # Shown after the operands, where they are not what they are by default.
-_DETAILS = ("function", "operation", "symbol", "expected", "message", "axis", "axes", "backwards")
-_DETAILS += ("result_axes", "result_backwards")
+_DETAILS = (
+    *("function", "operation", "symbol", "expected", "message"),
+    *("axis", "axes", "backwards", "result_axes", "result_backwards"),
+)
 
 
 def to_text(program: Program) -> str:

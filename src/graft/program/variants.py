@@ -23,20 +23,10 @@ Key = tuple[int, ...]
 
 # Fields that hold numbers of values, and names of functions, in whatever instruction.
 _VALUES = frozenset(
-    [
-        "inputs",
-        "outputs",
-        "source",
-        "target",
-        "value",
-        "counts",
-        "output",
-        "condition",
-        "limit",
-        "carried",
-        "scanned",
-        "found",
-    ]
+    (
+        *("inputs", "outputs", "source", "target", "value", "counts", "output", "found"),
+        *("condition", "limit", "carried", "scanned"),
+    )
 )
 _FUNCTIONS = frozenset(("function", "region"))
 _BLOCKS = frozenset(("otherwise", "then", "default", "body"))

@@ -20,7 +20,7 @@ import numpy as np
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import Place, UserError
 from graft.program.encode import decode_program, encode_program
-from graft.program.program import Program, Target
+from graft.program.program import ALIGNMENT, Program, Target
 from graft.program.verify import verify_program
 from graft.runtime.container import (
     ArtifactError,
@@ -34,7 +34,7 @@ from graft.runtime.container import (
     write,
 )
 from graft.runtime.cores import available_cores
-from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_size
+from graft.runtime.memory import address_of, aligned_copy, aligned_size
 from graft.runtime.native import why_not_here
 
 SUFFIX = ".graft"

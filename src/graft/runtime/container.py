@@ -22,7 +22,8 @@ from struct import Struct
 from typing import Any
 
 from graft.base.errors import Place, UserError
-from graft.runtime.memory import ALIGNMENT, aligned_size
+from graft.program.program import ALIGNMENT
+from graft.runtime.memory import aligned_size
 
 MAGIC = b"\x89GRAFT\r\n"
 # Counts up with every change to the file or to what the driver and the run time agree on.

@@ -17,11 +17,11 @@ from graft.base.dims import evaluate_dim
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.program.instructions import RegionCall, Transfer
-from graft.program.program import Program, Value
+from graft.program.program import ALIGNMENT, Program, Value
 from graft.program.verify import nbytes_of
 from graft.runtime.guard import AbandonedError
 from graft.runtime.incidents import Fault
-from graft.runtime.memory import ALIGNMENT, aligned_empty
+from graft.runtime.memory import aligned_empty, ready
 from graft.runtime.profile import Recorder
 from graft.runtime.regions import Region, deliver
 from graft.runtime.run import Run
@@ -122,7 +122,7 @@ class Devices:
         function = self._functions[step.function]
         space = (*outputs, *inputs)[0].space if outputs or inputs else ""
         if not space:
-            return _call_at_home(step, function, outputs, run)
+            return _call_at_home(step, function, inputs, outputs, run)
         assert isinstance(function, Region)
         operands = [run.values[number] for number in step.inputs]
         results = [self.take(value, run) for value in outputs]
@@ -168,10 +168,17 @@ def _record(recorder: Recorder | None, spent: Spent | None) -> None:
 
 
 def _call_at_home(
-    step: RegionCall, function: Runner, outputs: Sequence[Value], run: Run
+    step: RegionCall,
+    function: Runner,
+    operands: Sequence[Value],
+    outputs: Sequence[Value],
+    run: Run,
 ) -> Sequence[Array]:
     """A region, or another function, on arrays in the host's memory."""
-    inputs = [_read_only(run.values[number]) for number in step.inputs]
+    inputs = [
+        _read_only(ready(run.values[number], value.alignment))
+        for number, value in zip(step.inputs, operands, strict=True)
+    ]
     if not isinstance(function, Region):
         homes = _outputs(outputs, step.outputs, False, run)
         deliver(function(inputs, homes), homes, step.function)
@@ -206,7 +213,7 @@ def _outputs(
 
 
 def _read_only(data: Array) -> Array:
-    view = np.ascontiguousarray(data).reshape(data.shape).view()
+    view = data.view()
     view.flags.writeable = False
     return view
 

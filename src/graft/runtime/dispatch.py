@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from graft.runtime.memory import address_of, is_usable
 from graft.runtime.straight_line import define
 
 # Sizes that are remembered.
-_REMEMBERED = 64
+REMEMBERED = 64
 
 # What a model that is bound to arrays is: calling it runs the model and gives the results.
 Binding = Callable[[], list[Any]]
@@ -56,23 +57,70 @@ class Sizes:
         frame.sizes = self
 
 
+class SizeTable:
+    """Sizes of a program, by the shapes of its inputs; those that came last are remembered."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.ready: dict[Shapes, Sizes] = {}
+        self._executor, self._lock = executor, threading.Lock()
+        values = [value for _, value in executor.sized]
+        dims = [dim for value in values for dim in value.shape or ()]
+        self._ranks = [len(value.shape or ()) for value in values]
+        self._extents = function_of(dims, executor.input_symbols)
+
+    def prepare(self, shapes: Shapes) -> Sizes | None:
+        """What follows from shapes that are new; None where the ordinary way tells what is wrong
+        with them."""
+        try:
+            sizes = self.measured(shapes)
+        except GraftError:
+            return None
+        with self._lock:
+            self.ready[shapes] = sizes
+            if len(self.ready) > REMEMBERED:
+                del self.ready[next(iter(self.ready))]
+        return sizes
+
+    def measured(self, shapes: Shapes) -> Sizes:
+        """What follows from shapes."""
+        executor, body = self._executor, self._executor.program.body
+        places, values = executor.linked.image.values, executor.program.values
+        symbols: dict[str, int] = {}
+        words: list[tuple[int, int]] = []
+        for number, shape in zip(body.inputs, shapes, strict=True):
+            dims = values[number].shape or ()
+            if len(dims) != len(shape):
+                raise UserError("an input has another rank")
+            first = places[number] + VALUE_WORDS
+            words += [(first + axis, extent) for axis, extent in enumerate(shape)]
+            for dim, extent in zip(dims, shape, strict=True):
+                symbols.setdefault(bare_symbol(dim) or "", extent)
+        extents, _ = self._extents([symbols[name] for name in executor.input_symbols])
+        allocate: dict[int, Callable[[], Array]] = {}
+        specs: dict[int, tuple[int, ...]] = {}
+        used = 0
+        for (number, value), rank in zip(executor.sized, self._ranks, strict=True):
+            assert value.dtype is not None
+            specs[number] = shape = tuple(extents[used : used + rank])
+            used += rank
+            how = value.dtype.numpy, value.alignment
+            allocate[number] = executor.context.results.allocator(shape, *how)
+            words.append((places[number] + Field.OWNER, 0))
+        return Sizes(words, allocate, specs)
+
+
 class Dispatcher:
     """Runs feeds that need no conversion. Safe to use from several threads.
 
-    `run(feeds)` gives all results, or None where the ordinary way has to be taken."""
+    `run(feeds)` gives all results, or None where the ordinary way has to be taken. Nothing of it
+    refers back to it, so that a model's threads and memory go with the last reference."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor, self._program = executor, executor.program
         self._places = executor.linked.image.values
-        self._ready: dict[Shapes, Sizes] = {}
-        self._lock = threading.Lock()
-        self._symbols = executor.input_symbols
+        self._table = SizeTable(executor)
         # The outputs that can be wherever the caller wants them; others are copied from the frame.
         self._sized = [number for number, _ in executor.sized]
-        values = [value for _, value in executor.sized]
-        dims = [dim for value in values for dim in value.shape or ()]
-        self._ranks = [len(value.shape or ()) for value in values]
-        self._extents = function_of(dims, self._symbols)
         self.run: Callable[[Mapping[str, Any]], list[Any] | None] = self._written_out()
 
     @classmethod
@@ -89,12 +137,12 @@ class Dispatcher:
         names: dict[str, object] = {
             "ndarray": np.ndarray,
             "address_of": address_of,
-            "ready": self._ready,
-            "prepare": self._prepare,
+            "ready": self._table.ready,
+            "prepare": self._table.prepare,
             "free": executor.frames,
             "new": executor.take_frame,
             "execute": executor.linked.execute,
-            "finish": self._finish,
+            "finish": partial(_finish, executor),
         }
         lines = [f"if len(feeds) != {len(body.inputs)}:", "    return None"]
         for position, value in enumerate(self._program.inputs):
@@ -143,47 +191,6 @@ class Dispatcher:
                 after += [f"r{number} = frame.view({number}).copy()"]
         return before, after
 
-    def _finish(self, frame: Frame, status: int) -> None:
-        self._executor.finish(self._executor.run_in(frame), Status(status))
-
-    def _prepare(self, shapes: Shapes) -> Sizes | None:
-        """What follows from shapes that are new; None where the ordinary way tells what is wrong
-        with them."""
-        try:
-            sizes = self._measured(shapes)
-        except GraftError:
-            return None
-        with self._lock:
-            self._ready[shapes] = sizes
-            if len(self._ready) > _REMEMBERED:
-                del self._ready[next(iter(self._ready))]
-        return sizes
-
-    def _measured(self, shapes: Shapes) -> Sizes:
-        executor, program = self._executor, self._program
-        symbols: dict[str, int] = {}
-        words: list[tuple[int, int]] = []
-        for number, shape in zip(program.body.inputs, shapes, strict=True):
-            dims = program.values[number].shape or ()
-            if len(dims) != len(shape):
-                raise UserError("an input has another rank")
-            first = self._places[number] + VALUE_WORDS
-            words += [(first + axis, extent) for axis, extent in enumerate(shape)]
-            for dim, extent in zip(dims, shape, strict=True):
-                symbols.setdefault(bare_symbol(dim) or "", extent)
-        extents, _ = self._extents([symbols[name] for name in self._symbols])
-        allocate: dict[int, Callable[[], Array]] = {}
-        specs: dict[int, tuple[int, ...]] = {}
-        used = 0
-        for (number, value), rank in zip(executor.sized, self._ranks, strict=True):
-            assert value.dtype is not None
-            specs[number] = shape = tuple(extents[used : used + rank])
-            used += rank
-            how = value.dtype.numpy, value.alignment
-            allocate[number] = executor.context.results.allocator(shape, *how)
-            words.append((self._places[number] + Field.OWNER, 0))
-        return Sizes(words, allocate, specs)
-
     def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array]) -> Binding | None:
         """What runs on these very arrays, which have been checked as far as one can without their
         sizes; None where that needs the ordinary way."""
@@ -197,7 +204,7 @@ class Dispatcher:
         numbers = self._program.body.outputs
         if not {*self._sized}.issuperset(numbers):
             return None
-        sizes = self._measured(tuple(array.shape for array in inputs))
+        sizes = self._table.measured(tuple(array.shape for array in inputs))
         results: dict[int, Array] = {}
         for number, name in zip(numbers, self._program.output_names, strict=True):
             value, output = self._program.values[number], outputs.get(name)
@@ -222,7 +229,7 @@ class Dispatcher:
         for number, array in arrays:
             frame.words[self._places[number] + Field.DATA] = address_of(array)
         ordered = [results[number] for number in body.outputs]
-        execute, base, finish = frame.execute, frame.base, self._finish
+        execute, base, finish = frame.execute, frame.base, partial(_finish, executor)
         lock = threading.Lock()
 
         def run(_held: object = (frame, arrays)) -> list[Array]:
@@ -233,6 +240,10 @@ class Dispatcher:
             return ordered.copy()
 
         return run
+
+
+def _finish(executor: Executor, frame: Frame, status: int) -> None:
+    executor.finish(executor.run_in(frame), Status(status))
 
 
 def _accepted(position: int, value: Value, names: dict[str, object]) -> list[str]:

@@ -6,11 +6,9 @@ a frame of its own, so runs from several threads do not disturb each other.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,32 +32,17 @@ from graft.program.layout import Status
 from graft.program.program import Program, Value
 from graft.runtime.context import RuntimeContext
 from graft.runtime.devices import Devices
-from graft.runtime.evaluated import Evaluator
 from graft.runtime.frames import Frame, LinkedImage
 from graft.runtime.guard import AbandonedError
-from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
+from graft.runtime.memory import ALIGNMENT, ready
 from graft.runtime.profile import CallTimes, Profile, Recorder
 from graft.runtime.python_work import PythonWorker, misshapen
 from graft.runtime.run import Run, Values
-from graft.runtime.spaces import Device, Runner
+from graft.runtime.spaces import Device
+from graft.runtime.supplied import Supplied
 
 _WORD = np.dtype(np.int64)
 _NOTHING: Mapping[int, Array] = {}
-
-
-@dataclass(frozen=True, eq=False)
-class Supplied:
-    """The Python functions that a program names: of regions, of nodes on the evaluator, and of type
-    rules that tell sizes."""
-
-    functions: Mapping[str, Runner] = field(default_factory=dict)
-    evaluators: Mapping[str, Evaluator] = field(default_factory=dict)
-    rules: Mapping[str, Evaluator] = field(default_factory=dict)
-
-    def rule(self, text: str) -> Evaluator:
-        """What tells sizes; a program out of a file brings texts instead of functions."""
-        known = self.rules.get(text)
-        return stored_rule(text) if known is None else known
 
 
 class Executor:
@@ -333,25 +316,6 @@ def measured(executor: Executor | EvaluatedProgram, inputs: Sequence[Any]) -> Pr
     begin = time.perf_counter()
     outputs = executor(inputs, recorder=recorder)
     return Profile(outputs, time.perf_counter() - begin, recorder.moments)
-
-
-def stored_rule(text: str) -> Evaluator:
-    """A rule for sizes by its text: the only thing for which a file asks the compiler's rooms, of
-    which those that know the operators need neither LLVM nor `onnx`."""
-    try:
-        rules = importlib.import_module("graft.ops.size_rules")
-    except ImportError as error:
-        raise UserError(
-            "this model asks the operators' rules for sizes, which are not installed here",
-            hint="install all of graft-compiler",
-        ) from error
-    rule: Evaluator = rules.rule_from(text)
-    return rule
-
-
-def ready(array: Array, alignment: int) -> Array:
-    """The array where it lies, or a copy that kernels can read."""
-    return array if is_usable(array, alignment) else aligned_copy(array, ALIGNMENT)
 
 
 def _user_error(error: EvaluationError) -> UserError:

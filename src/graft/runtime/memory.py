@@ -83,6 +83,11 @@ def aligned_copy(array: Array, alignment: int = ALIGNMENT) -> Array:
     return copy
 
 
+def ready(array: Array, alignment: int) -> Array:
+    """The array where it lies, or a copy that kernels can read."""
+    return array if is_usable(array, alignment) else aligned_copy(array, ALIGNMENT)
+
+
 class _Unlocked:
     """An array's memory without the mark that it is read-only."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 BLOB = "placement"  # under which a file holds it
 
@@ -59,18 +59,3 @@ class StoredPlacement:
     def from_blobs(cls, blobs: Mapping[str, memoryview]) -> StoredPlacement:
         """As a file holds it; empty for one that does not."""
         return cls(**json.loads(bytes(blobs[BLOB]))) if BLOB in blobs else cls()
-
-
-class AnyPlacement(Protocol):
-    """What is told alike of a model that was just compiled and of one out of a file."""
-
-    @property
-    def nodes(self) -> Mapping[str, int]: ...
-
-    @property
-    def reasons(self) -> Mapping[str, str]: ...
-
-    @property
-    def regions(self) -> tuple[PlacedRegion, ...]: ...
-
-    def to_json(self) -> str: ...

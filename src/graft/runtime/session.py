@@ -30,7 +30,7 @@ from graft.runtime.container import write_image
 from graft.runtime.context import RuntimeContext
 from graft.runtime.cores import available_cores
 from graft.runtime.dispatch import Binding, Dispatcher, bind
-from graft.runtime.executor import EvaluatedProgram, Executor, Supplied
+from graft.runtime.executor import EvaluatedProgram, Executor
 from graft.runtime.feeds import (
     ONNX_NAMES,
     InputSlot,
@@ -45,9 +45,10 @@ from graft.runtime.feeds import (
 from graft.runtime.incidents import Incidents
 from graft.runtime.memory import give_back, is_usable
 from graft.runtime.native import why_not_here
-from graft.runtime.placement import AnyPlacement, StoredPlacement
+from graft.runtime.placement import StoredPlacement
 from graft.runtime.profile import Profile
 from graft.runtime.regions import Region, incidents_of
+from graft.runtime.supplied import Supplied
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Session:
     smallest arena that a static one can do with."""
 
     regions: Mapping[str, Region] = {}
-    placement: AnyPlacement = StoredPlacement()
+    placement: Any = StoredPlacement()  # or what the compiler knows of it
     kernels: Mapping[str, str] = {}
     arena_bound: int | None = None
     writer: Writer | None = None

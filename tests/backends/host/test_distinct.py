@@ -65,6 +65,4 @@ def test_slices_without_elements() -> None:
     g = Builder()
     x = g.input("x", TensorType(DType.FLOAT32, (symbol("n"), 1, 0)))
     graph = g.build(*g.call("unique", x, axis=0), *g.call("unique", x, axis=-2))
-    assert "Evaluate" not in check_flow(
-        graph, *([np.zeros((n, 1, 0), np.float32)] for n in (0, 3))
-    )
+    assert "Evaluate" not in check_flow(graph, *([np.zeros((n, 1, 0), np.float32)] for n in (0, 3)))

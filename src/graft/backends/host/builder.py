@@ -55,8 +55,8 @@ from graft.program.instructions import (
 from graft.program.lookup import Table
 from graft.program.program import Program, Target
 from graft.runtime.evaluated import Evaluator
-from graft.runtime.executor import Supplied
 from graft.runtime.spaces import Runner
+from graft.runtime.supplied import Supplied
 
 
 @dataclass

@@ -18,12 +18,12 @@ from graft.byoc.contract import Backend, Cost
 from graft.byoc.trust import CompiledRegion
 from graft.program.program import Program
 from graft.program.variants import Key, variant_name, with_variants
-from graft.runtime.executor import Supplied
 from graft.runtime.feeds import store_outputs
 from graft.runtime.grafted import StoredRegion, region_blobs
 from graft.runtime.profile import Profile
 from graft.runtime.regions import Policy
 from graft.runtime.session import Session
+from graft.runtime.supplied import Supplied
 from graft.target.target import HOST
 
 

@@ -1,8 +1,8 @@
 """Symbols of nested graphs in one program: a graph and dims for some of its symbols in, the same
 graph in terms of these out.
 
-A nested graph speaks in symbols of its own. In a program all blocks share one set of names, so those
-that mean something outside become that, and others that are taken get fresh names.
+A nested graph speaks in symbols of its own. In a program all blocks share one set of names, so
+those that mean something outside become that, and others that are taken get fresh names.
 """
 
 from __future__ import annotations

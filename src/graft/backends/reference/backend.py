@@ -14,8 +14,8 @@ from graft.byoc.contract import Backend, Runner
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.runtime.artifact import Origin, save
-from graft.runtime.executor import Supplied
 from graft.runtime.session import Session
+from graft.runtime.supplied import Supplied
 
 
 class ReferenceBackend(Backend):
