@@ -36,7 +36,6 @@ from graft.program.program import ProgramError, Value
 from graft.runtime import frames, team
 from graft.runtime.agreement import GIVE_AWAY, TEAM_BYTES
 from graft.runtime.cores import available_cores
-from graft.runtime.executor import Supplied
 from graft.runtime.memory import address_of
 from graft.runtime.session import Session
 from graft.runtime.supplied import Supplied
@@ -172,7 +171,8 @@ def test_workers_write_no_times_once_the_caller_may_be_gone(
     lent: list[Array] = []
 
     def lend(array: Array) -> int:
-        lent.append(array)
+        if array.ndim == 2:
+            lent.append(array)
         return address_of(array)
 
     monkeypatch.setattr(frames, "address_of", lend)

@@ -20,6 +20,7 @@ from graft.base.dim_functions import function_of
 from graft.base.dims import bare_symbol
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
+from graft.program.instructions import writes
 from graft.program.layout import VALUE_WORDS, Status
 from graft.program.layout import Value as Field
 from graft.program.program import Value
@@ -30,6 +31,8 @@ from graft.runtime.straight_line import define
 
 # Sizes that are remembered.
 REMEMBERED = 64
+
+_STRINGS, _OBJECT = "tensor(string)", np.dtype(object)
 
 # What a model that is bound to arrays is: calling it runs the model and gives the results.
 Binding = Callable[[], list[Any]]
@@ -88,13 +91,18 @@ class SizeTable:
         symbols: dict[str, int] = {}
         words: list[tuple[int, int]] = []
         for number, shape in zip(body.inputs, shapes, strict=True):
-            dims = values[number].shape or ()
+            dims = values[number].shape
+            if number not in places or dims is None:
+                continue
             if len(dims) != len(shape):
                 raise UserError("an input has another rank")
             first = places[number] + VALUE_WORDS
             words += [(first + axis, extent) for axis, extent in enumerate(shape)]
             for dim, extent in zip(dims, shape, strict=True):
-                symbols.setdefault(bare_symbol(dim) or "", extent)
+                name = bare_symbol(dim)
+                known = dim if name is None else symbols.setdefault(name, extent)
+                if isinstance(known, int) and known != extent:
+                    raise UserError("an input has another extent")
         extents, _ = self._extents([symbols[name] for name in executor.input_symbols])
         allocate: dict[int, Callable[[], Array]] = {}
         specs: dict[int, tuple[int, ...]] = {}
@@ -125,11 +133,12 @@ class Dispatcher:
 
     @classmethod
     def of(cls, executor: Executor) -> Dispatcher | None:
-        """The short way of a program; None where its inputs or outputs are not all native."""
-        places, body = executor.linked.image.values, executor.program.body
-        constants = {number for number, _ in executor.program.constants}
-        own = {*places} - constants
-        return cls(executor) if own.issuperset((*body.inputs, *body.outputs)) else None
+        """The short way of a program; None where it takes other things than tensors, or gives
+        something that it has not made."""
+        program = executor.program
+        inputs = [value.dtype is not None or value.type == _STRINGS for value in program.inputs]
+        own = {number for one in program.body.instructions for number in writes(one)}
+        return cls(executor) if all(inputs) and own.issuperset(program.body.outputs) else None
 
     def _written_out(self) -> Callable[..., Any]:
         """`run`, written out for the inputs and outputs of this program."""
@@ -180,6 +189,9 @@ class Dispatcher:
         """What is done for outputs before a run, and after it."""
         before, after = ["allocate = sizes.allocate"] if self._sized else [], []
         for number in dict.fromkeys(self._program.body.outputs):
+            if number not in self._places:
+                after += [f"r{number} = values[{number}]"]
+                continue
             place = self._places[number] + Field.DATA
             if number in self._sized:
                 before += [
@@ -196,8 +208,9 @@ class Dispatcher:
         sizes; None where that needs the ordinary way."""
         inputs = [feeds[value.name] for value in self._program.inputs]
         for array, value in zip(inputs, self._program.inputs, strict=True):
-            assert value.dtype is not None
-            if not isinstance(array, np.ndarray) or array.dtype != value.dtype.numpy:
+            if not isinstance(array, np.ndarray) or value.dtype is None:
+                return None
+            if array.dtype != value.dtype.numpy:
                 return None
             if not is_usable(array, value.alignment):
                 return None
@@ -236,20 +249,25 @@ class Dispatcher:
             with lock:
                 status = execute(base)
                 if status:
-                    finish(frame, status)
+                    finish(frame, status, {})
             return ordered.copy()
 
         return run
 
 
-def _finish(executor: Executor, frame: Frame, status: int) -> None:
-    executor.finish(executor.run_in(frame), Status(status))
+def _finish(
+    executor: Executor, frame: Frame, status: int, beside: Mapping[int, Any]
+) -> Mapping[int, Any]:
+    """Run to the end; `beside` are values that are not in the frame, as is what this gives."""
+    run = executor.run_in(frame)
+    run.values.objects.update(beside)
+    executor.finish(run, Status(status))
+    return run.values.objects
 
 
 def _accepted(position: int, value: Value, names: dict[str, object]) -> list[str]:
     """Lines that take an input from the feeds, if it needs no conversion."""
-    assert value.dtype is not None
-    dtype = value.dtype.numpy
+    dtype = _OBJECT if value.dtype is None else value.dtype.numpy
     names[f"name{position}"], names[f"dtype{position}"] = value.name, dtype
     # By NumPy's words a "carray" is contiguous, aligned as its dtype asks, and writable.
     lines = [

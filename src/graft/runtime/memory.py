@@ -85,7 +85,7 @@ def aligned_copy(array: Array, alignment: int = ALIGNMENT) -> Array:
 
 def ready(array: Array, alignment: int) -> Array:
     """The array where it lies, or a copy that kernels can read."""
-    return array if is_usable(array, alignment) else aligned_copy(array, ALIGNMENT)
+    return array if is_usable(array, alignment) else aligned_copy(array, max(alignment, ALIGNMENT))
 
 
 class _Unlocked:
