@@ -102,10 +102,10 @@ def test_lists_that_do_not_fit_are_refused_as_by_the_compiler(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "change",
     [
-        {"flow.steps.0.operation": "sequence.sort"},
-        {"flow.steps.0.outputs": []},
-        {"flow.steps.0.axis": None, "flow.steps.0.chunk": "1 +"},
-        {"flow.steps.0.inputs": [99, None, None]},
+        {"body.1.0.operation": "sequence.sort"},
+        {"body.1.0.outputs": []},
+        {"body.1.0.axis": None, "body.1.0.chunk": "1 +"},
+        {"body.1.0.inputs": [99, None, None]},
     ],
 )
 def test_contradictory_steps_on_lists_are_refused(
