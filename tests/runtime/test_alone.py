@@ -122,7 +122,8 @@ def test_teams_of_changing_size(claims: bool, monkeypatch: pytest.MonkeyPatch) -
     context, executors, before = RuntimeContext(program, 5), [], workers()
     for threads in range(1, 6):
         executors.append(Executor(program, context, Supplied()))
-        executors[-1].linked.words[Header.THREADS] = threads
+        words = executors[-1].linked.words
+        words[Header.THREADS], words[Header.CALLING] = threads, -(1 << 40)  # which pays for all
         executors[-1]([x])
     alone = executors[0]([x])[0]
     np.testing.assert_allclose(alone.reshape(-1), wanted, rtol=1e-5)

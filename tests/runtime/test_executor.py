@@ -180,6 +180,7 @@ def test_workers_write_no_times_once_the_caller_may_be_gone(
     for _ in range(20):
         session.profile({"x": numbers(1000)})
     time.sleep(0.05)  # enough for the slowest worker
+    lent = [times for times in lent if times.any()]  # without the last look, at nothing
     assert len(lent) == 20
     for times in lent:
         assert times.shape == (3, 9)

@@ -23,7 +23,10 @@ from tests.runtime.kernels import chain
 from graft.runtime.session import Session
 n = 1 << 20
 short = chain(n, 2)
-long = replace(short, steps=tuple(replace(step, flops=10**10) for step in short.steps) * 20_000)
+(segment,) = short.body.instructions
+calls = tuple(replace(call, flops=10**10) for call in segment.calls) * 20_000
+body = replace(short.body, instructions=(replace(segment, calls=calls),))
+long = replace(short, body=body)
 session = Session(long, threads=2)
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 start = time.perf_counter()

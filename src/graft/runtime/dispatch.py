@@ -92,12 +92,13 @@ class SizeTable:
         words: list[tuple[int, int]] = []
         for number, shape in zip(body.inputs, shapes, strict=True):
             dims = values[number].shape
-            if number not in places or dims is None:
+            if dims is None:
                 continue
             if len(dims) != len(shape):
                 raise UserError("an input has another rank")
-            first = places[number] + VALUE_WORDS
-            words += [(first + axis, extent) for axis, extent in enumerate(shape)]
+            if number in places:
+                first = places[number] + VALUE_WORDS
+                words += [(first + axis, extent) for axis, extent in enumerate(shape)]
             for dim, extent in zip(dims, shape, strict=True):
                 name = bare_symbol(dim)
                 known = dim if name is None else symbols.setdefault(name, extent)
@@ -171,16 +172,20 @@ class Dispatcher:
             "if frame.sizes is not sizes:",
             "    sizes.write(frame)",
         ]
+        beside = []  # inputs that are not in the frame
         for position, number in enumerate(body.inputs):
-            lines.append(f"words[{self._places[number] + Field.DATA}] = address_of(x{position})")
+            if number in self._places:
+                place = self._places[number] + Field.DATA
+                lines.append(f"words[{place}] = address_of(x{position})")
+            else:
+                beside.append(f"{number}: x{position}")
         before, after = self._output_lines()
         # A run that fails does not give its frame back; the next one makes another.
-        lines += [
-            *before,
-            "status = execute(frame.base)",
-            "if status:",
-            "    finish(frame, status)",
-        ]
+        lines += [*before, "status = execute(frame.base)"]
+        if beside or any(number not in self._places for number in body.outputs):
+            lines += [f"values = finish(frame, status, {{{', '.join(beside)}}})"]
+        else:
+            lines += ["if status:", "    finish(frame, status, {})"]
         results = ", ".join(f"r{number}" for number in body.outputs)
         lines += [*after, "free.append(frame)", f"return [{results}]"]
         return define(["feeds"], lines, names)
@@ -200,7 +205,7 @@ class Dispatcher:
                 ]
             else:
                 before += [f"if not words[{place + Field.OWNER}]:", f"    words[{place}] = 0"]
-                after += [f"r{number} = frame.view({number}).copy()"]
+                after += [f"r{number} = frame.copied({number})"]
         return before, after
 
     def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array]) -> Binding | None:

@@ -166,52 +166,49 @@ class Executor:
         if preset is not None:
             return preset
         if number in self._native and number not in self._constants:
-            return run.values.frame.view(number).copy()
+            return run.values.frame.copied(number)
         data = run.values[number]
         return data.copy() if isinstance(data, np.ndarray) else data
 
     def finish(self, run: Run, status: Status) -> None:
         """Do what the driver comes back for, until it is done."""
-        frame = run.values.frame
         while status is not Status.DONE:
-            match status:
-                case Status.PYTHON:
-                    self._work(run)
-                case Status.PAUSE:
-                    frame.pause()
-                case Status.START:
-                    frame.start_workers()
-                case _:
-                    self._fail(run, status)
-            status = frame.go_on()
+            self._serve(run, status)
+            status = run.values.frame.go_on()
+
+    def _serve(self, run: Run, status: Status) -> None:
+        """Do what the driver comes back for, or raise the error that it is."""
+        match status:
+            case Status.PYTHON:
+                self._work(run)
+            case Status.PAUSE:
+                run.values.frame.pause()
+            case Status.START:
+                run.values.frame.start_workers()
+            case _:
+                self._fail(run, status)
 
     def _measured(self, run: Run) -> Status:
-        """Run with times taken of every segment."""
+        """Run with times taken of every segment; gives the status that is none of that."""
         assert run.recorder is not None
         frame, threads = run.values.frame, self.context.team.threads
         longest = max((len(one.calls) for one in self.program.segments), default=0)
-        stamps = np.zeros((threads, 2 * longest + 1), _WORD)
-        frame.measure(stamps)
-        begin = time.perf_counter_ns()
-        while True:
+        status = Status.PROFILED
+        while status is not Status.DONE:
+            # Workers may be late to write theirs: each segment has an array of its own.
+            stamps = np.zeros((threads, 2 * longest + 1), _WORD)
+            frame.measure(stamps)
+            begin = time.perf_counter_ns()
             status = frame.go_on()
             if status is Status.PROFILED:
                 segment, path = frame.image.segments[frame.detail]
-                taken = stamps.reshape(-1)[: threads * (2 * len(segment.calls) + 1)]
-                times = CallTimes.of(taken.reshape(threads, -1))
+                own = stamps.reshape(-1)[: threads * (2 * len(segment.calls) + 1)]
+                times = CallTimes.of(own.reshape(threads, -1))
                 run.recorder.add(path, segment, run.symbols, times, begin)
-            elif status in (Status.PYTHON, Status.PAUSE, Status.START):
-                if status is Status.PYTHON:
-                    self._work(run)
-                elif status is Status.PAUSE:
-                    frame.pause()
-                else:
-                    frame.start_workers()
-            else:
-                frame.measure(None)
-                return status
-            stamps[:] = 0
-            begin = time.perf_counter_ns()
+            elif status is not Status.DONE:
+                self._serve(run, status)
+        frame.measure(None)
+        return status
 
     def _work(self, run: Run) -> None:
         work, path = run.values.frame.image.work[run.values.frame.detail]

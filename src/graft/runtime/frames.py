@@ -23,6 +23,7 @@ from graft.runtime.context import RuntimeContext
 from graft.runtime.memory import address_of, aligned_copy
 
 _WORD = 8
+_C_ALIGNMENT = 16  # which the C library gives
 _EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _DISCARD = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
@@ -152,6 +153,12 @@ class Frame:
         memory = (ctypes.c_char * size).from_address(self.address(number))
         memory.frame = self  # type: ignore[attr-defined]
         return np.frombuffer(memory, dtype.numpy).reshape(shape)
+
+    def copied(self, number: int) -> Array:
+        """A value as an array of its own, aligned as the program says."""
+        alignment = self.program.values[number].alignment
+        view = self.view(number)
+        return view.copy() if alignment <= _C_ALIGNMENT else aligned_copy(view, alignment)
 
     def symbols(self) -> Mapping[str, int]:
         """What symbols stand for."""
