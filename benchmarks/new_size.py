@@ -20,15 +20,13 @@ import onnx
 import graft
 from benchmarks.harness import Benchmark, Json, Record, Section, network_path
 from benchmarks.pages import DOCUMENT, paragraph, table
-from graft.backends.host.flow_program import FlowExecutable
 from graft.base.dtypes import Array
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
 from graft.ir.graph import Graph
-from graft.runtime.flow import Stretch
-from graft.runtime.flow_profile import FlowProfile
-from graft.runtime.flow_session import FlowSession
-from graft.runtime.program import KernelCall
+from graft.program.instructions import KernelCall, Segment
+from graft.runtime.profile import Profile
+from graft.runtime.session import Session
 
 SYMBOLIC = ("resnet18", "mobilenet_v2")
 DETECTORS = ("ssd300_resnet34",)
@@ -45,7 +43,7 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds: to the first kernel, and of Python around all stretches."""
+    """Seconds: to the first kernel, and of Python around all segments."""
 
     first: float
     around: float
@@ -67,12 +65,10 @@ def sections(record: Record) -> Iterator[Section]:
     yield Section(DOCUMENT, "new-size", lines)
 
 
-def compiled(name: str, threads: int) -> FlowSession:
+def compiled(name: str, threads: int) -> Session:
     """A network, ready to run at any size, or a detector."""
     path = network_path(name)
-    module = graft.compile(any_size(path, BATCH) if name in SYMBOLIC else path, threads=threads)
-    assert isinstance(module.program, FlowExecutable)
-    return module.program.session
+    return graft.compile(any_size(path, BATCH) if name in SYMBOLIC else path, threads=threads)
 
 
 def any_size(path: Path, names: Mapping[int, str]) -> Graph:
@@ -89,7 +85,7 @@ def any_size(path: Path, names: Mapping[int, str]) -> Graph:
     return import_source(replace(source, model=model))
 
 
-def costs(session: FlowSession, symbolic: bool) -> tuple[list[Cost], list[Cost]]:
+def costs(session: Session, symbolic: bool) -> tuple[list[Cost], list[Cost]]:
     """What new sizes cost, and the same sizes again."""
     (argument,) = session.get_inputs()
     session.run(None, {argument.name: _image(session, 1, 0)})  # threads start with the first run
@@ -123,14 +119,14 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms"
 
 
-def cost(profile: FlowProfile) -> Cost:
+def cost(profile: Profile) -> Cost:
     """What a run spent besides computing."""
     begins = [one.begin for one in profile.moments if isinstance(one.step, KernelCall)]
-    around = [one.own for one in profile.moments if isinstance(one.step, Stretch)]
+    around = [one.own for one in profile.moments if isinstance(one.step, Segment)]
     return Cost(min(begins), sum(around))
 
 
-def _image(session: FlowSession, batch: int, seed: int) -> Array:
+def _image(session: Session, batch: int, seed: int) -> Array:
     (argument,) = session.get_inputs()
     shape = [extent if isinstance(extent, int) else batch for extent in argument.shape or ()]
     return np.random.default_rng(seed).random(shape, dtype=np.float32)

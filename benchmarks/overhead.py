@@ -18,15 +18,16 @@ import numpy as np
 
 from benchmarks.harness import Benchmark, Json, Record, Section
 from benchmarks.pages import DOCUMENT, paragraph, table
-from graft.backends.host.backend import HostBackend, HostExecutable
+from graft.backends.host.backend import HostBackend
 from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array, DType
 from graft.byoc.outline import outline
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
+from graft.program.instructions import Block, KernelCall, Segment
+from graft.program.program import Program, Target, Value
 from graft.runtime.driver import driver_object
-from graft.runtime.program import Input, KernelCall, Output, Program, Target, TensorSpec
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
 
@@ -74,12 +75,14 @@ def run_seconds(steps: int, threads: int) -> float:
 def program(steps: int) -> Program:
     triple = llvm.get_process_triple()
     machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="small")
+    segment = Segment((0,), (1,), (KernelCall("nothing", (0, 1)),) * steps)
     return Program(
         Target(triple),
-        inputs=(TensorSpec("x", DType.FLOAT32, (4,)),),
-        outputs=(TensorSpec("y", DType.FLOAT32, (4,)),),
-        steps=(KernelCall("nothing", (Input(0), Output(0))),) * steps,
-        objects=(machine.emit_object(llvm.parse_assembly(KERNEL)), driver_object(triple)),
+        (Value("x", DType.FLOAT32, (4,)), Value("y", DType.FLOAT32, (4,))),
+        (),
+        Block((0,), (segment,), (1,)),
+        ("y",),
+        (machine.emit_object(llvm.parse_assembly(KERNEL)), driver_object(triple)),
     )
 
 
@@ -101,8 +104,7 @@ def grafted(count: int, threads: int) -> Session:
     labels = [node.attrs.label for node in outlined.nodes if node.op.name == "region"]
     runners = {label: Region(label, "nothing", _nothing, None) for label in labels}
     built = HostBackend(HostOptions(threads)).build(outlined, runners)
-    assert isinstance(built, HostExecutable)
-    assert len(built.session.program.steps) == 2 * count + 1
+    assert len(built.program.body.instructions) == 2 * count + 1
     return built.session
 
 

@@ -20,9 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+from graft.backends.host.builder import Built, build_assembled
+from graft.backends.host.emit import is_parallel
 from graft.backends.host.options import Accuracy
-from graft.backends.host.program import HostProgram, build_program, is_parallel
-from graft.backends.host.stretches import Stretches, why_not_native
+from graft.backends.host.segments import SegmentCompiler, why_not_native
 from graft.cli.report import lines_of, table
 from graft.frontends.onnx.importer import import_model
 from graft.loop.evaluate_expr import compile_expr
@@ -30,7 +31,8 @@ from graft.loop.ir import For, Function, LoopKind, Var
 from graft.loop.traverse import walk_stmt
 from graft.ops.index_ranges import IndexRanges
 from graft.passes.pipeline import optimize
-from graft.runtime import program as rt
+from graft.program.instructions import KernelCall
+from graft.program.program import Program
 from graft.runtime.session import Session
 from graft.target.machine import Machine
 from graft.target.target import HOST, known_targets, named_target
@@ -104,9 +106,9 @@ def main() -> int:
     graph = optimize(import_model(options.model))
     if reason := why_not_native(graph):
         sys.exit(f"threads.py wants a model with static shapes: {reason}")
-    compiler = Stretches(target, Accuracy.DEFAULT, {})
-    fused, assembly, _ = compiler.assembled(graph, IndexRanges(graph), {})
-    built = build_program(fused, assembly, target)
+    compiler = SegmentCompiler(target, Accuracy.DEFAULT, {})
+    fused, assembly, guards = compiler.assembled(graph, IndexRanges(graph), {})
+    built = build_assembled(fused, assembly, compiler, guards)
     steps = steps_of(built, assembly.functions, target.machine, options.machine == HOST)
     teams = [
         Team(threads, target.machine, options.barrier * 1e-6, options.memory_cores)
@@ -149,40 +151,39 @@ def _options() -> argparse.Namespace:
 
 
 def steps_of(
-    built: HostProgram, functions: dict[str, Function], machine: Machine, measure: bool
+    built: Built, functions: dict[str, Function], machine: Machine, measure: bool
 ) -> list[Step]:
     """The kernel calls of a program."""
     program = built.program
-    calls = [step for step in program.steps if isinstance(step, rt.KernelCall)]
+    calls = list(program.calls)
     seconds = _measured(built) if measure else [_allowed(call, machine) for call in calls]
-    resident = sum(array.nbytes for array in program.constants) <= machine.caches[-1].size
+    resident = sum(array.nbytes for _, array in program.constants) <= machine.caches[-1].size
     return [
         Step(
             call.label,
             taken,
-            jobs_of(functions[call.symbol], call.scalars),
+            jobs_of(functions[call.symbol], [int(scalar) for scalar in call.scalars]),
             0 if resident else _constant_bytes(call, program),
         )
         for call, taken in zip(calls, seconds, strict=True)
     ]
 
 
-def _measured(built: HostProgram) -> list[float]:
+def _measured(built: Built) -> list[float]:
     """Seconds of each kernel call on one thread: the best of several runs."""
     program = built.program
     draw = np.random.default_rng(0)
-    feeds = {spec.name: draw.random(spec.shape).astype(spec.dtype.numpy) for spec in program.inputs}
-    session = Session(program, 1, built.functions)
+    feeds = {one.name: draw.random(one.shape).astype(one.dtype.numpy) for one in program.inputs}
+    session = Session(program, 1, built.supplied)
     session.run(None, feeds)
-    best = np.min([session.profile(feeds).seconds for _ in range(RUNS)], axis=0).tolist()
-    pairs = zip(program.steps, best, strict=True)
-    return [taken for step, taken in pairs if isinstance(step, rt.KernelCall)]
+    runs = [[one.seconds for one in session.profile(feeds).calls] for _ in range(RUNS)]
+    return np.min(runs, axis=0).tolist()
 
 
-def _allowed(call: rt.KernelCall, machine: Machine) -> float:
+def _allowed(call: KernelCall, machine: Machine) -> float:
     """Seconds that one core needs for a kernel's arithmetic or, if longer, its tensors."""
     rate = machine.caches[-1].bytes_per_cycle * machine.gigahertz * 1e9
-    return max(call.flops / machine.peak_flops, call.bytes / rate)
+    return max(int(call.flops) / machine.peak_flops, int(call.bytes) / rate)
 
 
 def jobs_of(function: Function, scalars: Sequence[int]) -> int:
@@ -196,9 +197,9 @@ def jobs_of(function: Function, scalars: Sequence[int]) -> int:
     return max(int(compile_expr(extent)(environment)) for extent in extents)
 
 
-def _constant_bytes(call: rt.KernelCall, program: rt.Program) -> int:
-    constants = {one.index for one in call.buffers if isinstance(one, rt.Constant)}
-    return sum(program.constants[index].nbytes for index in constants)
+def _constant_bytes(call: KernelCall, program: Program) -> int:
+    constants = dict(program.constants)
+    return sum(constants[one].nbytes for one in {*call.buffers} if one in constants)
 
 
 def report(model: str, steps: Sequence[Step], teams: Sequence[Team]) -> Iterator[str]:

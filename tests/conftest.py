@@ -18,7 +18,7 @@ os.environ["GRAFT_CALIBRATE"] = "0"  # kernels of tests follow from the table on
 
 from graft.cli import status
 from graft.llvm import pool
-from graft.runtime import prepared
+from graft.runtime import frames
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     full = marked_full or os.environ.get("GRAFT_FULL") == "1"
     settings.load_profile("full" if full else "short")
     # The programs of tests are small, and what is to be tested is how threads share their work.
-    prepared.CALLING, prepared.MEETING = -1.0, 0.0
+    frames.CALLING, frames.MEETING = -1.0, 0.0
     # Tests look at what commands say, however slow the machine is at the moment.
     status.QUIET_SECONDS = threading.TIMEOUT_MAX
     if "PYTEST_XDIST_WORKER" in os.environ:

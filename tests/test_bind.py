@@ -84,7 +84,7 @@ def test_results_lie_in_the_same_arrays(model: Any) -> None:
 
 
 def test_results_of_their_own_are_the_same_each_time(model: Any) -> None:
-    if isinstance(model, graft.Module) and model.program.session is None:
+    if not any(True for _ in model.program.segments):
         pytest.skip("the evaluator makes its results anew")
     bound = model.bind(fresh())
     first, second = bound(), bound()
@@ -157,7 +157,7 @@ def test_missing_inputs_are_refused(model: Any) -> None:
 
 
 def test_outputs_of_wrong_sizes_are_refused(model: Any) -> None:
-    if isinstance(model, graft.Module) and model.program.session is None:
+    if not any(True for _ in model.program.segments):
         pytest.skip("the evaluator finds sizes when it runs")
     for wrong in (HOME[:1], HOME.astype(np.float64)):
         with pytest.raises(graft.UserError, match="the output 'y'"):

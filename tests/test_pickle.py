@@ -18,7 +18,7 @@ import graft
 from graft.base.dtypes import Array
 from graft.module import Module
 from graft.runtime.cores import available_cores
-from graft.runtime.specialized_session import AnySession
+from graft.runtime.session import Session
 
 STATIC = "net (float[5] x) => (float[5] y) { z = Exp (x) y = Add (z, x) }"
 SYMBOLIC = "net (float[n] x) => (float[n] y) { z = Exp (x) y = Add (z, x) }"
@@ -34,15 +34,15 @@ def compiled(text: str, **options: Any) -> Module:
     return graft.compile(onnx.parser.parse_model(HEAD + text), **options)
 
 
-def loaded(module: Module, path: Path, **options: Any) -> AnySession:
+def loaded(module: Module, path: Path, **options: Any) -> Session:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module.save(path)
     return graft.load(path, **options)
 
 
-def round_trip(model: Any) -> AnySession:
-    session: AnySession = pickle.loads(pickle.dumps(model))
+def round_trip(model: Any) -> Session:
+    session: Session = pickle.loads(pickle.dumps(model))
     return session
 
 
@@ -109,9 +109,9 @@ def test_loaded_models_can_be_saved_again(tmp_path: Path) -> None:
     assert (tmp_path / "n.graft").read_bytes() == (tmp_path / "m.graft").read_bytes()
 
 
-def test_a_part_of_a_module_is_none(tmp_path: Path) -> None:
-    session = compiled(STATIC).program.session
-    with pytest.raises(TypeError, match="a part of a module"):
+def test_a_program_alone_cannot_be_pickled() -> None:
+    session = Session(compiled(STATIC).program)
+    with pytest.raises(TypeError, match="of a program alone"):
         pickle.dumps(session)
 
 

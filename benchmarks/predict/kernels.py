@@ -25,9 +25,9 @@ import numpy as np
 
 from benchmarks.predict.code import PieceTime, code_times
 from benchmarks.predict.traffic import Traffic
+from graft.backends.host.builder import Built, build_assembled
 from graft.backends.host.options import Accuracy
-from graft.backends.host.program import HostProgram, build_program
-from graft.backends.host.stretches import Stretches, why_not_native
+from graft.backends.host.segments import SegmentCompiler, why_not_native
 from graft.base.errors import GraftError
 from graft.cli.report import lines_of, table
 from graft.frontends.onnx.importer import import_model
@@ -36,7 +36,8 @@ from graft.llvm.compile import optimized_text
 from graft.loop.ir import Function
 from graft.ops.index_ranges import IndexRanges
 from graft.passes.pipeline import optimize
-from graft.runtime import program as rt
+from graft.program.program import Program
+from graft.program.program import Target as CompiledFor
 from graft.runtime.driver import driver_object
 from graft.runtime.session import Session
 from graft.target.machine import Machine
@@ -127,10 +128,9 @@ def _options() -> argparse.Namespace:
 
 def predict(graph: Graph, target: Target, measure: bool = False) -> list[Prediction]:
     """All kernels of a graph on a machine, those that take longest first."""
-    compiler = Stretches(target, Accuracy.DEFAULT, {})
+    compiler = SegmentCompiler(target, Accuracy.DEFAULT, {})
     fused, assembly, guards = compiler.assembled(graph, IndexRanges(graph), {})
-    built = build_program(fused, assembly, target)
-    built = replace(built, program=replace(built.program, guards=guards))
+    built = build_assembled(fused, assembly, compiler, guards)
     functions = list(assembly.functions.values())
     texts = [optimized_text(function, target) for function in functions]
     traffic = _simulated(built, texts, target.machine)
@@ -146,37 +146,36 @@ def predict(graph: Graph, target: Target, measure: bool = False) -> list[Predict
     return sorted((one for one in timed if one.calls), key=lambda one: -one.seconds)
 
 
-def _simulated(built: HostProgram, texts: Sequence[str], machine: Machine) -> Traffic:
+def _simulated(built: Built, texts: Sequence[str], machine: Machine) -> Traffic:
     """The traffic of a run of the program, after another one that has filled the caches."""
     traffic = Traffic(texts, machine)
     here = host_target()
     program = built.program
-    own = rt.Target(here.triple, here.features)
+    own = CompiledFor(here.triple, here.features)
     objects = (*traffic.objects, driver_object(here.triple))
     program = replace(program, target=own, objects=objects)
-    session, feeds = Session(program, 1, built.functions), _feeds(program)
+    session, feeds = Session(program, 1, built.supplied), _feeds(program)
     session.run(None, feeds)
     traffic.clear()
     session.run(None, feeds)
     return traffic
 
 
-def _measured(built: HostProgram) -> dict[str, float]:
+def _measured(built: Built) -> dict[str, float]:
     """Seconds of all calls of each kernel on one thread, the best of many runs for each call."""
-    session, feeds = Session(built.program, 1, built.functions), _feeds(built.program)
+    session, feeds = Session(built.program, 1, built.supplied), _feeds(built.program)
     session.run(None, feeds)
-    times = np.array([session.profile(feeds).seconds for _ in range(RUNS)])
-    steps = times.min(axis=0)  # what disturbs a run only makes it longer
+    runs = [[one.seconds for one in session.profile(feeds).calls] for _ in range(RUNS)]
+    best = np.min(runs, axis=0)  # what disturbs a run only makes it longer
     seconds: dict[str, float] = {}
-    for step, taken in zip(built.program.steps, steps.tolist(), strict=True):
-        if isinstance(step, rt.KernelCall):
-            seconds[step.symbol] = seconds.get(step.symbol, 0.0) + taken
+    for call, taken in zip(built.program.calls, best.tolist(), strict=True):
+        seconds[call.symbol] = seconds.get(call.symbol, 0.0) + taken
     return seconds
 
 
-def _feeds(program: rt.Program) -> dict[str, np.ndarray]:
+def _feeds(program: Program) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(0)
-    return {spec.name: draw.random(spec.shape).astype(spec.dtype.numpy) for spec in program.inputs}
+    return {one.name: draw.random(one.shape).astype(one.dtype.numpy) for one in program.inputs}
 
 
 def _prediction(
@@ -184,14 +183,10 @@ def _prediction(
     function: Function,
     text: str,
     target: Target,
-    built: HostProgram,
+    built: Built,
     traffic: Traffic,
 ) -> Prediction:
-    steps = [
-        step
-        for step in built.program.steps
-        if isinstance(step, rt.KernelCall) and step.symbol == function.name
-    ]
+    steps = [call for call in built.program.calls if call.symbol == function.name]
     pieces = code_times(_assembly(text, target), traffic.block_runs(number), target)
     moved = traffic.bytes_below(number)
     tensors = sum(step.bytes for step in steps)

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import onnx
 
-from graft.backends.host.backend import HostBackend, HostExecutable
-from graft.backends.host.flow_program import FlowExecutable
-from graft.backends.host.grafted import GraftedProgram
+from graft.backends.host.backend import HostBackend
+from graft.backends.host.executable import HostExecutable, specialized
 from graft.backends.host.options import Accuracy, HostOptions
-from graft.backends.host.specialized import Part, SpecializedExecutable
 from graft.backends.reference.backend import ReferenceBackend
 from graft.base.cache_folder import default_folder
 from graft.base.dtypes import Array, DType
@@ -37,14 +35,15 @@ from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.ir.sizes import check_sizes
 from graft.ir.types import TensorType
-from graft.module import REFERENCE, Module, Placement, Program, Signature
+from graft.module import REFERENCE, Module, Placement
 from graft.passes.bind_sizes import bind_sizes
 from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import PASSES, optimize
 from graft.passes.variant_sizes import VariantSizes, variant_sizes
+from graft.program.variants import Key, variant_name
+from graft.runtime.placement import BLOB
 from graft.runtime.regions import Policy, Region
 from graft.runtime.session import count_threads
-from graft.runtime.specialized import Key, variant_name
 from graft.target.target import HOST
 
 DEFAULT_TARGET = (HOME,)
@@ -177,7 +176,7 @@ class _Built:
     """A graph, compiled, and the plan that it was compiled by, where other backends had a say."""
 
     graph: Graph
-    built: HostExecutable | FlowExecutable
+    built: HostExecutable
     linked: Linked | None = None
     plan: Plan | None = None
 
@@ -273,8 +272,11 @@ def _on_reference(
     if names[0] != REFERENCE:
         raise UserError("the reference backend runs whole models", hint="target='reference'")
     program = ReferenceBackend().build(graph)
-    _refuse_reference(program, strict)
-    return Module(Signature.of(graph), Placement.of(graph, program.reference_nodes), program)
+    _refuse_reference(program.reference_nodes, strict)
+    module, placement = program.session(), Placement.of(graph, program.reference_nodes)
+    module.placement = placement
+    module.writer = lambda path: program.save(path, {BLOB: placement.stored().to_blob()})
+    return module
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,7 @@ class _Contender:
 
     plan: Plan
     linked: Linked
-    built: HostExecutable | FlowExecutable
+    built: HostExecutable
 
 
 def _contenders(
@@ -415,13 +417,9 @@ def _linked(
 
 
 def _module(made: _Built, host: HostBackend, policy: Policy, strict: bool) -> Module:
-    program: Program = made.built
-    if made.regions:
-        program = GraftedProgram(made.built, made.regions, host, policy)
-    _refuse_reference(program, strict)
     regions = made.linked.regions if made.linked else {}
-    _start_over(regions)
-    return Module(Signature.of(made.graph), _placement_of(made), program, regions)
+    built = replace(made.built, regions={"": made.regions})
+    return _finished(built, _placement_of(made), regions, host, policy, strict)
 
 
 def _specialized(
@@ -432,11 +430,11 @@ def _specialized(
     policy: Policy,
     strict: bool,
 ) -> Module:
-    parts = {sizes: Part(made.built, made.regions) for sizes, made in variants.items()}
-    program = SpecializedExecutable(
-        Part(general.built, general.regions), symbols, parts, host, policy
-    )
-    _refuse_reference(program, strict)
+    def with_regions(made: _Built) -> HostExecutable:
+        return replace(made.built, regions={"": made.regions})
+
+    parts = {sizes: with_regions(made) for sizes, made in variants.items()}
+    built = specialized(with_regions(general), symbols, parts)
     named = {variant_name(symbols, sizes): made for sizes, made in variants.items()}
     placements = {name: _placement_of(made) for name, made in named.items()}
     regions = {
@@ -445,8 +443,26 @@ def _specialized(
         for label, region in (made.linked.regions if made.linked else {}).items()
     }
     placement = replace(_placement_of(general), variants=placements)
+    return _finished(built, placement, regions, host, policy, strict)
+
+
+def _finished(
+    built: HostExecutable,
+    placement: Placement,
+    regions: Mapping[str, Region],
+    host: HostBackend,
+    policy: Policy,
+    strict: bool,
+) -> Module:
+    _refuse_reference(built.reference_nodes, strict)
     _start_over(regions)
-    return Module(Signature.of(general.graph), placement, program, regions)
+    module = built.session
+    module.placement, module.regions = placement, regions
+    # Without the session, which would hold on to itself: threads end with the last reference to it.
+    files = replace(built)
+    stored = placement.stored
+    module.writer = lambda path: files.save_whole(path, {BLOB: stored().to_blob()}, host, policy)
+    return module
 
 
 def _start_over(regions: Mapping[str, Region]) -> None:
@@ -455,8 +471,7 @@ def _start_over(regions: Mapping[str, Region]) -> None:
         region.guard.start_over()
 
 
-def _refuse_reference(program: Program, strict: bool) -> None:
-    left = program.reference_nodes
+def _refuse_reference(left: Mapping[str, str], strict: bool) -> None:
     if strict and left:
         name, reason = next(iter(left.items()))
         raise UnsupportedError(

@@ -7,7 +7,6 @@ from benchmarks.new_size import BATCH, HEADER, Cost, any_size, costs, rows, summ
 from benchmarks.pages import ROOT, table
 
 import graft
-from graft.backends.host.flow_program import FlowExecutable
 
 
 def test_rows_are_medians_and_the_most() -> None:
@@ -29,9 +28,7 @@ def test_costs_of_sizes_that_come_twice() -> None:
         <ir_version: 10, opset_import: ["": 21]>
         net (float[n, 64] x) => (float[n, 64] y) { a = Softmax (x) y = Exp (a) }
     """
-    program = graft.compile(onnx.parser.parse_model(text)).program
-    assert isinstance(program, FlowExecutable)
-    new, again = costs(program.session, symbolic=True)
+    new, again = costs(graft.compile(onnx.parser.parse_model(text)), symbolic=True)
     assert len(new) == len(again) == 7
     for one in (*new, *again):
         assert one.first > 0

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.threads import Step, Team
 
 from benchmarks import threads
+from graft.backends.host.builder import build_assembled
 from graft.backends.host.options import Accuracy
-from graft.backends.host.program import build_program
-from graft.backends.host.stretches import Stretches
+from graft.backends.host.segments import SegmentCompiler
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
 from graft.ops.index_ranges import IndexRanges
@@ -48,10 +48,9 @@ def test_report(machine: str) -> None:
     weights = g.constant(np.ones((96, 64), np.float32))
     graph = optimize(g.build(g("nn.softmax", g("nn.dense", x, weights))))
     target = named_target(machine)
-    fused, assembly, _ = Stretches(target, Accuracy.DEFAULT, {}).assembled(
-        graph, IndexRanges(graph), {}
-    )
-    built = build_program(fused, assembly, target)
+    compiler = SegmentCompiler(target, Accuracy.DEFAULT, {})
+    fused, assembly, guards = compiler.assembled(graph, IndexRanges(graph), {})
+    built = build_assembled(fused, assembly, compiler, guards)
     steps = threads.steps_of(built, assembly.functions, target.machine, machine == "host")
     assert [step.jobs for step in steps if "softmax" in step.label] == [48]
     assert all(step.seconds > 0 and step.memory_bytes == 0 for step in steps)

@@ -12,7 +12,8 @@ import pytest
 from tests.byoc.fakes import Fake
 from tests.byoc.test_transfers import Counting, Far
 
-from graft.backends.host.backend import HostBackend, HostExecutable
+from graft.backends.host.backend import HostBackend
+from graft.backends.host.executable import HostExecutable
 from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
 from graft.byoc.contract import Limits, Runner
@@ -23,7 +24,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import tensor
 from graft.ir.verify import verify
 from graft.passes.eliminate_dead_code import eliminate_dead_code
-from graft.runtime.program import Transfer
+from graft.program.instructions import Transfer
 from graft.runtime.regions import Policy
 
 SHAPE = (1, 16, 4, 6)
@@ -122,9 +123,7 @@ def prepared(seed: int, made: dict[str, Anywhere], check: bool) -> tuple[Graph, 
 
 
 def built(linked: Linked) -> HostExecutable:
-    found = HostBackend(HostOptions(threads=1)).build(linked.graph, linked.regions)
-    assert isinstance(found, HostExecutable)
-    return found
+    return HostBackend(HostOptions(threads=1)).build(linked.graph, linked.regions)
 
 
 def inputs_of(seed: int) -> list[Array]:
@@ -147,15 +146,15 @@ def test_whoever_runs_what(seed: int) -> None:
     for turn in range(3):
         compare(graph, program, turn)
     assert linked.incidents == []
-    steps = program.session.program.steps
-    ups = [(s.remote, s.home.buffer) for s in steps if isinstance(s, Transfer) and s.upload]
+    moves = [step for step in program.program.instructions if isinstance(step, Transfer)]
+    ups = [step for step in moves if step.upload]
     devices = {id(one.card): one.card for one in made.values() if one.card is not None}
     for device in devices.values():
         device.log.clear()
     compare(graph, program, 9)
     done = [what for device in devices.values() for what in device.log]
     assert done.count("upload") == len(ups)
-    assert done.count("download") == sum(isinstance(s, Transfer) for s in steps) - len(ups)
+    assert done.count("download") == len(moves) - len(ups)
     assert "allocate" not in done
 
 

@@ -16,8 +16,6 @@ import pytest
 from tests.byoc.fakes import Fake, flat
 
 import graft
-from graft.backends.host.backend import HostExecutable
-from graft.backends.host.grafted import GraftedProgram
 from graft.backends.simnpu.runtime import Bus, Memory
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
@@ -27,10 +25,9 @@ from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
 from graft.module import Module
+from graft.program.instructions import RegionCall, Transfer
 from graft.rewrite.pattern import is_op
-from graft.runtime.program import PythonStep, Transfer
 from graft.runtime.regions import RegionWarning
-from graft.runtime.session import Session
 
 X = np.random.default_rng(0).standard_normal((3, 5), dtype=np.float32)
 
@@ -141,18 +138,12 @@ def check(module: Module, graph: Graph, times: int = 1) -> None:
         np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
-def session_of(module: Module) -> Session:
-    assert isinstance(module.program, GraftedProgram)
-    assert isinstance(module.program.built, HostExecutable)
-    return module.program.built.session
-
-
 def steps(module: Module) -> list[str]:
     """Transfers by direction, regions by name."""
     return [
         ("up" if step.upload else "down") if isinstance(step, Transfer) else step.function
-        for step in session_of(module).program.steps
-        if isinstance(step, Transfer | PythonStep)
+        for step in module.program.instructions
+        if isinstance(step, Transfer | RegionCall)
     ]
 
 
@@ -193,7 +184,8 @@ def test_an_input_that_two_regions_read_goes_up_once(remote: Remote) -> None:
     ways = steps(module)
     check_all(module, graph)
     assert ways.count("up") == 2  # x, and the sum
-    assert len(session_of(module).program.remotes) == 5  # x, three results, and the sum
+    there = [value for value in module.program.values if value.space]
+    assert len(there) == 5  # x, three results, and the sum
 
 
 def check_all(module: Module, graph: Graph) -> None:
@@ -403,8 +395,8 @@ def test_files_know_transfers(tmp_path: Path) -> None:
     path = tmp_path / "model.graft"
     module.save(path)
     session = graft.load(path)
-    assert session.program.steps == session_of(module).program.steps
-    assert session.program.remotes == session_of(module).program.remotes
+    assert session.program.body == module.program.body
+    assert session.program.values == module.program.values
     (expected,) = graft.compile(graph).run(None, {"x": X})
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-5)
 
@@ -412,8 +404,8 @@ def test_files_know_transfers(tmp_path: Path) -> None:
 def test_simulated_times() -> None:
     graph = chain("nn.relu", "sigmoid")
     module = graft.compile(graph, "simnpu", pins=["relu=simnpu"])
-    profile = session_of(module).profile({"x": X})
-    up, region, down = profile.spent.values()
+    profile = module.profile({"x": X})
+    up, region, down = (one.spent for one in profile.moments if one.spent is not None)
     assert all(spent.simulated for spent in (up, region, down))
     assert up.transfer == down.transfer == pytest.approx(1e-5 + 60 / 2e9)
     assert region.launch == 5e-5

@@ -3,39 +3,67 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
-import numpy as np
 import pytest
 from tests.cli.test_trace import check_nesting
 
-from graft.base.dtypes import DType
 from graft.base.errors import Place
 from graft.cli.profile import RUNS, Measured, measured, profile_json, profile_lines, write_trace
 from graft.cli.profile_regions import PARTS, Bar
 from graft.cli.report import lines_of
-from graft.runtime.program import Input, KernelCall, Operand, PythonStep, Remote, Transfer
-from graft.runtime.regions import Spent
-from graft.runtime.session import Profile, Session
-
-STEPS = (
-    KernelCall("k0", (), label="conv", flops=4_000_000, bytes=2_000, place=Place("m", "c", "Conv")),
-    KernelCall("k1", (), label="relayout", serial=True),
-    PythonStep("sort_2", (), (), label="sort (reference)", place=Place("m", "", "TopK")),
+from graft.program.instructions import (
+    Block,
+    Evaluate,
+    EvaluatedGraph,
+    Instruction,
+    KernelCall,
+    RegionCall,
+    Transfer,
 )
+from graft.program.program import Program, Target
+from graft.runtime.profile import Moment, Profile
+from graft.runtime.regions import Spent
+from graft.runtime.session import Session
+
+Step = KernelCall | Instruction
+
+NODES = Place("m", "c", "Conv"), Place("m", "", "TopK")
+STEPS: tuple[Step, ...] = (
+    KernelCall("k0", (), label="conv", location=NODES[0]),
+    KernelCall("k1", (), label="relayout", serial=True),
+    Evaluate("sort_2", (), (), EvaluatedGraph("", ()), "sort (reference)", NODES[1]),
+)
+WORK = ((4_000_000, 2_000), (0, 0), (0, 0))
+
+
+def moments(
+    steps: tuple[Step, ...], seconds: list[float], spent: dict[int, Spent] | None = None
+) -> list[Moment]:
+    """Steps one after the other."""
+    found, begin = [], 7
+    for number, (step, taken) in enumerate(zip(steps, seconds, strict=True)):
+        flops, moved = WORK[number] if steps is STEPS else (0, 0)
+        both = (taken, taken / 2), (begin, begin)
+        times = begin, taken, taken, *(both if steps is STEPS else ((taken,), (begin,)))
+        own = (spent or {}).get(number)
+        found.append(Moment((number,), step, *times, own, flops, moved))
+        begin += round(taken * 1e9)
+    return found
+
+
+def fake(profiles: list[Profile], threads: int) -> Session:
+    """Something that takes as long as is written, run after run."""
+    runs = iter(profiles)
+    program = Program(Target(""), (), (), Block((), (), ()), ())
+    made = SimpleNamespace(
+        program=program, threads=threads, run=lambda *_: [], profile=lambda _feeds: next(runs)
+    )
+    return cast(Session, made)
 
 
 def session(seconds: list[list[float]]) -> Session:
-    """Something that takes as long as is written, run after run."""
-    runs = iter(seconds)
-
-    def profile(_feeds: Any) -> Profile:
-        times = np.array(next(runs))
-        return Profile([], STEPS, times, np.stack([times, times / 2]), np.zeros((2, 3)))
-
-    program = SimpleNamespace(steps=STEPS)
-    fake = SimpleNamespace(program=program, run=lambda *_: [], profile=profile)
-    return cast(Session, fake)
+    return fake([Profile([], sum(one), moments(STEPS, one)) for one in seconds], 2)
 
 
 def test_total_is_that_of_a_run_and_not_of_the_medians() -> None:
@@ -43,7 +71,7 @@ def test_total_is_that_of_a_run_and_not_of_the_medians() -> None:
     held_up = [[1e-3 + (run % 3 == step) * 9e-3 for step in range(3)] for run in range(RUNS)]
     found = measured(session(held_up), {})
     assert [one.seconds for one in found.steps] == pytest.approx([1e-3] * 3)
-    assert found.step_seconds == pytest.approx(3e-3)
+    assert sum(one.seconds for one in found.steps) == pytest.approx(3e-3)
     assert found.run_seconds == pytest.approx(12e-3)
     facts = profile_json(found)
     assert (facts["total_seconds"], facts["step_seconds"]) == pytest.approx((12e-3, 3e-3))
@@ -68,11 +96,11 @@ def test_steps_that_take_no_time() -> None:
 
 # Regions of other backends.
 
-GRAFTED = (
-    Transfer("acc_0", Operand(Input(0), DType.FLOAT32, (2,)), Remote(0), True, label="to acc"),
-    PythonStep("acc_0", (), (), label="acc: 3 nodes"),
+GRAFTED: tuple[Step, ...] = (
+    Transfer("acc_0", 0, 1, True, label="to acc"),
+    RegionCall("acc_0", (), (), label="acc: 3 nodes"),
     KernelCall("k0", (), label="conv"),
-    PythonStep("sim_1", (), (), label="sim: 1 node"),
+    RegionCall("sim_1", (), (), label="sim: 1 node"),
 )
 SPENT = {
     0: Spent(30e-6, 0.0, 0.0),
@@ -82,12 +110,9 @@ SPENT = {
 
 
 def grafted() -> Measured:
-    times = np.array([30e-6, 50e-6, 100e-6, 900e-6])
-    begins = 7 + np.rint(1e9 * (np.cumsum(times) - times)).astype(np.int64)
-    profile = Profile([], GRAFTED, times, times.reshape(1, -1), begins.reshape(1, -1), SPENT)
-    program = SimpleNamespace(steps=GRAFTED)
-    fake = SimpleNamespace(program=program, run=lambda *_: [], profile=lambda _feeds: profile)
-    return measured(cast(Session, fake), {})
+    times = [30e-6, 50e-6, 100e-6, 900e-6]
+    profile = Profile([], sum(times), moments(GRAFTED, times, SPENT))
+    return measured(fake([profile] * RUNS, 1), {})
 
 
 def test_regions_as_stacked_bars() -> None:

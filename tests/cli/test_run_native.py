@@ -206,12 +206,12 @@ def test_flows_have_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert main(["run", model, "--input", f"turns={turns}", *options]) == 0
         profile = json.loads(capsys.readouterr().out)["profile"]
         steps = {(one["label"], one["node"]): one for one in profile["steps"]}
-        assert steps["loop", "again"]["turns"] == 1
+        assert steps["loop", "again"]["iterations"] == 1
         native = [one for one in profile["steps"] if one["native"]]
         assert {one["node"] for one in native} >= {"again/body/root"}
-        assert {one["turns"] for one in native} == {5}
-        stretches = [one for one in profile["steps"] if one["label"].startswith("around ")]
-        assert [one["turns"] for one in stretches] == [5]
+        assert {one["iterations"] for one in native} == {5}
+        segments = [one for one in profile["steps"] if one["label"].startswith("around ")]
+        assert [one["iterations"] for one in segments] == [5]
         assert profile["native_steps"] == len(native)
         assert (
             0 < profile["python_seconds"] < profile["step_seconds"] <= profile["total_seconds"] * 2
@@ -229,8 +229,8 @@ def test_profiles_of_flows_as_text(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["run", saved(tmp_path, TWO_INPUTS), "--profile", "--threads", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     start = lines.index("Profile")
-    assert lines[start + 1].split()[:6] == ["kernel", "or", "step", "ONNX", "node", "turns"]
+    assert lines[start + 1].split()[:6] == ["kernel", "or", "step", "ONNX", "node", "iterations"]
     assert any(line.strip().startswith("around ") for line in lines[start:])
     text = " ".join(lines[start:])
-    assert f"1 stretch or decision, 1 thread; medians of {RUNS} runs" in text
+    assert f"1 segment or decision, 1 thread; medians of {RUNS} runs" in text
     assert "µs in Python around them" in text

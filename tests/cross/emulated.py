@@ -15,8 +15,11 @@ from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
 from graft.llvm.emit import SCRATCH_ALIGNMENT
 from graft.llvm.load import Argument, Kernel
 from graft.loop.ir import Buffer, Function
+from graft.program import instructions as p
+from graft.program.memory import segment_arena
+from graft.program.program import Program
+from graft.program.verify import nbytes_of
 from graft.runtime import agreement
-from graft.runtime import program as rt
 from graft.runtime.memory import aligned_size
 
 # How patiently threads wait at the driver's gates: briefly, so that they sleep and are woken, too.
@@ -61,39 +64,39 @@ def load(function: Function, code: bytes) -> EmulatedKernel:
     return EmulatedKernel(function, 0, code)
 
 
-def run_program(program: rt.Program, inputs: list[Array], threads: int = 1) -> list[Array]:
-    """A whole compiled program, by its own driver and with its own threads."""
+def run_program(program: Program, inputs: list[Array], threads: int = 1) -> list[Array]:
+    """A whole compiled program of one segment, by its own driver and with its own threads."""
+    (segment,) = program.body.instructions
+    assert isinstance(segment, p.Segment), "Python does not run in the emulator"
     image = Image(program.objects)
-    memory: dict[rt.BufferRef, int] = {}
-    for index, array in enumerate(program.constants):
-        memory[rt.Constant(index)] = image.place(array.tobytes(), kept=False)
-    for index, array in enumerate(inputs):
-        memory[rt.Input(index)] = image.place(array.tobytes(), kept=False)
-    for index, spec in enumerate(program.outputs):
-        memory[rt.Output(index)] = image.place(bytes(spec.nbytes))
-    arena = image.place(bytes(program.arena_bytes), kept=False)
-    stride = aligned_size(program.scratch_bytes)
+    memory: dict[int, int] = {}
+    for number, array in (*program.constants, *zip(program.body.inputs, inputs, strict=True)):
+        memory[number] = image.place(array.tobytes(), kept=False)
+    for number, value in zip(program.body.outputs, program.outputs, strict=True):
+        memory[number] = image.place(bytes(nbytes_of(value)))
+    arena = image.place(bytes(segment_arena(segment) or 0), kept=False)
+    stride = aligned_size(max(map(int, segment.scratch), default=0))
     scratch = image.place(bytes(stride * threads), kept=False)
 
-    def address(reference: rt.BufferRef, thread: int) -> int:
-        if isinstance(reference, rt.Arena):
-            return arena + reference.offset
-        return scratch + thread * stride if reference == rt.Scratch() else memory[reference]
+    def address(buffer: p.Buffer, thread: int) -> int:
+        if isinstance(buffer, p.Slot):
+            return arena + int(buffer.offset)
+        return memory[buffer] if isinstance(buffer, int) else scratch + thread * stride
 
     records: list[int] = []
-    for step in program.steps:
-        assert isinstance(step, rt.KernelCall), "Python does not run in the emulator"
-        table = [address(one, thread) for thread in range(threads) for one in step.buffers]
-        flags = agreement.SERIAL * step.serial | agreement.RUNS_ON * step.runs_on
-        words = image.words(table), image.words(step.scalars), 8 * len(step.buffers)
-        records += [image.symbols[step.symbol], *words, flags]
+    for call in segment.calls:
+        table = [address(one, thread) for thread in range(threads) for one in call.buffers]
+        flags = agreement.SERIAL * call.serial | agreement.RUNS_ON * call.overlaps
+        scalars = [int(scalar) for scalar in call.scalars]
+        words = image.words(table), image.words(scalars), 8 * len(call.buffers)
+        records += [image.symbols[call.symbol], *words, flags]
     meeting = image.place(_team(image, threads), kept=False)
-    run = Call(agreement.RUN, (meeting, image.words(records), len(program.steps), threads, 0))
+    run = Call(agreement.RUN, (meeting, image.words(records), len(segment.calls), threads, 0))
     workers = [Call(agreement.WORK, (meeting, thread)) for thread in range(1, threads)]
     results = image.run([run, Call(agreement.STOP, (meeting,))], workers)
     return [
-        np.frombuffer(result, spec.dtype.numpy).reshape(spec.shape)
-        for result, spec in zip(results, program.outputs, strict=True)
+        np.frombuffer(result, value.dtype.numpy if value.dtype else None).reshape(value.shape)
+        for result, value in zip(results, program.outputs, strict=True)
     ]
 
 

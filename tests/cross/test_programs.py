@@ -10,13 +10,12 @@ from tests.cross import emulated
 from tests.cross.networks import NETWORKS
 
 import graft
-from graft.backends.host.backend import HostExecutable
 from graft.base.dtypes import Array
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
+from graft.program.program import Program
 from graft.runtime import artifact
 from graft.runtime.native import why_not_here
-from graft.runtime.program import Program
 from graft.runtime.session import Session
 from graft.target.target import Target
 
@@ -28,10 +27,8 @@ def run(program: Program, x: Array, threads: int) -> list[Array]:
     return Session(program, threads).run(None, {program.inputs[0].name: x})
 
 
-def compiled(graph: Graph, machine: Target) -> HostExecutable:
-    program = graft.compile(graph, strict=True, machine=machine.name).program
-    assert isinstance(program, HostExecutable)
-    return program
+def compiled(graph: Graph, machine: Target) -> graft.Module:
+    return graft.compile(graph, strict=True, machine=machine.name)
 
 
 def inputs_of(graph: Graph) -> Array:
@@ -44,7 +41,7 @@ def inputs_of(graph: Graph) -> Array:
 def test_networks(name: str, machine: Target) -> None:
     graph = NETWORKS[name]()
     x = inputs_of(graph)
-    program = compiled(graph, machine).built.program
+    program = compiled(graph, machine).program
     assert program.target.features == machine.features
     expected = evaluate(graph, [x])
     for threads in (1, 2, 3):

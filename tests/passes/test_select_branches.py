@@ -12,7 +12,6 @@ import pytest
 from tests.passes.checking import data_for, graph_of, node_of, operators, run_pass
 
 import graft
-from graft.backends.host.flow_program import FlowExecutable
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
@@ -23,7 +22,7 @@ from graft.ir.types import TensorType, tensor
 from graft.ir.verify import verify
 from graft.module import Module
 from graft.passes.select_branches import select_branches
-from graft.runtime.flow import Choice, FlowStep, nested
+from graft.program.instructions import If
 
 X = tensor("float32", 2, 3)
 FLAG = tensor("bool")
@@ -438,17 +437,11 @@ WHOLE = """<ir_version: 8, opset_import: ["" : 17]>
 """
 
 
-def all_steps(steps: tuple[FlowStep, ...]) -> list[FlowStep]:
-    inner = [one for step in steps for flow in nested(step) for one in all_steps(flow.steps)]
-    return [*steps, *inner]
-
-
 def native(text: str) -> tuple[Module, onnxruntime.InferenceSession]:
     """The model without an `if` on the host, and in ONNX Runtime."""
     proto = onnx.parser.parse_model(text)
     module = graft.compile(proto, strict=True)
-    if isinstance(module.program, FlowExecutable):
-        assert not any(isinstance(step, Choice) for step in all_steps(module.program.flow.steps))
+    assert not any(isinstance(step, If) for step in module.program.instructions)
     session = onnxruntime.InferenceSession(
         proto.SerializeToString(), providers=["CPUExecutionProvider"]
     )

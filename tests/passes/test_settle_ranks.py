@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.passes.checking import operators
 
 import graft
-from graft.backends.host.flow_program import FlowExecutable
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
 from graft.frontends.onnx.importer import import_model
@@ -140,9 +139,8 @@ def data(*shape: int) -> Array:
 def test_a_branch_that_would_fail_becomes_a_demand(batch: int, length: int) -> None:
     module, session = both(speech())
     agree(module, session, x=data(batch, 1, length), state=data(2, batch, 5))
-    program = module.program
-    assert isinstance(program, FlowExecutable)
-    assert [type(step).__name__ for step in program.flow.steps] == ["Stretch", "Demand", "Demand"]
+    steps = module.program.body.instructions
+    assert [type(step).__name__ for step in steps] == ["Segment", "Assert", "Assert"]
 
 
 def test_no_samples() -> None:

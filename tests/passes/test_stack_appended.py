@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.passes.checking import data_for, graph_of, node_of, operators, run_pass
 
 import graft
-from graft.backends.host.flow_program import FlowExecutable
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
@@ -28,9 +27,8 @@ from graft.ir.verify import verify
 from graft.module import Module
 from graft.passes.pipeline import optimize
 from graft.passes.stack_appended import NOTHING_TO_JOIN, stack_appended
+from graft.program.instructions import Loop, Segment
 from graft.runtime import lists
-from graft.runtime.flow import Repetition
-from graft.runtime.loop_bodies import can_turn, layout_of
 
 COUNT, FLAG = tensor("int64"), tensor("bool")
 N, M, K = symbol("n"), symbol("m"), symbol("k")
@@ -441,10 +439,9 @@ def native(text: str) -> tuple[Module, onnxruntime.InferenceSession]:
     """The model on the host, where its loops turn natively, and in ONNX Runtime."""
     proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>' + text)
     module = graft.compile(proto, strict=True)
-    assert isinstance(module.program, FlowExecutable)
-    loops = [step for step in module.program.flow.steps if isinstance(step, Repetition)]
+    loops = [step for step in module.program.body.instructions if isinstance(step, Loop)]
     assert loops
-    assert all(can_turn(step.body, layout_of(step)) for step in loops)
+    assert all(isinstance(one, Segment) for step in loops for one in step.body.instructions)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(

@@ -9,32 +9,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
 
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.program.instructions import (
+    Block,
+    Instruction,
+    KernelCall,
+    RegionCall,
+    Scratch,
+    Segment,
+    Slot,
+)
+from graft.program.program import Program, Target, Value
 from graft.runtime.driver import driver_object
 from graft.runtime.memory import aligned_copy
-from graft.runtime.program import (
-    Arena,
-    Constant,
-    Input,
-    KernelCall,
-    Operand,
-    Output,
-    Program,
-    PythonStep,
-    Scratch,
-    Target,
-    TensorSpec,
-)
-from graft.target.roofline import Roofline
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TARGET = Target(llvm.get_process_triple(), core=Roofline(120e9, 120e9))
+TARGET = Target(llvm.get_process_triple(), core=(120e9, 120e9))
 SIGNATURE = "(ptr %buffers, ptr %scalars, i64 %thread, i64 %threads, ptr %shared)"
 
 # A loop over this thread's share; @BODY@ sees %i and the pointers %b0, %b1, %b2.
@@ -189,8 +186,50 @@ def kernels() -> tuple[bytes, ...]:
     return (*map(compiled, texts), driver_object(TARGET.triple))
 
 
-def float32(name: str, *shape: int, alignment: int = 1) -> TensorSpec:
-    return TensorSpec(name, DType.FLOAT32, shape, alignment)
+def float32(name: str, *shape: int, alignment: int = 1) -> Value:
+    return Value(name, DType.FLOAT32, shape, alignment=alignment)
+
+
+def program_of(
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    instructions: Sequence[Instruction],
+    constants: Sequence[Array] = (),
+    others: Sequence[Value] = (),
+    shelf: tuple[int, ...] = (),
+) -> Program:
+    """A program whose values are its inputs, outputs, constants and others, in this order."""
+    first = len(inputs) + len(outputs)
+    fixed = [Value("", dtype_of(one.dtype), one.shape) for one in constants]
+    numbers = range(len(inputs)), range(len(inputs), first)
+    return Program(
+        TARGET,
+        (*inputs, *outputs, *fixed, *others),
+        tuple(enumerate(constants, start=first)),
+        Block(tuple(numbers[0]), tuple(instructions), tuple(numbers[1])),
+        tuple(one.name for one in outputs),
+        kernels(),
+        shelf,
+    )
+
+
+def native(
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    calls: Sequence[KernelCall],
+    constants: Sequence[Array] = (),
+    arena: int = 0,
+    scratch: int = 0,
+) -> Program:
+    """A program of one segment."""
+    segment = Segment(
+        tuple(range(len(inputs))),
+        tuple(range(len(inputs), len(inputs) + len(outputs))),
+        tuple(calls),
+        ((arena,),),
+        (scratch,),
+    )
+    return program_of(inputs, outputs, (segment,), constants)
 
 
 def bits(value: float) -> int:
@@ -200,25 +239,19 @@ def bits(value: float) -> int:
 def chain(n: int, rounds: int = 1, alignment: int = 1) -> Program:
     """y = the sum of x and a constant, then reversed and doubled, `rounds` times."""
     constant = aligned_copy(np.arange(n, dtype=np.float32))
-    slot = -(-n * 4 // 64) * 64
-    sums, scaled = Arena(0, n * 4), Arena(slot, n * 4)
-    steps = []
+    size = -(-n * 4 // 64) * 64
+    sums, scaled = Slot(1, 0, n * 4), Slot(1, size, n * 4)
+    x, y, added = range(3)
+    calls = []
     for index in range(rounds):
-        source = scaled if index else Input(0)
-        goal = scaled if index < rounds - 1 else Output(0)
-        steps += [
-            KernelCall("add", (source, Constant(0), sums), (n,), "add", flops=n, bytes=12 * n),
+        source = scaled if index else x
+        goal = scaled if index < rounds - 1 else y
+        calls += [
+            KernelCall("add", (source, added, sums), (n,), "add", flops=n, bytes=12 * n),
             KernelCall("scale_reversed", (sums, goal), (n, bits(2.0)), "scale", flops=n),
         ]
-    return Program(
-        TARGET,
-        inputs=(float32("x", n, alignment=alignment),),
-        outputs=(float32("y", n, alignment=alignment),),
-        steps=tuple(steps),
-        constants=(constant,),
-        objects=kernels(),
-        arena_bytes=2 * slot,
-    )
+    inputs, outputs = (float32(name, n, alignment=alignment) for name in "xy")
+    return native((inputs,), (outputs,), calls, (constant,), 2 * size)
 
 
 def chain_meaning(x: Array, rounds: int = 1) -> Array:
@@ -229,37 +262,28 @@ def chain_meaning(x: Array, rounds: int = 1) -> Array:
 
 def total(n: int) -> Program:
     """y = the sum of all x, by a kernel that has scratch memory and a barrier of its own."""
-    call = KernelCall("total", (Input(0), Arena(0, 256), Output(0), Scratch()), (n,), "total")
-    return Program(
-        TARGET,
-        inputs=(float32("x", n),),
-        outputs=(float32("y"),),
-        steps=(call,),
-        objects=kernels(),
-        arena_bytes=256,
-        scratch_bytes=4,
-    )
+    call = KernelCall("total", (0, Slot(1, 0, 256), 1, Scratch()), (n,), "total")
+    return native((float32("x", n),), (float32("y"),), (call,), arena=256, scratch=4)
 
 
 def with_python(n: int) -> Program:
     """z = f(x + constant) reversed and doubled, where f is the Python function 'negate'."""
     constant = aligned_copy(np.arange(n, dtype=np.float32))
-    slot = -(-n * 4 // 64) * 64
-    sums, negated = Arena(0, n * 4), Arena(slot, n * 4)
-    operands = [Operand(buffer, DType.FLOAT32, (n,)) for buffer in (sums, negated)]
-    return Program(
-        TARGET,
-        inputs=(float32("x", n),),
-        outputs=(float32("z", n),),
-        steps=(
-            KernelCall("add", (Input(0), Constant(0), sums), (n,), "add"),
-            PythonStep("negate", (operands[0],), (operands[1],), "negate"),
-            KernelCall("scale_reversed", (negated, Output(0)), (n, bits(2.0)), "scale"),
+    size = -(-n * 4 // 64) * 64
+    places = Slot(0, 0, n * 4), Slot(0, size, n * 4)
+    others = [Value(f"v{place.offset}", DType.FLOAT32, (n,), slot=place) for place in places]
+    x, z, added, sums, negated = range(5)
+    steps = (
+        Segment((x,), (sums,), (KernelCall("add", (x, added, places[0]), (n,), "add"),)),
+        RegionCall("negate", (sums,), (negated,), "negate"),
+        Segment(
+            (negated,),
+            (z,),
+            (KernelCall("scale_reversed", (places[1], z), (n, bits(2.0)), "scale"),),
         ),
-        constants=(constant,),
-        objects=kernels(),
-        arena_bytes=2 * slot,
     )
+    values = (float32("x", n),), (float32("z", n),)
+    return program_of(*values, steps, (constant,), others, (2 * size,))
 
 
 def environment() -> dict[str, str]:

@@ -13,21 +13,23 @@ import pytest
 from tests.runtime.kernels import chain, chain_meaning, total
 
 import graft
-from graft.backends.host.backend import HostExecutable
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
-from graft.runtime import prepared
-from graft.runtime.engine import Engine
-from graft.runtime.program import KernelCall, Program
+from graft.program.instructions import Segment
+from graft.program.layout import Header
+from graft.program.program import Program
+from graft.runtime import frames
+from graft.runtime.context import RuntimeContext
+from graft.runtime.executor import Executor, Supplied
 from graft.runtime.session import Session
 
 
 @pytest.fixture(autouse=True)
 def prices(monkeypatch: pytest.MonkeyPatch) -> None:
     """What calling and meeting threads costs is what it costs users."""
-    monkeypatch.setattr(prepared, "CALLING", 20e-6)
-    monkeypatch.setattr(prepared, "MEETING", 2e-6)
+    monkeypatch.setattr(frames, "CALLING", 20e-6)
+    monkeypatch.setattr(frames, "MEETING", 2e-6)
 
 
 def numbers(n: int) -> Array:
@@ -41,8 +43,11 @@ def workers() -> int:
 
 def with_work(program: Program, **changes: int | bool) -> Program:
     """The program with other facts about its steps."""
-    steps = (replace(step, **changes) for step in program.steps if isinstance(step, KernelCall))
-    return replace(program, steps=tuple(steps))
+    (segment,) = program.body.instructions
+    assert isinstance(segment, Segment)
+    calls = tuple(replace(call, **changes) for call in segment.calls)  # type: ignore[arg-type]
+    body = replace(program.body, instructions=(replace(segment, calls=calls),))
+    return replace(program, body=body)
 
 
 @pytest.mark.parametrize("n", [0, 1, 77, 1000])
@@ -89,9 +94,10 @@ def test_kernels_that_meet_within_themselves() -> None:
 def test_profiles_have_a_row_for_every_thread() -> None:
     session = Session(chain(1000, rounds=2), threads=2)
     profile = session.profile({"x": numbers(1000)})
-    assert profile.busy.shape == (2, 4)
-    assert np.all(profile.busy[0] > 0)
-    assert np.all(profile.busy[1] == 0)
+    busy = np.array([one.busy for one in profile.calls])
+    assert busy.shape == (4, 2)
+    assert np.all(busy[:, 0] > 0)
+    assert np.all(busy[:, 1] == 0)
 
 
 def test_several_python_threads() -> None:
@@ -106,29 +112,6 @@ def test_several_python_threads() -> None:
         assert all(pool.map(work, range(4)))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "kernels", "threads", "expected"),
-    [
-        (10e-6, 1, 64, 1),  # calling anybody takes longer
-        (100e-6, 1, 64, 13),
-        (100e-6, 1, 2, 2),
-        (100e-6, 30, 64, 1),  # 60 µs of meetings, and 50 to be spared
-        (5e-3, 70, 64, 35),
-        (5e-3, 70, 16, 16),
-        (1.0, 70, 64, 64),
-        (np.inf, 1, 64, 64),  # nobody has said how much work it is
-        (1.0, 1, 1, 1),
-    ],
-)
-def test_as_many_threads_as_pay(seconds: float, kernels: int, threads: int, expected: int) -> None:
-    assert prepared.Work(0, 0, seconds).best_threads(kernels, threads) == expected
-
-
-def test_more_turns_pay_more_threads() -> None:
-    work = prepared.Work(0, 0, 30e-6)
-    assert [work.best_threads(1, 64, turns) for turns in (1, 2, 100)] == [1, 10, 23]
-
-
 @pytest.mark.parametrize("claims", [False, True])
 def test_teams_of_changing_size(claims: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who sit a job out, awake or asleep, come back for later ones and find all as it is."""
@@ -136,14 +119,16 @@ def test_teams_of_changing_size(claims: bool, monkeypatch: pytest.MonkeyPatch) -
     program, wanted = chain(10_007, rounds=2), chain_meaning(x, 2)
     if claims:
         program, wanted = _compiled(10_007), np.exp(x) / np.exp(x).sum()
-    engine, sessions, before = Engine([program], 5), [], workers()
+    context, executors, before = RuntimeContext(program, 5), [], workers()
     for threads in range(1, 6):
-        monkeypatch.setattr(prepared.Work, "best_threads", lambda *_, best=threads: best)
-        sessions.append(Session(program, engine=engine))
-    alone = sessions[0].run(None, {"x": x})[0]
+        executors.append(Executor(program, context, Supplied()))
+        words = executors[-1].linked.words
+        words[Header.THREADS], words[Header.CALLING] = threads, -(1 << 40)  # which pays for all
+        executors[-1]([x])
+    alone = executors[0]([x])[0]
     np.testing.assert_allclose(alone.reshape(-1), wanted, rtol=1e-5)
     for number, choice in enumerate(np.random.default_rng(7).integers(0, 5, 300).tolist()):
-        assert np.array_equal(sessions[choice].run(None, {"x": x})[0], alone)
+        assert np.array_equal(executors[choice]([x])[0], alone)
         if number % 20 == 0:
             time.sleep(0.002)  # until they sleep
     assert workers() == before + 4
@@ -155,6 +140,4 @@ def _compiled(n: int) -> Program:
     x = g.input("x", tensor("float32", n))
     powers = g("exp", x)
     graph = g.build(g("divide", powers, g("sum", powers, axes=(0,), keepdims=True)))
-    executable = graft.compile(graph, strict=True).program
-    assert isinstance(executable, HostExecutable)
-    return executable.built.program
+    return graft.compile(graph, strict=True).program

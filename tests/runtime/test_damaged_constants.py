@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,6 @@ from onnx import numpy_helper
 
 import graft
 from graft.runtime import artifact as artifact_module
-from graft.runtime import container
 from graft.runtime.container import ArtifactError
 
 X = np.ones((2, 3), np.float32)
@@ -89,20 +87,3 @@ def test_asked_for_on_load_or_never(path: Path) -> None:
     with pytest.raises(ArtifactError, match="'constants' does not match its checksum"):
         graft.load(damaged(path), checksum=True)
     assert graft.load(path, checksum=False).run(None, {"x": X})[0].shape == (2, 4)
-
-
-def test_a_file_without_digests_is_checked_as_a_whole(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = container.json.loads
-
-    def older(text: bytes) -> Any:
-        header = whole(text)
-        header.pop("digests", None)
-        return header
-
-    monkeypatch.setattr(container, "json", type("Json", (), {"loads": staticmethod(older)}))
-    assert json.loads is whole
-    assert graft.load(path).run(None, {"x": X})[0].shape == (2, 4)
-    with pytest.raises(ArtifactError, match="the section 'constants' does not match"):
-        graft.load(damaged(path)).run(None, {"x": X})

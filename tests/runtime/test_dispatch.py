@@ -19,7 +19,6 @@ from graft.base.errors import EvaluationError, UserError
 from graft.runtime import memory
 from graft.runtime.dispatch import REMEMBERED
 from graft.runtime.memory import address_of, aligned_empty
-from graft.runtime.native_call import RUNS_BEFORE
 from graft.runtime.session import Session
 from graft.runtime.straight_line import define
 
@@ -55,15 +54,6 @@ def takes_it(session: Any, feeds: Any) -> bool:
     return session.dispatcher.run(feeds) is not None
 
 
-def test_sizes_that_change_have_to_come_a_few_times(module: graft.Module) -> None:
-    session, feeds = module.program.session, symbolic(77)
-    ways = [takes_it(session, feeds) for _ in range(RUNS_BEFORE + 2)]
-    assert ways == [False] * RUNS_BEFORE + [True] * 2
-    for _ in range(2):
-        for n in range(78, 78 + REMEMBERED + 1):  # so many that none of them is remembered
-            assert not takes_it(session, symbolic(n))
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -86,7 +76,6 @@ def test_all_else_takes_the_ordinary_way(session: Session, data: Any) -> None:
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [
-        ({"x": X.astype(">f4")}, r"'x' wants float32\[5\], not >f4\[5\]"),
         ({"x": X.tolist()}, r"'x' wants float32\[5\], not float64\[5\]"),
         ({"x": X.astype(np.float64)}, r"'x' wants float32\[5\], not float64\[5\]"),
         ({"x": X.view(np.int32)}, r"'x' wants float32\[5\], not int32\[5\]"),
@@ -139,7 +128,7 @@ def test_results_that_somebody_holds_stay(session: Session) -> None:
 def test_without_the_layout_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where NumPy's own structures cannot be read, it is asked."""
     monkeypatch.setattr("graft.runtime.dispatch.address_of", memory._told_address)
-    monkeypatch.setattr("graft.runtime.native_call.address_of", memory._told_address)
+    monkeypatch.setattr("graft.runtime.frames.address_of", memory._told_address)
     session = Session(chain(5), threads=1)
     for _ in range(3):
         assert np.array_equal(session.run(None, {"x": X})[0], Y)
@@ -185,10 +174,10 @@ def module() -> graft.Module:
 
 def test_symbolic_sizes(module: graft.Module) -> None:
     """More of them than stay ready."""
-    for _ in range(3):
+    for _ in range(2):
         for n in range(1, REMEMBERED + 4):
             feeds = symbolic(n, k=n % 3)
-            for _ in range(RUNS_BEFORE + 2):
+            for _ in range(3):
                 y, z = module.run(None, feeds)
                 assert np.array_equal(y, feeds["x"] * 2)
                 assert np.array_equal(z, y[feeds["i"]])
@@ -197,14 +186,14 @@ def test_symbolic_sizes(module: graft.Module) -> None:
 
 def test_sizes_that_do_not_fit_together(module: graft.Module) -> None:
     feeds = symbolic(3) | {"w": np.ones(2, np.float32)}
-    for _ in range(RUNS_BEFORE + 2):
+    for _ in range(3):
         with pytest.raises(UserError, match=r"'w' has the shape \[2\] where \[n\] is wanted"):
             module.run(None, feeds)
 
 
 def test_indices_outside_are_refused_every_time(module: graft.Module) -> None:
     good, bad = symbolic(3), symbolic(3) | {"i": np.array([0, 3])}
-    for _ in range(RUNS_BEFORE + 2):
+    for _ in range(3):
         module.run(None, good)
         with pytest.raises(EvaluationError, match="index 3 is out of range for axis 0 of extent 3"):
             module.run(None, bad)
@@ -219,7 +208,7 @@ def test_indices_outside_are_refused_every_time(module: graft.Module) -> None:
 
 def test_variants_and_the_general_program() -> None:
     module = graft.compile(onnx.parser.parse_model(SYMBOLIC), shapes={"n": [2], "k": [2]})
-    for n in (2, 3) * (RUNS_BEFORE + 2):
+    for n in (2, 3) * (3):
         feeds = symbolic(n)
         assert module.variant(feeds) == ("n=2, k=2" if n == 2 else "")
         y, z = module.run(None, feeds)
@@ -231,15 +220,13 @@ def test_variants_and_the_general_program() -> None:
 def test_a_model_goes_with_the_last_reference(shapes: dict[str, list[int]] | None) -> None:
     """At once: its threads and its memory need not wait for the garbage collector."""
     module = graft.compile(onnx.parser.parse_model(SYMBOLIC), shapes=shapes)
-    for n in (2, 3) * (RUNS_BEFORE + 2):
+    for n in (2, 3) * (3):
         module.run(None, symbolic(n))
-    session = module.program.session
-    assert session is not None
-    gone = weakref.ref(session)
+    gone = weakref.ref(module.executor)
     gc.collect()
     gc.disable()
     try:
-        del module, session
+        del module
         assert gone() is None
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""The run time stands on base and NumPy alone, not on LLVM, also while it runs a program."""
+"""The run time stands on base, programs and NumPy, not on LLVM, also while it runs a program."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_run_time_imports_no_compiler(tmp_path: Path) -> None:
     print(f"importing the run time and loading a program took {elapsed}")
     names = modules.split()
     rooms = {".".join(name.split(".")[:2]) for name in names if name.startswith("graft")}
-    assert rooms == {"graft", "graft.base", "graft.runtime"}
+    assert rooms == {"graft", "graft.base", "graft.program", "graft.runtime"}
     foreign = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"graft"}
     # Only x86-64's objects have a linker of Graft's own.
     assert foreign <= ({"numpy"} if host_architecture() == "x86_64" else {"numpy", "llvmlite"})

@@ -9,7 +9,8 @@ import pytest
 from tests.runtime.kernels import TARGET, compiled, kernels
 
 from graft.base.errors import UnsupportedError, UserError
-from graft.runtime.agreement import ADVANCE, BARRIER, RUN, STOP, WORK
+from graft.program.layout import DISCARD, EXECUTE
+from graft.runtime.agreement import BARRIER, STOP, WORK
 from graft.runtime.driver import driver_object
 from graft.runtime.elf import read_object
 from graft.runtime.native import Library, host_architecture, host_features
@@ -102,9 +103,10 @@ def test_truncated_objects_are_refused() -> None:
 def test_driver_is_compiled_for_each_architecture(architecture: str) -> None:
     symbols = read_object(driver_object(f"{architecture}-unknown-linux-gnu"))
     assert symbols.architecture == architecture
-    assert symbols.defined == {RUN, WORK, STOP, BARRIER, ADVANCE}
+    assert symbols.defined == {WORK, STOP, BARRIER, EXECUTE, DISCARD}
     needs = symbols.undefined - {"_GLOBAL_OFFSET_TABLE_"}
-    assert needs == {"syscall", "clock_gettime", "sched_yield", "memcpy"}
+    allocates = {"aligned_alloc", "free", "madvise"}
+    assert needs == {"syscall", "clock_gettime", "sched_yield", "memcpy", *allocates}
 
 
 @pytest.mark.parametrize("triple", ["wasm32-unknown-unknown", "x86_64-pc-windows-msvc"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.runtime.kernels import chain, chain_meaning, said_by
 
-from graft.runtime import prepared
+from graft.runtime import frames
 from graft.runtime.session import Session
 
 
@@ -23,7 +23,10 @@ from tests.runtime.kernels import chain
 from graft.runtime.session import Session
 n = 1 << 20
 short = chain(n, 2)
-long = replace(short, steps=tuple(replace(step, flops=10**10) for step in short.steps) * 20_000)
+(segment,) = short.body.instructions
+calls = tuple(replace(call, flops=10**10) for call in segment.calls) * 20_000
+body = replace(short.body, instructions=(replace(segment, calls=calls),))
+long = replace(short, body=body)
 session = Session(long, threads=2)
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 start = time.perf_counter()
@@ -40,9 +43,10 @@ def test_a_program_in_pieces_gives_the_same(threads: int, monkeypatch: pytest.Mo
     x = np.arange(77, dtype=np.float32) - 30
     expected = chain_meaning(x, 4)
     for limit in (1, 200, 10**12):
-        monkeypatch.setattr(prepared, "LONG_FLOPS", limit)
+        monkeypatch.setattr(frames, "LONG_WORK", limit)
         session = Session(chain(77, 4), threads)
         assert np.array_equal(session.run(None, {"x": x})[0], expected)
         profile = session.profile({"x": x})
         assert np.array_equal(profile.outputs[0], expected)
-        assert (profile.seconds > 0).all()
+        assert len(profile.calls) == 8
+        assert all(one.seconds > 0 for one in profile.calls)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import host_passes
-from graft.backends.host.stretches import why_not_native
+from graft.backends.host.segments import why_not_native
 from graft.base.progress import Progress, quietly
 from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import HOME
 from graft.byoc.discover import find_backends
 from graft.byoc.outline import outline
 from graft.byoc.plan import regions_of
-from graft.cli.kernels import KERNEL_STAGES, flow_kernel_text, kernel_text
+from graft.cli.kernels import KERNEL_STAGES, flow_kernel_text, kernel_text, program_text
 from graft.cli.model_options import add_accuracy_argument, add_strict_import_argument
 from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
@@ -67,7 +67,7 @@ EXAMPLES = """\
 COMMON_STAGES = ("graph", "optimized")  # the same for every machine
 GRAPH_STAGES = (*COMMON_STAGES, "fused")
 PLACEMENT_STAGES = ("plan", "partitioned")
-STAGES = (*COMMON_STAGES, *PLACEMENT_STAGES, "fused", *KERNEL_STAGES)
+STAGES = (*COMMON_STAGES, *PLACEMENT_STAGES, "fused", *KERNEL_STAGES, "program")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -198,6 +198,8 @@ def _text(options: argparse.Namespace) -> str:
         if options.emit in GRAPH_STAGES:
             return to_text(_stage(options, options.emit)).text
         graph, machine = _stage(options, "optimized"), options.machine or HOST
+        if options.emit == "program":
+            return program_text(graph, machine, _accuracy(options), tell)
         if why_not_native(graph):
             return flow_kernel_text(graph, options.emit, machine, _accuracy(options), tell)
         return kernel_text(_fused(options, graph), options.emit, machine, tell)

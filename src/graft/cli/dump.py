@@ -33,10 +33,11 @@ from graft.cli.status import spoken_warnings, status
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
 from graft.ir.evaluate import Data
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node
 from graft.ir.sizes import check_sizes
 from graft.module import Module, Placement
 from graft.passes.pipeline import optimize
+from graft.program.program import Value
 
 ALL = "all"
 INDEX = "index.json"
@@ -120,8 +121,8 @@ def dump(
         marked = import_source(with_outputs(wish.source, [one.name for one in wish.values]))
     module, optimized = _compiled(marked, options, plain), optimize(check_sizes(marked))
     with status(f"running {options.model.name} with all of that as outputs"), spoken_warnings():
-        results = dict(zip(module.signature.output_names, module.run(None, feeds), strict=True))
-    values = dict(zip(module.signature.output_names, module.signature.outputs, strict=True))
+        results = dict(zip(module.program.output_names, module.run(None, feeds), strict=True))
+    values = dict(zip(module.program.output_names, module.program.outputs, strict=True))
     pairs = [(one.name, results[one.name]) for one in wish.values]
     files, skipped = _written(wish.folder, pairs)
     execution, before = _Execution(module, optimized), _Execution(plain, optimized)
@@ -141,8 +142,8 @@ def dump(
     index = {
         "model": str(options.model),
         "largest_output_difference": _largest_difference(outputs, results),
-        "kernels": len(plain.program.kernels),
-        "kernels_with_dump": len(module.program.kernels),
+        "kernels": len(plain.kernels),
+        "kernels_with_dump": len(module.kernels),
         "tensors": tensors,
         "skipped": [*skipped, *(_in_bodies(wish.nodes) if wish.everything else ())],
     }
@@ -261,10 +262,11 @@ class _Execution:
     """Where a module computes values."""
 
     def __init__(self, module: Module, optimized: Graph) -> None:
-        self._placement: Placement = module.placement
-        self._kernels = module.program.kernels
-        self._inputs = {value.name for value in module.signature.inputs}
-        self._results = {value.name for value in module.signature.outputs}
+        assert isinstance(module.placement, Placement)
+        self._placement = module.placement
+        self._kernels = module.kernels
+        self._inputs = {value.name for value in module.program.inputs}
+        self._results = {value.name for value in module.program.outputs}
         self._makers = {value.name: node for node in optimized.nodes for value in node.outputs}
         self._regions = {
             name: region for region in module.placement.regions for name in region.nodes

@@ -37,7 +37,7 @@ from graft.frontends.onnx.importer import import_model
 from graft.passes.bind_sizes import bind_sizes
 from graft.passes.pipeline import optimize
 from graft.passes.variant_sizes import variant_sizes
-from graft.runtime.specialized import variant_name
+from graft.program.variants import variant_name
 
 DESCRIPTION = """\
 Say who would run what of a model and why: the regions of each backend and what they

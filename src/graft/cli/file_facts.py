@@ -4,7 +4,6 @@ which memory (`graft explain`) out. Nothing of it is run, so files for other mac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,11 +23,14 @@ from graft.cli.report import (
 )
 from graft.cli.runnable import type_of
 from graft.cli.usage import UsageError
+from graft.program import instructions as p
+from graft.program.memory import arena_bytes, segment_arena
+from graft.program.program import Program
+from graft.program.variants import variant_blocks
+from graft.program.verify import nbytes_of
 from graft.runtime.artifact import SUFFIX, Artifact, examine
 from graft.runtime.container import ArtifactError
 from graft.runtime.evaluated import evaluator_runtime
-from graft.runtime.flow import Kind
-from graft.runtime.flow_program import FlowProgram
 from graft.runtime.grafted import (
     MissingRuntime,
     StoredRegion,
@@ -36,14 +38,6 @@ from graft.runtime.grafted import (
     stored_regions,
 )
 from graft.runtime.placement import StoredPlacement
-from graft.runtime.program import Program, TensorSpec
-from graft.runtime.shaped import ShapedProgram
-from graft.runtime.specialized import (
-    AnyProgram,
-    SpecializedProgram,
-    evaluated_steps,
-    output_names,
-)
 
 _MOST_LISTED = 20  # nodes, regions or programs of a kind
 
@@ -57,7 +51,8 @@ def refuse_options(options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one native program works in, in bytes; sizes that depend on the inputs are text."""
+    """What one segment works in, in bytes, or all of a static program; sizes that depend on the
+    inputs are text."""
 
     name: str
     steps: int
@@ -95,47 +90,50 @@ class FileFacts:
         return cls(path, artifact, problem, placement, regions, missing)
 
     @property
-    def parts(self) -> dict[str, AnyProgram]:
-        """The general program, by an empty name, and its variants."""
-        program = self.artifact.program
-        if not isinstance(program, SpecializedProgram):
-            return {"": program}
-        variants = {program.name(key): one for key, one in program.variants.items()}
-        return {"": program.general, **variants}
+    def program(self) -> Program:
+        """What it runs."""
+        return self.artifact.program
+
+    @property
+    def variants(self) -> list[str]:
+        """The names of variants for some sizes."""
+        return [name for name in variant_blocks(self.program) if name]
 
     @property
     def arguments(self) -> dict[str, list[tuple[str, str]]]:
         """Names and types of inputs and outputs."""
-        general = self.parts[""]
-        outputs: list[TensorSpec | Kind] = []
-        outputs += general.outputs if isinstance(general, FlowProgram) else general.results
-        types = (str(type_of(spec)) for spec in outputs)
+        program = self.program
+        outputs = zip(program.output_names, program.outputs, strict=True)
         return {
-            "inputs": [(spec.name, str(type_of(spec))) for spec in general.inputs],
-            "outputs": list(zip(output_names(general), types, strict=True)),
+            "inputs": [(value.name, str(type_of(value))) for value in program.inputs],
+            "outputs": [(name, str(type_of(value))) for name, value in outputs],
         }
 
     @property
     def memory(self) -> list[Memory]:
-        """One entry per native program."""
+        """One entry per segment; one for all of a variant whose segments share memory."""
         found: list[Memory] = []
-        for variant, part in self.parts.items():
-            own = part.programs if isinstance(part, FlowProgram) else (part,)
-            found += [_memory(f"{variant} {n}".strip(), one) for n, one in enumerate(own)]
+        for variant, block in variant_blocks(self.program).items():
+            segments = [one for one in p.walk(block) if isinstance(one, p.Segment)]
+            if any(_shares(segment) for segment in segments):
+                found.append(_shared_memory(variant or "0", block, segments, self.program))
+                segments = [one for one in segments if not _shares(one)]
+            for position, segment in enumerate(segments, start=len(found)):
+                found.append(_memory(f"{variant} {position}".strip(), segment, self.program))
         return found
 
     @property
     def constants(self) -> list[int]:
-        """Bytes of each constant of native code; those of several programs once."""
-        arrays = (array for part in self.parts.values() for array in _constants(part))
-        return [array.nbytes for array in {id(array): array for array in arrays}.values()]
+        """Bytes of each constant."""
+        arrays = {id(array): array for _, array in self.program.constants}
+        return [array.nbytes for array in arrays.values()]
 
     @property
     def evaluated(self) -> list[tuple[str, str]]:
         """The steps of the reference evaluator: operator and, where known, the node."""
         return [
-            (step.label.removesuffix(" (reference)"), step.place.node)
-            for step, _ in evaluated_steps(self.artifact.program)
+            (step.label.removesuffix(" (reference)"), step.location.node)
+            for step in self.program.evaluated
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -157,7 +155,7 @@ class FileFacts:
             "missing": [asdict(one) for one in self.missing],
             "threads": artifact.program.threads,
             **named,
-            "variants": [name for name in self.parts if name],
+            "variants": self.variants,
             "placement": dict(self.placement.facts),
             "evaluator": {
                 "operators": list(artifact.operators),
@@ -172,23 +170,52 @@ class FileFacts:
         }
 
 
-def _constants(part: AnyProgram) -> Iterator[Any]:
-    programs = part.programs if isinstance(part, FlowProgram) else (part,)
-    for program in programs:
-        yield from program.constants
-    if isinstance(part, FlowProgram):
-        yield from (array for _, array in part.flow.constants)
+def _shares(segment: p.Segment) -> bool:
+    """Whether it works in memory that it shares with others."""
+    buffers = (buffer for call in segment.calls for buffer in call.buffers)
+    return any(isinstance(one, p.Slot) and not one.shelf for one in buffers)
 
 
-def _memory(name: str, program: Program | ShapedProgram) -> Memory:
-    constants = sum(array.nbytes for array in program.constants)
-    steps = len(program.steps)
-    if isinstance(program, ShapedProgram):
-        arena = " + ".join(_shelf(sizes) for sizes in program.shelves)
-        scratch = _shelf(program.scratch) if program.scratch else 0
-        return Memory(name, steps, arena or 0, scratch, constants, 0)
-    devices = sum(one.dtype.numpy.itemsize * math.prod(one.shape) for one in program.remotes)
-    return Memory(name, steps, program.arena_bytes, program.scratch_bytes, constants, devices)
+def _memory(name: str, segment: p.Segment, program: Program) -> Memory:
+    arena = segment_arena(segment)
+    text = " + ".join(_shelf(sizes) for sizes in segment.shelves)
+    scratch = _sole(segment.scratch)
+    own = _constants([segment], program)
+    return Memory(name, len(segment.calls), text if arena is None else arena, scratch, own, 0)
+
+
+def _shared_memory(
+    name: str, block: p.Block, segments: Sequence[p.Segment], program: Program
+) -> Memory:
+    """Of segments with what other backends run between them."""
+    made = {number for one in p.walk(block) for number in p.writes(one)}
+    values = [program.values[number] for number in made]
+    return Memory(
+        name,
+        sum(len(segment.calls) for segment in segments),
+        arena_bytes(program) or 0,
+        _sole(tuple(size for segment in segments for size in segment.scratch)),
+        _constants(segments, program),
+        sum(nbytes_of(value) for value in values if value.space),
+    )
+
+
+def _constants(segments: Sequence[p.Segment], program: Program) -> int:
+    """Bytes of the constants that kernels read."""
+    known = dict(program.constants)
+    read = {
+        buffer
+        for segment in segments
+        for call in segment.calls
+        for buffer in call.buffers
+        if isinstance(buffer, int) and buffer in known
+    }
+    return sum(known[number].nbytes for number in read)
+
+
+def _sole(sizes: Sequence[Dim]) -> int | str:
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return max(numbers, default=0) if len(numbers) == len(sizes) else _shelf(sizes)
 
 
 def _shelf(sizes: Sequence[Dim]) -> str:
@@ -214,8 +241,7 @@ def summary_lines(facts: FileFacts) -> Iterator[Block]:
         ("constants", f"{number(len(constants))} ({size_text(sum(constants))})"),
         ("placement", str(facts.placement) or "not told"),
     ]
-    variants = [name for name in facts.parts if name]
-    rows += [("variants", ", ".join(variants))] if variants else []
+    rows += [("variants", ", ".join(facts.variants))] if facts.variants else []
     yield from map(Indented, table(rows))
     for kind, own in facts.arguments.items():
         yield from section(kind.capitalize(), table(own) or ["none"])
@@ -290,7 +316,7 @@ def _variants(facts: FileFacts) -> Mapping[str, Any]:
 def _memory_lines(memory: Sequence[Memory]) -> list[Block]:
     if not memory:
         return ["none: nothing is native"]
-    header = ("program", "steps", "constants", "on devices", "scratch per thread", "arena")
+    header = ("segment", "kernels", "constants", "on devices", "scratch per thread", "arena")
     rows = [
         (
             one.name,

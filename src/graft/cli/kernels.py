@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from graft.backends.host.assemble import ReferenceStep, assemble
-from graft.backends.host.flow import CompiledStretch, Made, build_flow
+from graft.backends.host.builder import build_program
+from graft.backends.host.emit import Emitted
 from graft.backends.host.options import Accuracy
-from graft.backends.host.stretches import Stretches
+from graft.backends.host.segments import SegmentCompiler
 from graft.base.names import comment
 from graft.base.progress import Progress, Stage
 from graft.cli.report import counted
@@ -18,8 +20,7 @@ from graft.llvm.compile import assembly
 from graft.llvm.emit import llvm_text
 from graft.loop.ir import Function
 from graft.loop.print import to_text
-from graft.ops.index_ranges import IndexRanges
-from graft.runtime import program as rt
+from graft.program.print import to_text as print_program
 from graft.target.target import Target, named_target
 
 
@@ -55,26 +56,33 @@ def flow_kernel_text(
     graph: Graph, stage: str, machine: str, accuracy: Accuracy, progress: Progress
 ) -> str:
     """The same for an optimised graph whose sizes or steps depend on its data: the kernels of all
-    its stretches."""
-    target, made = named_target(machine), Made()
-    stretches = _Assembled(target, accuracy, {})
-    build_flow(graph, stretches, made)
-    for value, reason in made.reasons.items():
+    its segments."""
+    target = named_target(machine)
+    compiler = _Assembled(target, accuracy, {})
+    built = build_program(graph, compiler)
+    for value, reason in built.reasons.items():
         print_note("note", f"%{value} is on the reference evaluator: {reason}")
-    return _text(stretches.functions, stage, target, progress)
+    return _text(compiler.functions, stage, target, progress)
+
+
+def program_text(graph: Graph, machine: str, accuracy: Accuracy, progress: Progress) -> str:
+    """The program of an optimised graph."""
+    compiler = SegmentCompiler(named_target(machine), accuracy, {}, report=progress)
+    return print_program(build_program(graph, compiler).program)
 
 
 @dataclass(frozen=True)
-class _Assembled(Stretches):
-    """Stops at the kernels of each stretch, and keeps them."""
+class _Assembled(SegmentCompiler):
+    """Stops at the kernels of each segment, and keeps them."""
 
     functions: dict[str, Function] = field(default_factory=dict)
 
-    def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
-        _, made, _ = self.assembled(stretch, ranges, {})
+    def compile(
+        self, graph: Graph, *_numbers: Any, **_options: Any
+    ) -> tuple[Emitted, tuple[bytes, ...]]:
+        _, made, _ = self.assembled(graph, _numbers[3], {})
         self.functions.update(made.functions)
-        empty = rt.Program(rt.Target(self.target.triple, self.target.features), (), (), ())
-        return CompiledStretch(empty, {}, {}, ())
+        return Emitted(), ()
 
 
 def _text(functions: Mapping[str, Function], stage: str, target: Target, progress: Progress) -> str:

@@ -1,11 +1,16 @@
-"""Where the time goes: a session and its inputs in; a table, JSON and a trace of its steps out."""
+"""Where the time goes: a session and its inputs in; a table, JSON and a trace of its steps out.
+
+Steps are kernels and what else computes. Where sizes or steps depend on data, each has the number
+of its iterations, and beside them stand the other instructions, with what Python takes for each:
+around a segment, for a decision.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,52 +27,97 @@ from graft.cli.profile_regions import (
     region_times,
 )
 from graft.cli.report import Block, counted, figure, section, table
-from graft.cli.trace import Slice, write_events
-from graft.runtime.program import KernelCall, Step, Transfer
-from graft.runtime.session import Profile, Session
+from graft.cli.trace import Slice as TraceSlice
+from graft.cli.trace import write_events
+from graft.program.instructions import (
+    Alias,
+    Assert,
+    BindSymbol,
+    Evaluate,
+    If,
+    Instruction,
+    KernelCall,
+    ListOp,
+    Loop,
+    RegionCall,
+    Scan,
+    Segment,
+    SizeFunction,
+    Slice,
+    Switch,
+    Transfer,
+)
+from graft.program.program import Program
+from graft.runtime.profile import Moment, Profile
+from graft.runtime.profile import Path as StepPath
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
 
-P = TypeVar("P", covariant=True)
 
-
-class Profiled(Protocol[P]):
+class Profiled(Protocol):
     """What can be run and profiled."""
+
+    @property
+    def program(self) -> Program: ...
+
+    @property
+    def threads(self) -> int: ...
 
     def run(self, output_names: None, feeds: Mapping[str, Any]) -> Sequence[Any]: ...
 
-    def profile(self, feeds: Mapping[str, Any]) -> P: ...
+    def profile(self, feeds: Mapping[str, Any]) -> Profile: ...
 
 
 RUNS = 20
-KINDS = ("native", "reference", "region", "transfer")
+KINDS = ("native", "reference", "region", "transfer", "python")
 WARM_UP_RUNS = 3
 _HEADER = ("kernel", "ONNX node", "µs", "share", "GFLOP/s", "GB/s")
+_LONG_HEADER = ("kernel or step", "ONNX node", "iterations", *_HEADER[2:])
 
 CAVEATS = (
     "GFLOP/s: of the plain algorithm's operations; Winograd convolution does fewer",
     "GB/s: of all memory that a step reads or writes, each byte once",
 )
+_DECISIONS: Mapping[type[Instruction], str] = {
+    If: "if",
+    Switch: "variant",
+    Assert: "assert",
+    Loop: "loop",
+    Scan: "scan",
+    BindSymbol: "size from data",
+    SizeFunction: "sizes from data",
+    ListOp: "list, optional or lookup",
+    Slice: "slice",
+    Alias: "view",
+}
+_STRAIGHT = (Segment, RegionCall, Transfer, Evaluate, Alias)
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step and its median time; rates are None where nothing is counted or measured."""
+    """A step with the median of its time in a run, all iterations together, without what runs in
+    it."""
 
-    step: Step
+    step: Instruction | KernelCall
+    label: str
+    place: Place
+    kind: str
+    iterations: int
     seconds: float
     share: float
+    flops: int
+    bytes: int
 
     @property
     def gflops(self) -> float | None:
-        """Billions of operations per second."""
-        return self._rate(self.step.flops)
+        """Billions of operations per second; None where nothing is counted or measured."""
+        return self._rate(self.flops)
 
     @property
     def gigabytes(self) -> float | None:
         """Billions of bytes read and written per second."""
-        return self._rate(self.step.bytes)
+        return self._rate(self.bytes)
 
     def _rate(self, amount: int) -> float | None:
         return amount / self.seconds / 1e9 if amount and self.seconds > 0 else None
@@ -75,47 +125,52 @@ class StepTime:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Steps in the order in which they run, and the run whose duration is the median."""
+    """Steps in the order in which they first end, and the run whose duration is the median."""
 
     steps: Sequence[StepTime]
     typical: Profile
+    threads: int
     regions: Sequence[RegionTime] = ()
+    decides: bool = False  # whether sizes or steps depend on data
 
     @property
     def run_seconds(self) -> float:
         """How long a whole run takes. On a busy machine that is more than the steps' medians
         together: each run is held up somewhere, and each time somewhere else."""
-        return float(self.typical.seconds.sum())
+        return self.typical.seconds
 
-    @property
-    def step_seconds(self) -> float:
-        """The steps' medians together, of which shares are shares."""
-        return sum(one.seconds for one in self.steps)
+    def seconds(self, *kinds: str) -> float:
+        """The medians of steps of these kinds together, of which shares are shares."""
+        return sum(one.seconds for one in self.steps if one.kind in kinds)
 
     def count(self, kind: str) -> int:
         """How many steps are of a kind."""
-        return sum(kind_of(one.step, self.typical) == kind for one in self.steps)
-
-    @property
-    def threads(self) -> int:
-        """How many threads share the work."""
-        return len(self.typical.busy)
+        return sum(one.kind == kind for one in self.steps)
 
 
-def measured(session: Session, feeds: Mapping[str, Data], progress: Progress = quietly) -> Measured:
+def decides(program: Program) -> bool:
+    """Whether a program's sizes or steps depend on data."""
+    straight = all(isinstance(one, _STRAIGHT) for one in program.body.instructions)
+    return not (straight and all(value.is_static for value in program.inputs))
+
+
+def measured(
+    session: Profiled, feeds: Mapping[str, Data], progress: Progress = quietly
+) -> Measured:
     """Run a few times and measure every step."""
-    profiles = profiled_runs(session, feeds, progress)
-    profiles.sort(key=lambda one: float(one.seconds.sum()))
-    medians = np.median([one.seconds for one in profiles], axis=0)
-    total = float(medians.sum())
-    steps = [
-        StepTime(step, float(seconds), float(seconds) / total if total else 0.0)
-        for step, seconds in zip(session.program.steps, medians, strict=True)
-    ]
-    return Measured(steps, profiles[RUNS // 2], region_times(profiles))
+    profiles = sorted(_profiled_runs(session, feeds, progress), key=lambda one: one.seconds)
+    typical, is_long = profiles[RUNS // 2], decides(session.program)
+    times = [_times(profile) for profile in profiles]
+    moments = _by_path(typical, is_long)
+    medians = {path: float(np.median([one.get(path, 0.0) for one in times])) for path in moments}
+    total = sum(medians.values())
+    steps = [_step_time(own, medians[path], total) for path, own in moments.items()]
+    return Measured(steps, typical, session.threads, region_times(profiles), is_long)
 
 
-def profiled_runs(session: Profiled[P], feeds: Mapping[str, Data], progress: Progress) -> list[P]:
+def _profiled_runs(
+    session: Profiled, feeds: Mapping[str, Data], progress: Progress
+) -> list[Profile]:
     """Profiles of some runs, after those that warm up."""
     for _ in range(WARM_UP_RUNS):
         session.run(None, feeds)
@@ -126,28 +181,87 @@ def profiled_runs(session: Profiled[P], feeds: Mapping[str, Data], progress: Pro
     return profiles
 
 
-def kind_of(step: Step, run: Profile) -> str:
-    """Whether a step is native code, a region of another backend, a transfer for one, or runs on
-    the reference evaluator."""
-    if isinstance(step, KernelCall):
-        return "native"
-    if isinstance(step, Transfer):
-        return "transfer"
-    regions = {region_of(run.steps[index]) for index in run.spent}
-    return "region" if step.function in regions else "reference"
+def _times(profile: Profile) -> dict[StepPath, float]:
+    """The time of each step within a run."""
+    found: dict[StepPath, float] = {}
+    for moment in profile.moments:
+        found[moment.path] = found.get(moment.path, 0.0) + moment.own
+    return found
+
+
+def _by_path(profile: Profile, is_long: bool) -> dict[StepPath, list[Moment]]:
+    """The moments of each step; what Python does around kernels only where that `is_long`."""
+    found: dict[StepPath, list[Moment]] = {}
+    for moment in profile.moments:
+        if is_long or kind_of(moment) != "python":
+            found.setdefault(moment.path, []).append(moment)
+    return found
+
+
+def _step_time(own: Sequence[Moment], seconds: float, total: float) -> StepTime:
+    label, place = described(own[0])
+    return StepTime(
+        own[0].step,
+        label,
+        place,
+        kind_of(own[0]),
+        len(own),
+        seconds,
+        seconds / total if total else 0.0,
+        sum(one.flops for one in own),
+        sum(one.bytes for one in own),
+    )
+
+
+def kind_of(moment: Moment) -> str:
+    """Whether a step is native code, a region of another backend, a transfer for one, runs on the
+    reference evaluator, or is what Python does around these."""
+    match moment.step:
+        case KernelCall():
+            return "native"
+        case Transfer():
+            return "transfer"
+        case RegionCall():
+            return "region"
+        case Evaluate():
+            return "reference"
+    return "python"
+
+
+def described(moment: Moment) -> tuple[str, Place]:
+    """What a step is called, and where it comes from."""
+    step = moment.step
+    match step:
+        case KernelCall() | Transfer() | RegionCall():
+            return step.label, step.location
+        case Evaluate():
+            return f"{step.label.removesuffix(' (reference)')} (reference)", step.location
+        case Segment():
+            first = next((one.location for one in step.calls if one.location.node), Place())
+            return f"around {counted(len(step.calls), 'native step')}", first
+    return _DECISIONS[type(step)], getattr(step, "location", Place())
 
 
 def profile_lines(found: Measured) -> Iterator[Block]:
     """The steps as a table, the slowest first."""
     emulated = {one.name for one in found.regions if one.simulated}
-    rows = [_row(one, emulated) for one in _slowest_first(found)]
-    yield from table(rows, _HEADER, right=(2, 3, 4, 5))
+    rows = [_row(one, emulated, found.decides) for one in _slowest_first(found)]
+    header = _LONG_HEADER if found.decides else _HEADER
+    yield from table(rows, header, right=range(2, len(header)))
     yield ""
-    counts = [(found.count(kind), kind) for kind in KINDS]
+    counts = [(found.count(kind), kind) for kind in KINDS[:-1]]
     said = [counted(n, f"{kind} step") for n, kind in counts if n or kind in KINDS[:2]]
+    if found.decides:
+        said.append(counted(found.count("python"), "segment or decision", "segments or decisions"))
     yield f"{', '.join(said)}, {counted(found.threads, 'thread')}; medians of {RUNS} runs"
     yield f"total {found.run_seconds * 1e6:,.1f} µs for a whole run,"
-    yield f"{found.step_seconds * 1e6:,.1f} µs for the steps above, of which shares are shares"
+    kernels = found.seconds(*KINDS[:-1]) * 1e6
+    if found.decides:
+        around = found.seconds("python") * 1e6
+        yield f"{kernels:,.1f} µs for kernels and what else computes,"
+        yield f"{around:,.1f} µs in Python around them"
+    else:
+        yield f"{kernels:,.1f} µs for the steps above, of which shares are shares"
     yield from CAVEATS
     if found.regions:
         yield from section("Regions", region_lines(found.regions))
@@ -159,15 +273,17 @@ def profile_json(found: Measured) -> dict[str, Any]:
         "runs": RUNS,
         "threads": found.threads,
         "total_seconds": found.run_seconds,
-        "step_seconds": found.step_seconds,
+        "step_seconds": found.seconds(*KINDS),
+        "python_seconds": found.seconds("python"),
         **{f"{kind}_steps": found.count(kind) for kind in KINDS},
         "regions": region_json(found.regions),
         "steps": [
             {
-                "label": one.step.label,
-                "node": one.step.place.node,
-                "kind": one.step.place.kind,
-                "native": isinstance(one.step, KernelCall),
+                "label": one.label,
+                "node": one.place.node,
+                "kind": one.place.kind,
+                "native": one.kind == "native",
+                "iterations": one.iterations,
                 "seconds": one.seconds,
                 "share": one.share,
                 "gflops_per_second": one.gflops,
@@ -179,46 +295,52 @@ def profile_json(found: Measured) -> dict[str, Any]:
 
 
 def write_trace(found: Measured, path: Path) -> None:
-    """Write the typical run as trace events, a track per thread."""
-    run, simulated = found.typical, SimulatedTrack()
-    slices: list[Slice] = []
-    for index, step in enumerate(run.steps):
-        begins, busy = run.begins[:, index].tolist(), run.busy[:, index].tolist()
-        own = list(step_slices(step, kind_of(step, run), begins, busy))
-        slices += own
-        if index in run.spent:
-            slices += region_slices(step, run.spent[index], own[0], simulated)
-    write_events(path, slices, found.threads)
+    """Write the typical run as trace events, a track per thread. Instructions are the caller's,
+    around the kernels that run within them."""
+    write_events(path, _slices(found), found.threads)
 
 
-def step_slices(
-    step: Step, kind: str, begins: Sequence[int], busy: Sequence[float]
-) -> Iterator[Slice]:
+def _slices(found: Measured) -> Iterator[TraceSlice]:
+    simulated = SimulatedTrack()
+    for moment in found.typical.moments:
+        if kind_of(moment) == "python" and not found.decides:
+            continue
+        own = list(_step_slices(moment))
+        yield from own
+        if moment.spent is not None and own:
+            yield from region_slices(moment.step, moment.spent, own[0], simulated)
+
+
+def _step_slices(moment: Moment) -> Iterator[TraceSlice]:
     """What each thread did of a step, by its own clock: when it began, and for how long. What the
     caller does alone is its own."""
+    label, place = described(moment)
+    step = moment.step
     alone = not isinstance(step, KernelCall) or step.serial
-    args = {"node": node_text(step.place), "flops": step.flops, "bytes": step.bytes}
-    for thread in range(1 if alone else len(begins)):
-        if begins[thread]:
-            end = begins[thread] + round(busy[thread] * 1e9)
-            yield Slice(step.label, kind, begins[thread], end, thread, args=args)
+    args: dict[str, Any] = {"node": node_text(place)}
+    if isinstance(step, KernelCall):
+        args |= {"flops": moment.flops, "bytes": moment.bytes}
+    for thread in range(1 if alone else len(moment.begins)):
+        begin = moment.begins[thread]
+        if begin:
+            end = begin + round(moment.busy[thread] * 1e9)
+            yield TraceSlice(label, kind_of(moment), begin, end, thread, args=args)
 
 
 def _slowest_first(found: Measured) -> list[StepTime]:
     return sorted(found.steps, key=lambda one: -one.seconds)
 
 
-def _row(one: StepTime, emulated: Container[str]) -> tuple[str, ...]:
+def _row(one: StepTime, emulated: Container[str], with_iterations: bool) -> tuple[str, ...]:
     """`emulated` are regions that the host computes in place of a device that does not exist."""
     step = one.step
-    own = isinstance(step, KernelCall) or region_of(step) not in emulated
-    label = step.label if own else f"{step.label} (emulated)"
-    time, share = f"{one.seconds * 1e6:,.1f}", f"{one.share:.1%}"
+    own = not isinstance(step, RegionCall | Transfer) or region_of(step) not in emulated
     return (
-        label,
-        node_text(step.place),
-        time,
-        share,
+        one.label if own else f"{one.label} (emulated)",
+        node_text(one.place),
+        *((str(one.iterations),) if with_iterations else ()),
+        f"{one.seconds * 1e6:,.1f}",
+        f"{one.share:.1%}",
         rate_text(one.gflops),
         rate_text(one.gigabytes),
     )

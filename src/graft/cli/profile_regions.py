@@ -16,8 +16,8 @@ import numpy as np
 
 from graft.cli.report import Block, Cell, table
 from graft.cli.trace import DEVICES, Slice
-from graft.runtime.program import KernelCall, Step, Transfer
-from graft.runtime.session import Profile
+from graft.program.instructions import Instruction, KernelCall, RegionCall, Transfer
+from graft.runtime.profile import Profile
 from graft.runtime.spaces import Spent
 
 if TYPE_CHECKING:
@@ -49,8 +49,11 @@ def region_times(profiles: Sequence[Profile]) -> list[RegionTime]:
     samples: dict[str, list[list[float]]] = {}
     simulated: dict[str, bool] = {}
     for number, profile in enumerate(profiles):
-        for index, spent in profile.spent.items():
-            name = region_of(profile.steps[index])
+        for moment in profile.moments:
+            spent = moment.spent
+            if spent is None:
+                continue
+            name = region_of(moment.step)
             rows = samples.setdefault(name, [[0.0] * len(PARTS) for _ in profiles])
             for part, seconds in enumerate(spent[: len(PARTS)]):
                 rows[number][part] += seconds
@@ -62,9 +65,9 @@ def region_times(profiles: Sequence[Profile]) -> list[RegionTime]:
     return found
 
 
-def region_of(step: Step) -> str:
+def region_of(step: Instruction | KernelCall) -> str:
     """The region that a step is, or is for."""
-    assert not isinstance(step, KernelCall)
+    assert isinstance(step, RegionCall | Transfer)
     return step.region if isinstance(step, Transfer) else step.function
 
 
@@ -130,7 +133,7 @@ class SimulatedTrack:
 
 
 def region_slices(
-    step: Step, spent: Spent, around: Slice, simulated: SimulatedTrack
+    step: Instruction | KernelCall, spent: Spent, around: Slice, simulated: SimulatedTrack
 ) -> Iterator[Slice]:
     """Launch, transfer and execution in the order in which they happen, as far as is known: inside
     the slice of the step, or, of a simulated device, on a track of its own, one after the other."""

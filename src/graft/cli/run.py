@@ -34,13 +34,6 @@ from graft.cli.placement_options import (
     given,
 )
 from graft.cli.profile import Measured, measured, profile_json, profile_lines, write_trace
-from graft.cli.profile_flow import (
-    MeasuredFlow,
-    flow_json,
-    flow_lines,
-    measured_flow,
-    write_flow_trace,
-)
 from graft.cli.report import (
     Block,
     figure,
@@ -56,7 +49,6 @@ from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError, positive
 from graft.ir.types import TensorType
 from graft.runtime.artifact import SUFFIX
-from graft.runtime.flow_session import FlowSession
 
 if TYPE_CHECKING:
     from graft.cli.dump import Dump
@@ -103,7 +95,7 @@ class Outcome:
     outputs: Sequence[tuple[str, Data]]
     run_seconds: float
     variant: str | None  # None: there are none; empty: the general program
-    profile: Measured | MeasuredFlow | None
+    profile: Measured | None
     dump: Dump | None = None
 
 
@@ -145,30 +137,13 @@ def execute(options: argparse.Namespace) -> int:
     if options.output_dir is not None:
         files = save_outputs(options.output_dir, outcome.outputs)
     if options.trace is not None and outcome.profile is not None:
-        _write_trace(outcome.profile, options.trace)
+        write_trace(outcome.profile, options.trace)
     statistics = [one for name, data in outcome.outputs for one in described(name, data)]
     if options.json:
         print_json(_json(options.model, outcome, statistics, files))
     else:
         print_lines(_text(options.model, outcome, statistics, files))
     return 0
-
-
-def _write_trace(found: Measured | MeasuredFlow, path: Path) -> None:
-    if isinstance(found, MeasuredFlow):
-        write_flow_trace(found, path)
-    else:
-        write_trace(found, path)
-
-
-def _profile_lines(found: Measured | MeasuredFlow) -> Iterator[Block]:
-    return flow_lines(found) if isinstance(found, MeasuredFlow) else profile_lines(found)
-
-
-def _profile_json(found: Measured | MeasuredFlow | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return flow_json(found) if isinstance(found, MeasuredFlow) else profile_json(found)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -216,14 +191,10 @@ def _run(options: argparse.Namespace) -> Outcome:
     with running, spoken_warnings(), telling_sizes(runnable, options):
         results = runnable.run(feeds)
     seconds = time.perf_counter() - ready
-    session = runnable.chosen(feeds)
-    profile: Measured | MeasuredFlow | None = None
-    if options.profile and session is not None:
+    profile: Measured | None = None
+    if options.profile and runnable.session is not None:
         with status(f"profiling {options.model.name}") as tell:
-            if isinstance(session, FlowSession):
-                profile = measured_flow(session, feeds, tell)
-            else:
-                profile = measured(session, feeds, tell)
+            profile = measured(runnable.session, feeds, tell)
     outputs = list(zip(runnable.output_names, results, strict=True))
     dump = None if dumps is None else dumps.dump(wish, options, runnable.module, feeds, outputs)
     return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile, dump)
@@ -289,7 +260,7 @@ def _text(
     if outcome.dump is not None:
         yield from section("Dumped", outcome.dump.lines())
     if outcome.profile is not None:
-        yield from section("Profile", _profile_lines(outcome.profile))
+        yield from section("Profile", profile_lines(outcome.profile))
     yield ""
     ran = "ran" if outcome.variant is None else f"{outcome.variant or 'the general program'} ran"
     yield f"{outcome.runnable.readied}, {ran} in {seconds_text(outcome.run_seconds)}"
@@ -332,7 +303,7 @@ def _json(
         "files": {name: str(file) for name, file in files.items()},
         "run_seconds": outcome.run_seconds,
         "variant": outcome.variant,
-        "profile": _profile_json(outcome.profile),
+        "profile": None if outcome.profile is None else profile_json(outcome.profile),
         "dump": None if outcome.dump is None else str(outcome.dump.folder),
         "incidents": [asdict(incident) for incident in outcome.runnable.incidents()],
     }

@@ -11,14 +11,14 @@ from typing import Any
 
 from graft.cli.index_bounds import index_bounds
 from graft.cli.placement import check_targets, compiled_as_asked
+from graft.cli.profile import decides
 from graft.cli.report import seconds_text
-from graft.cli.runnable import Runnable, flow_text, general
+from graft.cli.runnable import Runnable, python_steps, steps_text
 from graft.cli.status import status
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
-from graft.runtime.flow_session import FlowSession
-from graft.runtime.loop_bodies import steps_of
-from graft.runtime.specialized_session import AnySession
+from graft.program.variants import general_block
+from graft.runtime.session import Session
 
 
 def compiled(
@@ -36,14 +36,13 @@ def compiled(
     with status(f"importing {path.name}"):
         graph = import_source(read_model(path, strict=strict_import))
     module = compiled_as_asked(graph, title, asked, save_plan, threads=threads, accuracy=accuracy)
-    session = module.program.session
     seconds = time.perf_counter() - start
-    placement = module.placement
-    threads = None if session is None else session.threads
+    placement, is_native = module.placement, any(True for _ in module.program.segments)
+    session = module if is_native or not module.placement.reasons else None
     return Runnable(
-        module.signature.inputs,
-        module.signature.input_symbols,
-        module.signature.output_names,
+        graph.inputs,
+        graph.input_symbols,
+        module.program.output_names,
         lambda feeds: module.run(None, feeds),
         session,
         "" if session is not None else "the reference evaluator runs it",
@@ -51,7 +50,7 @@ def compiled(
         f"compiled in {seconds_text(seconds)}{_steps_text(session)}",
         {
             "placement": dict(placement.nodes),
-            "threads": threads,
+            "threads": None if session is None else session.threads,
             "compile_seconds": seconds,
             "python_steps": _python_steps(session),
         },
@@ -61,14 +60,14 @@ def compiled(
     )
 
 
-def _python_steps(session: AnySession | None) -> int | None:
+def _python_steps(session: Session | None) -> int | None:
     """How often an inference comes back to Python; not known of the evaluator alone."""
     if session is None:
         return None
-    plain = general(session)
-    return steps_of(plain.program.flow) if isinstance(plain, FlowSession) else 1
+    program = session.program
+    return python_steps(general_block(program)) if decides(program) else 1
 
 
-def _steps_text(session: AnySession | None) -> str:
-    plain = None if session is None else general(session)
-    return f"; {flow_text(plain)} per inference" if isinstance(plain, FlowSession) else ""
+def _steps_text(session: Session | None) -> str:
+    is_long = session is not None and decides(session.program)
+    return f"; {steps_text(session.program)} per inference" if session and is_long else ""

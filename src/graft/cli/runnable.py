@@ -16,24 +16,35 @@ from graft.base.dims import Dim, bare_symbol
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.cli.inputs import Input
+from graft.cli.profile import decides
 from graft.cli.report import counted, number, seconds_text
 from graft.cli.status import spoken_warnings, status
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.program.instructions import (
+    Alias,
+    Block,
+    Evaluate,
+    Instruction,
+    ListOp,
+    RegionCall,
+    Segment,
+    SizeFunction,
+    Transfer,
+    blocks,
+)
+from graft.program.program import Program, Value
+from graft.program.variants import general_block, switch_of, variant_blocks
 from graft.runtime.artifact import SUFFIX
-from graft.runtime.flow import Kind
-from graft.runtime.flow_session import FlowSession
 from graft.runtime.incidents import Incidents
 from graft.runtime.loaded import load
-from graft.runtime.loop_bodies import steps_of
-from graft.runtime.program import TensorSpec
-from graft.runtime.specialized import evaluated_steps
-from graft.runtime.specialized_session import AnySession, PlainSession, SpecializedSession
+from graft.runtime.session import Session
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
     from graft.module import Module
 
 
+_IN_PYTHON = (RegionCall, Transfer, Evaluate, SizeFunction, ListOp)
 _ONNX_DTYPES = {"float": DType.FLOAT32, "double": DType.FLOAT64}
 
 
@@ -58,7 +69,7 @@ class Runnable:
     input_symbols: frozenset[str]
     output_names: Sequence[str]
     run: Callable[[Mapping[str, Data]], Sequence[Data]]
-    session: AnySession | None  # of native code
+    session: Session | None  # of native code
     why_not_native: str  # where there is no session
     summary: str
     readied: str  # how, and how long that took
@@ -67,15 +78,11 @@ class Runnable:
     incidents: Callable[[], Incidents] = Incidents  # what backends have done wrong so far
     module: Module | None = None  # where it has just been compiled
 
-    def chosen(self, feeds: Mapping[str, Data]) -> PlainSession | None:
-        """The session of native code that runs these feeds."""
-        if isinstance(self.session, SpecializedSession):
-            return self.session.chosen([feeds[one.name] for one in self.inputs])
-        return self.session
-
     def variant(self, feeds: Mapping[str, Data]) -> str | None:
         """The variant that runs these feeds; empty is the general program of several."""
-        return self.session.variant(feeds) if isinstance(self.session, SpecializedSession) else None
+        if self.session is None or switch_of(self.session.program) is None:
+            return None
+        return self.session.variant(feeds)
 
 
 def loaded(
@@ -87,33 +94,24 @@ def loaded(
         session = load(path, threads, verify=verify, deadline=deadline)
     seconds = time.perf_counter() - start
     return Runnable(
-        [Parameter(spec.name, type_of(spec)) for spec in _inputs(session)],
+        [Parameter(value.name, type_of(value)) for value in session.program.inputs],
         frozenset(symbols_in_inputs(session)),
         [one.name for one in session.get_outputs()],
         lambda feeds: session.run(None, feeds),
         session,
         "",
-        f"{_steps_text(session)}, {counted(session.threads, 'thread')}",
+        f"{_summary(session.program)}, {counted(session.threads, 'thread')}",
         f"loaded in {seconds_text(seconds)}",
-        {**_steps(general(session)), "threads": session.threads, "load_seconds": seconds},
+        {**_steps(session.program), "threads": session.threads, "load_seconds": seconds},
         incidents=lambda: session.incidents,
     )
 
 
-def _inputs(session: AnySession) -> Sequence[TensorSpec | Kind]:
-    return general(session).program.inputs
-
-
-def general(session: AnySession) -> PlainSession:
-    """The session that takes any size, where there are others beside it."""
-    return session.general if isinstance(session, SpecializedSession) else session
-
-
-def type_of(spec: TensorSpec | Kind) -> Type:
+def type_of(value: Value) -> Type:
     """The type of a file's input or output."""
-    if spec.dtype is not None:
-        return TensorType(spec.dtype, spec.shape)
-    return _named_type(spec.type, spec.shape, spec.name)
+    if value.dtype is not None:
+        return TensorType(value.dtype, value.shape)
+    return _named_type(value.type, value.shape, value.name)
 
 
 def _named_type(words: str, shape: Sequence[Dim] | None, name: str) -> Type:
@@ -133,31 +131,49 @@ def _named_type(words: str, shape: Sequence[Dim] | None, name: str) -> Type:
     raise UserError(f"the file does not say what '{name}' is", hint="compile the model again")
 
 
-def symbols_in_inputs(session: AnySession) -> set[str]:
+def symbols_in_inputs(session: Session) -> set[str]:
     """The symbols that the inputs' shapes give numbers to."""
-    dims = (dim for spec in _inputs(session) for dim in spec.shape or ())
+    dims = (dim for value in session.program.inputs for dim in value.shape or ())
     names = (bare_symbol(dim) for dim in dims)
     return {name for name in names if name is not None}
 
 
-def _steps(session: PlainSession) -> dict[str, int]:
-    """How many steps an inference takes; of a flow, those that come back to Python."""
-    if isinstance(session, FlowSession):
-        return {"python_steps": steps_of(session.program.flow)}
-    return {"steps": len(session.program.steps)}
+def _steps(program: Program) -> dict[str, int]:
+    """How many steps an inference takes; where something is decided, those that come back to
+    Python."""
+    if decides(program):
+        return {"python_steps": python_steps(general_block(program))}
+    return {"steps": _native_steps(program)}
 
 
-def _steps_text(session: AnySession) -> str:
-    if isinstance(session, SpecializedSession):
-        own = ", ".join(map(session.program.name, session.program.variants))
-        return f"{_steps_text(session.general)} (other variants: {own})"
-    evaluated = sum(1 for _ in evaluated_steps(session.program))
+def _native_steps(program: Program) -> int:
+    """Kernel calls, and what other backends run between them."""
+    others = sum(not isinstance(one, Segment | Alias) for one in program.instructions)
+    return sum(1 for _ in program.calls) + others
+
+
+def _summary(program: Program) -> str:
+    evaluated = sum(1 for _ in program.evaluated)
     note = f", {number(evaluated)} on the reference evaluator" if evaluated else ""
-    if isinstance(session, FlowSession):
-        return f"{flow_text(session)}{note}"
-    return f"{counted(len(session.program.steps) - evaluated, 'native step')}{note}"
+    variants = ", ".join(name for name in variant_blocks(program) if name)
+    others = f" (other variants: {variants})" if variants else ""
+    if decides(program):
+        return f"{steps_text(program)}{note}{others}"
+    return f"{counted(_native_steps(program) - evaluated, 'native step')}{note}"
 
 
-def flow_text(session: FlowSession) -> str:
+def steps_text(program: Program) -> str:
     """What an inference consists of."""
-    return f"{counted(steps_of(session.program.flow), 'step')} of native code and decisions"
+    steps = python_steps(general_block(program))
+    return f"one native call, {counted(steps, 'step')} in Python" if steps else "one native call"
+
+
+def python_steps(block: Block) -> int:
+    """How often an inference comes back to Python: of branches the one that does so more often, of
+    loops in one iteration."""
+    return sum(_python_steps(one) for one in block.instructions)
+
+
+def _python_steps(instruction: Instruction) -> int:
+    inside = max((python_steps(one) for one in blocks(instruction)), default=0)
+    return inside + isinstance(instruction, _IN_PYTHON)

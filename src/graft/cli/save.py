@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graft.backends.host.backend import HostExecutable
-from graft.backends.host.flow_program import FlowExecutable
-from graft.backends.host.grafted import GraftedProgram
 from graft.backends.host.options import Accuracy
-from graft.backends.host.specialized import SpecializedExecutable
 from graft.cli.placement import compiled_as_asked
 from graft.cli.report import Block, Indented, number, seconds_text, size_text, table
 from graft.cli.status import spoken_warnings, status
 from graft.ir.graph import Graph
 from graft.module import Placement
-from graft.runtime.program import KernelCall, Program
-from graft.runtime.shaped import ShapedCall, ShapedProgram
+from graft.program.memory import arena_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,39 +98,18 @@ def save(
     with status(f"saving {path.name}"), spoken_warnings():
         module.save(path)
     seconds = time.perf_counter() - start
-    made = module.program
-    executable = made.built if isinstance(made, GraftedProgram) else made
-    symbols = list(_kernels(executable))
-    arena, bound = _memory(executable)
+    symbols = [call.symbol for call in module.program.calls]
+    bound, placement = module.arena_bound, module.placement
+    assert isinstance(placement, Placement)
     return Saved(
         model,
         path,
         wishes.machine,
-        module.placement,
+        placement,
         len(symbols),
         len(set(symbols)),
         path.stat().st_size,
-        arena,
+        None if bound is None else arena_bytes(module.program),
         bound,
         seconds,
     )
-
-
-def _kernels(executable: object) -> Iterator[str]:
-    """The kernel of every call."""
-    programs: Iterable[Program | ShapedProgram] = ()
-    if isinstance(executable, HostExecutable):
-        programs = (executable.built.program,)
-    elif isinstance(executable, FlowExecutable | SpecializedExecutable):
-        programs = executable.program.programs
-    for program in programs:
-        for step in program.steps:
-            if isinstance(step, KernelCall | ShapedCall):
-                yield step.symbol
-
-
-def _memory(executable: object) -> tuple[int | None, int | None]:
-    """The size of the arena and the least that it could be; a flow's depend on its inputs."""
-    if isinstance(executable, HostExecutable):
-        return executable.built.program.arena_bytes, executable.built.arena_bound
-    return None, None

@@ -23,7 +23,7 @@ from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.rules import normalize_axis, require, require_same_dim, symbolic_by
-from graft.runtime.guards import INSIDE, Guard
+from graft.program.guards import INSIDE, Guard
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from graft.ops.index import largest_outside, require_integers
 from graft.ops.ml_features import unknown_of
 from graft.ops.reduce import reading_work
 from graft.ops.rules import require
-from graft.runtime.guards import INSIDE, Guard
+from graft.program.guards import INSIDE, Guard
 
 
 @dataclass(frozen=True, slots=True)

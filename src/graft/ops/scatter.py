@@ -34,7 +34,7 @@ from graft.ops.index import (
 )
 from graft.ops.reduce import accumulator_of
 from graft.ops.rules import normalize_axis, require, require_same_dim, same_dtype
-from graft.runtime.guards import Guard
+from graft.program.guards import Guard
 
 # How updates that meet an element combine with it; without a function they replace it.
 _REDUCTIONS: dict[str, Callable[..., Any] | None] = {

@@ -21,7 +21,7 @@ from graft.ir.op import Work, define, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.ops.index import check_indices
 from graft.ops.rules import require, require_same_dim, unknown_shape
-from graft.runtime.guards import Guard
+from graft.program.guards import Guard
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from graft.base.dims import Dim
 from graft.base.errors import UnsupportedError
 from graft.ir.graph import Graph, Node, Value
 from graft.passes.simplify_movement import VIEWS
@@ -96,6 +97,72 @@ def _aligned_size(value: Value) -> int:
     size = value.tensor.size * value.dtype.numpy.itemsize
     if not isinstance(size, int):
         raise UnsupportedError(f"the size of %{value.name}, {value.type}, is not known")
+    return _rounded(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """Memory of some size, a number or not, that is needed from one step to another."""
+
+    size: Dim
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaPlan:
+    """Where memory lies: per lifetime a shelf of the arena and an offset there, and per shelf the
+    sizes of which the largest is the shelf's. `bound` is what no plan can do without, where it is a
+    number."""
+
+    places: tuple[tuple[int, int], ...]
+    shelves: tuple[tuple[Dim, ...], ...]
+    bound: int | None
+
+
+def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
+    """Put memory that is never needed at the same time into the same place.
+
+    Where all sizes are numbers, that is one shelf with an offset for each. Otherwise each lies at
+    the beginning of a shelf, which is as large as the largest that ever does: numbers for symbols
+    decide then."""
+    sizes = [one.size for one in lifetimes]
+    if not lifetimes:
+        return ArenaPlan((), (), 0)
+    if all(isinstance(size, int) for size in sizes):
+        intervals = [
+            Interval(_rounded(one.size), one.first, one.last)
+            for one in lifetimes
+            if isinstance(one.size, int)
+        ]
+        offsets = place(intervals)
+        ends = (offset + one.size for offset, one in zip(offsets, intervals, strict=True))
+        places = tuple((0, offset) for offset in offsets)
+        return ArenaPlan(places, ((max(ends),),), lower_bound(intervals))
+    return _shelved(lifetimes)
+
+
+def _shelved(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
+    """Shelves; memory goes to a free one on which something of its size lies already, if it can."""
+    shelves: list[dict[Dim, None]] = []
+    ends: list[int] = []
+    places = [(0, 0)] * len(lifetimes)
+    order = sorted(range(len(lifetimes)), key=lambda n: (lifetimes[n].first, lifetimes[n].last))
+    for index in order:
+        own = lifetimes[index]
+        free = [number for number, end in enumerate(ends) if end < own.first]
+        alike = [number for number in free if own.size in shelves[number]]
+        number = next(iter((*alike, *reversed(free))), len(ends))
+        if number == len(ends):
+            ends.append(own.last)
+            shelves.append({})
+        ends[number] = own.last
+        shelves[number][own.size] = None
+        places[index] = number, 0
+    return ArenaPlan(tuple(places), tuple(map(tuple, shelves)), None)
+
+
+def _rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 

@@ -19,6 +19,9 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import Place, UserError
+from graft.program.encode import decode_program, encode_program
+from graft.program.program import ALIGNMENT, Program, Target
+from graft.program.verify import verify_program
 from graft.runtime.container import (
     ArtifactError,
     Container,
@@ -31,28 +34,8 @@ from graft.runtime.container import (
     write,
 )
 from graft.runtime.cores import available_cores
-from graft.runtime.encoding import (
-    decode_integers,
-    decode_program,
-    decode_target,
-    decode_text,
-    decode_threads,
-    encode_program,
-    encode_target,
-)
-from graft.runtime.flow_encoding import (
-    Pool,
-    Shared,
-    decode_flow_program,
-    decode_programs,
-    encode_flow_program,
-)
-from graft.runtime.flow_program import FlowProgram
-from graft.runtime.memory import ALIGNMENT, address_of, aligned_copy, aligned_size
+from graft.runtime.memory import address_of, aligned_copy, aligned_size
 from graft.runtime.native import why_not_here
-from graft.runtime.program import Target
-from graft.runtime.specialized import AnyProgram, SpecializedProgram, evaluated_steps
-from graft.runtime.specialized_encoding import decode_variants, encode_variants
 
 SUFFIX = ".graft"
 _CONSTANTS, _CODE, _BLOB = "constants", "code:", "blob:"
@@ -73,8 +56,7 @@ class Artifact:
     """What a file holds: a program, what made it, and blobs by name."""
 
     format: int
-
-    program: AnyProgram | SpecializedProgram
+    program: Program
     origin: Origin
     blobs: Mapping[str, memoryview]
     operators: tuple[str, ...]  # that the reference evaluator has to know
@@ -83,7 +65,7 @@ class Artifact:
 
 
 def save(
-    program: AnyProgram | SpecializedProgram,
+    program: Program,
     path: str | os.PathLike[str],
     origin: Origin,
     blobs: Mapping[str, bytes] | None = None,
@@ -91,40 +73,57 @@ def save(
     """Write a program to a file; either the whole file appears under its name or nothing.
 
     Tells which operators the reference evaluator has to know where it is loaded."""
-    program.validate()
-    pool = Pool()
-    operators = {name for _, graph in evaluated_steps(program) for name in graph.operators}
+    verify_program(program)
+    pool = _Pool(program)
+    operators = {name for step in program.evaluated for name in step.graph.operators}
     header = {
         "graft": origin.graft,
         "backends": dict(origin.backends),
-        "target": encode_target(program.target),
         "evaluator": sorted(operators),
-        **_described(program, pool),
+        **encode_program(program, pool.number),
     }
     header["constants"] = [[dtype_of(c.dtype), list(c.shape)] for c in pool.constants]
     sections = [
-        Section(f"{_CODE}{index}", [memoryview(code)]) for index, code in enumerate(pool.objects)
+        Section(f"{_CODE}{index}", [memoryview(code)]) for index, code in enumerate(program.objects)
     ]
     for name, blob in (blobs or {}).items():
         sections.append(Section(f"{_BLOB}{name}", [memoryview(blob)]))
     constants = [_bytes(c) for c in pool.constants]
-    header["digests"] = _digests(pool.constants)
+    header["digests"] = pool.digests
     sections.append(Section(_CONSTANTS, constants))
     write(Path(path), header, sections)
     return sorted(operators)
 
 
-def _described(program: AnyProgram | SpecializedProgram, pool: Pool) -> dict[str, Any]:
-    """What a header says of a program; its constants and code go to the pool."""
-    if isinstance(program, SpecializedProgram):
-        variants = encode_variants(program, pool)
-        return {**_described(program.general, pool), **variants}
-    if isinstance(program, FlowProgram):
-        described = encode_flow_program(program, pool)
-        return {"threads": program.threads, **described, "programs": pool.programs}
-    pool.constants += program.constants
-    pool.objects += program.objects
-    return encode_program(program, pool.constant)
+class _Pool:
+    """The constants of a file, equal ones once: segments have copies of their own."""
+
+    def __init__(self, program: Program) -> None:
+        self.constants: list[Array] = []
+        self.digests: list[str] = []
+        self._numbers: dict[object, int] = {}
+        arrays = [array for _, array in program.constants]
+        arrays += [array for step in program.evaluated for array in step.graph.constants.values()]
+        stored = {id(array): _storable(array) for array in arrays if not array.dtype.hasobject}
+        self._stored = dict(zip(stored, _digested([*stored.values()]), strict=True))
+
+    def number(self, array: Array) -> int:
+        """The number of a constant."""
+        stored, digested = self._stored[id(array)]
+        key = stored.dtype, stored.shape, digested
+        if key not in self._numbers:
+            self._numbers[key] = len(self.constants)
+            self.constants.append(stored)
+            self.digests.append(digested)
+        return self._numbers[key]
+
+
+def _storable(array: Array) -> Array:
+    return array if array.flags.c_contiguous else aligned_copy(np.asarray(array))
+
+
+def _digested(arrays: Sequence[Array]) -> list[tuple[Array, str]]:
+    return [*zip(arrays, _digests(arrays), strict=True)]
 
 
 def load(path: str | os.PathLike[str], verify: bool | None = None) -> Artifact:
@@ -157,12 +156,13 @@ def _loaded(container: Container, verify: bool | None, to_run: bool = True) -> A
     place = container.source
     try:
         if to_run:
-            _check_target(decode_target(container.header["target"]), place)
+            target = container.header["target"]
+            _check_target(Target(target["triple"], tuple(target["features"])), place)
         is_small = len(container.sections[_CONSTANTS]) < _VERIFIED_UNASKED
         if verify or (verify is None and is_small):
             container.verify(_CONSTANTS)
         artifact = _decode(container)
-        artifact.program.validate()
+        verify_program(artifact.program)
         if verify is None and not is_small:
             artifact = replace(artifact, unverified=partial(_verify_constants, container))
     except ArtifactError:
@@ -180,28 +180,16 @@ def _decode(container: Container) -> Artifact:
             code[int(name.removeprefix(_CODE))] = bytes(container.verify(name))
         elif name.startswith(_BLOB):
             blobs[name.removeprefix(_BLOB)] = container.verify(name)
-    target = decode_target(header["target"])
     objects = tuple(code[index] for index in range(len(code)))
     constants = _mapped(header["constants"], container.sections[_CONSTANTS])
-    program: AnyProgram | SpecializedProgram
-    if "flow" in header:
-        shared = Shared(constants, decode_programs(header["programs"], target, constants, objects))
-        general = decode_flow_program(header, target, shared)
-        program = replace(general, threads=decode_threads(header["threads"]))
-        if "variants" in header:
-            program = decode_variants(header, program, shared)
-    else:
-        program = decode_program(header, target, constants, objects, constants)
-    operators = tuple(decode_text(name) for name in header.get("evaluator", ()))
+    program = decode_program(header, constants, objects)
+    operators = tuple(map(str, header["evaluator"]))
     origin = Origin(header["graft"], dict(header["backends"]))
     return Artifact(container.format, program, origin, blobs, operators, container.image)
 
 
 def _verify_constants(container: Container) -> None:
-    """Compare each constant with its checksum, or all together in files that have none of each."""
-    if "digests" not in container.header:
-        container.verify(_CONSTANTS)
-        return
+    """Compare each constant with its checksum."""
     described, wanted = container.header["constants"], container.header["digests"]
     found = _digests(_mapped(described, container.sections[_CONSTANTS]))
     for number, ((dtype, shape), *digests) in enumerate(zip(described, found, wanted, strict=True)):
@@ -225,7 +213,7 @@ def _mapped(described: list[Any], data: memoryview) -> tuple[Array, ...]:
     constants: list[Array] = []
     offset = 0
     for name, extents in described:
-        dtype, shape = DType(name).numpy, decode_integers(extents)
+        dtype, shape = DType(name).numpy, tuple(map(int, extents))
         if min(shape, default=0) < 0:
             raise ValueError(f"a constant has the extent {min(shape)}")
         array: Array = np.ndarray(shape, dtype, data, offset)

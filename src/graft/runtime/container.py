@@ -22,11 +22,12 @@ from struct import Struct
 from typing import Any
 
 from graft.base.errors import Place, UserError
-from graft.runtime.memory import ALIGNMENT, aligned_size
+from graft.program.program import ALIGNMENT
+from graft.runtime.memory import aligned_size
 
 MAGIC = b"\x89GRAFT\r\n"
 # Counts up with every change to the file or to what the driver and the run time agree on.
-FORMAT, OLDEST = 7, 5
+FORMAT, OLDEST = 8, 8
 
 # Magic, format, nothing, bytes of the header, bytes of the file, SHA-256 of the header.
 _PREAMBLE = Struct("<8sIIQQ32s")

@@ -1,186 +1,314 @@
-"""The short way of a run: feeds as earlier runs had them in, results of a prepared call out.
+"""The short way of a run: feeds as earlier runs had them in, results of the driver out.
 
 Feeds are looked at in one pass, input by input: plain NumPy arrays that kernels can use where they
-lie, of the very dtype, and by their shapes a program that is ready to be called. Whatever else
-comes (subclasses, lists, tensors of other libraries, other layouts, byte orders and types, arrays
-that are read-only or misaligned, wrong names and sizes) is left to the ordinary way, which converts
-it or says what is wrong with it. Hence nothing is refused here, and no error is worded twice.
+lie, of the very dtype. Whatever else comes (subclasses, lists, tensors of other libraries, other
+layouts, byte orders and types, arrays that are read-only or misaligned, wrong names) is left to the
+ordinary way, which converts it or says what is wrong with it, as it does with sizes that do not fit
+together. Hence nothing is refused here, and no error is worded twice.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from graft.base.dim_functions import function_of
+from graft.base.dims import bare_symbol
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
-from graft.runtime.flow_call import FlowCall
+from graft.program.instructions import writes
+from graft.program.layout import VALUE_WORDS, Status
+from graft.program.layout import Value as Field
+from graft.program.program import Value
+from graft.runtime.executor import Executor
+from graft.runtime.frames import Frame
 from graft.runtime.memory import address_of, is_usable
-from graft.runtime.native_call import RUNS_BEFORE, NativeCall
 from graft.runtime.straight_line import define
 
-# Sizes that stay ready, and the last ones of which it is counted how often they came.
-REMEMBERED = 8
+# Sizes that are remembered.
+REMEMBERED = 64
+
+_STRINGS, _OBJECT = "tensor(string)", np.dtype(object)
 
 # What a model that is bound to arrays is: calling it runs the model and gives the results.
 Binding = Callable[[], list[Any]]
 Shapes = tuple[tuple[int, ...], ...]
-# The name of an input, its dtype, and how its address has to be aligned.
-Expected = tuple[str, np.dtype[Any], int]
-# What runs a model at some sizes.
-Call = NativeCall | FlowCall
 
 
-class Calls:
-    """The calls of a model, by the shapes of its inputs.
+class Sizes:
+    """What follows from the shapes of the inputs: words of the frame, and arrays for outputs.
 
-    `prepare` makes one for inputs of sizes that are new: None where there is none, an error where
-    these sizes do not fit together. Where sizes change, that waits until they have come a few
-    times."""
-
-    def __init__(
-        self, prepare: Callable[[Sequence[Array]], Call | None], sizes_change: bool
-    ) -> None:
-        self.ready: dict[Shapes, Call] = {}
-        self._prepare = prepare
-        self._runs: dict[Shapes, int] = {}  # so far, by the ordinary way
-        self._runs_before = RUNS_BEFORE if sizes_change else 0
-        self._lock = threading.Lock()
-
-    def find(self, inputs: Sequence[Array]) -> Call | None:
-        """The call for inputs of these sizes; dtypes and layouts have been checked."""
-        shapes = tuple([array.shape for array in inputs])
-        with self._lock:
-            call = self.ready.get(shapes)
-            if call is None:
-                call = self._prepare(inputs)
-                if call is not None:
-                    self.ready[shapes] = call
-                    _forget(self.ready, REMEMBERED)
-        return call
-
-    def find_at_last(self, inputs: Sequence[Array]) -> Call | None:
-        """The same for sizes that have come often enough, and without errors."""
-        shapes = tuple([array.shape for array in inputs])
-        with self._lock:
-            runs = self._runs.pop(shapes, 0)
-            if runs < self._runs_before:
-                self._runs[shapes] = runs + 1
-                _forget(self._runs, REMEMBERED)
-                return None
-        try:
-            return self.find(inputs)
-        except GraftError:
-            return None  # the ordinary way tells
-
-
-class Dispatcher:
-    """Finds the call for feeds and calls it. Safe to use from several threads.
-
-    `run(feeds)` gives all results, or None where the ordinary way has to be taken. `prepare` and
-    `sizes_change` are as for `Calls`. Nothing of it refers back to whoever holds it, so that a
-    model's threads and memory go with the last reference to it."""
+    `allocate` makes these, `specs` are their shapes; both lack outputs of which only data tell."""
 
     def __init__(
         self,
-        inputs: Sequence[Expected],
-        outputs: Sequence[str],
-        prepare: Callable[[Sequence[Array]], Call | None],
-        sizes_change: bool = True,
+        words: Sequence[tuple[int, int]],
+        allocate: Mapping[int, Callable[[], Array]],
+        specs: Mapping[int, tuple[int, ...]],
     ) -> None:
-        self.inputs, self._outputs = inputs, outputs
-        self._calls = Calls(prepare, sizes_change)
-        self.find = self._calls.find
-        self.run: Callable[[Mapping[str, Any]], list[Array] | None] = _run(inputs, self._calls)
+        self.words, self.allocate, self.specs = words, allocate, specs
 
-    def bind(self, feeds: Mapping[str, Any], homes: Mapping[str, Array]) -> Binding | None:
+    def write(self, frame: Frame) -> None:
+        """Let a frame have them."""
+        words = frame.words
+        for position, word in self.words:
+            words[position] = word
+        frame.sizes = self
+
+
+class SizeTable:
+    """Sizes of a program, by the shapes of its inputs; those that came last are remembered."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.ready: dict[Shapes, Sizes] = {}
+        self._executor, self._lock = executor, threading.Lock()
+        values = [value for _, value in executor.sized]
+        dims = [dim for value in values for dim in value.shape or ()]
+        self._ranks = [len(value.shape or ()) for value in values]
+        self._extents = function_of(dims, executor.input_symbols)
+
+    def prepare(self, shapes: Shapes) -> Sizes | None:
+        """What follows from shapes that are new; None where the ordinary way tells what is wrong
+        with them."""
+        try:
+            sizes = self.measured(shapes)
+        except GraftError:
+            return None
+        with self._lock:
+            self.ready[shapes] = sizes
+            if len(self.ready) > REMEMBERED:
+                del self.ready[next(iter(self.ready))]
+        return sizes
+
+    def measured(self, shapes: Shapes) -> Sizes:
+        """What follows from shapes."""
+        executor, body = self._executor, self._executor.program.body
+        places, values = executor.linked.image.values, executor.program.values
+        symbols: dict[str, int] = {}
+        words: list[tuple[int, int]] = []
+        for number, shape in zip(body.inputs, shapes, strict=True):
+            dims = values[number].shape
+            if dims is None:
+                continue
+            if len(dims) != len(shape):
+                raise UserError("an input has another rank")
+            if number in places:
+                first = places[number] + VALUE_WORDS
+                words += [(first + axis, extent) for axis, extent in enumerate(shape)]
+            for dim, extent in zip(dims, shape, strict=True):
+                name = bare_symbol(dim)
+                known = dim if name is None else symbols.setdefault(name, extent)
+                if isinstance(known, int) and known != extent:
+                    raise UserError("an input has another extent")
+        extents, _ = self._extents([symbols[name] for name in executor.input_symbols])
+        allocate: dict[int, Callable[[], Array]] = {}
+        specs: dict[int, tuple[int, ...]] = {}
+        used = 0
+        for (number, value), rank in zip(executor.sized, self._ranks, strict=True):
+            assert value.dtype is not None
+            specs[number] = shape = tuple(extents[used : used + rank])
+            used += rank
+            how = value.dtype.numpy, value.alignment
+            allocate[number] = executor.context.results.allocator(shape, *how)
+            words.append((places[number] + Field.OWNER, 0))
+        return Sizes(words, allocate, specs)
+
+
+class Dispatcher:
+    """Runs feeds that need no conversion. Safe to use from several threads.
+
+    `run(feeds)` gives all results, or None where the ordinary way has to be taken. Nothing of it
+    refers back to it, so that a model's threads and memory go with the last reference."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor, self._program = executor, executor.program
+        self._places = executor.linked.image.values
+        self._table = SizeTable(executor)
+        # The outputs that can be wherever the caller wants them; others are copied from the frame.
+        self._sized = [number for number, _ in executor.sized]
+        self.run: Callable[[Mapping[str, Any]], list[Any] | None] = self._written_out()
+
+    @classmethod
+    def of(cls, executor: Executor) -> Dispatcher | None:
+        """The short way of a program; None where it takes other things than tensors, or gives
+        something that it has not made."""
+        program = executor.program
+        inputs = [value.dtype is not None or value.type == _STRINGS for value in program.inputs]
+        own = {number for one in program.body.instructions for number in writes(one)}
+        return cls(executor) if all(inputs) and own.issuperset(program.body.outputs) else None
+
+    def _written_out(self) -> Callable[..., Any]:
+        """`run`, written out for the inputs and outputs of this program."""
+        executor, body = self._executor, self._program.body
+        names: dict[str, object] = {
+            "ndarray": np.ndarray,
+            "address_of": address_of,
+            "ready": self._table.ready,
+            "prepare": self._table.prepare,
+            "free": executor.frames,
+            "new": executor.take_frame,
+            "execute": executor.linked.execute,
+            "finish": partial(_finish, executor),
+        }
+        lines = [f"if len(feeds) != {len(body.inputs)}:", "    return None"]
+        for position, value in enumerate(self._program.inputs):
+            lines += _accepted(position, value, names)
+        shapes = "".join(f"x{position}.shape, " for position in range(len(body.inputs)))
+        lines += [
+            f"sizes = ready.get(({shapes}))",
+            "if sizes is None:",
+            f"    sizes = prepare(({shapes}))",
+            "    if sizes is None:",
+            "        return None",
+            "try:",
+            "    frame = free.pop()",
+            "except IndexError:",
+            "    frame = new()",
+            "words = frame.words",
+            "if frame.sizes is not sizes:",
+            "    sizes.write(frame)",
+        ]
+        beside = []  # inputs that are not in the frame
+        for position, number in enumerate(body.inputs):
+            if number in self._places:
+                place = self._places[number] + Field.DATA
+                lines.append(f"words[{place}] = address_of(x{position})")
+            else:
+                beside.append(f"{number}: x{position}")
+        before, after = self._output_lines()
+        # A run that fails does not give its frame back; the next one makes another.
+        lines += [*before, "status = execute(frame.base)"]
+        if beside or any(number not in self._places for number in body.outputs):
+            lines += [f"values = finish(frame, status, {{{', '.join(beside)}}})"]
+        else:
+            lines += ["if status:", "    finish(frame, status, {})"]
+        results = ", ".join(f"r{number}" for number in body.outputs)
+        lines += [*after, "free.append(frame)", f"return [{results}]"]
+        return define(["feeds"], lines, names)
+
+    def _output_lines(self) -> tuple[list[str], list[str]]:
+        """What is done for outputs before a run, and after it."""
+        before, after = ["allocate = sizes.allocate"] if self._sized else [], []
+        for number in dict.fromkeys(self._program.body.outputs):
+            if number not in self._places:
+                after += [f"r{number} = values[{number}]"]
+                continue
+            place = self._places[number] + Field.DATA
+            if number in self._sized:
+                before += [
+                    f"r{number} = allocate[{number}]()",
+                    f"words[{place}] = address_of(r{number})",
+                ]
+            else:
+                before += [f"if not words[{place + Field.OWNER}]:", f"    words[{place}] = 0"]
+                after += [f"r{number} = frame.copied({number})"]
+        return before, after
+
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array]) -> Binding | None:
         """What runs on these very arrays, which have been checked as far as one can without their
         sizes; None where that needs the ordinary way."""
-        inputs = [feeds[name] for name, *_ in self.inputs]
-        for array, (_, dtype, alignment) in zip(inputs, self.inputs, strict=True):
-            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        inputs = [feeds[value.name] for value in self._program.inputs]
+        for array, value in zip(inputs, self._program.inputs, strict=True):
+            if not isinstance(array, np.ndarray) or value.dtype is None:
                 return None
-            if not is_usable(array, alignment):
+            if array.dtype != value.dtype.numpy:
                 return None
-        call = self.find(inputs)
-        if not isinstance(call, NativeCall):
+            if not is_usable(array, value.alignment):
+                return None
+        numbers = self._program.body.outputs
+        if not {*self._sized}.issuperset(numbers):
             return None
-        own: list[Array | None] = []
-        for name, (shape, dtype, alignment) in zip(self._outputs, call.results, strict=True):
-            home = homes.get(name)
-            own.append(home)
-            if home is not None:
-                check_home(name, shape, dtype, home)
-                apart = not any(np.may_share_memory(home, array) for array in inputs)
-                if not (apart and is_usable(home, alignment)):
+        sizes = self._table.measured(tuple(array.shape for array in inputs))
+        results: dict[int, Array] = {}
+        for number, name in zip(numbers, self._program.output_names, strict=True):
+            value, output = self._program.values[number], outputs.get(name)
+            assert value.dtype is not None
+            if output is not None:
+                check_output(name, sizes.specs[number], value.dtype.numpy, output)
+                apart = not any(np.may_share_memory(output, array) for array in inputs)
+                if number in results or not (apart and is_usable(output, value.alignment)):
                     return None
-        return call.bind(inputs, own)
+                results[number] = output
+            else:
+                results.setdefault(number, sizes.allocate[number]())
+        return self._bound(sizes, inputs, results)
+
+    def _bound(
+        self, sizes: Sizes, inputs: Sequence[Array], results: Mapping[int, Array]
+    ) -> Binding:
+        executor, body = self._executor, self._program.body
+        frame = Frame(executor.linked)
+        sizes.write(frame)
+        arrays = [*zip(body.inputs, inputs, strict=True), *results.items()]
+        for number, array in arrays:
+            frame.words[self._places[number] + Field.DATA] = address_of(array)
+        ordered = [results[number] for number in body.outputs]
+        execute, base, finish = frame.execute, frame.base, partial(_finish, executor)
+        lock = threading.Lock()
+
+        def run(_held: object = (frame, arrays)) -> list[Array]:
+            with lock:
+                status = execute(base)
+                if status:
+                    finish(frame, status, {})
+            return ordered.copy()
+
+        return run
 
 
-def _run(inputs: Sequence[Expected], calls: Calls) -> Callable[..., Any]:
-    """`Dispatcher.run`, written out for these inputs."""
-    names: dict[str, object] = {
-        "ndarray": np.ndarray,
-        "address_of": address_of,
-        "ready": calls.ready,
-        "find": calls.find_at_last,
-    }
-    lines = [f"if len(feeds) != {len(inputs)}:", "    return None"]
-    for number, (name, dtype, alignment) in enumerate(inputs):
-        names[f"name{number}"], names[f"dtype{number}"] = name, dtype
-        # By NumPy's words a "carray" is contiguous, aligned as its dtype asks, and writable.
-        lines += [
-            f"x{number} = feeds.get(name{number})",
-            f"if type(x{number}) is not ndarray or x{number}.dtype is not dtype{number}"
-            f" or not x{number}.flags.carray:",
-            "    return None",
-        ]
-        if alignment > dtype.alignment:
-            lines += [f"if address_of(x{number}) % {alignment}:", "    return None"]
-    arrays = [f"x{number}" for number in range(len(inputs))]
-    lines += [
-        f"call = ready.get(({''.join(f'{array}.shape, ' for array in arrays)}))",
-        "if call is None:",
-        f"    call = find([{', '.join(arrays)}])",
-        "    if call is None:",
-        "        return None",
-        f"return call.run({', '.join(arrays)})",
+def _finish(
+    executor: Executor, frame: Frame, status: int, beside: Mapping[int, Any]
+) -> Mapping[int, Any]:
+    """Run to the end; `beside` are values that are not in the frame, as is what this gives."""
+    run = executor.run_in(frame)
+    run.values.objects.update(beside)
+    executor.finish(run, Status(status))
+    return run.values.objects
+
+
+def _accepted(position: int, value: Value, names: dict[str, object]) -> list[str]:
+    """Lines that take an input from the feeds, if it needs no conversion."""
+    dtype = _OBJECT if value.dtype is None else value.dtype.numpy
+    names[f"name{position}"], names[f"dtype{position}"] = value.name, dtype
+    # By NumPy's words a "carray" is contiguous, aligned as its dtype asks, and writable.
+    lines = [
+        f"x{position} = feeds.get(name{position})",
+        f"if type(x{position}) is not ndarray or x{position}.dtype is not dtype{position}"
+        f" or not x{position}.flags.carray:",
+        "    return None",
     ]
-    return define(["feeds"], lines, names)
+    if value.alignment > dtype.alignment:
+        lines += [f"if address_of(x{position}) % {value.alignment}:", "    return None"]
+    return lines
 
 
-def _forget(entries: dict[Shapes, Any], most: int) -> None:
-    """Keep so many at most: the oldest goes."""
-    if len(entries) > most:
-        del entries[next(iter(entries))]
-
-
-def check_home(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], home: Array) -> None:
+def check_output(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], array: Array) -> None:
     """Refuse an array that an output of this shape and dtype cannot be written into."""
-    if shape != home.shape:
-        shapes = [f"[{', '.join(map(str, one))}]" for one in (shape, home.shape)]
+    if shape != array.shape:
+        shapes = [f"[{', '.join(map(str, one))}]" for one in (shape, array.shape)]
         raise UserError(
             f"the output '{name}' came out as {shapes[0]}, and its array is {shapes[1]}"
         )
-    if dtype != home.dtype:
-        raise UserError(f"the output '{name}' is {dtype}, and its array is {home.dtype}")
+    if dtype != array.dtype:
+        raise UserError(f"the output '{name}' is {dtype}, and its array is {array.dtype}")
 
 
 def bind(
     run: Callable[..., list[Any]],
     dispatcher: Dispatcher | None,
     feeds: Mapping[str, Any],
-    homes: Mapping[str, Array] | None,
+    outputs: Mapping[str, Array] | None,
 ) -> Binding:
     """What runs a model on these very arrays, which have been checked as far as one can without
-    their sizes; `run` is the ordinary way, with names, feeds and homes."""
-    call = None if dispatcher is None else dispatcher.bind(feeds, homes or {})
+    their sizes; `run` is the ordinary way, with names, feeds and arrays for outputs."""
+    call = None if dispatcher is None else dispatcher.bind(feeds, outputs or {})
     if call is not None:
         return call
-    own, lock = (dict(feeds), dict(homes or {})), threading.Lock()
+    own, lock = (dict(feeds), dict(outputs or {})), threading.Lock()
 
     def run_again() -> list[Any]:
         with lock:

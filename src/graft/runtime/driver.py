@@ -18,7 +18,9 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from graft.base.errors import UnsupportedError
-from graft.runtime.driver_turns import ADVANCE_TEXT
+from graft.runtime.driver_instructions import instructions_text
+from graft.runtime.driver_memory import memory_text
+from graft.runtime.driver_segments import segments_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,9 @@ def driver_object(triple: str) -> bytes:
     machine = llvm.Target.from_triple(triple).create_target_machine(
         features=_ARCHITECTURES[triple.split("-")[0]].features, **_OPTIONS
     )
+    options = llvm.create_pipeline_tuning_options(speed_level=_OPTIONS["opt"])
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
     code: bytes = machine.emit_object(module)
     return code
 
@@ -81,7 +86,7 @@ def driver_text(triple: str) -> str:
         pause=architecture.pause,
         declaration=architecture.declaration,
     )
-    return text + ADVANCE_TEXT
+    return text + memory_text() + segments_text() + instructions_text()
 
 
 # A gate is a word that changes when waiters may pass, then how many of them sleep (64 bytes on),
@@ -167,6 +172,35 @@ passed:
   ret i32 %value
 }
 
+; Whoever runs jobs on a pool does so alone: 0 is free, 1 held, 2 held while others wait.
+define internal void @lock_pool(ptr %pool) nounwind {
+  %lock = getelementptr i8, ptr %pool, i64 760
+  %pair = cmpxchg ptr %lock, i32 0, i32 1 acquire monotonic
+  %free = extractvalue { i32, i1 } %pair, 1
+  br i1 %free, label %done, label %wait
+wait:
+  %before = atomicrmw xchg ptr %lock, i32 2 acquire
+  %got = icmp eq i32 %before, 0
+  br i1 %got, label %done, label %sleep
+sleep:
+  %slept = call i64 (i64, ...) @syscall(i64 $futex, ptr %lock, i64 128, i64 2, i64 0)
+  br label %wait
+done:
+  ret void
+}
+
+define internal void @unlock_pool(ptr %pool) nounwind {
+  %lock = getelementptr i8, ptr %pool, i64 760
+  %before = atomicrmw xchg ptr %lock, i32 0 release
+  %waited = icmp eq i32 %before, 2
+  br i1 %waited, label %wake, label %done
+wake:
+  %woken = call i64 (i64, ...) @syscall(i64 $futex, ptr %lock, i64 129, i64 1)
+  br label %done
+done:
+  ret void
+}
+
 ; All threads meet. The last one to come resets the count, then opens the gate for the others.
 define void @graft_barrier(ptr %barrier, i64 %threads) nounwind {
   %alone = icmp sle i64 %threads, 1
@@ -212,8 +246,7 @@ done:
 
 ; One thread's way through the steps. A thread's row of times holds, per step, when it began and
 ; when its own work ended, and the caller's at last when all were through. Once all have met after
-; the last step, the caller may be gone, and what it lent with it: workers touch nothing any more
-; but the team's memory, where the caller has written whether all steps are to be run once more.
+; the last step, the caller may be gone, and what it lent with it: workers touch nothing any more.
 define internal void @walk(ptr %team, ptr %steps, i64 %count, i64 %thread, i64 %threads,
                            ptr %all.times) nounwind {
 entry:
@@ -224,14 +257,10 @@ entry:
   %profiled = icmp ne ptr %all.times, null
   %own.times = getelementptr i64, ptr %all.times, i64 %skipped
   %times = select i1 %profiled, ptr %own.times, ptr null
-  %own.verdict = alloca i64, align 8
-  %alone = icmp sle i64 %threads, 1
-  %common.verdict = getelementptr i8, ptr %team, i64 744
-  %verdict = select i1 %alone, ptr %own.verdict, ptr %common.verdict
   %nothing = icmp sle i64 %count, 0
   br i1 %nothing, label %done, label %step
 step:
-  %index = phi i64 [ 0, %entry ], [ %next, %advance ], [ 0, %heed ]
+  %index = phi i64 [ 0, %entry ], [ %next, %advance ]
   %begun = shl i64 %index, 1
   call void @stamp(ptr %times, i64 %begun)
   %record = getelementptr [5 x i64], ptr %steps, i64 %index
@@ -257,31 +286,15 @@ work:
 worked:
   %ended = or i64 %begun, 1
   call void @stamp(ptr %times, i64 %ended)
-  %turn.bit = and i64 %flags, 4
-  %turns = icmp ne i64 %turn.bit, 0
-  br i1 %turns, label %decide, label %proceed
-decide:
-  br i1 %is.helper, label %proceed, label %tell
-tell:
-  %told = load i64, ptr %scalars, align 8
-  store i64 %told, ptr %verdict, align 8
-  br label %proceed
-proceed:
   %next = add i64 %index, 1
   %more = icmp slt i64 %next, %count
   %free.bit = and i64 %flags, 2
   %is.free = icmp ne i64 %free.bit, 0
   %runs.on = and i1 %is.free, %more
-  br i1 %runs.on, label %onward, label %meet
+  br i1 %runs.on, label %advance, label %meet
 meet:
   call void @graft_barrier(ptr %team, i64 %threads)
-  br label %onward
-onward:
-  br i1 %turns, label %heed, label %advance
-heed:
-  %verdict.now = load i64, ptr %verdict, align 8
-  %again = icmp ne i64 %verdict.now, 0
-  br i1 %again, label %step, label %advance
+  br label %advance
 advance:
   br i1 %more, label %step, label %done
 done:
@@ -292,7 +305,7 @@ done:
 }
 
 ; The caller's part: hands the job to the workers, then does its share as thread 0.
-define void @graft_run(ptr %own) nounwind {
+define internal void @graft_run(ptr %own) nounwind {
   %team = load ptr, ptr %own, align 8
   %own.steps.at = getelementptr i8, ptr %own, i64 8
   %steps = load ptr, ptr %own.steps.at, align 8

@@ -8,11 +8,10 @@ files of its own version of Graft alone: nothing else says what an operator mean
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from graft.base.dtypes import Array
 from graft.base.errors import UserError
+from graft.program.instructions import EvaluatedGraph
 from graft.runtime.container import ArtifactError
 from graft.runtime.loaders import announced
 
@@ -20,16 +19,6 @@ RUNTIME = "reference"  # as the entry point calls it
 
 # Runs on operands, and on the symbols that are known by then.
 Evaluator = Callable[[Sequence[Any], Mapping[str, int]], Sequence[Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class EvaluatedGraph:
-    """A graph of one node as text, the constants that the text refers to by name, and the operators
-    that it and the graphs within it use. The operands that the node has are those of the step."""
-
-    text: str
-    operators: tuple[str, ...]
-    constants: Mapping[str, Array] = field(default_factory=dict)
 
 
 class EvaluatorRuntime(Protocol):

@@ -1,356 +1,333 @@
-"""Runs a program: contiguous arrays in, results in the arrays given for them.
+"""Runs programs: values in order in, outputs in order out.
 
-A run makes one native call per stretch of kernels, as `prepared` has planned it. Between stretches
-it calls Python functions and regions of other backends, and copies tensors to their devices and
-back. A device that cannot be reached any more is given up: the run begins again, with the host in
-its place.
+The native driver executes a program in a frame; Python does what it comes back for. Every run has
+a frame of its own, so runs from several threads do not disturb each other.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from graft.base import capacity
+from graft.base.dims import bare_symbol, evaluate_dim, symbols_of
 from graft.base.dtypes import Array
-from graft.base.errors import GraftError, UserError
-from graft.runtime.agreement import ADVANCE
-from graft.runtime.context import Call, Context
-from graft.runtime.engine import Engine
-from graft.runtime.guard import AbandonedError
-from graft.runtime.guards import check_guards
-from graft.runtime.incidents import Fault
-from graft.runtime.lending import ResultSpec
-from graft.runtime.memory import address_of, aligned_empty
-from graft.runtime.native_call import NativeCall
-from graft.runtime.prepared import Prepared, Stretch
-from graft.runtime.program import KernelCall, Operand, PythonStep, Remote, Transfer
-from graft.runtime.regions import Region, deliver
-from graft.runtime.spaces import (
-    Device,
-    DeviceMemory,
-    FullDeviceError,
-    LostDeviceError,
-    Runner,
-    Spent,
+from graft.base.errors import EvaluationError, GraftError, InternalError, UserError
+from graft.program.bytecode import (
+    ShapeFailure,
+    SizeFailure,
+    StackFailure,
+    SymbolFailure,
+    encode,
 )
-from graft.runtime.tensor_pool import Occupancy, TensorPool
+from graft.program.extents import Extents
+from graft.program.guards import Guard, check_guards
+from graft.program.instructions import Assert, Evaluate, Segment, SizeFunction
+from graft.program.layout import Status
+from graft.program.program import Program, Value
+from graft.runtime.context import RuntimeContext
+from graft.runtime.devices import Devices
+from graft.runtime.frames import Frame, LinkedImage
+from graft.runtime.guard import AbandonedError
+from graft.runtime.memory import ALIGNMENT, ready
+from graft.runtime.profile import CallTimes, Profile, Recorder
+from graft.runtime.python_work import PythonWorker, misshapen
+from graft.runtime.run import Run, Values
+from graft.runtime.spaces import Device
+from graft.runtime.supplied import Supplied
 
 _WORD = np.dtype(np.int64)
-_NONE: Mapping[str, Device] = {}  # the same for all, so that contexts can be anybody's
-
-
-@dataclass(frozen=True, eq=False)
-class Times:
-    """What a profiled run measured: seconds per step; by thread and step the seconds it worked, and
-    when it began, in nanoseconds of `time.perf_counter_ns`, 0 where it took no part; of regions and
-    of transfers for them (by step) also what the time went into."""
-
-    seconds: Array
-    busy: Array
-    begins: Array
-    spent: dict[int, Spent] = field(default_factory=dict)
+_NOTHING: Mapping[int, Array] = {}
 
 
 class Executor:
-    """A program, linked and ready to run. Safe to call from several threads.
+    """A program, linked and ready to run. Safe to call from several threads."""
 
-    `contexts` are those of the same program at other sizes, which serve it at any size."""
+    def __init__(self, program: Program, context: RuntimeContext, supplied: Supplied) -> None:
+        self.program, self.context = program, context
+        self.linked = LinkedImage(encode(program, context.team.threads), program, context)
+        self.devices = Devices(program, supplied.functions)
+        sizes = (one.rule for one in program.instructions if isinstance(one, SizeFunction))
+        rules = {text: supplied.rule(text) for text in sizes}
+        self._worker = PythonWorker(program, self.devices, supplied.evaluators, rules)
+        self._constants = dict(program.constants)
+        self.frames: list[Frame] = []  # that no run works in
+        self._native = self.linked.image.values
+        names = (bare_symbol(dim) for value in program.inputs for dim in value.shape or ())
+        self.input_symbols = tuple(dict.fromkeys(name for name in names if name is not None))
+        # Outputs that segments write, and of which the inputs tell the sizes.
+        self.sized = [
+            (number, program.values[number])
+            for number in dict.fromkeys(program.body.outputs)
+            if number in self.linked.image.direct
+            and _symbols(program.values[number]) <= {*self.input_symbols}
+        ]
 
-    def __init__(
+    def __call__(
         self,
-        prepared: Prepared,
-        engine: Engine,
-        functions: Mapping[str, Runner],
-        contexts: list[Context] | None = None,
-    ) -> None:
-        self._prepared, self._plan = prepared, prepared.plan
-        self._functions = functions
-        for step in self._python_steps:
-            if step.function not in self._functions:
-                raise UserError(
-                    f"the program calls the Python function '{step.function}', which is not given",
-                    place=step.place,
-                    hint=f"functions={{'{step.function}': ...}} supplies it",
-                )
-        self._engine, self._team = engine, engine.team
-        self._regions = self._find_regions()
-        self._devices = self._find_devices() or _NONE
-        self._at_hand: Mapping[str, Device] = self._devices  # those that have not been lost
-        self._free: list[Context] = [] if contexts is None else contexts
-        self._occupancy, self._pool = Occupancy(), TensorPool(partial(_bounded, self._regions))
+        inputs: Sequence[Any],
+        given: Mapping[int, Array] = _NOTHING,
+        recorder: Recorder | None = None,
+    ) -> list[Any]:
+        """Run on the inputs in order; `given` are arrays that outputs may be written into, by
+        their numbers."""
+        return self.devices.run(partial(self._attempt, inputs, given, recorder))
 
-    @property
-    def threads(self) -> int:
-        return self._team.threads
+    def profile(self, inputs: Sequence[Any]) -> Profile:
+        """Run once and measure every instruction that takes time."""
+        return measured(self, inputs)
 
-    @property
-    def turns_at_once(self) -> int:
-        """How often the program can be run in one native call of some seconds; 0: never."""
-        return self._prepared.turns_at_once
+    def take_frame(self) -> Frame:
+        """A frame that nobody works in."""
+        try:
+            return self.frames.pop()
+        except IndexError:
+            return Frame(self.linked)
 
-    @property
-    def _python_steps(self) -> Iterator[PythonStep]:
-        return (step for step in self._prepared.steps if isinstance(step, PythonStep))
-
-    def run(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None = None
-    ) -> None:
-        """Run once; the arrays are contiguous and as the program describes them.
-
-        Refuses results that come from indices outside of what they point into."""
-        guarded = self._prepared.guarded
-        found = [aligned_empty((guarded,), _WORD)] if guarded else []
-        while not self._attempt(inputs, [*outputs, *found], times):
-            pass  # each time without one more device
-        for array in found:
-            check_guards(self._prepared.guards, array)
-
-    def native_call(
+    def run_in(
         self,
-        count: int,
-        sources: Sequence[int | Array],
-        specs: Sequence[ResultSpec],
-        order: Sequence[int],
-    ) -> NativeCall | None:
-        """The program as one native call; None where it has steps besides kernels."""
-        if self._prepared.steps:
-            return None
-        return NativeCall(self._prepared, self._engine, count, sources, specs, order)
-
-    def run_turns(
-        self,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        most: int,
-        lead_on: Callable[[Context], Array],
-    ) -> int:
-        """Run at most so many times in one native call, and tell how often it was.
-
-        `lead_on` tells what happens between two turns, in the words of `agreement`. What guards
-        find is an output like all others here."""
-        stretch = self._prepared.turning(most)
-        with self._team.turn() if stretch.shared else nullcontext():
-            context, memory = self._take_context()
-            try:
-                context.bind(inputs, outputs)
-                loop = lead_on(context)
-                context.end_with(self._engine.library.address(ADVANCE), loop)
-                self._team.run(context.job(stretch, more=1))
-            finally:
-                self._give_back(context, memory)
-        return int(loop[1])
-
-    def profile(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Times:
-        """Run once and measure every step."""
-        steps = self._prepared.count
-        shape = self.threads, steps
-        times = Times(np.zeros(steps), np.zeros(shape), np.zeros(shape, _WORD))
-        self.run(inputs, outputs, times)
-        return times
+        frame: Frame,
+        given: Mapping[int, Array] = _NOTHING,
+        devices: Mapping[str, Device] | None = None,
+        recorder: Recorder | None = None,
+    ) -> Run:
+        """A run that works in a frame."""
+        at_hand = self.devices.at_hand if devices is None else devices
+        return Run(Values(frame, self._constants), given, at_hand, recorder)
 
     def _attempt(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None
-    ) -> bool:
-        """Run once; False where that was in vain, since a device has been lost on the way, or had
-        no memory left."""
-        since = self._occupancy.enter() if self._devices else 0
-        full: FullDeviceError | None = None
-        try:
-            self._run_all(inputs, outputs, times)
-        except FullDeviceError as error:
-            full = error
-        except LostDeviceError as error:
-            self._lose(error.space)
-            return False
-        except AbandonedError as error:
-            if error.error is not None:
-                raise error.error from error.error.__cause__
-            return False
-        finally:
-            if self._devices and full is None:
-                self._occupancy.leave()
-        if full is not None and not self._occupancy.wait(since):
-            self._regions[full.space][0].failed(full.__cause__ or full, Fault.LOST)
-            self._lose(full.space)
-        return full is None
+        self,
+        inputs: Sequence[Any],
+        given: Mapping[int, Array],
+        recorder: Recorder | None,
+        devices: Mapping[str, Device],
+    ) -> list[Any]:
+        frame = self.take_frame()
+        run = self.run_in(frame, given, devices, recorder)
+        self._enter(inputs, run)
+        presets = self._preset(inputs, run)
+        self.finish(run, frame.go_on() if recorder is None else self._measured(run))
+        outputs = [self._output(number, presets, run) for number in self.program.body.outputs]
+        # A run that fails does not come here: nobody knows what is in its frame.
+        self.frames.append(frame)
+        return outputs
 
-    def _run_all(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None
-    ) -> None:
-        """Run once in a context, which is given up where foreign code may yet write into it."""
-        context, memory = self._take_context()
-        is_abandoned = False
-        try:
-            context.bind(inputs, outputs)
-            for item in self._plan:
-                if isinstance(item, Stretch):
-                    self._run_stretch(item, context, times)
-                else:
-                    self._run_python(item, context, times)
-        except (LostDeviceError, AbandonedError) as error:
-            is_abandoned = isinstance(error, AbandonedError) or error.is_late
-            raise
-        finally:
-            if not is_abandoned:
-                self._give_back(context, memory)
-
-    def _take_context(self) -> tuple[Context, Array]:
-        """A context, and memory for it that nobody else works in."""
-        if len(self._at_hand) < len(self._devices):
-            self._recall()
-        try:
-            context = self._free.pop()
-            context.fit(self._prepared)
-        except IndexError:
-            context = Context(self._prepared, self._at_hand, self._pool)
-        memory = self._engine.memory.borrow(context.nbytes)
-        context.lie_in(memory)
-        return context, memory
-
-    def _give_back(self, context: Context, memory: Array) -> None:
-        context.release()
-        self._engine.memory.give_back(memory)
-        if context.devices is self._at_hand:
-            self._free.append(context)
-
-    def _lose(self, space: str) -> None:
-        """Do without a device for a while; what is under way elsewhere may still use it."""
-        self._at_hand = {name: one for name, one in self._at_hand.items() if name != space}
-        self._free = []
-        self._pool.clear()
-        for region in self._regions[space]:
-            if not region.device_breaker.is_open:
-                region.device_breaker.fail(at_once=True)
-
-    def _recall(self) -> None:
-        """Try lost devices again whose breakers are half open."""
-        back = {
-            space: device
-            for space, device in self._devices.items()
-            if space in self._at_hand
-            or not any(region.device_breaker.is_open for region in self._regions[space])
-        }
-        if len(back) > len(self._at_hand):
-            self._at_hand, self._free = back, []
-
-    def _run_stretch(self, stretch: Stretch, context: Context, times: Times | None) -> None:
-        with self._team.turn() if stretch.shared else nullcontext():
-            if times is None:
-                self._team.run(context.job(stretch))
-                return
-            stamps = np.zeros((self.threads, 2 * stretch.count + 1), _WORD)
-            self._team.run(context.job(stretch, address_of(stamps)))
-        begun, ended = stamps[:, 0::2], stamps[:, 1::2]
-        steps = slice(stretch.step, stretch.step + stretch.count)
-        times.begins[:, steps] = begun[:, :-1]
-        times.seconds[steps] = np.diff(begun[0]) * 1e-9
-        times.busy[:, steps] = (ended - begun[:, :-1]) * 1e-9
-
-    def _run_python(self, index: int, context: Context, times: Times | None) -> None:
-        step = self._prepared.steps[index]
-        assert not isinstance(step, KernelCall)
-        before = time.perf_counter_ns()
-        spent: Spent | None
-        try:
-            call = context.enter(index)
-            if isinstance(step, Transfer):
-                spent = self._transfer(step, call, context)
-            else:
-                spent = self._call(step, call, context)
-            context.leave(index)
-        except AbandonedError as error:
-            raise AbandonedError(error.error and error.error.at(step.place)) from None
-        except GraftError as error:
-            raise error.at(step.place) from None
-        if times is not None:
-            seconds = (time.perf_counter_ns() - before) * 1e-9
-            times.begins[0, index] = before
-            times.seconds[index] = times.busy[0, index] = seconds
-            if spent is not None:
-                times.spent[index] = spent.with_launch(seconds)
-
-    def _call(self, step: PythonStep, call: Call, context: Context) -> Spent | None:
-        function = self._functions[step.function]
-        if not isinstance(function, Region):
-            deliver(function(call.inputs, call.outputs), call.outputs, step.function)
-            return None
-        space = _space_of(self._prepared, step)
-        device = context.devices.get(space)
-        if device is not None:
-            inputs, outputs = _specs(step.inputs), _specs(step.outputs)
-            memory = DeviceMemory(space, device, inputs, outputs)
-            return function.run(call.inputs, call.outputs, memory)
-        if space in self._devices:  # which has been lost
-            return function.compute(call.inputs, call.outputs)
-        if not function.guard.is_supervised:
-            return function.run(call.inputs, call.outputs)
-        own = call.private_outputs()
-        spent = function.run(call.inputs, own)
-        call.publish(own)
-        return spent
-
-    def _transfer(self, step: Transfer, call: Call, context: Context) -> Spent:
-        region = self._functions[step.region]
-        assert isinstance(region, Region)
-        space = self._prepared.remotes[step.remote.index].space
-        device = context.devices.get(space)
-        (source,), (target,) = call.inputs, call.outputs
-        begun = time.perf_counter()
-        if device is None:
-            np.copyto(target, source)
-        else:
-            own = call.private_outputs() if region.guard.is_supervised else call.outputs
-            copy = device.upload if step.upload else device.download
-            region.guard.transfer(region, partial(copy, source, own[0]), space)
-            call.publish(own)
-            if region.simulated:
-                return Spent(region.transfer_seconds(step.home.nbytes), 0.0, 0.0, simulated=True)
-        return Spent(time.perf_counter() - begun, 0.0, 0.0)
-
-    def _find_regions(self) -> dict[str, list[Region]]:
-        """The regions by memory space."""
-        found: dict[str, list[Region]] = {}
-        for step in self._python_steps:
-            function, space = self._functions[step.function], _space_of(self._prepared, step)
-            if not space:
+    def _enter(self, inputs: Sequence[Any], run: Run) -> None:
+        """Let the inputs be where the program finds them."""
+        for number, data in zip(self.program.body.inputs, inputs, strict=True):
+            value = self.program.values[number]
+            if number not in self._native:
+                run.values.put(number, data)
                 continue
-            if not isinstance(function, Region):
-                raise UserError(
-                    f"the function '{step.function}' is to work in the memory of '{space}'",
-                    hint="only regions of other backends can",
+            array = data if type(data) is np.ndarray else np.asarray(data)
+            assert value.dtype is not None
+            if array.dtype != value.dtype.numpy:
+                given = f"'{value.name}' is {array.dtype} where {value.dtype} is wanted"
+                raise UserError(given)
+            if array.ndim != len(value.shape or ()):
+                raise _user_error(misshapen(value.name, array.shape, value.shape or ()))
+            run.values.put(number, ready(array, value.alignment))
+
+    def _preset(self, inputs: Sequence[Any], run: Run) -> dict[int, Array]:
+        """Arrays for outputs of which the inputs tell the sizes, or that somebody has given."""
+        frame = run.values.frame
+        frame.forget_outputs()
+        presets: dict[int, Array] = {}
+        symbols = self._symbols(inputs)
+        for number, value in self.sized:
+            assert value.dtype is not None
+            try:
+                shape = tuple(evaluate_dim(dim, symbols) for dim in value.shape or ())
+            except GraftError:
+                break  # sizes that do not fit together, of which the program's checks tell
+            array = run.given.get(number)
+            if array is None or array.shape != shape:
+                alignment = max(value.alignment, ALIGNMENT)
+                array = self.context.results.empty(shape, value.dtype.numpy, alignment)
+            presets[number] = array
+            frame.put(number, array)
+        return presets
+
+    def _symbols(self, inputs: Sequence[Any]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for value, data in zip(self.program.inputs, inputs, strict=True):
+            if value.dtype is not None:
+                for dim, extent in zip(value.shape or (), np.shape(data), strict=False):
+                    found.setdefault(bare_symbol(dim) or "", extent)
+        return found
+
+    def _output(self, number: int, presets: Mapping[int, Array], run: Run) -> Any:
+        preset = presets.get(number)
+        if preset is not None:
+            return preset
+        if number in self._native and number not in self._constants:
+            return run.values.frame.copied(number)
+        data = run.values[number]
+        return data.copy() if isinstance(data, np.ndarray) else data
+
+    def finish(self, run: Run, status: Status) -> None:
+        """Do what the driver comes back for, until it is done."""
+        while status is not Status.DONE:
+            self._serve(run, status)
+            status = run.values.frame.go_on()
+
+    def _serve(self, run: Run, status: Status) -> None:
+        """Do what the driver comes back for, or raise the error that it is."""
+        match status:
+            case Status.PYTHON:
+                self._work(run)
+            case Status.PAUSE:
+                run.values.frame.pause()
+            case Status.START:
+                run.values.frame.start_workers()
+            case _:
+                self._fail(run, status)
+
+    def _measured(self, run: Run) -> Status:
+        """Run with times taken of every segment; gives the status that is none of that."""
+        assert run.recorder is not None
+        frame, threads = run.values.frame, self.context.team.threads
+        longest = max((len(one.calls) for one in self.program.segments), default=0)
+        status = Status.PROFILED
+        while status is not Status.DONE:
+            # Workers may be late to write theirs: each segment has an array of its own.
+            stamps = np.zeros((threads, 2 * longest + 1), _WORD)
+            frame.measure(stamps)
+            begin = time.perf_counter_ns()
+            status = frame.go_on()
+            if status is Status.PROFILED:
+                segment, path = frame.image.segments[frame.detail]
+                own = stamps.reshape(-1)[: threads * (2 * len(segment.calls) + 1)]
+                times = CallTimes.of(own.reshape(threads, -1))
+                run.recorder.add(path, segment, run.symbols, times, begin)
+            elif status is not Status.DONE:
+                self._serve(run, status)
+        frame.measure(None)
+        return status
+
+    def _work(self, run: Run) -> None:
+        work, path = run.values.frame.image.work[run.values.frame.detail]
+        location = getattr(work, "location", None)
+        try:
+            if run.recorder is None:
+                self._worker(work, run)
+            else:
+                with run.recorder.measure(path, work):
+                    self._worker(work, run)
+        except GraftError as error:
+            raise error.at(location) from error.__cause__
+        except AbandonedError as error:
+            raise AbandonedError(error.error and error.error.at(location)) from None
+
+    def _fail(self, run: Run, status: Status) -> None:
+        """Raise the error for a status."""
+        frame = run.values.frame
+        detail, symbols = frame.detail, frame.symbols()
+        match status:
+            case Status.GUARDED:
+                segment, _ = frame.image.segments[detail]
+                check_guards(partial(_bound_guards, segment, symbols), _found(frame, segment))
+            case Status.MEMORY:
+                raise self._no_memory(detail).at(frame.location)
+            case Status.NUMBER:
+                raise EvaluationError("some extent has no value here", frame.location)
+            case Status.FAILED:
+                raise self._failure(frame.image.failures[detail], run)
+        raise InternalError(f"the driver gives {status}")
+
+    def _no_memory(self, count: int) -> EvaluationError:
+        if count < 0:
+            return EvaluationError("the model would make a tensor with a negative extent")
+        size = f"{count / 2**30:.1f} GiB"
+        if count > capacity.MOST_BYTES:
+            message = f"the model would make {size} at once, more than this machine's memory"
+        else:
+            message = f"there is no memory left for {size} that the model makes"
+        return EvaluationError(message, hint="try smaller inputs, or a larger machine")
+
+    def _failure(self, failure: Any, run: Run) -> GraftError:
+        values = self.program.values
+        match failure:
+            case ShapeFailure(number, location):
+                value = values[number]
+                error = misshapen(value.name, run.values.frame.shape(number), value.shape or ())
+                is_input = number in self.program.body.inputs
+                return _user_error(error) if is_input else error.at(location)
+            case StackFailure(number, location):
+                return EvaluationError(
+                    f"the results to be stacked differ in shape: '{values[number].name}'", location
                 )
-            found.setdefault(space, []).append(function)
-        return found
-
-    def _find_devices(self) -> Mapping[str, Device]:
-        """The devices by memory space. A region whose code could not be loaded has none, and gets
-        that of the others."""
-        found: dict[str, Device] = {}
-        for space, regions in self._regions.items():
-            device = next((one.device for one in regions if one.device is not None), None)
-            if device is not None:
-                found[space] = device
-                for region in regions:
-                    region.device = region.device or device
-        return found
+            case SymbolFailure(instruction):
+                found = int(run.values[instruction.value].item())
+                wanted = run.symbols[instruction.symbol]
+                return EvaluationError(f"{found} is found where {wanted} are wanted")
+            case Assert():
+                return EvaluationError(failure.message, failure.location)
+            case SizeFailure(refused, check, names):
+                sizes = ", ".join(f"{name} = {run.symbols[name]}" for name in names)
+                message = f"{refused.message} (with {sizes})"
+                return EvaluationError(message, check.place, refused.hint)
+        raise InternalError(f"nobody knows of {failure}")
 
 
-def _bounded(regions: Mapping[str, Sequence[Region]], space: str, task: Callable[[], Any]) -> Any:
-    """What a device is asked for, within the deadline of its regions."""
-    return regions[space][0].guard.bounded(task)
+class EvaluatedProgram:
+    """A program without native code, which runs on any machine: the evaluator does it all."""
+
+    def __init__(self, program: Program, supplied: Supplied) -> None:
+        self.program, self._evaluators = program, supplied.evaluators
+
+    def __call__(
+        self,
+        inputs: Sequence[Any],
+        given: Mapping[int, Array] = _NOTHING,
+        recorder: Recorder | None = None,
+    ) -> list[Any]:
+        """Run on the inputs in order; `given` is for programs that kernels write results of."""
+        del given
+        body = self.program.body
+        values: dict[int, Any] = {**dict(self.program.constants)}
+        values.update(zip(body.inputs, inputs, strict=True))
+        for position, step in enumerate(body.instructions):
+            if not isinstance(step, Evaluate):
+                raise InternalError(f"there is no code for {type(step).__name__}")
+            recorded = nullcontext() if recorder is None else recorder.measure((position,), step)
+            operands = [values[number] for number in step.inputs]
+            with recorded:
+                results = self._evaluators[step.function](operands, {})
+            values.update(zip(step.outputs, results, strict=True))
+        return [values[number] for number in body.outputs]
+
+    def profile(self, inputs: Sequence[Any]) -> Profile:
+        """Run once and measure every instruction."""
+        return measured(self, inputs)
 
 
-def _space_of(prepared: Prepared, step: PythonStep) -> str:
-    """The memory space that a step works in; none is the host's."""
-    buffer = step.outputs[0].buffer if step.outputs else None
-    return prepared.remotes[buffer.index].space if isinstance(buffer, Remote) else ""
+def measured(executor: Executor | EvaluatedProgram, inputs: Sequence[Any]) -> Profile:
+    """A run with all that takes time in it."""
+    recorder = Recorder()
+    begin = time.perf_counter()
+    outputs = executor(inputs, recorder=recorder)
+    return Profile(outputs, time.perf_counter() - begin, recorder.moments)
 
 
-def _specs(operands: Sequence[Operand]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
-    return [(one.shape, one.dtype.numpy) for one in operands]
+def _user_error(error: EvaluationError) -> UserError:
+    return UserError(error.message)
+
+
+def _symbols(value: Value) -> set[str]:
+    return {name for dim in value.shape or () for name in symbols_of(dim)}
+
+
+def _bound_guards(segment: Segment, symbols: Mapping[str, int]) -> tuple[Guard, ...]:
+    extents = Extents(symbols)
+    return tuple(guard.bound(extents) for guard in segment.guards)
+
+
+def _found(frame: Frame, segment: Segment) -> Array:
+    assert segment.found is not None
+    return frame.view(segment.found)

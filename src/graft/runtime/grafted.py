@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.runtime.artifact import load_image
@@ -19,10 +21,11 @@ from graft.runtime.breaker import Breaker
 from graft.runtime.guard import FIRST_DEADLINE, CaughtError, Policy
 from graft.runtime.incidents import Fault
 from graft.runtime.isolation import IsolatedRunner
+from graft.runtime.loaded import session_of
 from graft.runtime.loaders import Loader, announced, check_version, load_for
 from graft.runtime.regions import Region
+from graft.runtime.session import Session
 from graft.runtime.spaces import Runner
-from graft.runtime.specialized_session import AnySession, session_of
 from graft.runtime.supervise import within
 from graft.runtime.worker import Message, Worker, keep_runner
 
@@ -59,12 +62,12 @@ def load_regions(
     threads: int | None,
     verify: str | None = None,
     deadline: float | None = None,
-) -> dict[str, dict[str, Region]]:
+) -> dict[str, Region]:
     """The regions of a file by variant and label, ready to run; none for a file without any.
 
     `verify` and `deadline` stand in for what the file says."""
     loader = _Loader(blobs, threads)
-    found: dict[str, dict[str, Region]] = {}
+    found: dict[str, Region] = {}
     for variant, (policy, stored) in stored_regions(blobs).items():
         policy = replace(
             policy,
@@ -76,7 +79,8 @@ def load_regions(
                 f"verify='{verify}' wants the host's code, which this file does not hold",
                 hint="compile the model with fallback='host'",
             )
-        found[variant] = {item.label: loader.region(item, policy) for item in stored}
+        for item in stored:
+            found[f"{variant} {item.label}".strip()] = loader.region(item, policy)
     return found
 
 
@@ -206,13 +210,17 @@ def artifact_runner(blob: bytes | memoryview, threads: int | None = None) -> Run
     return session_runner(session_of(load_image(blob), threads))
 
 
-def session_runner(session: AnySession) -> Runner:
+def session_runner(session: Session) -> Runner:
     """A session as a runner: arrays in order instead of by name."""
     names = [one.name for one in session.get_inputs()]
-    homes = [one.name for one in session.get_outputs()]
+    program = session.program
+    is_static = all(value.dtype and value.is_static for value in program.outputs)
 
-    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array] | None:
         feeds = dict(zip(names, inputs, strict=True))
-        session.run(None, feeds, dict(zip(homes, outputs, strict=True)))
+        if not is_static:
+            return [np.asarray(result) for result in session.run(None, feeds)]
+        session.run(None, feeds, dict(zip(program.output_names, outputs, strict=True)))
+        return None
 
     return run

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array
-from graft.runtime.memory import ALIGNMENT, address_of, aligned_empty
+from graft.program.program import ALIGNMENT
+from graft.runtime.memory import address_of, aligned_empty
 
 _BYTE = np.dtype(np.uint8)
 

@@ -2,8 +2,8 @@
 
 Lists, tensors and positions enter; lists and tensors leave. Nothing is computed: elements are
 handed on as they are, parts of a tensor are views of it, and joining them is a copy, as of what
-loops stack. Strings are looked up in tables (`lookup`). The evaluator and flows share this, as they
-share `turns`.
+loops stack. Strings are looked up in tables (`lookup`). The evaluator and programs share this, as
+they share `turns`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from graft.base.capacity import check_bytes
 from graft.base.dims import evaluate_dim
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
-from graft.runtime.flow import Handing
-from graft.runtime.lookup import Table
+from graft.program.instructions import ListOp
+from graft.program.lookup import Table
 from graft.runtime.turns import sole_item
 
 Data = Any
@@ -102,7 +102,7 @@ def has_element(value: Data) -> Array:
 _Symbols = Mapping[str, int]
 
 
-def _split(step: Handing, operands: Sequence[Data], symbols: _Symbols) -> list[Array]:
+def _split(step: ListOp, operands: Sequence[Data], symbols: _Symbols) -> list[Array]:
     data, chunk, sizes = operands
     extent = data.shape[step.axis]
     if sizes is not None:
@@ -115,13 +115,13 @@ def _split(step: Handing, operands: Sequence[Data], symbols: _Symbols) -> list[A
     return split(data, parts, step.axis, step.with_axis)
 
 
-def _look_up(step: Handing, operands: Sequence[Data], _symbols: _Symbols) -> Data:
+def _look_up(step: ListOp, operands: Sequence[Data], _symbols: _Symbols) -> Data:
     if step.table is None:
         raise EvaluationError(f"{step.operation} has no table")
     return LOOKUPS[step.operation](step.table)(operands[0])
 
 
-_Operation = Callable[[Handing, Sequence[Data], _Symbols], Data]
+_Operation = Callable[[ListOp, Sequence[Data], _Symbols], Data]
 
 # What a table does for one operand, by the name of the operator.
 LOOKUPS: Mapping[str, Callable[[Table], Callable[[Data], Data]]] = {
@@ -149,8 +149,8 @@ OPERATIONS: Mapping[str, _Operation] = {
 }
 
 
-def hand_on(step: Handing, operands: Sequence[Data], symbols: _Symbols) -> Data:
-    """What a step of a flow gives."""
+def run_list_op(step: ListOp, operands: Sequence[Data], symbols: _Symbols) -> Data:
+    """What an instruction gives."""
     try:
         return OPERATIONS[step.operation](step, operands, symbols)
     except FAILURES as error:

@@ -9,11 +9,16 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+from graft.base.errors import UserError
 from graft.runtime.artifact import Artifact, load_image
 from graft.runtime.artifact import load as load_artifact
+from graft.runtime.container import contradictory
+from graft.runtime.evaluated import Evaluator, evaluator_runtime
 from graft.runtime.placement import BLOB, StoredPlacement
 from graft.runtime.regions import Region
-from graft.runtime.specialized_session import AnySession, session_of
+from graft.runtime.session import Session
+from graft.runtime.spaces import Runner
+from graft.runtime.supplied import Supplied
 
 
 def load(
@@ -22,7 +27,7 @@ def load(
     checksum: bool | None = None,
     verify: str | None = None,
     deadline: float | None = None,
-) -> AnySession:
+) -> Session:
     """Load a compiled model from a `.graft` file.
 
     `threads` is how many threads run it, by default as many as it was compiled for, at most one per
@@ -37,7 +42,7 @@ def load(
     return _session(load_artifact(path, checksum), threads, checksum, verify, deadline)
 
 
-def restore(image: bytes, options: Mapping[str, Any]) -> AnySession:
+def restore(image: bytes, options: Mapping[str, Any]) -> Session:
     """A model out of a pickle, which holds the bytes of its file."""
     return _session(load_image(image, options.get("checksum")), **options)
 
@@ -48,9 +53,9 @@ def _session(
     checksum: bool | None = None,
     verify: str | None = None,
     deadline: float | None = None,
-) -> AnySession:
+) -> Session:
     # Most files have no regions, and looking for run times of other backends is slow to import.
-    regions: Mapping[str, Mapping[str, Region]] = {}
+    regions: Mapping[str, Region] = {}
     if artifact.blobs.keys() - {BLOB}:
         grafted = importlib.import_module("graft.runtime.grafted")
         regions = grafted.load_regions(artifact.blobs, threads, verify, deadline)
@@ -63,17 +68,30 @@ def _session(
         "verify": verify,
         "deadline": deadline,
     }
-    session.regions = {
-        f"{variant} {label}".strip(): region
-        for variant, own in regions.items()
-        for label, region in own.items()
-    }
+    session.regions = regions
     if artifact.unverified is not None:
         _verify_before_use(session, artifact.unverified)
     return session
 
 
-def _verify_before_use(session: AnySession, verify: Callable[[], None]) -> None:
+def session_of(
+    artifact: Artifact,
+    threads: int | None = None,
+    functions: Mapping[str, Runner] | None = None,
+) -> Session:
+    """What runs an artifact's program; `functions` are those of the regions that it calls."""
+    evaluators: dict[str, Evaluator] = {}
+    if artifact.operators:
+        runtime = evaluator_runtime(artifact.operators, artifact.origin.graft)
+        for step in artifact.program.evaluated:
+            try:
+                evaluators[step.function] = runtime(step.graph)
+            except (UserError, ValueError) as error:
+                raise contradictory(error) from error
+    return Session(artifact.program, threads, Supplied(functions or {}, evaluators))
+
+
+def _verify_before_use(session: Session, verify: Callable[[], None]) -> None:
     """Let whatever runs the session first compare its constants; nothing runs on damaged ones.
 
     The methods are replaced in the instance only until then: runs of small models take about as

@@ -11,8 +11,7 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
-
-ALIGNMENT = 64
+from graft.program.program import ALIGNMENT
 
 
 def aligned_size(count: int) -> int:
@@ -82,6 +81,11 @@ def aligned_copy(array: Array, alignment: int = ALIGNMENT) -> Array:
     copy = aligned_empty(array.shape, array.dtype, alignment)
     copy[...] = array
     return copy
+
+
+def ready(array: Array, alignment: int) -> Array:
+    """The array where it lies, or a copy that kernels can read."""
+    return array if is_usable(array, alignment) else aligned_copy(array, max(alignment, ALIGNMENT))
 
 
 class _Unlocked:

@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 
 from graft.base.errors import UserError
+from graft.program.program import Target
 from graft.runtime.elf import ObjectFile, read_object
 from graft.runtime.jit import JitImage
 from graft.runtime.linker import Image, is_plain, link
-from graft.runtime.program import Target
 
 _SYSTEM_LIBRARIES = ("libc.so.6", "libm.so.6")
 _MADE_BY_LINKER = frozenset({"_GLOBAL_OFFSET_TABLE_"})

@@ -1,18 +1,11 @@
-"""Who runs what of a model, and what went wrong: what modules and loaded files tell alike."""
+"""Who runs what of a model, as files hold it."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-from graft.runtime.container import write_image
-from graft.runtime.incidents import Incidents
-from graft.runtime.regions import Region, incidents_of
 
 BLOB = "placement"  # under which a file holds it
 
@@ -41,6 +34,12 @@ class StoredPlacement:
         return found
 
     @property
+    def reasons(self) -> Mapping[str, str]:
+        """Values that the reference evaluator makes, each with the reason."""
+        found: Mapping[str, str] = self.facts.get("reference", {})
+        return found
+
+    @property
     def regions(self) -> tuple[PlacedRegion, ...]:
         """What backends other than the host run, each in one piece."""
         described = self.facts.get("regions", ())
@@ -60,32 +59,3 @@ class StoredPlacement:
     def from_blobs(cls, blobs: Mapping[str, memoryview]) -> StoredPlacement:
         """As a file holds it; empty for one that does not."""
         return cls(**json.loads(bytes(blobs[BLOB]))) if BLOB in blobs else cls()
-
-
-class Placed:
-    """What a loaded model tells of its placement and of what went wrong, and the file that it came
-    from: `image` are its bytes, `options` what it was loaded with. Copies are made by these."""
-
-    regions: Mapping[str, Region] = {}
-    placement = StoredPlacement()
-    image: memoryview | None = None
-    options: Mapping[str, Any] = {}
-
-    @property
-    def incidents(self) -> Incidents:
-        """What failed on accelerators while the model ran, and was run on the host instead: the
-        latest, and how many there were in all (`total`)."""
-        return incidents_of(self.regions)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file again, as it was loaded."""
-        write_image(Path(path), self._image())
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        loaded = importlib.import_module("graft.runtime.loaded")
-        return loaded.restore, (bytes(self._image()), dict(self.options))
-
-    def _image(self) -> memoryview:
-        if self.image is None:
-            raise TypeError("this session is a part of a module, which can be saved and pickled")
-        return self.image

@@ -1,36 +1,54 @@
-"""What users hold: named arrays in, arrays out, with the habits of ONNX Runtime.
+"""What users hold, of a model that was just compiled and of one out of a file alike: named arrays
+in, arrays out, with the habits of ONNX Runtime.
 
-Feeds are checked before anything runs. Arrays, and whatever speaks the buffer protocol or DLPack,
-are used where they lie; only what is not contiguous, or not aligned as the kernels need it, is
-copied.
+Feeds are checked before anything runs. The code is linked into the process when it is first needed,
+so that a model for another machine can be saved.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from graft.base.dims import AnyDim, bare_symbol
-from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import EvaluationError, UserError
+from graft.base.dtypes import Array
+from graft.base.errors import ReferenceWarning, UserError
+from graft.base.names import printable
+from graft.program.program import Program, Value
+from graft.program.variants import switch_of, variant_name
+from graft.program.verify import verify_program
+from graft.runtime.container import write_image
+from graft.runtime.context import RuntimeContext
 from graft.runtime.cores import available_cores
 from graft.runtime.dispatch import Binding, Dispatcher, bind
-from graft.runtime.engine import Engine
-from graft.runtime.executor import Executor
-from graft.runtime.lending import Recycled
-from graft.runtime.memory import ALIGNMENT, aligned_copy, is_usable
-from graft.runtime.native_call import NativeCall
-from graft.runtime.placement import Placed
-from graft.runtime.prepared import prepared
-from graft.runtime.program import Program, Step, TensorSpec
-from graft.runtime.spaces import Runner, Spent
-
-_ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
+from graft.runtime.executor import EvaluatedProgram, Executor
+from graft.runtime.feeds import (
+    ONNX_NAMES,
+    InputSlot,
+    check_type,
+    check_writable,
+    chosen,
+    dispatched,
+    refuse_names,
+    require_feeds,
+    store_outputs,
+)
+from graft.runtime.incidents import Incidents
+from graft.runtime.memory import give_back, is_usable
+from graft.runtime.native import why_not_here
+from graft.runtime.placement import StoredPlacement
+from graft.runtime.profile import Profile
+from graft.runtime.regions import Region, incidents_of
+from graft.runtime.supplied import Supplied
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,143 +60,216 @@ class Argument:
     type: str
 
 
-@dataclass(frozen=True, eq=False)
-class Profile:
-    """A measured run: its outputs, the steps, the seconds each took, how long each thread worked on
-    each of them (`busy[thread, step]`), when it began that (in nanoseconds of one clock, 0 where it
-    took no part), and what regions and transfers spent it on, by step."""
-
-    outputs: list[Array]
-    steps: tuple[Step, ...]
-    seconds: Array
-    busy: Array
-    begins: Array
-    spent: Mapping[int, Spent] = field(default_factory=dict)
+# Writes a compiled model to a file; tells the operators that the evaluator has to know there.
+Writer = Callable[[Path], Sequence[str]]
 
 
-class Session(Placed):
-    """A compiled program, ready to run; safe to call from several threads.
+class Session:
+    """A compiled model, ready to run; safe to call from several threads. It can be pickled; what
+    `bind` gives cannot, since it is about arrays of this process.
 
     `threads` is how many threads share the work, by default as many as the program was compiled
-    for, and at most one per physical core that the process may use. `functions` are the Python
-    functions that the program's Python steps name. An `engine` is given where several sessions
-    share one, with its threads.
-    """
+    for, and at most one per physical core that the process may use. `supplied` are the Python
+    functions that the program names. `writer` saves the model; of one out of a file, `image` are
+    the bytes of that file, and `options` what it was loaded with. Of a model that was just compiled
+    `kernels` are the labels of kernels by the values that they make, and `arena_bound` is the
+    smallest arena that a static one can do with."""
+
+    regions: Mapping[str, Region] = {}
+    placement: Any = StoredPlacement()  # or what the compiler knows of it
+    kernels: Mapping[str, str] = {}
+    arena_bound: int | None = None
+    writer: Writer | None = None
+    image: memoryview | None = None
+    options: Mapping[str, Any] = {}
 
     def __init__(
         self,
         program: Program,
         threads: int | None = None,
-        functions: Mapping[str, Runner] | None = None,
-        engine: Engine | None = None,
+        supplied: Supplied | None = None,
+        at_once: bool = True,
+        machine: str = "",
     ) -> None:
-        program.validate()
-        engine = engine or Engine([program], count_threads(program.threads, threads))
-        self.program = program
-        self._executor = Executor(prepared(program, engine), engine, functions or {})
-        self._input_names = {spec.name for spec in program.inputs}
-        self._output_names = [spec.name for spec in program.results]
-        self._inputs = [_Slot(spec, engine.results) for spec in program.inputs]
-        self._outputs = [_Slot(spec, engine.results) for spec in program.results]
-        self.dispatcher: Dispatcher | None = None
-        if program.is_native:
-            expected = [(one.name, one.dtype.numpy, one.alignment) for one in program.inputs]
-            self.dispatcher = Dispatcher(
-                expected,
-                self._output_names,
-                partial(_native_call, program, self._executor),
-                sizes_change=False,
-            )
+        """Without `at_once` the code is linked when it is first needed; `machine` is what the model
+        was compiled for, in the user's words."""
+        verify_program(program)
+        self.program, self._threads, self._machine = program, threads, machine
+        self._supplied = supplied or Supplied()
+        self._slots = {value.name: InputSlot(value) for value in program.inputs}
+        if at_once:
+            self._link()
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """How many threads share the work."""
-        return self._executor.threads
+        return count_threads(self.program.threads, self._threads)
+
+    @cached_property
+    def executor(self) -> Executor | EvaluatedProgram:
+        """The program, linked into this process; one for another machine is refused."""
+        give_back()  # what the compiler worked on
+        return self._link()
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher | None:
+        """The short way of a run, where there is one."""
+        executor = self.executor
+        return Dispatcher.of(executor) if isinstance(executor, Executor) else None
+
+    def _link(self) -> Executor | EvaluatedProgram:
+        reason = why_not_here(self.program.target)
+        if reason:
+            made = f"compiled with machine='{self._machine}'" if self._machine else "compiled"
+            raise UserError(
+                f"this model was {made}: it {reason}",
+                hint="save it and run the file on such a machine",
+            )
+        executor: Executor | EvaluatedProgram
+        if self.program.objects:
+            context = RuntimeContext(self.program, self.threads)
+            executor = Executor(self.program, context, self._supplied)
+        else:
+            executor = EvaluatedProgram(self.program, self._supplied)
+        self.__dict__["executor"] = executor
+        return executor
+
+    @property
+    def incidents(self) -> Incidents:
+        """What failed on accelerators while the model ran, and was run on the host instead: the
+        latest, and how many there were in all (`total`)."""
+        return incidents_of(self.regions)
 
     def get_inputs(self) -> list[Argument]:
         """The inputs in order."""
-        return [argument(spec.name, spec.dtype, spec.shape) for spec in self.program.inputs]
+        return [_argument(value.name, value) for value in self.program.inputs]
 
     def get_outputs(self) -> list[Argument]:
         """The outputs in order."""
-        return [argument(spec.name, spec.dtype, spec.shape) for spec in self.program.results]
+        return [_argument(name, value) for name, value in self._outputs]
+
+    @property
+    def _outputs(self) -> Sequence[tuple[str, Value]]:
+        return [*zip(self.program.output_names, self.program.outputs, strict=True)]
 
     def run(
         self,
-        names: Sequence[str] | None,
+        output_names: Sequence[str] | None,
         feeds: Mapping[str, Any],
         outputs: Mapping[str, Array] | None = None,
-    ) -> list[Array]:
+    ) -> list[Any]:
         """Run on named inputs; gives the named outputs, or all of them for None.
 
-        `outputs` may hold arrays to write results into; other results are fresh arrays.
+        Inputs are arrays, or whatever speaks the buffer protocol or DLPack. `outputs` may hold
+        arrays to write results into; other results are fresh arrays.
         """
-        wanted = None if names is None else chosen(names, self._output_names)
+        names = self.program.output_names
+        positions = None if output_names is None else chosen(output_names, names)
+        results: list[Any] | None = None
         if not outputs and self.dispatcher is not None:
-            found = dispatched(self.dispatcher, feeds)
-            if found is not None:
-                return found if wanted is None else [found[position] for position in wanted]
-        arrays = self._fed(feeds)
-        if outputs:
-            homes, results = self._given(outputs, arrays)
-        else:
-            homes = results = [slot.fresh() for slot in self._outputs]
-        self._executor.run(arrays, homes)
-        if homes is not results:
-            _copy_home(homes, results)
-        return results if wanted is None else [results[position] for position in wanted]
+            results = dispatched(self.dispatcher, feeds)
+        if results is None:
+            inputs = self._accept(feeds)
+            if outputs:
+                self._check_outputs(outputs)
+                results = self.executor(inputs, self._given(outputs, inputs))
+                results = store_outputs(names, results, outputs)
+            else:
+                results = self.executor(inputs)
+        return results if positions is None else [results[position] for position in positions]
 
     def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Array] | None = None) -> Binding:
-        """What runs on these very arrays, for loops that use the same ones again and again.
+        """Bind the model to these very arrays, for loops that use the same ones again and again.
 
-        Each call of it reads what the feeds hold by then, writes into `outputs`, or into arrays of
-        its own, the same ones every time, and gives all results. Wrong arrays are refused here.
+        Each call of what is returned runs the model on what the inputs hold by then and gives all
+        results: in `outputs`, or in arrays of its own, the same ones every time. (Where sizes
+        depend on data, or not all of the model is native, the latter are fresh arrays.) Wrong
+        arrays are refused here, not by the calls. Calls from several threads wait for each other.
         """
-        arrays = self._fed(feeds)
+        self._accept(feeds)
         if outputs:
-            self._given(outputs, arrays)
+            self._check_outputs(outputs)
         return bind(self.run, self.dispatcher, feeds, outputs)
 
     def profile(self, feeds: Mapping[str, Any]) -> Profile:
-        """Run once and measure every step."""
-        arrays = self._fed(feeds)
-        results = [slot.fresh() for slot in self._outputs]
-        times = self._executor.profile(arrays, results)
-        parts = times.seconds, times.busy, times.begins, times.spent
-        return Profile(results, self.program.steps, *parts)
+        """Run once and measure every instruction and kernel."""
+        return self.executor.profile(self._accept(feeds))
 
-    def _fed(self, feeds: Mapping[str, Any]) -> list[Array]:
+    def variant(self, feeds: Mapping[str, Any]) -> str:
+        """Which of the variants that `shapes=` asked for runs these feeds, as "batch=8"; empty
+        where it is the general program."""
+        switch = switch_of(self.program)
+        inputs = self._accept(feeds)
+        if switch is None:
+            return ""
+        found: dict[str, int] = {}
+        for value, data in zip(self.program.inputs, inputs, strict=True):
+            for dim, extent in zip(value.shape or (), np.shape(data), strict=False):
+                found.setdefault(bare_symbol(dim) or "", extent)
+        key = tuple(found[name] for name in switch.symbols)
+        known = any(key == sizes for sizes, _ in switch.cases)
+        return variant_name(switch.symbols, key) if known else ""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the compiled model to a `.graft` file, which `graft.load` reads.
+
+        Where nodes run on the reference evaluator, a warning says what loading the file needs."""
+        operators = self._write(Path(path))
+        if operators:
+            count = sum(1 for _ in self.program.evaluated)
+            nodes = len(self.placement.reasons) or count
+            message = (
+                f"of '{path}', {nodes} {'nodes run' if nodes != 1 else 'node runs'} on the"
+                f" reference evaluator: loading it needs this version of Graft, with the"
+                f" operators {', '.join(operators)}"
+            )
+            warnings.warn(printable(message), ReferenceWarning, stacklevel=2)
+
+    def _write(self, path: Path) -> Sequence[str]:
+        if self.image is not None:
+            write_image(path, self.image)
+            return ()
+        if self.writer is None:
+            raise TypeError("this session was made of a program alone, which cannot be saved")
+        return self.writer(path)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """By the file that `save` writes: what comes back is what `graft.load` gives of it."""
+        loaded = importlib.import_module("graft.runtime.loaded")
+        if self.image is not None:
+            return loaded.restore, (bytes(self.image), dict(self.options))
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "module.graft"
+            self._write(path)
+            return loaded.restore, (path.read_bytes(), {})
+
+    def _accept(self, feeds: Mapping[str, Any]) -> list[Any]:
+        slots = self._slots
         require_feeds(feeds)
-        if feeds.keys() != self._input_names:
-            refuse_names(feeds, [spec.name for spec in self.program.inputs])
-        return [slot.accept(feeds[slot.spec.name]) for slot in self._inputs]
+        if feeds.keys() != slots.keys():
+            refuse_names(feeds, list(slots))
+        return [slot.accept(feeds[name]) for name, slot in slots.items()]
 
-    def _given(
-        self, outputs: Mapping[str, Array], inputs: Sequence[Array]
-    ) -> tuple[list[Array], list[Array]]:
-        """Where kernels write, and where the results are to go: mostly the same arrays."""
-        chosen(outputs, self._output_names)
-        check_homes(outputs)
-        results = [
-            slot.check_home(outputs[slot.spec.name]) if slot.spec.name in outputs else slot.fresh()
-            for slot in self._outputs
-        ]
-        homes = [
-            result
-            if slot.usable(result) and not any(np.may_share_memory(result, x) for x in inputs)
-            else slot.fresh()
-            for slot, result in zip(self._outputs, results, strict=True)
-        ]
-        return homes, results
+    def _check_outputs(self, outputs: Mapping[str, Array]) -> None:
+        chosen(outputs, self.program.output_names)
+        check_writable(outputs)
+        for name, value in self._outputs:
+            if name in outputs:
+                if value.dtype is None:
+                    raise UserError(f"the output '{name}' is a {value.type}, not an array")
+                check_type("output", name, value.dtype, value, outputs[name])
 
-
-def _native_call(
-    program: Program, executor: Executor, inputs: Sequence[Array]
-) -> NativeCall | None:
-    if [array.shape for array in inputs] != [spec.shape for spec in program.inputs]:
-        return None
-    specs = [(one.shape, one.dtype.numpy, one.alignment) for one in program.results]
-    return executor.native_call(len(inputs), range(len(inputs)), specs, range(len(specs)))
+    def _given(self, outputs: Mapping[str, Array], inputs: Sequence[Any]) -> dict[int, Array]:
+        """The arrays that kernels can write results into where they lie, by number."""
+        found: dict[int, Array] = {}
+        arrays = [data for data in inputs if isinstance(data, np.ndarray)]
+        for number, (name, value) in zip(self.program.body.outputs, self._outputs, strict=True):
+            array = outputs.get(name)
+            if array is None or number in found or not is_usable(array, value.alignment):
+                continue
+            if not any(np.may_share_memory(array, data) for data in arrays):
+                found[number] = array
+        return found
 
 
 # More threads than processors wait for each other at every barrier; small machines may try some.
@@ -205,149 +296,10 @@ def count_threads(wish: int | None, threads: int | None) -> int:
     return threads
 
 
-def dispatched(dispatcher: Dispatcher, feeds: Mapping[str, Any]) -> list[Any] | None:
-    """What the fast way gives, whose own checks are few; None where it does not serve."""
-    try:
-        return dispatcher.run(feeds)
-    except (AttributeError, TypeError):
-        require_feeds(feeds)
-        raise
-    except MemoryError as error:
-        raise no_memory(str(error)) from None
-
-
-def require_feeds(feeds: Any) -> None:
-    """Refuse what does not say which array is for which input."""
-    if not isinstance(feeds, Mapping):
-        raise UserError(
-            f"inputs are given by name, in a dict, not as {type(feeds).__name__}",
-            hint='run(None, {"x": array}), or {} where there are no inputs',
-        )
-
-
-def no_memory(detail: str) -> EvaluationError:
-    """The error of a run that the system has no memory for."""
-    return EvaluationError(
-        f"there is not enough memory: {detail or 'an allocation failed'}",
-        hint="try smaller inputs, or a larger machine",
-    )
-
-
-def chosen(names: Iterable[str], known: Sequence[str]) -> list[int]:
-    """The positions of named outputs; refuses names that are none's."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise UserError(
-            f"output names are None or a list, not {names!r}", hint=f"outputs: {_listed(known)}"
-        )
-    try:
-        return [known.index(name) for name in names]
-    except ValueError:
-        unknown = next(name for name in names if name not in known)
-    raise UserError(f"there is no output '{unknown}'", hint=f"outputs: {_listed(known)}")
-
-
-def refuse_names(feeds: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse feeds that lack an input, or that are for none."""
-    hint = f"inputs: {_listed(known)}"
-    for name in feeds:
-        if name not in known:
-            raise UserError(f"there is no input '{name}'", hint=hint)
-    for name in known:
-        if name not in feeds:
-            raise UserError(f"the input '{name}' is missing", hint=hint)
-
-
-class _Slot:
-    """How arrays for one input or output are taken, checked and made."""
-
-    def __init__(self, spec: TensorSpec, results: Recycled) -> None:
-        self.spec, self._dtype = spec, spec.dtype.numpy
-        self.fresh = results.allocator(spec.shape, self._dtype, spec.alignment)
-
-    def usable(self, array: Array) -> bool:
-        """Whether kernels can work on the array where it lies."""
-        return is_usable(array, self.spec.alignment)
-
-    def accept(self, data: Any) -> Array:
-        """The input as an array that kernels can read."""
-        array = data if type(data) is np.ndarray else as_array(self.spec.name, data)
-        if array.dtype != self._dtype or array.shape != self.spec.shape:
-            self._refuse("input", array)
-        return (
-            array
-            if self.usable(array)
-            else aligned_copy(array, max(self.spec.alignment, ALIGNMENT))
-        )
-
-    def check_home(self, array: Array) -> Array:
-        """The array that a user wants the output in."""
-        if array.dtype != self._dtype or array.shape != self.spec.shape:
-            self._refuse("output", array)
-        return array
-
-    def _refuse(self, kind: str, array: Array) -> None:
-        name, dtype = self.spec.name, _dtype_name(array)
-        actual = f"{dtype}[{', '.join(map(str, array.shape))}]"
-        hint = ""
-        if array.dtype != self._dtype and kind == "input":
-            hint = f"convert it with .astype('{self.spec.dtype}')"
-        raise UserError(f"the {kind} '{name}' wants {self.spec}, not {actual}", hint=hint)
-
-
-def as_array(name: str, data: Any) -> Array:
-    """Anything that holds a tensor as an array, without copying where that is possible."""
-    from_numpy = isinstance(data, np.ndarray | np.generic)
-    try:
-        if hasattr(data, "__dlpack__") and not from_numpy:
-            return np.from_dlpack(data)
-        array = np.asarray(data)
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(
-            f"the input '{name}' cannot be read: {error}",
-            hint="tensors have to lie in the memory of the host and be of a type NumPy knows",
-        ) from error
-
-
-def check_homes(homes: Mapping[str, Array]) -> None:
-    """Refuse, by the outputs' names, what no results can be written into."""
-    seen: list[Array] = []
-    for name, array in homes.items():
-        if not isinstance(array, np.ndarray):
-            raise UserError(
-                f"the array for the output '{name}' is a {type(array).__name__}",
-                hint="outputs= takes NumPy arrays; np.from_dlpack makes one of most tensors",
-            )
-        if not array.flags.writeable:
-            raise UserError(f"the array for the output '{name}' is read-only")
-        if any(np.may_share_memory(array, other) for other in seen):
-            raise UserError(f"the array for the output '{name}' overlaps another output's")
-        seen.append(array)
-
-
-def _dtype_name(array: Array) -> str:
-    try:
-        return dtype_of(array.dtype)
-    except UserError:
-        return str(array.dtype)
-
-
-def _copy_home(homes: Sequence[Array], results: Sequence[Array]) -> None:
-    for home, result in zip(homes, results, strict=True):
-        if home is not result:
-            result[...] = home
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "none"
-
-
-def argument(
-    name: str, dtype: DType | None, shape: Sequence[AnyDim] | None, type_: str = ""
-) -> Argument:
-    """A tensor as users see it; what is none has a type in words."""
-    words = type_ if dtype is None else f"tensor({_ONNX_NAMES.get(dtype, dtype)})"
-    return Argument(name, None if shape is None else [*map(extent_name, shape)], words)
+def _argument(name: str, value: Value) -> Argument:
+    dtype = value.dtype
+    words = value.type if dtype is None else f"tensor({ONNX_NAMES.get(dtype, dtype)})"
+    return Argument(name, None if value.shape is None else [*map(extent_name, value.shape)], words)
 
 
 def extent_name(dim: AnyDim) -> int | str:

@@ -12,9 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import ClassVar
+from typing import Protocol
 
 import numpy as np
 
@@ -23,9 +21,7 @@ from graft.base.errors import UserError
 from graft.runtime.agreement import (
     CLAIM_BYTES,
     GIVE_AWAY,
-    JOB_WORDS,
     PATIENCES,
-    RUN,
     STOP,
     TEAM_BYTES,
     WORK,
@@ -41,24 +37,17 @@ from graft.runtime.native import Library, system_address
 _LOOKS, _LOOKS_WHEN_CROWDED, _OFFERS = 100, 20, 1_000
 
 
-class Job(ctypes.Structure):
-    """Step records at an address, for so many threads; `times` is where the driver writes what it
-    measures, 0 for nowhere. The team writes its own address when it runs the job."""
-
-    _fields_: ClassVar = [(word, ctypes.c_int64) for word in JOB_WORDS]
-
-    team: int
-    threads: int
-    memory: Array  # of the team, where the job is prepared once and run often
-
-    def __init__(self, steps: int, count: int, threads: int, times: int = 0) -> None:
-        super().__init__(0, steps, count, threads, times)
-
-
-_RUN = ctypes.CFUNCTYPE(None, ctypes.POINTER(Job))
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Native = Callable[..., object]
+
+
+class Met(Protocol):
+    """What leads to the memory of a team."""
+
+    def meet_pool(self) -> None: ...
+
+    def lose_pool(self) -> None: ...
 
 
 class Team:
@@ -67,33 +56,36 @@ class Team:
     def __init__(self, library: Library, threads: int) -> None:
         self.threads = threads
         self._library = library
-        self._run = _RUN(library.address(RUN))
         self._work = _WORK(library.address(WORK))
         self._stop = _STOP(library.address(STOP))
         self._lock = threading.Lock()
+        self._memories: list[Array] = []
+        # Frames that lead to its memory, and have to hear of another one.
+        self.frames: weakref.WeakSet[Met] = weakref.WeakSet()
         self._begin_anew()
         _TEAMS.add(self)
 
     def _begin_anew(self) -> None:
         self._memory = _team_memory(self.threads)
+        self._memories.append(self._memory)  # whoever works in an earlier one goes on doing so
         self._address = address_of(self._memory)
         self._finalizer: weakref.finalize[..., Team] | None = None
 
-    def turn(self) -> AbstractContextManager[object]:
-        """To be held while running jobs; one thread alone disturbs nobody and need not wait."""
-        return self._lock if self.threads > 1 else nullcontext()
+    @property
+    def address(self) -> int:
+        """Where its memory is."""
+        return self._address
 
-    def run(self, job: Job) -> None:
-        """Run a job, together or, where it is for one thread, by the caller alone."""
-        if job.threads > 1 and not (self._finalizer and self._finalizer.alive):
-            self._start()
-        job.team = self._address
-        self._run(job)
+    @property
+    def is_started(self) -> bool:
+        """Whether the workers live."""
+        return self._finalizer is not None and self._finalizer.alive
 
-    def alone(self, job: Job) -> Callable[[], object]:
-        """What runs a job for one thread by the caller, as often as it is called."""
-        job.team, job.memory = self._address, self._memory
-        return partial(self._run, job)
+    def start(self) -> None:
+        """Start the workers, if they do not live."""
+        with self._lock:
+            if not self.is_started:
+                self._start()
 
     def _start(self) -> None:
         """Also after the process began to exit and sent the workers home."""
@@ -109,7 +101,9 @@ class Team:
     def _start_workers(self) -> None:
         workers: list[threading.Thread] = []
         # Ends the workers when the team is collected or the process exits, whichever is first.
-        dismiss = weakref.finalize(self, _dismiss, self._stop, self._memory, workers, self._library)
+        dismiss = weakref.finalize(
+            self, _dismiss, self._stop, self._memory, workers, self._library, self.frames
+        )
         self._finalizer = dismiss
         try:
             for thread in range(1, self.threads):
@@ -133,6 +127,8 @@ class Team:
             self._finalizer.detach()
         self._lock = threading.Lock()
         self._begin_anew()
+        for frame in self.frames:
+            frame.meet_pool()
 
 
 def _team_memory(threads: int) -> Array:
@@ -152,7 +148,11 @@ def _live(work: _Native, memory: Array, thread: int, library: Library) -> None:
 
 
 def _dismiss(
-    stop: _Native, memory: Array, workers: list[threading.Thread], library: Library
+    stop: _Native,
+    memory: Array,
+    workers: list[threading.Thread],
+    library: Library,
+    frames: weakref.WeakSet[Met],
 ) -> None:
     """Send workers home and wait until they are gone.
 
@@ -162,6 +162,8 @@ def _dismiss(
     stop(address_of(memory))
     for worker in workers:
         worker.join(timeout=1.0)
+    for frame in frames:
+        frame.lose_pool()
 
 
 _TEAMS: weakref.WeakSet[Team] = weakref.WeakSet()

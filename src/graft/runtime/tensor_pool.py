@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Condition, Lock
-from typing import Any
+from typing import Any, NamedTuple
 
-from graft.runtime.program import RemoteTensor
+import numpy as np
+
 from graft.runtime.spaces import Device, FullDeviceError
 from graft.runtime.supervise import OverdueError
+
+
+class DeviceTensor(NamedTuple):
+    """Memory of a device that a value needs."""
+
+    space: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 class TensorPool:
@@ -24,28 +33,28 @@ class TensorPool:
 
     def __init__(self, bounded: Callable[[str, Callable[[], Any]], Any]) -> None:
         self._bounded = bounded
-        self._kept: dict[RemoteTensor, list[Any]] = {}
+        self._kept: dict[DeviceTensor, list[Any]] = {}
         self._lock = Lock()
 
-    def take(self, remote: RemoteTensor, device: Device) -> Any:
+    def take(self, kind: DeviceTensor, device: Device) -> Any:
         """A tensor that was given back, or a new one."""
         with self._lock:
-            kept = self._kept.get(remote)
+            kept = self._kept.get(kind)
             if kept:
                 return kept.pop()
-        allocate = partial(device.allocate, remote.shape, remote.dtype.numpy)
+        allocate = partial(device.allocate, kind.shape, kind.dtype)
         while True:
             try:
-                return self._bounded(remote.space, allocate)
+                return self._bounded(kind.space, allocate)
             except Exception as error:
                 is_late = isinstance(error, OverdueError)
                 if is_late or not self.clear():
-                    raise FullDeviceError(remote.space, is_late) from error
+                    raise FullDeviceError(kind.space, is_late) from error
 
-    def give_back(self, remote: RemoteTensor, tensor: Any) -> None:
+    def give_back(self, kind: DeviceTensor, tensor: Any) -> None:
         """Keep a tensor for the next who needs one like it."""
         with self._lock:
-            self._kept.setdefault(remote, []).append(tensor)
+            self._kept.setdefault(kind, []).append(tensor)
 
     def clear(self) -> bool:
         """Let go of everything; tells whether there was anything."""

@@ -8,7 +8,6 @@ import numpy as np
 
 import graft.ops  # noqa: F401  (registers the operators)
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
 from graft.ir.evaluate import evaluate
@@ -20,8 +19,7 @@ def check_flow(graph: Graph, *runs: Sequence[Array], tolerance: float = 0) -> li
     kinds: list[str] = []
     for threads in (1, 2):
         built = HostBackend(HostOptions(threads=threads)).build(graph)
-        assert isinstance(built, FlowExecutable)
-        kinds = [type(step).__name__ for step in built.flow.steps]
+        kinds = [type(step).__name__ for step in built.program.body.instructions]
         for arrays in runs:
             wanted = evaluate(graph, list(arrays))
             for mine, right in zip(built(list(arrays)), wanted, strict=True):

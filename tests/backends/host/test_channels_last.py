@@ -11,9 +11,9 @@ import graft
 from graft.backends.host.assemble import Assembly, NativeStep
 from graft.backends.host.options import Accuracy
 from graft.backends.host.recognize_layouts import recognize_layouts
+from graft.backends.host.segments import SegmentCompiler
 from graft.backends.host.sink_reshapes import sink_reshapes
 from graft.backends.host.storage import shape_of
-from graft.backends.host.stretches import Stretches
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
@@ -49,7 +49,7 @@ def _tokens_through_an_image(channels: int, batch: Dim, size: int = 3) -> Graph:
 
 
 def _assembled(graph: Graph) -> Assembly:
-    compiler = Stretches(host_target(), Accuracy.DEFAULT, {})
+    compiler = SegmentCompiler(host_target(), Accuracy.DEFAULT, {})
     return compiler.assembled(graph, IndexRanges(graph), {})[1]
 
 

@@ -28,7 +28,7 @@ def test_every_dtype(dtype: DType, in_order: bool) -> None:
     graph = g.build(*g.call("unique", x, sorted=in_order))
     runs = [[_numbers((n, 3), dtype)] for n in (0, 1, 2, 50)]
     steps = check_flow(graph, *runs)
-    assert steps == ["Stretch", "Trimming", "Trimming", "Trimming"]
+    assert steps == ["Segment", "Slice", "Slice", "Slice"]
 
 
 def test_a_list_along_its_only_axis() -> None:
@@ -37,7 +37,7 @@ def test_a_list_along_its_only_axis() -> None:
     values, *_ = g.call("unique", x, axis=0)
     graph = g.build(g("add", values, g.constant(np.int32(1))))
     runs = [[_numbers((n,), DType.INT32)] for n in (1, 7, 300)]
-    assert check_flow(graph, *runs) == ["Stretch", *["Trimming"] * 3, "Stretch"]
+    assert check_flow(graph, *runs) == ["Segment", *["Slice"] * 3, "Segment"]
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -49,7 +49,7 @@ def test_slices_along_an_axis(axis: int, in_order: bool) -> None:
     shapes = [(9, 2, 3), (1, 40, 2), (40, 1, 1), (2, 3, 60), (3, 2, 0), (0, 2, 3), (4, 0, 5)]
     runs = [[_numbers(shape, DType.FLOAT32)] for shape in shapes]
     runs += [[np.ones((5, 5, 5), np.float32)], [np.eye(6, dtype=np.float32).reshape(6, 2, 3)]]
-    assert "Evaluation" not in check_flow(graph, *runs)
+    assert "Evaluate" not in check_flow(graph, *runs)
 
 
 @pytest.mark.parametrize("dtype", [DType.BOOL, DType.INT8, DType.FLOAT16, DType.UINT64], ids=str)
@@ -58,13 +58,11 @@ def test_rows_of_every_kind(dtype: DType) -> None:
     x = g.input("x", TensorType(dtype, (17, 2)))
     graph = g.build(*g.call("unique", x, axis=0))
     steps = check_flow(graph, [_numbers((17, 2), dtype)])
-    assert steps == ["Stretch", *["Trimming"] * 3, "Stretch"]
+    assert steps == ["Segment", *["Slice"] * 3, "Segment"]
 
 
 def test_slices_without_elements() -> None:
     g = Builder()
     x = g.input("x", TensorType(DType.FLOAT32, (symbol("n"), 1, 0)))
     graph = g.build(*g.call("unique", x, axis=0), *g.call("unique", x, axis=-2))
-    assert "Evaluation" not in check_flow(
-        graph, *([np.zeros((n, 1, 0), np.float32)] for n in (0, 3))
-    )
+    assert "Evaluate" not in check_flow(graph, *([np.zeros((n, 1, 0), np.float32)] for n in (0, 3)))

@@ -229,7 +229,7 @@ def test_graphs_that_make_no_sense_are_refused(text: str, tmp_path: Path) -> Non
     path = saved(compiled(CONCATENATION), tmp_path / "m.graft")
     container = read(path)
     header = json.loads(json.dumps(container.header))
-    header["flow"]["steps"][0]["graph"]["text"] = text
+    header["body"][1][0]["graph"][0] = text
     pieces = [Section(name, [view]) for name, view in container.sections.items()]
     write(tmp_path / "n.graft", header, pieces)
     with pytest.raises(ArtifactError, match="contradicts itself"):

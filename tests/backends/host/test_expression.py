@@ -15,8 +15,8 @@ from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.expression import expression
 from graft.backends.host.kernels.expression_schedule import default_schedule
 from graft.backends.host.options import Accuracy
+from graft.backends.host.segments import SegmentCompiler
 from graft.backends.host.storage import Storage, row_major, static_shape
-from graft.backends.host.stretches import Stretches
 from graft.base.dtypes import DType
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
@@ -166,7 +166,7 @@ def test_windows_that_are_put_back_and_shifted_are_not_stored_in_between() -> No
     image = g("reshape", g("transpose", parted, axes=(0, 1, 3, 2, 4, 5)), shape=(1, 8, 12, 20))
     moved = shifted(shifted(image, 1), 2)
     graph = g.build(g("add", moved, g.input("y", tensor("float32", 1, 8, 12, 20))))
-    compiler = Stretches(host_target(), Accuracy.DEFAULT, {})
+    compiler = SegmentCompiler(host_target(), Accuracy.DEFAULT, {})
     assembly = compiler.assembled(graph, IndexRanges(graph), {})[1]
     (function,) = assembly.functions.values()
     assert "allocate" not in to_text(function)

@@ -17,12 +17,9 @@ import graft
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
 from graft.module import Module
-from graft.runtime import container as container_module
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import ArtifactError, Section, read, write
 from graft.runtime.cores import available_cores
-from graft.runtime.flow_program import FlowProgram
-from graft.runtime.flow_session import FlowSession
 from graft.runtime.memory import address_of
 
 Feeds = Mapping[str, Array]
@@ -122,7 +119,6 @@ def saved(text: str, path: Path, threads: int | None = None) -> Path:
 
 def test_sessions_know_their_arguments(tmp_path: Path) -> None:
     session = graft.load(saved(COMPRESS, tmp_path / "m.graft", threads=1))
-    assert isinstance(session, FlowSession)
     (x,) = session.get_inputs()
     assert (x.name, x.shape, x.type) == ("x", ["n"], "tensor(float)")
     assert [one.name for one in session.get_outputs()] == ["y", "count"]
@@ -236,21 +232,6 @@ def test_what_rules_say_of_numbers_is_kept(
         assert error.value.place.node == "space"
 
 
-def test_files_of_older_formats_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those before the seventh tell neither what the evaluator needs nor types that are no
-    tensors'."""
-    container = read(saved(COMPRESS, tmp_path / "m.graft"))
-    header = json.loads(json.dumps(container.header))
-    del header["evaluator"]
-    header["flow"]["kinds"] = [kind[:3] for kind in header["flow"]["kinds"]]
-    monkeypatch.setattr(container_module, "FORMAT", 6)
-    sections = [Section(name, [view]) for name, view in container.sections.items()]
-    write(tmp_path / "old.graft", header, sections)
-    assert read(tmp_path / "old.graft").format == 6
-    (y, count) = graft.load(tmp_path / "old.graft").run(None, {"x": np.array([4, -1], np.float32)})
-    assert (y.tolist(), count.tolist()) == ([2], [1])
-
-
 def test_constants_are_mapped_and_shared(tmp_path: Path) -> None:
     """The same weight on both sides of a cut lies in the file once."""
     values = ", ".join(str(0.5 * n) for n in range(400))
@@ -268,9 +249,7 @@ def test_constants_are_mapped_and_shared(tmp_path: Path) -> None:
     """
     path = saved(text, tmp_path / "m.graft")
     program = load_artifact(path).program
-    assert isinstance(program, FlowProgram)
-    program.validate()
-    weights = [c for one in program.programs for c in one.constants if c.size >= 400]
+    weights = [c for _, c in program.constants if c.size >= 400]
     assert len(weights) > 1
     assert len({address_of(c) for c in weights}) == len({c.tobytes() for c in weights})
     assert all(not c.flags.writeable and address_of(c) % 64 == 0 for c in weights)
@@ -314,31 +293,30 @@ def rewritten(path: Path, image: bytes, change: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"flow.steps.0.step": "leap"},
-        {"flow.steps.0.limit": 99},
-        {"flow.steps.0.limit": "one"},
-        {"flow.steps.0.carried": []},
-        {"flow.steps.0.body.steps.0.program": 7},
-        {"flow.steps.0.body.steps.0.program": -1},
-        {"flow.steps.0.body.steps.0.inputs": [0, 1, 2, 2, 2, 2]},
-        {"flow.steps.0.body.steps.0.inputs": [None, None]},
-        {"flow.steps.0.body.inherited": ["nobody"]},
-        {"flow.outputs": [0]},
-        {"flow.outputs": [1000, 1001]},
-        {"flow.kinds.0": ["x", "float33", []]},
-        {"flow.kinds.0.2": ["1 +"]},
-        {"flow.inputs": [0, 0, 0]},
+        {"body.1.0.do": "leap"},
+        {"body.1.0.limit": 99},
+        {"body.1.0.limit": "one"},
+        {"body.1.0.carried": []},
+        {"body.1.0.body": None},
+        {"body.1.0.body.1.0.calls": 7},
+        {"body.1.0.body.1.0.inputs": [99]},
+        {"body.1.0.body.1.0.inputs": [None, None]},
+        {"body.1.0.body.1.0.outputs": []},
+        {"body.1.0.body.1.0.calls.0.1": [[99, 0, 4]]},
+        {"body.1.0.body.1.0.calls.0.1": [12345]},
+        {"body.1.0.body.1.0.calls.0.2": ["nobody"]},
+        {"body.1.0.body.1.0.checks": [[["n", "m"], ["", "", ""]]]},
+        {"body.2": [0]},
+        {"body.2": [1000, 1001]},
+        {"values.0": ["x", "float33", []]},
+        {"values.0.2": ["1 +"]},
+        {"body.0": [0, 0, 0]},
+        {"constant_values": [[-1, 0]]},
+        {"constant_values": [[0, 12345]]},
         {"output_names": ["y", "y"]},
         {"output_names": ["y"]},
-        {"programs": []},
-        {"programs.0.code": [-1]},
-        {"programs.0.constants": [12345]},
-        {"programs.0.symbols": ["q"]},
-        {"programs.0.steps.0.buffers": [["shelf", 99, 0, 4]]},
-        {"programs.0.steps.0.buffers": [["arena", 0, 64]]},
-        {"programs.0.checks": [[["n", "m"], ["", "", ""]]]},
         {"threads": 0},
-        {"flow": None},
+        {"body": None},
     ],
 )
 def test_contradictions_are_refused(

@@ -11,11 +11,10 @@ from tests.backends.host.test_flow import HEAD, numbers
 from tests.backends.host.test_flow_files import elsewhere, rewritten, saved
 
 import graft
-from graft.backends.host.flow_program import FlowExecutable
 from graft.base.errors import EvaluationError
+from graft.program.instructions import Evaluate, ListOp
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import ArtifactError
-from graft.runtime.flow import Evaluation, Handing
 
 # Parts of a list in a loop that takes another one each turn and leaves some out.
 LISTS = """
@@ -41,10 +40,9 @@ LISTS = """
 
 def test_files_run_without_the_compiler(tmp_path: Path) -> None:
     module = graft.compile(onnx.parser.parse_model(HEAD + LISTS), strict=True, threads=2)
-    assert isinstance(module.program, FlowExecutable)
-    kinds = [type(step) for step in module.program.flow.steps]
-    assert Handing in kinds
-    assert Evaluation not in kinds
+    kinds = [type(step) for step in module.program.body.instructions]
+    assert ListOp in kinds
+    assert Evaluate not in kinds
     elsewhere(module, [{"x": numbers(n, 4), "first": np.array(0)} for n in (5, 4)], tmp_path)
 
 
@@ -104,10 +102,10 @@ def test_lists_that_do_not_fit_are_refused_as_by_the_compiler(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "change",
     [
-        {"flow.steps.0.operation": "sequence.sort"},
-        {"flow.steps.0.outputs": []},
-        {"flow.steps.0.axis": None, "flow.steps.0.chunk": "1 +"},
-        {"flow.steps.0.inputs": [99, None, None]},
+        {"body.1.0.operation": "sequence.sort"},
+        {"body.1.0.outputs": []},
+        {"body.1.0.axis": None, "body.1.0.chunk": "1 +"},
+        {"body.1.0.inputs": [99, None, None]},
     ],
 )
 def test_contradictory_steps_on_lists_are_refused(

@@ -54,7 +54,7 @@ def test_every_branch(mode: str, how: str, tracks: bool) -> None:
     thresholds[::5] = [float(n) for n in np.resize(SPECIAL[:5], len(thresholds[::5]))]
     attrs = _attrs("TreeEnsembleRegressor", n_targets=3, aggregate_function=how, **lists)
     given = [[_special(count)] for count in COUNTS] + [[samples(5, 40, nan=True)]]
-    assert check_flow(_alone(attrs, DType.FLOAT32), *given) == ["Stretch"]
+    assert check_flow(_alone(attrs, DType.FLOAT32), *given) == ["Segment"]
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.FLOAT16, DType.INT64, DType.UINT8], ids=str)
@@ -71,7 +71,7 @@ def test_sets(dtype: Any) -> None:
     trees = forest(11, 12, 5, ("MEMBER", "LEQ"), (0, 1), tracks=True)
     attrs = _attrs("TreeEnsemble", opset=5, n_targets=2, **new(trees, dtype))
     given = [[samples(2, count, nan=True)] for count in COUNTS]
-    assert check_flow(_alone(attrs, DType.FLOAT32), *given) == ["Stretch"]
+    assert check_flow(_alone(attrs, DType.FLOAT32), *given) == ["Segment"]
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 27])

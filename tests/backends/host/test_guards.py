@@ -16,8 +16,7 @@ from tests.frontends.onnx.small_models import graph as nested
 from tests.frontends.onnx.small_models import it, node, tensor, value
 
 import graft
-from graft.backends.host.backend import HostBackend, HostExecutable
-from graft.backends.host.flow_program import FlowExecutable
+from graft.backends.host.backend import HostBackend
 from graft.backends.host.options import HostOptions
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
@@ -29,7 +28,9 @@ from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor as tensor_type
 from graft.ops.index_ranges import index_limits
-from graft.runtime.program import ProgramError
+from graft.program.instructions import Segment
+from graft.program.program import ProgramError
+from graft.program.verify import verify_program
 
 DATA = np.arange(60, dtype=np.float32).reshape(5, 4, 3)
 
@@ -350,16 +351,9 @@ def test_the_first_of_several_is_named() -> None:
     refused(lambda: module.run(None, everything), "index 100", "second")
 
 
-def programs_of(graph: Graph) -> Sequence[Any]:
-    built = HostBackend(HostOptions(threads=1)).build(graph)
-    if isinstance(built, FlowExecutable):
-        return built.program.programs
-    assert isinstance(built, HostExecutable)
-    return [built.program]
-
-
 def is_guarded(graph: Graph) -> bool:
-    return any(program.guards for program in programs_of(graph))
+    built = HostBackend(HostOptions(threads=1)).build(graph)
+    return any(segment.guards for segment in built.program.segments)
 
 
 SURE: dict[str, list[Any]] = {
@@ -427,10 +421,9 @@ def test_constants_outside() -> None:
 
 def test_guards_are_no_results() -> None:
     built = HostBackend(HostOptions(threads=1)).build(import_model(several()))
-    assert isinstance(built, FlowExecutable)
+    assert len(built.session.get_outputs()) == len(built.program.output_names)
     model = model_of(CASES[0].values[0], "static")
     static = HostBackend(HostOptions(threads=1)).build(import_model(model))
-    assert isinstance(static, HostExecutable)
     feeds = {"x0": DATA, "x1": at(0, -5, 4)}
     home = np.empty((3, 4, 3), np.float32)
     static.session.run(None, feeds, {"y": home})
@@ -444,15 +437,17 @@ def test_guards_are_no_results() -> None:
 def test_programs_with_guards_that_nothing_is_found_for() -> None:
     model = model_of(CASES[0].values[0], "static")
     built = HostBackend().build(import_model(model))
-    assert isinstance(built, HostExecutable)
     program = built.program
-    program.validate()
+    verify_program(program)
+    (segment,) = program.body.instructions
+    assert isinstance(segment, Segment)
     for wrong in (
-        replace(program, guards=program.guards * 2),
-        replace(program, outputs=program.outputs[::-1]),
+        replace(segment, guards=segment.guards * 2),
+        replace(segment, outputs=(*segment.outputs, segment.found), found=None),
     ):
-        with pytest.raises(ProgramError, match="the last output does not tell what"):
-            wrong.validate()
+        body = replace(program.body, instructions=(wrong,))
+        with pytest.raises(ProgramError, match="no value tells what"):
+            verify_program(replace(program, body=body))
 
 
 def test_drawn_indices_lie_inside() -> None:

@@ -7,9 +7,11 @@ import pytest
 from tests.backends.host.nets import Net
 
 from graft.backends.host.assemble import NativeStep, assemble
+from graft.backends.host.builder import build_assembled
 from graft.backends.host.homes import Part, Slot, within
 from graft.backends.host.joined import located
-from graft.backends.host.program import build_program
+from graft.backends.host.options import Accuracy
+from graft.backends.host.segments import SegmentCompiler
 from graft.backends.host.storage import Storage
 from graft.base.dtypes import DType
 from graft.ir.evaluate import evaluate
@@ -29,9 +31,10 @@ def _check(graph: Graph) -> list[str]:
     random = np.random.default_rng(1)
     shapes = [tuple(v.shape or ()) for v in graph.inputs]
     data = [random.standard_normal(shape, np.float32) for shape in shapes]  # type: ignore[arg-type]
-    built = build_program(graph, assemble(graph, target), target)
+    compiler = SegmentCompiler(target, Accuracy.DEFAULT, {})
+    built = build_assembled(graph, assemble(graph, target), compiler)
     for threads in (1, 2):
-        session = Session(built.program, threads, built.functions)
+        session = Session(built.program, threads, built.supplied)
         feeds = {value.name: array for value, array in zip(graph.inputs, data, strict=True)}
         for found, wanted in zip(session.run(None, feeds), evaluate(graph, data), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

@@ -27,7 +27,7 @@ def test_every_dtype(dtype: DType) -> None:
     x = g.input("x", TensorType(dtype, (symbol("n"), 3)))
     arrays = [_sparse((n, 3), dtype) for n in (0, 1, 8, 301)]
     flow = check_flow(g.build(g("nonzero", x)), *([array] for array in arrays))
-    assert flow == ["Stretch", "Reading", "Stretch"]
+    assert flow == ["Segment", "BindSymbol", "Segment"]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -56,4 +56,4 @@ def test_what_comes_after_runs_natively_on_the_size_found() -> None:
     table = random.standard_normal((40, 3)).astype(np.float32)
     lists = [random.standard_normal(40).astype(np.float32), np.ones(40, np.float32)]
     flow = check_flow(graph, *([one, table] for one in lists), tolerance=1e-6)
-    assert flow == ["Stretch", "Reading", "Reading", "Stretch"]
+    assert flow == ["Segment", "BindSymbol", "BindSymbol", "Segment"]

@@ -158,4 +158,4 @@ def test_length_and_batch_that_are_known_only_at_run_time() -> None:
     random = np.random.default_rng(0)
     sizes = [(4, 1), (1, 5), (7, 3)]
     runs = [[random.standard_normal((*two, 3)).astype(np.float32)] for two in sizes]
-    assert check_flow(graph, *runs, tolerance=3e-6) == ["Stretch"]
+    assert check_flow(graph, *runs, tolerance=3e-6) == ["Segment"]

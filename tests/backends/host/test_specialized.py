@@ -16,14 +16,12 @@ from tests.backends.host.test_flow import CHOICE, HEAD, numbers
 from tests.backends.host.test_flow_files import COMPRESS, elsewhere
 
 import graft
-from graft.backends.host.specialized import SpecializedExecutable
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.module import Module
+from graft.program.instructions import Segment
+from graft.program.variants import variant_blocks
 from graft.runtime.container import ArtifactError, Section, read, write
-from graft.runtime.flow_session import FlowSession
-from graft.runtime.session import Session
-from graft.runtime.specialized_session import SpecializedSession
 
 # A convolution, and a head whose reshape asks for the batch.
 IMAGES = """
@@ -63,11 +61,6 @@ def image(batch: int, height: int) -> Array:
     return numbers(batch, 3, height, 10, seed=batch)
 
 
-def session_of(module: Module) -> SpecializedSession:
-    assert isinstance(module.program, SpecializedExecutable)
-    return module.program.session
-
-
 @pytest.mark.parametrize(("batch", "height"), [*SIZES, *OTHERS])
 def test_results_are_onnx_runtimes_at_every_size(images: Module, batch: int, height: int) -> None:
     x = image(batch, height)
@@ -80,34 +73,31 @@ def test_results_are_onnx_runtimes_at_every_size(images: Module, batch: int, hei
 
 
 def test_sizes_choose_the_program(images: Module) -> None:
-    session = session_of(images)
+    blocks = variant_blocks(images.program)
+    assert len(blocks) == 1 + len(SIZES)
     for batch, height in SIZES:
         x = image(batch, height)
-        assert images.variant({"x": x}) == f"batch={batch}, height={height}"
-        chosen = session.chosen([x])
-        assert isinstance(chosen, Session)  # static: one native call
-        assert chosen.program.inputs[0].shape == x.shape
+        name = f"batch={batch}, height={height}"
+        assert images.variant({"x": x}) == name
+        (segment,) = blocks[name].instructions
+        assert isinstance(segment, Segment)
+        assert all(images.program.values[number].is_static for number in segment.outputs)
     for batch, height in OTHERS:
-        x = image(batch, height)
-        assert images.variant({"x": x}) == ""
-        assert session.chosen([x]) is session.general
-    assert isinstance(session.general, FlowSession)
+        assert images.variant({"x": image(batch, height)}) == ""
 
 
 def test_each_variant_is_planned_for_its_size(images: Module) -> None:
     """Its steps are those of the model with these extents, not those for every size."""
-    session = session_of(images)
+    blocks = variant_blocks(images.program)
     model = model_of(IMAGES)
     for batch, height in SIZES:
         for dim, extent in ((0, batch), (2, height)):
             model.graph.input[0].type.tensor_type.shape.dim[dim].dim_value = extent
-        static = graft.compile(model)
-        chosen = session.chosen([image(batch, height)])
-        assert isinstance(chosen, Session)
-        wanted = static.program.built.program  # type: ignore[attr-defined]
-        symbols = [getattr(step, "symbol", "") for step in chosen.program.steps]
-        assert symbols == [step.symbol for step in wanted.steps]
-        assert chosen.program.arena_bytes == wanted.arena_bytes
+        (wanted,) = graft.compile(model).program.segments
+        (chosen,) = blocks[f"batch={batch}, height={height}"].instructions
+        assert isinstance(chosen, Segment)
+        assert [call.symbol for call in chosen.calls] == [call.symbol for call in wanted.calls]
+        assert chosen.shelves == wanted.shelves
 
 
 def test_arguments_stay_symbolic_and_placement_names_the_variants(images: Module) -> None:
@@ -135,7 +125,7 @@ def test_results_go_where_they_are_wanted(images: Module) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sizes_mixed_from_several_threads(threads: int) -> None:
     module = graft.compile(model_of(IMAGES), shapes={"batch": [1, 4]}, threads=threads)
-    assert session_of(module).threads == threads
+    assert module.threads == threads
     feeds = [{"x": image(batch, 6)} for batch in (1, 2, 3, 4)]
     wanted = [module.run(None, one)[0] for one in feeds]
 
@@ -149,19 +139,11 @@ def test_sizes_mixed_from_several_threads(threads: int) -> None:
         assert all(pool.map(work, range(4)))
 
 
-def test_one_engine_and_one_array_for_equal_constants(images: Module) -> None:
-    session = session_of(images)
-    sessions = [session.general, *(session.chosen([image(*size)]) for size in SIZES)]
-    engines = set()
-    for one in sessions[1:]:
-        assert isinstance(one, Session)
-        engines.add(id(one._executor._engine))
-    assert len(engines) == 1
+def test_one_array_for_equal_constants(images: Module) -> None:
     contents: dict[bytes, list[int]] = {}
-    for program in session.program.programs:
-        for array in program.constants:
-            if array.nbytes >= 4096:
-                contents.setdefault(array.tobytes(), []).append(id(array))
+    for _, array in images.program.constants:
+        if array.nbytes >= 4096:
+            contents.setdefault(array.tobytes(), []).append(id(array))
     assert all(len(set(owners)) == 1 for owners in contents.values())
     assert max(map(len, contents.values())) >= len(SIZES)
 
@@ -170,7 +152,6 @@ def test_a_variant_may_be_left_with_symbols() -> None:
     module = graft.compile(model_of(IMAGES), shapes={"batch": [8]})
     x = image(8, 9)
     assert module.variant({"x": x}) == "batch=8"
-    assert isinstance(session_of(module).chosen([x]), FlowSession)
     general = graft.compile(model_of(IMAGES))
     (found,), (wanted,) = module.run(None, {"x": x}), general.run(None, {"x": x})
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
@@ -192,7 +173,6 @@ def test_files_run_without_the_compiler(name: str, tmp_path: Path) -> None:
     module = graft.compile(model_of(text), shapes=shapes, threads=2)
     elsewhere(module, runs, tmp_path)
     session = graft.load(tmp_path / "m.graft")
-    assert isinstance(session, SpecializedSession)
     assert session.threads == session.program.threads == 2
     assert session.get_inputs()[0].shape == module.get_inputs()[0].shape
     for feeds in runs:
@@ -216,7 +196,7 @@ def test_a_file_holds_equal_constants_once(tmp_path: Path) -> None:
 def damaged(path: Path, change: Any) -> None:
     container = read(path)
     header = json.loads(json.dumps(container.header))
-    change(header)
+    change(header["body"][1][0])
     sections = [Section(name, [data]) for name, data in container.sections.items()]
     write(path, header, sections)
 
@@ -224,13 +204,12 @@ def damaged(path: Path, change: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda h: h["variants"].append(h["variants"][0]), "two variants for"),
-        (lambda h: h["symbols"].append("width"), "no input tells the number of 'width'"),
-        (lambda h: h["symbols"].pop(), "is for the sizes"),
-        (lambda h: h["variants"][0].update(sizes=[0]), "is for the sizes"),
-        (lambda h: h["variants"][0].update(program=-1), "program -1 has no sizes of its own"),
-        (lambda h: h["variants"][0].update(program=1), "program 1 has no sizes of its own"),
-        (lambda h: h["output_names"].reverse(), "has other inputs or outputs"),
+        (lambda switch: switch["cases"].append(switch["cases"][0]), "two variants are for"),
+        (lambda switch: switch["symbols"].append("width"), "is for the sizes"),
+        (lambda switch: switch.update(symbols=["w"]), "nothing tells the number of 'w'"),
+        (lambda switch: switch["symbols"].pop(), "is for the sizes"),
+        (lambda switch: switch["cases"][0].__setitem__(0, [0]), "is for the sizes"),
+        (lambda switch: switch["cases"][0][1][2].pop(), "outputs of a branch"),
     ],
 )
 def test_files_that_contradict_themselves(change: Any, message: str, tmp_path: Path) -> None:
@@ -270,19 +249,17 @@ def test_inputs_that_do_not_fit_are_refused_as_ever() -> None:
         model_of("net (float[n] x, float[n] y) => (float[n] z) { z = Add (x, y) }"),
         shapes={"n": [3]},
     )
-    session = session_of(module)
     good = {"x": numbers(3), "y": numbers(3)}
-    for run in (module.run, session.run):
-        with pytest.raises(UserError, match="'y' wants float32"):
-            run(None, {"x": numbers(3), "y": numbers(4)})
-        with pytest.raises(UserError, match="'y' is missing"):
-            run(None, {"x": numbers(3)})
-        with pytest.raises(UserError, match="no input 'q'"):
-            run(None, {**good, "q": numbers(1)})
-        with pytest.raises(UserError, match="x"):
-            run(None, {"x": numbers(3, 1), "y": numbers(3)})
-        with pytest.raises(UserError, match="no output 'q'"):
-            run(["q"], good)
+    with pytest.raises(UserError, match="'y' has the shape"):
+        module.run(None, {"x": numbers(3), "y": numbers(4)})
+    with pytest.raises(UserError, match="'y' is missing"):
+        module.run(None, {"x": numbers(3)})
+    with pytest.raises(UserError, match="no input 'q'"):
+        module.run(None, {**good, "q": numbers(1)})
+    with pytest.raises(UserError, match="x"):
+        module.run(None, {"x": numbers(3, 1), "y": numbers(3)})
+    with pytest.raises(UserError, match="no output 'q'"):
+        module.run(["q"], good)
 
 
 def test_a_model_without_variants_has_none() -> None:

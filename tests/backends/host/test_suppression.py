@@ -42,7 +42,7 @@ def test_numbers_of_boxes(most: int, center_point_box: bool) -> None:
     attrs = {"max_output_size": most, "iou_threshold": 0.3, "center_point_box": center_point_box}
     runs = [[_boxes(2, n), _scores(2, 3, n)] for n in (0, 1, 5, 40, 257)]
     steps = check_flow(_graph(images=2, classes=symbol("c"), **attrs), *runs)
-    assert steps == ["Stretch", "Trimming"]
+    assert steps == ["Segment", "Slice"]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -84,7 +84,7 @@ def test_limits_that_are_data() -> None:
         ]
         for b, (most, overlap, least) in zip((1, 2, 3, 1, 0), limits, strict=True)
     ]
-    assert check_flow(graph, *runs) == ["Stretch", "Trimming", "Stretch"]
+    assert check_flow(graph, *runs) == ["Segment", "Slice", "Segment"]
 
 
 def test_static_boxes() -> None:

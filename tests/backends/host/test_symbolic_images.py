@@ -7,7 +7,6 @@ import pytest
 from tests.backends.host.flows import check_flow
 
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.flow_program import FlowExecutable
 from graft.backends.host.kernels.tile import parts, runs
 from graft.backends.host.options import HostOptions
 from graft.backends.host.point import plus
@@ -31,8 +30,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
-from graft.runtime.flow import Stretch
-from graft.runtime.shaped import ShapedProgram
+from graft.program.instructions import Segment
 
 N, H, W = symbol("n"), symbol("h"), symbol("w")
 
@@ -106,18 +104,15 @@ def test_a_network_of_any_size(shape: tuple[Dim, ...]) -> None:
     random = np.random.default_rng(1)
     images = [random.standard_normal(size).astype(np.float32) for size in fitting]
     with np.errstate(all="ignore"):  # the mean of no pixels
-        assert check_flow(graph, *([image] for image in images), tolerance=1e-4) == ["Stretch"]
+        assert check_flow(graph, *([image] for image in images), tolerance=1e-4) == ["Segment"]
 
 
 @pytest.mark.parametrize("shape", [(N, 3, 32, 32), (N, 3, H, W)])
 def test_images_stay_in_blocks(shape: tuple[Dim, ...]) -> None:
     built = HostBackend(HostOptions(threads=1)).build(network(*shape))
-    assert isinstance(built, FlowExecutable)
-    (step,) = built.flow.steps
-    assert isinstance(step, Stretch)
-    program = step.program
-    assert isinstance(program, ShapedProgram)
-    labels = [call.label for call in program.steps]
+    (step,) = built.program.body.instructions
+    assert isinstance(step, Segment)
+    labels = [call.label for call in step.calls]
     # the input into blocks, and one result out of them
     assert labels.count("relayout") == 2
     assert any("winograd" in label for label in labels)

@@ -78,7 +78,7 @@ def test_more_than_there_are_is_an_error_of_the_run(wanted: Dim) -> None:
     build.input("y", tensor("int8", symbol("m")))
     graph = build.build(*build.call("topk", data, k=wanted))
     given = [[np.arange(n, dtype=np.float32), np.zeros(2, np.int8)] for n in (2, 9)]
-    assert check_flow(graph, *given) == ["Stretch"]
+    assert check_flow(graph, *given) == ["Segment"]
     native = HostBackend(HostOptions(threads=1)).build(graph)
     for n in (0, 1):
         with pytest.raises(EvaluationError, match=f"elements of n along axis 0 .*n = {n}"):

@@ -15,7 +15,17 @@ from dataclasses import dataclass, field, replace
 from graft.backends.host.channels_last import ChannelsLast
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
-from graft.backends.host.homes import Abroad, Home, Part, Slot, Travels, within
+from graft.backends.host.homes import (
+    Abroad,
+    Constant,
+    Home,
+    Input,
+    Output,
+    Part,
+    Slot,
+    Travels,
+    within,
+)
 from graft.backends.host.joined import Joins, cuts, located
 from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernel_memo import Kernels
@@ -24,7 +34,6 @@ from graft.backends.host.layout import choose_layout
 from graft.backends.host.storage import Storage, covers, row_major, shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import Array
-from graft.ir.evaluate import evaluator_of
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.op import Work
@@ -33,8 +42,6 @@ from graft.loop.print import to_text
 from graft.loop.share import name_shared
 from graft.passes.plan_memory import is_view
 from graft.rewrite.rule import Refusal
-from graft.runtime.program import Constant, Input, Output
-from graft.runtime.spaces import Runner
 from graft.target.target import Target
 
 
@@ -58,11 +65,6 @@ class ReferenceStep:
     inputs: tuple[tuple[Home | Abroad, Storage], ...]
     outputs: tuple[tuple[Home | Abroad, Storage], ...]
     reason: str
-
-    def function(self) -> Runner:
-        """What the step calls."""
-        evaluator = evaluator_of(self.node)
-        return lambda operands, _homes: evaluator(operands, {})
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from graft.ir.op import get_op
 from graft.ops.index_ranges import IndexRanges
 from graft.ops.indexed import pointing
 from graft.ops.movement import ConcatenateAttrs
-from graft.runtime.guards import Guard
+from graft.program.guards import Guard
 
 
 def guarded(graph: Graph, ranges: IndexRanges) -> tuple[Graph, tuple[Guard, ...]]:

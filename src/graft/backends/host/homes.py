@@ -10,7 +10,27 @@ from graft.backends.host.storage import static_shape
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
-from graft.runtime.program import Constant, Input, Output
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The memory of an input of the graph."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The memory of an output of the graph."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The memory of a constant; never written."""
+
+    index: int
 
 
 @dataclass(frozen=True, slots=True)

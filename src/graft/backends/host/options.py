@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from graft.base.errors import UserError
-from graft.runtime.native import why_not_here
-from graft.runtime.program import Target
 from graft.target.target import HOST
 
 
@@ -35,12 +33,3 @@ class HostOptions:
     threads: int | None = None
     machine: str = HOST
     accuracy: Accuracy = Accuracy.DEFAULT
-
-    def require_here(self, target: Target) -> None:
-        """Refuse to run code of another machine in this process."""
-        reason = why_not_here(target)
-        if reason:
-            raise UserError(
-                f"this model was compiled with machine='{self.machine}': it {reason}",
-                hint="save it and run the file on such a machine",
-            )

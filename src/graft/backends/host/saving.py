@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from graft.byoc.contract import HOME
+from graft.program.program import Program
 from graft.runtime.artifact import Origin, save
-from graft.runtime.specialized import AnyProgram, SpecializedProgram
 
 HOST_VERSION = "1"
 
 
 def save_as(
-    program: AnyProgram | SpecializedProgram,
+    program: Program,
     path: str | os.PathLike[str],
     backends: Mapping[str, str] | None = None,
     blobs: Mapping[str, bytes] | None = None,

@@ -15,7 +15,7 @@ from graft.base.errors import Place, TypeRuleError
 from graft.ir.graph import Node
 from graft.ir.op import infer_types
 from graft.ir.types import TensorType, Type
-from graft.runtime.extents import Refused, SizeCheck, Test, Verdict
+from graft.program.extents import Refused, SizeCheck, Test, Verdict
 
 _Answers = Mapping[tuple[Dim, Dim], bool]
 

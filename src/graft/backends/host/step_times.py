@@ -1,4 +1,4 @@
-"""Steps of compiled graphs by the values that they make: what each takes, and what it is called."""
+"""Times of a compiled graph's steps by the values that they make."""
 
 from __future__ import annotations
 
@@ -13,27 +13,24 @@ _PROFILES = 9  # runs that a profile is at least the median of
 _PROFILE_SECONDS = 1.5  # neighbours come and go faster than that
 
 
-def by_value(seconds: Sequence[float], makes: Sequence[str]) -> dict[str, float]:
-    """The times of steps by the values that they make.
+def by_value(times: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """The times of steps, each with the value that it makes, by value; a step that runs again
+    counts again.
 
-    Steps that only bring tensors into another layout count for the step after them."""
+    Steps that only bring tensors into another layout make none, and count for the step after."""
     found: dict[str, float] = {}
     waiting = 0.0
-    for taken, name in zip(seconds, makes, strict=True):
-        waiting += float(taken)
+    for name, seconds in times:
+        waiting += float(seconds)
         if name:
-            found[name] = waiting
+            found[name] = found.get(name, 0.0) + waiting
             waiting = 0.0
     return found
 
 
-def labels_by_value(labels: Sequence[str], makes: Sequence[str]) -> dict[str, str]:
-    """The labels of steps by the values that they make; relayouts make none."""
-    return {name: label for label, name in zip(labels, makes, strict=True) if name}
-
-
 def median_costs(run: Callable[[], Mapping[str, float]]) -> dict[str, Cost]:
-    """The median over several runs; what a run did not come to took it no time."""
+    """Median cost per value over several profiled runs. Steps skipped in a run (an untaken branch)
+    count as zero."""
     runs = WATCH.measured(lambda: calm(run, _PROFILES, _PROFILE_SECONDS))
     names = dict.fromkeys(name for one in runs for name in one)
     medians = {name: float(np.median([one.get(name, 0.0) for one in runs])) for name in names}

@@ -22,7 +22,8 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Value
 from graft.loop.ir import Buffer, Const, Expr
-from graft.runtime.memory import ALIGNMENT, address_of, aligned_empty
+from graft.program.program import ALIGNMENT
+from graft.runtime.memory import address_of, aligned_empty
 
 Halo = tuple[int, int, int, int]  # top, left, bottom, right
 NO_HALO: Halo = (0, 0, 0, 0)

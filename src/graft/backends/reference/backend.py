@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 
 import numpy as np
 
-from graft.backends.reference.stored import evaluated_model
-from graft.base.dtypes import Array
+from graft.backends.reference.stored import MODEL, evaluated_model
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Runner
-from graft.ir.evaluate import Data, evaluate
+from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.runtime.artifact import Origin, save
+from graft.runtime.session import Session
+from graft.runtime.supplied import Supplied
 
 
 class ReferenceBackend(Backend):
@@ -46,15 +47,11 @@ class ReferenceProgram:
         """All nodes, with the reason why they are here."""
         return {node.output.name: self._reason for node in self._graph.walk() if node.outputs}
 
-    @property
-    def kernels(self) -> dict[str, str]:
-        """None: it has no steps of its own."""
-        return {}
-
-    @property
-    def session(self) -> None:
-        """Nothing of it is native."""
-        return None
+    def session(self) -> Session:
+        """The graph, ready to run as a program of one instruction."""
+        graph = self._graph
+        run = {MODEL: lambda operands, _symbols: evaluate(graph, operands)}
+        return Session(evaluated_model(graph), supplied=Supplied({}, run))
 
     def save(
         self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None
@@ -64,9 +61,3 @@ class ReferenceProgram:
             version("graft-compiler"), {ReferenceBackend.name: ReferenceBackend.version}
         )
         return save(evaluated_model(self._graph), path, origin, blobs)
-
-    def __call__(
-        self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
-    ) -> list[Data]:
-        """Run; the caller copies results to where they are wanted."""
-        return evaluate(self._graph, inputs)

@@ -13,7 +13,8 @@ from graft.ir.evaluate import evaluate, evaluator_of
 from graft.ir.op import OPS
 from graft.ir.parser import from_text
 from graft.ops.composite import CompositeAttrs
-from graft.runtime.evaluated import EvaluatedGraph, Evaluator
+from graft.program.instructions import EvaluatedGraph
+from graft.runtime.evaluated import Evaluator
 
 
 class ReferenceRuntime:

@@ -1,5 +1,5 @@
 """What a file holds of nodes on the reference evaluator: a node in, its graph as text out, and the
-kinds of its values; a whole model in, a flow of one step out."""
+values of a program that its values are; a whole model in, a program of one instruction out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from graft.ir.op import get_op
 from graft.ir.printer import to_text
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from graft.ops.composite import CompositeAttrs
-from graft.runtime.evaluated import EvaluatedGraph
-from graft.runtime.flow import Evaluation, Flow, Kind
-from graft.runtime.flow_program import FlowProgram
-from graft.runtime.program import Target
+from graft.program.instructions import Block, Evaluate, EvaluatedGraph
+from graft.program.program import Program, Target
+from graft.program.program import Value as ProgramValue
 
-# The node that a whole model is for the evaluator.
-WHOLE = "composite"
+# The node that a whole model is for the evaluator, and what the function that runs it is called.
+WHOLE, MODEL = "composite", "model"
 
 _ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
@@ -31,30 +30,30 @@ def evaluated_graph(node: Node) -> EvaluatedGraph:
     return EvaluatedGraph(printed.text, tuple(named), printed.constants)
 
 
-def evaluated_model(graph: Graph) -> FlowProgram:
+def evaluated_model(graph: Graph) -> Program:
     """A model that the evaluator runs as a whole, on any machine."""
     fresh = FreshNames(value.name for value in graph.inputs)
     outputs = tuple(Value(fresh("result"), value.type) for value in graph.outputs)
     node = Node(get_op(WHOLE), graph.inputs, CompositeAttrs(graph), outputs)
-    kinds = tuple(map(kind_of, (*graph.inputs, *outputs)))
+    values = tuple(map(value_of, (*graph.inputs, *outputs)))
     inputs = tuple(range(len(graph.inputs)))
-    results = tuple(range(len(inputs), len(kinds)))
-    step = Evaluation("model", inputs, results, evaluated_graph(node), WHOLE)
-    flow = Flow(graph.name, kinds, inputs, (), (step,), results)
-    return FlowProgram(Target(""), flow, graph.output_names)
+    results = tuple(range(len(inputs), len(values)))
+    step = Evaluate(MODEL, inputs, results, evaluated_graph(node), WHOLE)
+    body = Block(inputs, (step,), results)
+    return Program(Target(""), values, (), body, graph.output_names)
 
 
-def kind_of(value: Value) -> Kind:
+def value_of(value: Value) -> ProgramValue:
     """What a value is at run time."""
     type_ = value.type
     if not isinstance(type_, TensorType):
-        return Kind(value.name, type=onnx_type(type_))
+        return ProgramValue(value.name, type=onnx_type(type_))
     shape = [dim for dim in type_.shape or () if not isinstance(dim, Unknown)]
     known = type_.shape is not None and len(shape) == len(type_.shape)
     extents = tuple(shape) if known else None
     if type_.dtype is DType.STRING:
-        return Kind(value.name, None, extents, onnx_type(type_))
-    return Kind(value.name, type_.dtype, extents)
+        return ProgramValue(value.name, None, extents, onnx_type(type_))
+    return ProgramValue(value.name, type_.dtype, extents, alignment=type_.dtype.numpy.itemsize)
 
 
 def onnx_type(type_: Type) -> str:

@@ -1,0 +1,402 @@
+"""Graphs -> programs: native segments, and what stands between them.
+
+A graph enters; a program leaves, with the Python functions that its instructions name. A graph of
+static shapes without control flow is compiled as a whole. Any other is cut where numbers have to be
+known first (`cut`); branches and bodies of loops become blocks, which read values of the blocks
+around them. What has no native code runs on the reference evaluator, node by node, and is listed
+with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from graft.backends.host import measure
+from graft.backends.host.assemble import Assembly
+from graft.backends.host.cut import Piece, cut
+from graft.backends.host.emit import Emitted, emit
+from graft.backends.host.segments import SegmentCompiler, driver_code, why_not_native
+from graft.backends.host.symbols import adopt, inherited_symbols, rename_new
+from graft.backends.host.values import Values
+from graft.backends.reference.stored import evaluated_graph, value_of
+from graft.base.dims import symbols_of
+from graft.base.dtypes import Array, dtype_of
+from graft.base.errors import Place
+from graft.byoc.region import borders, region_graph
+from graft.ir.evaluate import evaluator_of
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import bound_symbols
+from graft.ops import size_rules
+from graft.ops.control import nested_bindings
+from graft.ops.index_ranges import IndexRanges
+from graft.ops.ml_features import LabelMapAttrs
+from graft.ops.size_rules import rule_of, rule_text
+from graft.program.guards import Guard
+from graft.program.instructions import (
+    LIST_OPERATIONS,
+    LOOKUPS,
+    Alias,
+    Assert,
+    BindSymbol,
+    Block,
+    Evaluate,
+    If,
+    Instruction,
+    KernelCall,
+    ListOp,
+    Loop,
+    RegionCall,
+    Scan,
+    SizeFunction,
+    Slice,
+)
+from graft.program.lookup import Table
+from graft.program.program import Program, Target
+from graft.runtime.evaluated import Evaluator
+from graft.runtime.spaces import Runner
+from graft.runtime.supplied import Supplied
+from graft.target.roofline import cache_roofline
+
+
+@dataclass
+class Built:
+    """A program and what goes with it in this process: functions that it names, values that the
+    evaluator makes (`reasons`) or that Python looks up (`lookups`), and the values that kernel
+    calls and instructions make, in order. `arena_bound` is the smallest arena that the static part
+    can do with."""
+
+    program: Program = field(init=False)
+    functions: dict[str, Runner] = field(default_factory=dict)
+    evaluators: dict[str, Evaluator] = field(default_factory=dict)
+    rules: dict[str, Evaluator] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    lookups: dict[str, str] = field(default_factory=dict)
+    makes: list[tuple[KernelCall | Instruction, str]] = field(default_factory=list)
+    arena_bound: int | None = None
+
+    @property
+    def supplied(self) -> Supplied:
+        """The Python functions that the program names."""
+        return Supplied(self.functions, self.evaluators, self.rules)
+
+
+def build_program(graph: Graph, compiler: SegmentCompiler, threads: int | None = None) -> Built:
+    """The program of a graph."""
+    builder = _ProgramBuilder(compiler)
+    if why_not_native(graph):
+        own = adopt(graph, {}, frozenset(), builder.symbols)
+        body = _BlockBuilder(builder, own).block(len(graph.inputs))
+    else:
+        with compiler.compilation() as compilation:
+            ranges, begin = IndexRanges(graph), compilation.add
+            _, assembly, guards = compiler.assembled(graph, ranges, compiler.spaces, begin)
+            codes = compilation.codes()
+        body = builder.whole(graph, assembly, guards, codes)
+    return builder.built_with(body, graph.output_names, threads)
+
+
+def build_assembled(
+    graph: Graph, assembly: Assembly, compiler: SegmentCompiler, guards: tuple[Guard, ...] = ()
+) -> Built:
+    """The program of a graph of static shapes that has been assembled; of what guards find, which
+    is its last output then, nobody else gets to know."""
+    count = len(graph.outputs) - bool(guards)
+    outputs, names = graph.outputs[:count], graph.output_names[:count]
+    builder = _ProgramBuilder(compiler)
+    own = replace(graph, outputs=outputs, output_names=names)
+    with compiler.compilation() as compilation:
+        for function in assembly.functions.values():
+            compilation.add(function)
+        codes = compilation.codes()
+    body = builder.whole(own, assembly, guards, codes)
+    return builder.built_with(body, names, None)
+
+
+class _ProgramBuilder:
+    """What all blocks of a program share."""
+
+    def __init__(self, compiler: SegmentCompiler) -> None:
+        self.compiler = compiler
+        self.values, self.built = Values(), Built()
+        self.symbols: set[str] = set()  # names that are used
+        self._objects: dict[bytes, None] = {}
+        self._parts = 0
+
+    def built_with(self, body: Block, output_names: tuple[str, ...], threads: int | None) -> Built:
+        """The finished program."""
+        target = self.compiler.target
+        core = cache_roofline(target.machine)
+        self._objects[driver_code(target)] = None
+        self.built.program = Program(
+            Target(target.triple, target.features, (core.flops, core.bytes)),
+            tuple(self.values.values),
+            tuple(self.values.constants),
+            body,
+            output_names,
+            tuple(self._objects),
+            tuple(self.values.shelf),
+            threads,
+        )
+        return self.built
+
+    def whole(
+        self,
+        graph: Graph,
+        assembly: Assembly,
+        guards: tuple[Guard, ...],
+        codes: Sequence[bytes],
+    ) -> Block:
+        """An assembled graph of static shapes, whose outputs are all arrays of their own."""
+        inputs = tuple(map(self.values.add_graph_value, graph.inputs))
+        outputs = tuple(map(self.values.add_graph_value, graph.outputs))
+        self.built.functions.update(self.compiler.regions)
+        emitted = emit(assembly, self.values, inputs, outputs, (), guards)
+        self.built.arena_bound = emitted.bound
+        steps = self._take(emitted, codes)
+        return Block(inputs, tuple(steps), outputs)
+
+    def compile(
+        self, graph: Graph, inputs: Sequence[int], outputs: Sequence[int], ranges: IndexRanges
+    ) -> list[Instruction]:
+        """The instructions of a part of a graph all of whose sizes are known when it runs."""
+        label = f"part {self._parts}"
+        self._parts += 1
+        numbers = self.values, inputs, outputs
+        return self._take(*self.compiler.compile(graph, *numbers, ranges, label))
+
+    def _take(self, emitted: Emitted, codes: tuple[bytes, ...]) -> list[Instruction]:
+        """Instructions of the program, with what they need."""
+        self._objects |= dict.fromkeys(codes)
+        self.built.makes += emitted.makes
+        for step, outside in emitted.evaluated:
+            self.built.evaluators[step.function] = evaluator_of(outside.node)
+            self.built.reasons[outside.node.output.name] = outside.reason
+        return emitted.instructions
+
+
+class _BlockBuilder:
+    """Builds the block of a graph. `known` are symbols that the graph around it has numbers for,
+    `operands` the values of that one which the last inputs are."""
+
+    def __init__(
+        self,
+        program: _ProgramBuilder,
+        graph: Graph,
+        known: frozenset[str] = frozenset(),
+        operands: Sequence[int] = (),
+    ) -> None:
+        compiler = program.compiler
+        inherited = inherited_symbols(graph) & known
+        whole = measure.measured(compiler.taken_apart(graph), compiler.why_not, inherited)
+        self._graph = rename_new(whole, graph, program.symbols)
+        self._inherited = inherited
+        self._program, self._compiler, self._built = program, compiler, program.built
+        self._table, self._captured = program.values, operands
+        self._ranges = IndexRanges(self._graph)
+        self._numbers: dict[Value, int] = {}
+        self._steps: list[Instruction] = []
+        self._constants = {
+            node.output: node.attrs.value.array
+            for node in self._graph.nodes
+            if node.op.name == "constant"
+        }
+
+    def block(self, count: int) -> Block:
+        """The block; the first `count` inputs are its own."""
+        graph = self._graph
+        inputs = self._numbered(graph.inputs[:count])
+        for value, operand in zip(graph.inputs[count:], self._captured, strict=True):
+            self._capture(value, operand)
+        reasons = {node: self._compiler.why_not(node) for node in graph.nodes}
+        for piece in cut(graph, lambda node: not reasons[node], self._inherited):
+            if piece.native:
+                self._segment(piece.nodes)
+            else:
+                (node,) = piece.nodes
+                self._steps.append(self._instruction(node, piece, reasons[node]))
+        return Block(inputs, tuple(self._steps), self._numbered(graph.outputs))
+
+    def _capture(self, value: Value, operand: int) -> None:
+        """A value of a block around this one; an alias where this graph knows its shape by other
+        symbols."""
+        seen, outside = value_of(value), self._table.values[operand]
+        if seen.shape is None or seen.shape == outside.shape:
+            self._numbers[value] = operand
+        else:
+            self._steps.append(Alias(operand, self._number(value)))
+
+    def _number(self, value: Value) -> int:
+        if value not in self._numbers:
+            if value in self._constants:
+                number = self._table.add_constant(self._constants[value], value.name)
+            else:
+                number = self._table.add_graph_value(value)
+            self._numbers[value] = number
+        return self._numbers[value]
+
+    def _numbered(self, values: Sequence[Value]) -> tuple[int, ...]:
+        return tuple(self._number(value) for value in values)
+
+    def _operands(self, node: Node) -> tuple[int | None, ...]:
+        inputs = (*node.inputs, *node.op.absent(len(node.inputs)))
+        return tuple(None if value is None else self._number(value) for value in inputs)
+
+    def _segment(self, nodes: Sequence[Node]) -> None:
+        inputs, outputs = borders(nodes, self._graph)
+        graph = region_graph(nodes, self._graph, "segment")
+        for node in nodes:
+            runner = self._compiler.runner(node)
+            if runner is not None:
+                self._built.functions[node.attrs.label] = runner
+        numbers = self._numbered(inputs), self._numbered(outputs)
+        self._steps += self._program.compile(graph, *numbers, self._ranges)
+
+    def _instruction(self, node: Node, piece: Piece, reason: str) -> Instruction:
+        location = node.place or Place()
+        match node.op.name:
+            case "if":
+                return self._if(node, piece.known)
+            case "loop":
+                return self._loop(node, piece.known)
+            case "scan":
+                return self._scan(node, piece.known)
+            case "demand":
+                (value, condition), (output,) = map(self._numbered, (node.args, node.outputs))
+                asked = node.attrs
+                return Assert(value, condition, asked.wanted, asked.message, output, location)
+            case "sized":
+                (symbol,) = bound_symbols(node.output.type)
+                return BindSymbol(symbol, self._number(node.args[0]))
+            case "trimmed":
+                (rows, counts), (output,) = map(self._numbered, (node.args, node.outputs))
+                return Slice(rows, counts, output)
+            case size_rules.SIZES:
+                return self._size_function(node, location)
+            case name if name in LIST_OPERATIONS and (name not in LOOKUPS or self._has_table(node)):
+                return self._list_op(node, location)
+        if self._compiler.runner(node) is not None:
+            return self._region(node, location)
+        return self._evaluate(node, reason or "its size is known only from data", location)
+
+    def _region(self, node: Node, location: Place) -> RegionCall:
+        attrs, runner = node.attrs, self._compiler.runner(node)
+        assert runner is not None
+        self._built.functions[attrs.label] = runner
+        numbers = self._numbered(node.args), self._numbered(node.outputs)
+        made = RegionCall(attrs.label, *numbers, f"{attrs.backend}: region", location)
+        self._built.makes.append((made, node.output.name))
+        return made
+
+    def _evaluate(self, node: Node, reason: str, location: Place) -> Evaluate:
+        name = f"{node.op.name} {len(self._built.evaluators)}"
+        self._built.evaluators[name] = evaluator_of(node)
+        self._built.reasons[node.output.name] = reason
+        operands, outputs = self._numbered(node.args), self._numbered(node.outputs)
+        return Evaluate(name, operands, outputs, evaluated_graph(node), node.op.name, location)
+
+    def _size_function(self, node: Node, location: Place) -> SizeFunction:
+        rule = rule_text(node)
+        self._built.rules[rule] = rule_of(node)
+        outputs = self._numbered(node.outputs)
+        return SizeFunction(rule, self._operands(node), outputs, location)
+
+    def _has_table(self, node: Node) -> bool:
+        """Whether a node looks strings up, or packs maps, by constants."""
+        match node.op.name:
+            case "ml.zip_map":
+                return True
+            case "ml.label_map":
+                keys, values = node.attrs.keys.array, node.attrs.values.array
+                return object in (keys.dtype, values.dtype) and keys.dtype.kind != "f"
+        labels = self._constants.get(node.args[0])
+        return labels is not None and labels.dtype == object and labels.ndim == 1
+
+    def _list_op(self, node: Node, location: Place) -> ListOp:
+        attrs: Any = node.attrs
+        # What is taken from are strings, and become the table.
+        is_take = node.op.name == "take"
+        step = ListOp(
+            node.op.name,
+            self._numbered(node.args[1:]) if is_take else self._operands(node),
+            self._numbered(node.outputs),
+            location=location,
+        )
+        match node.op.name:
+            case "sequence.split":
+                parts = {"chunk": attrs.chunk or 1, "sizes": attrs.sizes}
+                return replace(step, axis=attrs.axis, with_axis=attrs.keepdims, **parts)
+            case "sequence.concatenate":
+                return replace(step, axis=attrs.axis, with_axis=not attrs.new_axis)
+            case "ml.label_map":
+                return self._look_up(step, node, _label_table(attrs))
+            case "ml.zip_map":
+                return self._look_up(step, node, _table(attrs.labels.array))
+            case "take":
+                return self._look_up(step, node, _table(self._constants[node.args[0]]))
+        return step
+
+    def _look_up(self, step: ListOp, node: Node, table: Table) -> ListOp:
+        packs = node.op.name == "ml.zip_map"
+        what = "rows are packed into maps" if packs else "strings are looked up in a table"
+        self._built.lookups[node.output.name] = what
+        return replace(step, table=table)
+
+    def _nested(
+        self, node: Node, graph: Graph, captures: Sequence[Value], known: frozenset[str]
+    ) -> Block:
+        """The block of a nested graph, whose last inputs are captures."""
+        meaning = nested_bindings(node, graph)
+        dims = {name: dim for name, dim in meaning.items() if symbols_of(dim) <= known}
+        own = adopt(graph, dims, known, self._program.symbols)
+        builder = _BlockBuilder(self._program, own, known, self._numbered(captures))
+        return builder.block(len(graph.inputs) - len(captures))
+
+    def _if(self, node: Node, known: frozenset[str]) -> If:
+        condition, *captures = node.args
+        return If(
+            self._number(condition),
+            self._nested(node, node.attrs.else_branch, captures, known),
+            self._nested(node, node.attrs.then_branch, captures, known),
+            self._numbered(node.outputs),
+            node.place or Place(),
+        )
+
+    def _loop(self, node: Node, known: frozenset[str]) -> Loop:
+        limit, condition, *values = node.inputs
+        given = [value for value in values if value is not None]
+        carried = node.attrs.carried
+        return Loop(
+            None if limit is None else self._number(limit),
+            None if condition is None else self._number(condition),
+            self._numbered(given[:carried]),
+            self._nested(node, node.attrs.body, given[carried:], known),
+            self._numbered(node.outputs),
+            node.place or Place(),
+        )
+
+    def _scan(self, node: Node, known: frozenset[str]) -> Scan:
+        attrs = node.attrs
+        first, last = attrs.carried, attrs.carried + attrs.num_scan_inputs
+        return Scan(
+            self._numbered(node.args[:first]),
+            self._numbered(node.args[first:last]),
+            tuple(attrs.input_axes),
+            tuple(bool(back) for back in attrs.input_directions),
+            tuple(attrs.output_axes),
+            tuple(bool(back) for back in attrs.output_directions),
+            self._nested(node, attrs.body, node.args[last:], known),
+            self._numbered(node.outputs),
+            node.place or Place(),
+        )
+
+
+def _table(values: Array, keys: Array | None = None, default: Any = None) -> Table:
+    known = None if keys is None else tuple(keys.tolist())
+    return Table(dtype_of(values.dtype), tuple(values.tolist()), known, default)
+
+
+def _label_table(attrs: LabelMapAttrs) -> Table:
+    default = None if attrs.default is None else attrs.default.array.item()
+    return _table(attrs.values.array, attrs.keys.array, default)

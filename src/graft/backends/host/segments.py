@@ -1,0 +1,163 @@
+"""Compiles parts of a graph, or a whole one: what has native code, and that code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from graft.backends.host.assemble import Assembly, assemble
+from graft.backends.host.emit import Emitted, emit
+from graft.backends.host.guards import guarded
+from graft.backends.host.kernel_memo import Kernels, node_types
+from graft.backends.host.options import Accuracy
+from graft.backends.host.prepare import prepare
+from graft.backends.host.sizes import size_checks
+from graft.backends.host.split_recurrent import split_recurrent
+from graft.backends.host.templates import why_not_static, why_not_symbolic
+from graft.backends.host.values import Values
+from graft.base.dims import Unknown, product
+from graft.base.dtypes import DType
+from graft.base.progress import Progress, Stage, quietly
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import TensorType
+from graft.llvm.cache import default_cache
+from graft.llvm.pool import Compilation
+from graft.loop.ir import Function
+from graft.ops.index_ranges import IndexRanges
+from graft.passes.plan_memory import is_view
+from graft.program.guards import Guard
+from graft.runtime.driver import driver_key, driver_object
+from graft.runtime.spaces import Runner
+from graft.target.target import Target
+
+_CONTROL_FLOW = ("if", "loop", "scan", "demand")
+
+
+@dataclass(frozen=True)
+class SegmentCompiler:
+    """Compiles for a machine; `regions` run what is left to other backends, by label, those in
+    `spaces` in the memory of a device."""
+
+    target: Target
+    accuracy: Accuracy
+    regions: Mapping[str, Runner]
+    spaces: Mapping[str, str] = field(default_factory=dict)
+    report: Progress = quietly
+
+    @cached_property
+    def _kernels(self) -> Kernels:
+        """The kernels of all segments."""
+        return Kernels(self.target)
+
+    @cached_property
+    def _native(self) -> set[Hashable]:
+        """The types of nodes that are known to have kernels: some are built to find out."""
+        return set()
+
+    def why_not(self, node: Node) -> str:
+        """Why a node has no native code even when its sizes are known; empty where it has."""
+        if node.op.name in _CONTROL_FLOW:
+            return "it decides what runs"
+        if node.op.name == "region" and not is_static_node(node):
+            return "its sizes are known only when it runs"
+        values = (*node.args, *node.outputs)
+        reason = next((reason for value in values if (reason := why_not_tensor(value))), "")
+        if reason or is_view(node) or node.op.name in ("constant", "region"):
+            return reason
+        types = node_types(node)
+        if types in self._native:
+            return ""
+        why_not = why_not_static if is_static_node(node) else why_not_symbolic
+        reason = why_not(node, self.target)
+        if not reason:
+            self._native.add(types)
+        return reason
+
+    def taken_apart(self, graph: Graph) -> Graph:
+        """The graph with recurrent layers as products and steps."""
+        return split_recurrent(graph, self.target)
+
+    def runner(self, node: Node) -> Runner | None:
+        """Who runs a node that is left to another backend; None for other nodes."""
+        return self.regions.get(node.attrs.label) if node.op.name == "region" else None
+
+    def assembled(
+        self,
+        graph: Graph,
+        ranges: IndexRanges,
+        spaces: Mapping[str, str],
+        begin: Callable[[Function], None] | None = None,
+    ) -> tuple[Graph, Assembly, tuple[Guard, ...]]:
+        """A graph of fusion groups, their kernels, and what is watched over in it. `begin` is told
+        of each kernel as soon as it is made."""
+        self.report(Stage("lowering"))
+        watched, guards = guarded(graph, ranges)
+        fused = prepare(watched, self.target, self.accuracy)
+        return fused, assemble(fused, self.target, spaces, self._kernels, begin), guards
+
+    def compile(
+        self,
+        graph: Graph,
+        values: Values,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        ranges: IndexRanges,
+        label: str,
+    ) -> tuple[Emitted, tuple[bytes, ...]]:
+        """The instructions of a part of a graph all of whose sizes are known when it runs, on
+        values with these numbers, and their code. `ranges` are those of the whole graph."""
+        with self.compilation() as compilation:
+            _, made, guards = self.assembled(graph, ranges, {}, compilation.add)
+            codes = tuple(compilation.codes())
+        checks = () if is_static(graph) else size_checks(graph.nodes)
+        return emit(made, values, inputs, outputs, checks, guards, label), codes
+
+    def compilation(self) -> Compilation:
+        """What compiles kernels while others are being made."""
+        return Compilation(self.target, default_cache(), progress=self.report)
+
+
+def driver_code(target: Target) -> bytes:
+    """The object code of the driver."""
+    triple = target.triple
+    return default_cache().remembered(driver_key(triple), lambda: driver_object(triple))
+
+
+def why_not_tensor(value: Value) -> str:
+    """Why native code cannot have a value, whatever its size; empty where it can."""
+    type_ = value.type
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return f"native programs want tensors of known rank, and %{value.name} is {type_}"
+    if type_.dtype is DType.STRING:
+        return f"native programs have no strings, and %{value.name} is {type_}"
+    if any(isinstance(dim, Unknown) for dim in type_.shape):
+        return f"%{value.name} is {type_}"
+    if isinstance(product(type_.shape), Unknown):
+        return f"the number of elements of %{value.name} is too long an expression"
+    return ""
+
+
+def is_static_node(node: Node) -> bool:
+    """Whether all that a node reads and makes are tensors of known sizes."""
+    types = (value.type for value in (*node.args, *node.outputs))
+    return all(isinstance(type_, TensorType) and type_.is_static for type_ in types)
+
+
+def is_static(graph: Graph) -> bool:
+    """Whether all shapes are numbers."""
+    values = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
+    return all(isinstance(v.type, TensorType) and v.type.is_static for v in values)
+
+
+def why_not_native(graph: Graph) -> str:
+    """Why a whole graph is not one native program; empty where it is."""
+    values = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
+    for value in values:
+        reason = why_not_tensor(value)
+        if not reason and not value.tensor.is_static:
+            reason = f"one native program wants static shapes, and %{value.name} is {value.type}"
+        if reason:
+            return reason
+    control = (node.op.name for node in graph.nodes if node.op.name in _CONTROL_FLOW)
+    return next((f"it has a {name}" for name in control), "")

@@ -1,0 +1,102 @@
+"""Symbols of nested graphs in one program: a graph and dims for some of its symbols in, the same
+graph in terms of these out.
+
+A nested graph speaks in symbols of its own. In a program all blocks share one set of names, so
+those that mean something outside become that, and others that are taken get fresh names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from graft.base.dims import AnyDim, substitute, symbol
+from graft.ir.attrs import bind_attrs, symbols_in_attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.names import FreshNames
+from graft.ir.nested import change_node
+from graft.ir.types import map_dims, symbols_in
+
+
+def substitute_symbols(graph: Graph, dims: Mapping[str, AnyDim]) -> Graph:
+    """The graph with dims for some of its symbols."""
+    return _Substitution(dims).graph(graph) if dims else graph
+
+
+def inherited_symbols(graph: Graph) -> frozenset[str]:
+    """The symbols whose numbers the graph around this one tells."""
+    mentioned = frozenset().union(*(symbols_in(value.type) for value in graph.inputs))
+    return mentioned - graph.input_symbols
+
+
+def adopt(graph: Graph, dims: Mapping[str, AnyDim], known: frozenset[str], used: set[str]) -> Graph:
+    """A graph in the terms of the one around it, for which some symbols are `dims`, and which has
+    numbers for those `known`. Other symbols get fresh names where theirs are `used`; all names are
+    used from then on."""
+    shared = inherited_symbols(graph) & known
+    return _renamed(graph, dims, shared, used)
+
+
+def rename_new(graph: Graph, before: Graph, used: set[str]) -> Graph:
+    """The graph with fresh names for symbols that an earlier form of it did not have, where theirs
+    are used."""
+    return _renamed(graph, {}, frozenset(_symbols_of(before)), used)
+
+
+def _renamed(
+    graph: Graph, dims: Mapping[str, AnyDim], shared: frozenset[str], used: set[str]
+) -> Graph:
+    mentioned = dict.fromkeys(_symbols_of(graph))
+    own = [name for name in mentioned if name not in shared and name not in dims]
+    names = FreshNames((*used, *own))
+    fresh = {name: symbol(names(name)) for name in own if name in used}
+    used |= {*own, *(str(dim) for dim in fresh.values())}
+    return substitute_symbols(graph, {**dims, **fresh})
+
+
+def _symbols_of(graph: Graph) -> list[str]:
+    found: list[str] = []
+    for value in graph.inputs:
+        found += sorted(symbols_in(value.type))
+    for node in graph.nodes:
+        found += sorted(symbols_in_attrs(node.attrs))
+        for value in node.outputs:
+            found += sorted(symbols_in(value.type))
+    return found
+
+
+class _Substitution:
+    def __init__(self, dims: Mapping[str, AnyDim]) -> None:
+        self._dims = dims
+        self._values: dict[Value, Value] = {}
+
+    def graph(self, graph: Graph) -> Graph:
+        return replace(
+            graph,
+            inputs=tuple(self._value(value) for value in graph.inputs),
+            nodes=tuple(self._node(node) for node in graph.nodes),
+            outputs=tuple(self._value(value) for value in graph.outputs),
+        )
+
+    def _node(self, node: Node) -> Node:
+        changed = change_node(node, self._nested)
+        return replace(
+            changed,
+            inputs=tuple(None if v is None else self._value(v) for v in node.inputs),
+            attrs=bind_attrs(changed.attrs, self._dims),
+            outputs=tuple(self._value(value) for value in node.outputs),
+        )
+
+    def _nested(self, inner: Graph) -> Graph:
+        """What a nested graph says in symbols of this one."""
+        own = inherited_symbols(inner)
+        return substitute_symbols(inner, {n: d for n, d in self._dims.items() if n in own})
+
+    def _value(self, value: Value) -> Value:
+        if value not in self._values:
+            type_ = map_dims(value.type, self._dim)
+            self._values[value] = value if type_ == value.type else Value(value.name, type_)
+        return self._values[value]
+
+    def _dim(self, dim: AnyDim) -> AnyDim:
+        return dim if isinstance(dim, int) else substitute(dim, self._dims)

@@ -1,0 +1,176 @@
+"""Segments as words: kernel calls in; records, tables of addresses and numbers for them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+
+from graft.base.dims import AnyDim, Dim, Unknown, symbols_of
+from graft.program.extents import Test, Verdict
+from graft.program.instructions import KernelCall, Scratch, Segment, Slot
+from graft.program.layout import SEGMENT_WORDS, Header
+from graft.program.layout import Segment as Field
+from graft.program.numbers import Number, Numbers
+from graft.program.program import Value
+from graft.program.words import Address, Words
+
+_ALIGNMENT = 64
+_WORD_BYTES = 8
+_SERIAL, _OVERLAPS = 1, 2
+# Of a kernel nobody has said how much work it is: as much as all threads can do.
+UNKNOWN_WORK = (1 << 62) - 1
+# Work is counted in parts of an operation, so that a byte is a whole number of them.
+WORK_PER_OPERATION = 16
+
+
+class SegmentWriter:
+    """Writes the words of one segment, and the code that fills in numbers for its symbols."""
+
+    def __init__(
+        self,
+        words: Words,
+        numbers: Numbers,
+        places: Mapping[int, Address],  # of values
+        values: tuple[Value, ...],
+        constants: frozenset[int],  # values that are
+        shelf: Address,  # the value that is the program's shelf
+        threads: int,
+        work_per_byte: int,
+    ) -> None:
+        self._work_per_byte = work_per_byte
+        self._words, self._numbers, self._places = words, numbers, places
+        self._values, self._constants, self._threads = values, constants, threads
+        self._shelf = shelf
+        self._slots: list[Address] = []
+        self._uses: list[Address] = []
+        self._scratches: list[int | Address] = []
+
+    def write(self, place: Address, segment: Segment, number: int) -> None:
+        """The segment at a place; numbers are computed by code that is emitted right here."""
+        numbers = self._numbers
+        sizes = [numbers.largest(map(numbers.of, shelf)) for shelf in segment.shelves]
+        rounded = [numbers.rounded(size, _ALIGNMENT) for size in sizes]
+        starts = list(accumulate(rounded, numbers.plus, initial=0))
+        records, work = self._calls(segment, starts)
+        outputs = self._outputs(segment)
+        found = None if segment.found is None else self._places[segment.found]
+        scratch = numbers.rounded(numbers.largest(map(numbers.of, segment.scratch)), _ALIGNMENT)
+        fields: dict[Field, int | Address] = {
+            Field.NUMBER: number,
+            Field.RECORDS: records,
+            Field.CALLS: len(segment.calls),
+            Field.WORK: work,
+            Field.SLOTS: len(self._slots) // 3,
+            Field.SLOT: self._words.put(*self._slots),
+            Field.VALUES: len(self._uses) // 2,
+            Field.VALUE: self._words.put(*self._uses),
+            Field.SCRATCHES: len(self._scratches) // 2,
+            Field.SCRATCH: self._words.put(*self._scratches),
+            Field.ARENA_BYTES: numbers.cells([starts[-1]]),
+            Field.SCRATCH_BYTES: numbers.cells([scratch]),
+            Field.OUTPUTS: len(outputs) // 4,
+            Field.OUTPUT: self._words.put(*outputs),
+            Field.FOUND: 0 if found is None else found,
+            Field.GUARDS: len(segment.guards),
+        }
+        for field, word in fields.items():
+            self._words.change(place + field, word)
+
+    def _calls(self, segment: Segment, starts: list[Number]) -> tuple[Address, Address]:
+        numbers, words = self._numbers, self._words
+        records: list[int | Address] = []
+        symbols: list[str] = []
+        for call in segment.calls:
+            scalars = numbers.cells([numbers.of(scalar) for scalar in call.scalars])
+            own = any(isinstance(buffer, Scratch) for buffer in call.buffers)
+            table = self._table(call, starts, self._threads if own else 1)
+            stride = len(call.buffers) * _WORD_BYTES if own else 0
+            flags = _SERIAL * call.serial | _OVERLAPS * call.overlaps
+            records += [0, table, scalars, stride, flags]
+            symbols.append(call.symbol)
+        place = words.put(*records)
+        for index, symbol in enumerate(symbols):
+            words.functions.append((place.position + 5 * index, symbol))
+        return place, numbers.cells([self._work(call) for call in segment.calls])
+
+    def _work(self, call: KernelCall) -> Number:
+        numbers = self._numbers
+        flops, moved = (0 if isinstance(n, Unknown) else n for n in (call.flops, call.bytes))
+        if flops == 0 and moved == 0 and not call.serial:
+            return UNKNOWN_WORK
+        arithmetic = numbers.times(numbers.of(flops), WORK_PER_OPERATION)
+        return numbers.plus(arithmetic, numbers.times(numbers.of(moved), self._work_per_byte))
+
+    def _table(self, call: KernelCall, starts: list[Number], threads: int) -> Address:
+        """Words by which threads find a call's buffers; one table each, if they differ."""
+        table = self._words.put(*[0] * (len(call.buffers) * threads))
+        numbers = self._numbers
+        for thread in range(threads):
+            for index, buffer in enumerate(call.buffers):
+                word = table + (thread * len(call.buffers) + index)
+                match buffer:
+                    case Slot(shelf, offset, _):
+                        base = Address(Header.ARENA) if shelf else self._shelf
+                        start = starts[shelf - 1] if shelf else 0
+                        position = numbers.plus(start, numbers.of(offset))
+                        self._slots += [word, base, numbers.cells([position])]
+                    case Scratch():
+                        self._scratches += [word, thread]
+                    case number if number in self._constants:
+                        self._words.constants.append((word.position, number))
+                    case number:
+                        self._uses += [word, self._places[number]]
+        return table
+
+    def _outputs(self, segment: Segment) -> list[int | Address]:
+        numbers, outputs = self._numbers, []
+        found = () if segment.found is None else (segment.found,)
+        for number in (*segment.outputs, *found):
+            value = self._values[number]
+            assert value.dtype is not None
+            assert value.shape is not None
+            extents = [numbers.of(dim) for dim in value.shape]
+            size: Number = value.dtype.numpy.itemsize
+            for extent in extents:
+                size = numbers.times(size, extent)
+            places = numbers.cells([size]), numbers.cells(extents)
+            outputs += [self._places[number], len(extents), *places]
+        return outputs
+
+
+def segment_symbols(segment: Segment, values: tuple[Value, ...]) -> list[str]:
+    """The symbols that a segment's numbers depend on, in order."""
+    found = {name for dim in _dims(segment, values) for name in symbols_of(dim)}
+    return sorted(found)
+
+
+def _dims(segment: Segment, values: tuple[Value, ...]) -> Iterator[AnyDim]:
+    for call in segment.calls:
+        yield from (*call.scalars, call.flops, call.bytes)
+        for buffer in call.buffers:
+            if isinstance(buffer, Slot):
+                yield buffer.offset
+    for shelf in segment.shelves:
+        yield from shelf
+    yield from segment.scratch
+    for number in segment.outputs:
+        yield from values[number].shape or ()
+    for check in segment.checks:
+        yield from dims_of(check.test)
+
+
+def dims_of(verdict: Verdict) -> Iterator[Dim]:
+    """All dims that a check looks at."""
+    if isinstance(verdict, Test):
+        yield from (verdict.left, verdict.right)
+        yield from dims_of(verdict.equal)
+        yield from dims_of(verdict.different)
+
+
+def new_segment(words: Words, keys: list[Address]) -> Address:
+    """Words for a segment whose numbers depend on these registers; none is known yet."""
+    listed, seen = words.put(*keys), words.put(*[-1] * len(keys))
+    place = words.put(*[0] * SEGMENT_WORDS)
+    for field, word in ((Field.KEYS, len(keys)), (Field.KEY, listed), (Field.SEEN, seen)):
+        words.change(place + field, word)
+    return place

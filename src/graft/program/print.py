@@ -1,0 +1,164 @@
+"""Programs as text, for people and for goldens: a program in, one line per instruction out.
+
+Values are `%` and their number; blocks are indented. Nothing parses it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+from graft.base.dims import AnyDim
+from graft.base.names import printable
+from graft.program.instructions import (
+    Block,
+    Buffer,
+    Evaluate,
+    If,
+    Instruction,
+    KernelCall,
+    ListOp,
+    Loop,
+    RegionCall,
+    Scan,
+    Scratch,
+    Segment,
+    SizeFunction,
+    Slot,
+    Switch,
+    Transfer,
+    reads,
+    writes,
+)
+from graft.program.program import Program, Value
+
+_INDENT = "  "
+# What an instruction is called where its class says something else.
+_WORDS: dict[type[Instruction], str] = {
+    RegionCall: "call_region",
+    SizeFunction: "size_function",
+    ListOp: "list_op",
+}
+# Shown after the operands, where they are not what they are by default.
+_DETAILS = (
+    *("function", "operation", "symbol", "expected", "message"),
+    *("axis", "axes", "backwards", "result_axes", "result_backwards"),
+)
+
+
+def to_text(program: Program) -> str:
+    """All of a program but constants' elements and code."""
+    lines = [*_header(program), *_Printer(program).block(program.body)]
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _header(program: Program) -> Iterator[str]:
+    named = zip(program.output_names, program.body.outputs, strict=True)
+    outputs = ", ".join(f"{name} = %{number}" for name, number in named)
+    inputs = ", ".join(f"%{number}" for number in program.body.inputs)
+    yield f"program ({inputs}) -> ({outputs})"
+    if program.shelf:
+        yield f"{_INDENT}shelf 0: {_largest(program.shelf)} bytes"
+    constants = dict(program.constants)
+    for number, value in enumerate(program.values):
+        kind = "constant " if number in constants else ""
+        slot = "" if value.slot is None else f" at {_buffer(value.slot)}"
+        space = f" in '{value.space}'" if value.space else ""
+        yield f"{_INDENT}%{number} '{value.name}': {kind}{_type(value)}{space}{slot}"
+
+
+def _type(value: Value) -> str:
+    if value.dtype is None and value.shape is None:
+        return value.type
+    extents = "*" if value.shape is None else ", ".join(map(str, value.shape))
+    return f"{value.dtype or value.type}[{extents}]"
+
+
+class _Printer:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def block(self, block: Block, depth: int = 0) -> Iterator[str]:
+        indent = _INDENT * (depth + 1)
+        for instruction in block.instructions:
+            yield from (indent + line for line in self._instruction(instruction, depth))
+        yield f"{indent}yield {_values(block.outputs)}".rstrip()
+
+    def _instruction(self, instruction: Instruction, depth: int) -> Iterator[str]:
+        results = _values(writes(instruction))
+        word = _WORDS.get(type(instruction), type(instruction).__name__.lower())
+        head = f"{results} = " if results else ""
+        yield f"{head}{word} {_values(reads(instruction))}{_details(instruction)}".rstrip()
+        match instruction:
+            case Segment():
+                yield from _segment(instruction)
+            case If():
+                yield from self._nested("then", instruction.then)
+                yield from self._nested("else", instruction.otherwise)
+            case Switch():
+                for key, block in instruction.cases:
+                    pairs = zip(instruction.symbols, key, strict=True)
+                    sizes = ", ".join(f"{name}={size}" for name, size in pairs)
+                    yield from self._nested(f"case {sizes}", block)
+                yield from self._nested("default", instruction.default)
+            case Loop() | Scan():
+                yield from self._nested("body", instruction.body)
+            case _:
+                pass
+
+    def _nested(self, title: str, block: Block) -> Iterator[str]:
+        yield f"{_INDENT}{title} ({_values(block.inputs)})"
+        yield from (_INDENT + line for line in self.block(block))
+
+
+def _details(instruction: Instruction) -> str:
+    if isinstance(instruction, Transfer):
+        return f" {'to' if instruction.upload else 'from'} the device of '{instruction.region}'"
+    if isinstance(instruction, Evaluate):
+        return f" {', '.join(instruction.graph.operators)}"
+    if isinstance(instruction, SizeFunction):
+        return f" {' '.join(instruction.rule.split())}"
+    found = []
+    for one in fields(instruction):
+        held = getattr(instruction, one.name)
+        if one.name in _DETAILS and held != one.default and held != ():
+            found.append(f"{one.name}={held!r}" if one.name != "operation" else str(held))
+    return f" {', '.join(found)}" if found else ""
+
+
+def _segment(segment: Segment) -> Iterator[str]:
+    for number, shelf in enumerate(segment.shelves, start=1):
+        yield f"{_INDENT}shelf {number}: {_largest(shelf)} bytes"
+    if segment.scratch:
+        yield f"{_INDENT}scratch: {_largest(segment.scratch)} bytes per thread"
+    for check in segment.checks:
+        yield f"{_INDENT}check {check.test.left} = {check.test.right}"
+    for call in segment.calls:
+        yield _INDENT + _call(call)
+    for guard in segment.guards:
+        yield f"{_INDENT}guard: indices into axis {guard.axis} of extent {guard.extent}"
+
+
+def _call(call: KernelCall) -> str:
+    operands = ", ".join(map(_buffer, call.buffers))
+    scalars = f"; {', '.join(map(str, call.scalars))}" if call.scalars else ""
+    serial = " serial" if call.serial else ""
+    return f"{call.symbol}({operands}{scalars}){serial}  # {call.label}"
+
+
+def _buffer(buffer: Buffer) -> str:
+    match buffer:
+        case Slot(shelf, offset, nbytes):
+            return f"[{shelf}: {offset}, {nbytes}]"
+        case Scratch():
+            return "scratch"
+    return f"%{buffer}"
+
+
+def _largest(sizes: Sequence[AnyDim]) -> str:
+    texts = [str(size) for size in sizes]
+    return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
+
+
+def _values(numbers: Sequence[int]) -> str:
+    return ", ".join(f"%{number}" for number in numbers)

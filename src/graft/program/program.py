@@ -1,0 +1,121 @@
+"""What a compiled program is: values, and instructions on them.
+
+Values are numbered through, those of nested blocks too, and have extents over symbols; a static
+model is a program whose extents are all numbers. A symbol gets its number from the shapes of the
+inputs, or from an instruction before any that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from graft.base.dims import Dim
+from graft.base.dtypes import Array, DType
+from graft.base.errors import UserError
+from graft.program.instructions import (
+    Block,
+    Evaluate,
+    Instruction,
+    KernelCall,
+    Segment,
+    Slot,
+    walk,
+)
+
+ALIGNMENT = 64  # bytes, of constants and of what lies in the arena
+
+
+class ProgramError(UserError):
+    """A compiled program that contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value: a tensor of a dtype with a shape, where known, in the memory of a device if it has a
+    `space`. What is no tensor (lists, optional values, maps, strings) has no dtype, but a type in
+    ONNX's words; strings have a shape, too.
+
+    Kernels rely on the `alignment` in bytes beyond that of elements. A value with a `slot` lies on
+    the program's shelf of the arena; others are allocated by the instruction that makes them."""
+
+    name: str
+    dtype: DType | None = None
+    shape: tuple[Dim, ...] | None = None
+    type: str = ""
+    alignment: int = 1
+    space: str = ""
+    slot: Slot | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it is a tensor whose extents are all numbers."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+    def __str__(self) -> str:
+        extents = "*" if self.shape is None else ", ".join(map(str, self.shape))
+        return f"{self.dtype or self.type}[{extents}]" if self.has_extents else self.type
+
+    @property
+    def has_extents(self) -> bool:
+        """Whether it is a tensor, of strings maybe."""
+        return self.dtype is not None or self.shape is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The machine that object code is for: LLVM's triple, processor features it relies on, and the
+    operations and bytes per second of one core, by which threads are shared out. Where nobody tells
+    these, they are so low that all work is worth sharing."""
+
+    triple: str
+    features: tuple[str, ...] = ()
+    core: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def architecture(self) -> str:
+        return self.triple.split("-")[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled model. `objects` holds the object code of its kernels and of the driver."""
+
+    target: Target
+    values: tuple[Value, ...]
+    constants: tuple[tuple[int, Array], ...] = field(repr=False)  # and the values that they are
+    body: Block
+    output_names: tuple[str, ...]
+    objects: tuple[bytes, ...] = field(default=(), repr=False)
+    shelf: tuple[Dim, ...] = ()  # sizes of what lies on the program's shelf of the arena
+    threads: int | None = None  # to run with, at most one per core; None: one per core
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """What goes in."""
+        return tuple(self.values[number] for number in self.body.inputs)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """What comes out."""
+        return tuple(self.values[number] for number in self.body.outputs)
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """The native code, that of nested blocks included."""
+        return (one for one in self.instructions if isinstance(one, Segment))
+
+    @property
+    def calls(self) -> Iterator[KernelCall]:
+        """The kernel calls of all segments."""
+        return (call for segment in self.segments for call in segment.calls)
+
+    @property
+    def evaluated(self) -> Iterator[Evaluate]:
+        """What the reference evaluator runs."""
+        return (one for one in self.instructions if isinstance(one, Evaluate))
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        """All instructions, those of nested blocks included."""
+        return walk(self.body)

@@ -1,0 +1,311 @@
+"""Whether a program can run as it stands: a program in, an error that says what contradicts itself.
+
+Every file goes through here before anything of it runs, so nothing is taken for granted: numbers of
+values, blocks and what they take and give, memory, and symbols that need a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from graft.base.dims import AnyDim, bare_symbol, symbols_of
+from graft.base.dtypes import Array, DType
+from graft.program.extents import dims_of_test
+from graft.program.instructions import (
+    LIST_OPERATIONS,
+    LOOKUPS,
+    BindSymbol,
+    Block,
+    Evaluate,
+    If,
+    Instruction,
+    KernelCall,
+    ListOp,
+    Loop,
+    RegionCall,
+    Scan,
+    Segment,
+    Slot,
+    Switch,
+    Transfer,
+    blocks,
+    reads,
+    writes,
+)
+from graft.program.program import ALIGNMENT, Program, ProgramError, Value
+
+
+def verify_program(program: Program) -> None:
+    """Refuse a program that contradicts itself."""
+    if program.threads is not None and program.threads < 1:
+        raise ProgramError(f"it wants {program.threads} threads")
+    _check_names("input", [value.name for value in program.inputs])
+    _check_names("output", program.output_names)
+    _same("names of outputs", len(program.output_names), len(program.body.outputs))
+    for value in program.values:
+        _check_value(value, program)
+    for number, array in program.constants:
+        _check_constant(number, array, program)
+    _Verifier(program).check()
+
+
+def _check_names(kind: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ProgramError(f"two {kind}s are named '{name}'")
+        seen.add(name)
+
+
+def _check_value(value: Value, program: Program) -> None:
+    what = f"the value '{value.name}'"
+    if value.alignment < 1 or value.alignment & (value.alignment - 1):
+        raise ProgramError(f"{what} has the alignment {value.alignment}, no power of two")
+    if value.dtype is DType.STRING:
+        raise ProgramError(f"{what} holds strings, for which native memory has no type")
+    least = min((extent for extent in value.shape or () if isinstance(extent, int)), default=0)
+    if least < 0:
+        raise ProgramError(f"{what} has the negative extent {least}")
+    if (value.slot is not None or value.space) and not (value.dtype and value.is_static):
+        raise ProgramError(f"{what} has memory of its own, but no size")
+    if value.slot is not None:
+        if value.slot.shelf:
+            raise ProgramError(f"{what} lies in the memory of a segment")
+        size = _check_slot(value.slot, (program.shelf,), what)
+        if size is not None and nbytes_of(value) > size:
+            raise ProgramError(f"{what} needs {nbytes_of(value)} bytes, and has {size}")
+
+
+def nbytes_of(value: Value) -> int:
+    """The size of a tensor whose extents are numbers."""
+    extents = [extent for extent in value.shape or () if isinstance(extent, int)]
+    return math.prod(extents) * (value.dtype.numpy.itemsize if value.dtype else 0)
+
+
+def _check_constant(number: int, array: Array, program: Program) -> None:
+    if not 0 <= number < len(program.values):
+        raise ProgramError(f"a constant is the value {number}, which there is not")
+    if program.values[number].dtype is None:
+        return  # strings
+    if array.dtype.hasobject:
+        raise ProgramError(f"the constant {number} holds Python objects")
+    if not array.flags.c_contiguous:
+        raise ProgramError(f"the constant {number} is not contiguous")
+
+
+def _check_alignment(number: int, array: Array) -> None:
+    if array.size and array.__array_interface__["data"][0] % ALIGNMENT:
+        raise ProgramError(f"the constant {number} is not aligned to {ALIGNMENT} bytes")
+
+
+def _check_slot(slot: Slot, shelves: Sequence[Sequence[AnyDim]], user: str) -> int | None:
+    """The size of a slot, where it is a number; refuses one outside of its shelf."""
+    if not 0 <= slot.shelf < len(shelves):
+        raise ProgramError(f"{user}: there is no shelf {slot.shelf}")
+    offset, nbytes, sizes = slot.offset, slot.nbytes, shelves[slot.shelf]
+    if isinstance(offset, int) and isinstance(nbytes, int):
+        if offset < 0 or nbytes < 0 or offset % ALIGNMENT:
+            raise ProgramError(f"{user}: {slot} is not aligned to {ALIGNMENT} bytes")
+        if all(isinstance(size, int) for size in sizes):
+            largest = max((size for size in sizes if isinstance(size, int)), default=0)
+            if offset + nbytes > largest:
+                raise ProgramError(f"{user}: {slot} lies outside its shelf of {largest} bytes")
+    return nbytes if isinstance(nbytes, int) else None
+
+
+class _Verifier:
+    """Goes through the instructions in order. `_made` are values that exist by then, `known` the
+    symbols with a number."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._constants = dict(program.constants)
+        self._regions = {
+            one.function for one in program.instructions if isinstance(one, RegionCall)
+        }
+        self._all: set[int] = set()
+
+    def check(self) -> None:
+        made: set[int] = set()
+        for number in self._constants:
+            self._make(number, made)
+        self._block(self._program.body, made, set())
+
+    def _make(self, number: int, made: set[int]) -> None:
+        if not 0 <= number < len(self._program.values):
+            raise ProgramError(f"there is no value {number}")
+        if number in self._all:
+            raise ProgramError(f"the value {number} is made twice")
+        self._all.add(number)
+        made.add(number)
+
+    def _block(self, block: Block, made: set[int], known: set[str]) -> None:
+        for number in block.inputs:
+            self._make(number, made)
+            known |= _bound(self._program.values[number])
+        for instruction in block.instructions:
+            try:
+                self._instruction(instruction, made, known)
+            except ProgramError as error:
+                raise error.at(getattr(instruction, "location", None)) from None
+        self._read(block.outputs, made)
+
+    def _read(self, numbers: Iterable[int], made: set[int]) -> None:
+        for number in numbers:
+            if number not in made:
+                raise ProgramError(f"the value {number} is read before it is made")
+
+    def _instruction(self, instruction: Instruction, made: set[int], known: set[str]) -> None:
+        self._read(reads(instruction), made)
+        _check_arity(instruction)
+        match instruction:
+            case Segment():
+                self._segment(instruction, made, known)
+            case BindSymbol():
+                known.add(instruction.symbol)
+            case RegionCall() | Evaluate():
+                self._memory(instruction)
+            case Transfer():
+                self._transfer(instruction)
+            case Switch():
+                missing = [name for name in instruction.symbols if name not in known]
+                if missing:
+                    raise ProgramError(f"nothing tells the number of '{missing[0]}'")
+            case _:
+                pass
+        for block in blocks(instruction):
+            self._block(block, set(made), set(known))
+        for number in writes(instruction):
+            self._make(number, made)
+            known |= _bound(self._program.values[number])
+
+    def _memory(self, step: RegionCall | Evaluate) -> None:
+        values = [self._program.values[number] for number in (*step.inputs, *step.outputs)]
+        if len({value.space for value in values}) > 1:
+            raise ProgramError(f"{step.function}: its operands lie in several memories")
+
+    def _transfer(self, step: Transfer) -> None:
+        if step.region not in self._regions:
+            raise ProgramError(f"a transfer is for '{step.region}', which nothing calls")
+        ends = [self._program.values[number] for number in (step.source, step.target)]
+        home, device = ends if step.upload else ends[::-1]
+        if home.space or not device.space:
+            raise ProgramError(f"{step.region}: a transfer leads from one device to another")
+        if (home.dtype, home.shape) != (device.dtype, device.shape):
+            raise ProgramError(f"{step.region}: a transfer changes the type of a value")
+
+    def _segment(self, segment: Segment, made: set[int], known: set[str]) -> None:
+        own = {*segment.inputs, *segment.outputs, *self._constants.keys()}
+        own |= set() if segment.found is None else {segment.found}
+        shelves = (self._program.shelf, *segment.shelves)
+        used: set[int] = set()
+        for call in segment.calls:
+            _check_call(call)
+            for buffer in call.buffers:
+                if isinstance(buffer, Slot):
+                    _check_slot(buffer, shelves, call.symbol)
+                elif isinstance(buffer, int):
+                    used.add(buffer)
+                    if buffer in self._constants:
+                        _check_alignment(buffer, self._constants[buffer])
+                    if buffer not in own:
+                        raise ProgramError(f"{call.symbol}: the segment has no value {buffer}")
+        for number in segment.outputs:
+            value = self._program.values[number]
+            if number not in used and value.slot is None and nbytes_of(value):
+                raise ProgramError(f"no kernel writes '{value.name}'")
+        self._guards(segment)
+        unknown = {name for dim in dims_of(segment, self._program) for name in symbols_of(dim)}
+        if not unknown <= known:
+            raise ProgramError(f"{sorted(unknown - known)} have no number when a segment begins")
+
+    def _guards(self, segment: Segment) -> None:
+        found = None if segment.found is None else self._program.values[segment.found]
+        if not segment.guards:
+            return
+        if found is None or (found.dtype, found.shape) != (DType.INT64, (len(segment.guards),)):
+            raise ProgramError(f"no value tells what {len(segment.guards)} guards have found")
+
+
+def _check_call(call: KernelCall) -> None:
+    if not call.symbol:
+        raise ProgramError("a kernel call names no function")
+    for scalar in call.scalars:
+        if isinstance(scalar, int) and not -(2**63) <= scalar < 2**63:
+            raise ProgramError(f"{call.symbol}: the scalar {scalar} has more than 64 bits")
+
+
+def dims_of(segment: Segment, program: Program) -> Iterator[AnyDim]:
+    """All dims that a run of a segment needs numbers for."""
+    for number in segment.outputs:
+        yield from program.values[number].shape or ()
+    for call in segment.calls:
+        yield from (*call.scalars, call.flops, call.bytes)
+        for buffer in call.buffers:
+            if isinstance(buffer, Slot):
+                yield from (buffer.offset, buffer.nbytes)
+    for shelf in segment.shelves:
+        yield from shelf
+    yield from segment.scratch
+    for check in segment.checks:
+        yield from dims_of_test(check.test)
+    for guard in segment.guards:
+        yield from (guard.extent, guard.count)
+
+
+def _bound(value: Value) -> set[str]:
+    """The symbols that a value gives numbers to."""
+    names = (bare_symbol(dim) for dim in value.shape or ())
+    return {name for name in names if name is not None}
+
+
+def _check_arity(instruction: Instruction) -> None:
+    """Blocks take and give as many values as the instruction around them says."""
+    match instruction:
+        case ListOp():
+            if instruction.operation not in LIST_OPERATIONS:
+                raise ProgramError(f"'{instruction.operation}' is nothing that is done to lists")
+            if instruction.operation in LOOKUPS and instruction.table is None:
+                raise ProgramError(f"'{instruction.operation}' has no table")
+            _same(f"results of '{instruction.operation}'", len(instruction.outputs), 1)
+        case If() | Switch():
+            for block in blocks(instruction):
+                _same("inputs of a branch", len(block.inputs), 0)
+                _same("outputs of a branch", len(block.outputs), len(instruction.outputs))
+            if isinstance(instruction, Switch):
+                for key, _ in instruction.cases:
+                    if len(key) != len(instruction.symbols) or min(key, default=1) < 1:
+                        names = list(instruction.symbols)
+                        raise ProgramError(f"a variant is for the sizes {list(key)} of {names}")
+                if len({key for key, _ in instruction.cases}) != len(instruction.cases):
+                    raise ProgramError("two variants are for the same sizes")
+        case Loop(carried=carried, body=body, outputs=outputs):
+            _same("inputs of a loop's body", len(body.inputs), 2 + len(carried))
+            _same("outputs of a loop's body", len(body.outputs), 1 + len(outputs))
+            _at_least("outputs of a loop", len(outputs), len(carried))
+        case Scan():
+            _check_scan(instruction)
+        case _:
+            pass
+
+
+def _check_scan(step: Scan) -> None:
+    body, carried = step.body, len(step.carried)
+    _at_least("scanned tensors", len(step.scanned), 1)
+    _same("inputs of a scan's body", len(body.inputs), carried + len(step.scanned))
+    _same("outputs of a scan's body", len(body.outputs), len(step.outputs))
+    for what, given in (("axes", step.axes), ("directions", step.backwards)):
+        _same(f"{what} of scanned tensors", len(given), len(step.scanned))
+    for what, given in (("axes", step.result_axes), ("directions", step.result_backwards)):
+        _same(f"{what} of stacked results", len(given), len(step.outputs) - carried)
+
+
+def _same(what: str, given: int, wanted: int) -> None:
+    if given != wanted:
+        raise ProgramError(f"{what}: {given} are given and {wanted} wanted")
+
+
+def _at_least(what: str, given: int, least: int) -> None:
+    if given < least:
+        raise ProgramError(f"{what}: {given} are given and at least {least} wanted")

@@ -1,0 +1,268 @@
+"""Regions and the memory of their devices: calls of foreign code and copies for it, and what
+happens where a device has no memory left or cannot be reached any more.
+
+A device that is lost is given up: the run begins again, with the host in its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import evaluate_dim
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.program.instructions import RegionCall, Transfer
+from graft.program.program import ALIGNMENT, Program, Value
+from graft.program.verify import nbytes_of
+from graft.runtime.guard import AbandonedError
+from graft.runtime.incidents import Fault
+from graft.runtime.memory import aligned_empty, ready
+from graft.runtime.profile import Recorder
+from graft.runtime.regions import Region, deliver
+from graft.runtime.run import Run
+from graft.runtime.spaces import (
+    Device,
+    DeviceMemory,
+    FullDeviceError,
+    LostDeviceError,
+    Runner,
+    Spent,
+)
+from graft.runtime.tensor_pool import DeviceTensor, Occupancy, TensorPool
+
+Attempt = Callable[[Mapping[str, Device]], list[Any]]
+
+
+class Devices:
+    """The devices that a program's regions have, by memory space."""
+
+    def __init__(self, program: Program, functions: Mapping[str, Runner]) -> None:
+        self._functions = functions
+        self._regions = _regions_by_space(program, functions)
+        self._known = _find_devices(self._regions)
+        self.at_hand: Mapping[str, Device] = self._known  # those that have not been lost
+        self._occupancy = Occupancy()
+        self._pool = TensorPool(partial(_bounded, self._regions))
+
+    def run(self, attempt: Attempt) -> list[Any]:
+        """What `attempt` gives on the devices at hand; again, each time without one more device,
+        where one has been lost on the way or has no memory left."""
+        while True:
+            if len(self.at_hand) < len(self._known):
+                self._recall()
+            results = self._try(attempt)
+            if results is not None:
+                return results
+
+    def _try(self, attempt: Attempt) -> list[Any] | None:
+        since = self._occupancy.enter() if self._known else 0
+        full: FullDeviceError | None = None
+        try:
+            return attempt(self.at_hand)
+        except FullDeviceError as error:
+            full = error
+        except LostDeviceError as error:
+            self._lose(error.space)
+            return None
+        except AbandonedError as error:
+            if error.error is not None:
+                raise error.error from error.error.__cause__
+            return None
+        finally:
+            if self._known and full is None:
+                self._occupancy.leave()
+        if not self._occupancy.wait(since):
+            self._regions[full.space][0].failed(full.__cause__ or full, Fault.LOST)
+            self._lose(full.space)
+        return None
+
+    def _lose(self, space: str) -> None:
+        """Do without a device for a while; what is under way elsewhere may still use it."""
+        self.at_hand = {name: one for name, one in self.at_hand.items() if name != space}
+        self._pool.clear()
+        for region in self._regions[space]:
+            if not region.device_breaker.is_open:
+                region.device_breaker.fail(at_once=True)
+
+    def _recall(self) -> None:
+        """Try lost devices again whose breakers are half open."""
+        back = {
+            space: device
+            for space, device in self._known.items()
+            if space in self.at_hand
+            or not any(region.device_breaker.is_open for region in self._regions[space])
+        }
+        if len(back) > len(self.at_hand):
+            self.at_hand = back
+
+    def take(self, value: Value, run: Run) -> Any:
+        """Memory for a value: of its device, or an array where that has been lost."""
+        kind = _tensor(value)
+        device = run.devices.get(value.space)
+        return (
+            aligned_empty(kind.shape, kind.dtype)
+            if device is None
+            else self._pool.take(kind, device)
+        )
+
+    def give_back(self, value: Value, tensor: Any, run: Run) -> None:
+        """Keep the memory of a value that nobody needs any more for the next run."""
+        if value.space in run.devices and tensor is not None:
+            self._pool.give_back(_tensor(value), tensor)
+
+    def call(
+        self, step: RegionCall, inputs: Sequence[Value], outputs: Sequence[Value], run: Run
+    ) -> Sequence[Any]:
+        """Run a region, or the host's code in its place."""
+        function = self._functions[step.function]
+        space = (*outputs, *inputs)[0].space if outputs or inputs else ""
+        if not space:
+            return _call_at_home(step, function, inputs, outputs, run)
+        assert isinstance(function, Region)
+        operands = [run.values[number] for number in step.inputs]
+        results = [self.take(value, run) for value in outputs]
+        device = run.devices.get(space)
+        if device is None:  # it has been lost, or there is none
+            lost = space in self._known
+            spent = (function.compute if lost else function.run)(operands, results)
+        else:
+            specs = ([_tensor(value)[1:] for value in values] for values in (inputs, outputs))
+            spent = function.run(operands, results, DeviceMemory(space, device, *specs))
+        _record(run.recorder, spent)
+        return results
+
+    def transfer(self, step: Transfer, source: Value, target: Value, run: Run) -> Any:
+        """Copy a value to a device, or from it."""
+        region = self._functions[step.region]
+        assert isinstance(region, Region)
+        space = target.space if step.upload else source.space
+        device, data = run.devices.get(space), run.values[step.source]
+        memory: Any
+        if step.upload:
+            memory = self.take(target, run)
+        else:
+            memory = _outputs((target,), (step.target,), region.guard.is_supervised, run)[0]
+        begun = time.perf_counter()
+        if device is None:
+            np.copyto(memory, data)
+        else:
+            copy = device.upload if step.upload else device.download
+            task = partial(copy, np.ascontiguousarray(data) if step.upload else data, memory)
+            region.guard.transfer(region, task, space)
+            if region.simulated:
+                modelled = region.transfer_seconds(nbytes_of(target))
+                _record(run.recorder, Spent(modelled, 0.0, 0.0, simulated=True))
+                return memory
+        _record(run.recorder, Spent(time.perf_counter() - begun, 0.0, 0.0))
+        return memory
+
+
+def _record(recorder: Recorder | None, spent: Spent | None) -> None:
+    if recorder is not None:
+        recorder.spent = spent
+
+
+def _call_at_home(
+    step: RegionCall,
+    function: Runner,
+    operands: Sequence[Value],
+    outputs: Sequence[Value],
+    run: Run,
+) -> Sequence[Array]:
+    """A region, or another function, on arrays in the host's memory."""
+    inputs = [
+        _read_only(ready(run.values[number], value.alignment))
+        for number, value in zip(step.inputs, operands, strict=True)
+    ]
+    if not isinstance(function, Region):
+        homes = _outputs(outputs, step.outputs, False, run)
+        deliver(function(inputs, homes), homes, step.function)
+        return homes
+    private = function.guard.is_supervised
+    while True:
+        homes = _outputs(outputs, step.outputs, private, run)
+        try:
+            _record(run.recorder, function.run(inputs, homes))
+        except AbandonedError as error:
+            if error.error is not None:
+                raise error.error.at(step.location) from error.error.__cause__
+            private = True  # in other arrays, without the accelerator
+        else:
+            return homes
+
+
+def _outputs(
+    values: Sequence[Value], numbers: Sequence[int], private: bool, run: Run
+) -> list[Array]:
+    """Arrays for foreign code to write into. Those are `private` that it may yet write into when
+    nobody waits for it any more: neither the arena nor a user's array."""
+    arrays = []
+    for value, number in zip(values, numbers, strict=True):
+        array = run.values[number] if value.slot is not None else run.given.get(number)
+        shape = tuple(evaluate_dim(dim, run.symbols) for dim in value.shape or ())
+        if private or array is None or array.shape != shape:
+            assert value.dtype is not None
+            array = aligned_empty(shape, value.dtype.numpy, max(value.alignment, ALIGNMENT))
+        arrays.append(array)
+    return arrays
+
+
+def _read_only(data: Array) -> Array:
+    view = data.view()
+    view.flags.writeable = False
+    return view
+
+
+def _tensor(value: Value) -> DeviceTensor:
+    assert value.dtype is not None
+    extents = tuple(dim for dim in value.shape or () if isinstance(dim, int))
+    return DeviceTensor(value.space, extents, value.dtype.numpy)
+
+
+def _regions_by_space(program: Program, functions: Mapping[str, Runner]) -> dict[str, list[Region]]:
+    """The regions that work in the memory of a device."""
+    found: dict[str, list[Region]] = {}
+    for step in _region_calls(program):
+        if step.function not in functions:
+            raise UserError(
+                f"the program calls the function '{step.function}', which is not given",
+                place=step.location,
+                hint=f"functions={{'{step.function}': ...}} supplies it",
+            )
+        function = functions[step.function]
+        spaces = {program.values[number].space for number in (*step.inputs, *step.outputs)}
+        for space in spaces - {""}:
+            if not isinstance(function, Region):
+                raise UserError(
+                    f"the function '{step.function}' is to work in the memory of '{space}'",
+                    hint="only regions of other backends can",
+                )
+            found.setdefault(space, []).append(function)
+    return found
+
+
+def _region_calls(program: Program) -> Iterable[RegionCall]:
+    return (one for one in program.instructions if isinstance(one, RegionCall))
+
+
+def _find_devices(regions_by_space: Mapping[str, Sequence[Region]]) -> Mapping[str, Device]:
+    """The devices by memory space. A region whose code could not be loaded has none, and gets that
+    of the others."""
+    found: dict[str, Device] = {}
+    for space, regions in regions_by_space.items():
+        device = next((one.device for one in regions if one.device is not None), None)
+        if device is not None:
+            found[space] = device
+            for region in regions:
+                region.device = region.device or device
+    return found
+
+
+def _bounded(regions: Mapping[str, Sequence[Region]], space: str, task: Callable[[], Any]) -> Any:
+    """What a device is asked for, within the deadline of its regions."""
+    return regions[space][0].guard.bounded(task)

@@ -1,0 +1,403 @@
+"""Instructions, as a part of the native driver: what each does to a frame.
+
+`graft_execute` runs a frame from its program counter on until it ends, fails or needs Python, and
+says which. docs/bytecode.md explains the instructions to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from graft.program.layout import (
+    BUFFER_BYTES,
+    EXECUTE,
+    OPERANDS,
+    STACK_WORDS,
+    Header,
+    Opcode,
+    Segment,
+    Stack,
+    Status,
+    Value,
+)
+from graft.runtime.assembler import WORD, Code, Flag, Variable, Word
+from graft.runtime.driver_memory import (
+    clear,
+    entry_of,
+    extents_of,
+    provide,
+    put_word,
+    word_of,
+)
+
+_DECLARATIONS = """
+declare {i64, i1} @llvm.sadd.with.overflow.i64(i64, i64)
+declare {i64, i1} @llvm.smul.with.overflow.i64(i64, i64)
+"""
+# Rows are set aside ahead of time up to so many bytes.
+_BYTES_AHEAD = 1 << 26
+# What an iteration counts at least towards an interruption.
+_ITERATION_WORK = 1_000
+
+
+def instructions_text() -> str:
+    """The functions as LLVM text."""
+    return "\n".join([_DECLARATIONS, *map(_operation, _OPERATIONS), _execute()])
+
+
+class _Operands:
+    """The words behind an opcode."""
+
+    def __init__(self, code: Code) -> None:
+        self.code, self.frame = code, code["frame"]
+
+    def __getitem__(self, number: int) -> Word:
+        return self.code.load(self.code["pc"], (1 + number) * WORD)
+
+    def fail(self, status: Status, detail: Word | int) -> None:
+        """Come back with a status."""
+        put_word(self.code, detail, self.frame, Header.DETAIL)
+        self.code.give(status)
+
+    def provide(self, value: Word, bytes_: Word) -> None:
+        """Memory for a value."""
+        provide(self.code, self.frame, value, bytes_, lambda: self.code.give(Status.MEMORY))
+
+
+def _python(code: Code, given: _Operands) -> None:
+    given.fail(Status.PYTHON, given[0])
+
+
+def _move(code: Code, given: _Operands) -> None:
+    target, source, rank = given[0], given[1], given[2]
+    _share(code, given.frame, target, source)
+    code.copy(extents_of(target), extents_of(source), rank * WORD)
+
+
+def _share(code: Code, frame: Word, target: Word, source: Word) -> None:
+    """A value is where another one is. Memory that somebody has given it is written instead."""
+    owner = word_of(code, source, Value.OWNER)
+    code.call("graft.retain", owner, result="void")
+    data = word_of(code, source, Value.DATA)
+    code.call("graft.release", frame, word_of(code, target, Value.OWNER), result="void")
+    put_word(code, owner, target, Value.OWNER)
+    put_word(code, data, target, Value.DATA)
+
+
+def _free(code: Code, given: _Operands) -> None:
+    clear(code, given.frame, given[0])
+
+
+def _fail(code: Code, given: _Operands) -> None:
+    given.fail(Status.FAILED, given[0])
+
+
+def _copy(code: Code, given: _Operands) -> None:
+    code.store(code.load(given[1]), given[0])
+
+
+def _plus(code: Code, given: _Operands) -> None:
+    _checked(code, given, "sadd")
+
+
+def _times(code: Code, given: _Operands) -> None:
+    _checked(code, given, "smul")
+
+
+def _checked(code: Code, given: _Operands, name: str) -> None:
+    """Arithmetic whose result has to fit into a word."""
+    left, right = code.load(given[1]), code.load(given[2])
+    operands = f"i64 {left.text}, i64 {right.text}"
+    pair = code.make("", f"call {{i64, i1}} @llvm.{name}.with.overflow.i64({operands})")
+    result = code.make("i64", f"extractvalue {{i64, i1}} {pair.text}, 0")
+    overflow = code.make("i1", f"extractvalue {{i64, i1}} {pair.text}, 1")
+    with code.when(Flag(overflow.text)):
+        given.fail(Status.NUMBER, 0)
+    code.store(result, given[0])
+
+
+def _divide(code: Code, given: _Operands) -> None:
+    code.store(_divided(code, given)[0], given[0])
+
+
+def _modulo(code: Code, given: _Operands) -> None:
+    code.store(_divided(code, given)[1], given[0])
+
+
+def _divided(code: Code, given: _Operands) -> tuple[Word, Word]:
+    """The quotient, rounded down, and what is left, with the sign of the divisor."""
+    left, right = code.load(given[1]), code.load(given[2])
+    with code.when(right.is_("eq", 0)):
+        given.fail(Status.NUMBER, 0)
+    quotient = code.operation("sdiv", left, right)
+    rest = left - quotient * right
+    opposed = code.operation("xor", rest, right).is_("slt", 0)
+    inexact = code.both(rest.is_("ne", 0), opposed)
+    return code.select(inexact, quotient - 1, quotient), code.select(inexact, rest + right, rest)
+
+
+def _least(code: Code, given: _Operands) -> None:
+    left, right = code.load(given[1]), code.load(given[2])
+    code.store(code.select(left.is_("slt", right), left, right), given[0])
+
+
+def _most(code: Code, given: _Operands) -> None:
+    left, right = code.load(given[1]), code.load(given[2])
+    code.store(code.select(left.is_("sgt", right), left, right), given[0])
+
+
+def _broadcast(code: Code, given: _Operands) -> None:
+    left, right = code.load(given[1]), code.load(given[2])
+    one = code.either(left.is_("eq", 1), right.is_("eq", 1))
+    fits = code.either(one, left.is_("eq", right))
+    with code.when(code.compare("eq", code.select(fits, 1, 0), 0)):
+        given.fail(Status.NUMBER, 0)
+    code.store(code.select(left.is_("eq", 1), right, left), given[0])
+
+
+def _extent(code: Code, given: _Operands) -> None:
+    code.store(entry_of(code, extents_of(given[1]), given[2]), given[0])
+
+
+def _read(code: Code, given: _Operands) -> None:
+    data, bytes_ = word_of(code, given[1], Value.DATA), given[2]
+    place = data + given[3] * bytes_
+    for width in (1, 2, 4, 8):
+        with code.when(bytes_.is_("eq", width)):
+            code.store(code.load_signed(place, f"i{8 * width}"), given[0])
+
+
+def _scalar(code: Code, given: _Operands) -> None:
+    data, bytes_ = word_of(code, given[0], Value.DATA), given[2]
+    for width in (1, 2, 4, 8):
+        with code.when(bytes_.is_("eq", width)):
+            code.store(code.load(given[1]), data, 0, f"i{8 * width}")
+
+
+def _check(code: Code, given: _Operands) -> None:
+    extent = entry_of(code, extents_of(given[0]), given[1])
+    with code.when(extent.is_("ne", code.load(given[2]))):
+        given.fail(Status.FAILED, given[3])
+
+
+def _slice(code: Code, given: _Operands) -> None:
+    target, source, counts, rank = given[0], given[1], given[2], given[3]
+    _share(code, given.frame, target, source)
+    code.copy(extents_of(target), extents_of(source), rank * WORD)
+    last = code.load(extents_of(counts)) - 1
+    code.store(entry_of(code, word_of(code, counts, Value.DATA), last), extents_of(target))
+
+
+def _push(code: Code, given: _Operands) -> None:
+    stack, value, rank = given[0], given[1], given[2]
+    row = code.call("graft.size", extents_of(value), rank, given[3])
+    rows = word_of(code, stack, Stack.ROWS)
+    extents = stack + STACK_WORDS * WORD
+    with code.when(rows.is_("eq", 0)):
+        code.copy(extents, extents_of(value), rank * WORD)
+    with code.count(rank) as axis:
+        differs = entry_of(code, extents, axis).is_("ne", entry_of(code, extents_of(value), axis))
+        with code.when(differs):
+            given.fail(Status.FAILED, given[5])
+    with code.when(rows.is_("sge", word_of(code, stack, Stack.CAPACITY))):
+        expected = code.load(given[4])
+        more = code.select(rows.is_("eq", 0), 16, rows * 2)
+        # So many at once only where they are known to come and are not much memory.
+        few = code.operation("sdiv", _BYTES_AHEAD, row + 1)
+        modest = code.both(expected.is_("sgt", more), expected.is_("slt", few))
+        capacity = code.select(modest, expected, more)
+        data = code.call("graft.allocate", given.frame, capacity * row)
+        with code.when(data.is_("eq", 0)):
+            given.fail(Status.MEMORY, capacity * row)
+        old = word_of(code, stack, Stack.DATA)
+        with code.when(rows.is_("ne", 0)):
+            code.copy(data, old, rows * row)
+        code.call("graft.release", given.frame, word_of(code, stack, Stack.OWNER), result="void")
+        put_word(code, data, stack, Stack.DATA)
+        put_word(code, data - BUFFER_BYTES, stack, Stack.OWNER)
+        put_word(code, capacity, stack, Stack.CAPACITY)
+    place = word_of(code, stack, Stack.DATA) + rows * row
+    code.copy(place, word_of(code, value, Value.DATA), row)
+    put_word(code, rows + 1, stack, Stack.ROWS)
+
+
+def _stack(code: Code, given: _Operands) -> None:
+    target, stack, rank, bytes_, axis, backwards = (given[number] for number in range(6))
+    rows = word_of(code, stack, Stack.ROWS)
+    extents = stack + STACK_WORDS * WORD
+    with code.when(rows.is_("eq", 0)):
+        _gather(code, extents, given[6], rank)
+    row = code.call("graft.size", extents, rank, bytes_)
+    inner = code.call("graft.size", extents + axis * WORD, rank - axis, bytes_)
+    outer = code.call("graft.size", extents, axis, 1)
+    given.provide(target, rows * row)
+    new = extents_of(target)
+    code.copy(new, extents, axis * WORD)
+    code.store(rows, new + axis * WORD)
+    code.copy(new + (axis + 1) * WORD, extents + axis * WORD, (rank - axis) * WORD)
+    data, source = word_of(code, target, Value.DATA), word_of(code, stack, Stack.DATA)
+    with code.count(rows) as index:
+        forward = backwards.is_("eq", 0)
+        position = code.select(forward, index, rows - 1 - index)
+        with code.count(outer) as block:
+            place = data + (block * rows + position) * inner
+            code.copy(place, source + index * row + block * inner, inner)
+    code.call("graft.release", given.frame, word_of(code, stack, Stack.OWNER), result="void")
+    for word in (Stack.DATA, Stack.OWNER, Stack.ROWS, Stack.CAPACITY):
+        put_word(code, 0, stack, word)
+
+
+def _row(code: Code, given: _Operands) -> None:
+    target, source, register, rank, bytes_, backwards = (given[number] for number in range(6))
+    _share(code, given.frame, target, source)
+    extents = extents_of(source)
+    code.copy(extents_of(target), extents + WORD, rank * WORD)
+    row = code.call("graft.size", extents + WORD, rank, bytes_)
+    index = code.load(register)
+    last = code.load(extents) - 1
+    position = code.select(backwards.is_("eq", 0), index, last - index)
+    put_word(code, word_of(code, source, Value.DATA) + position * row, target, Value.DATA)
+
+
+def _axis(code: Code, given: _Operands) -> None:
+    target, source, rank, bytes_, axis = (given[number] for number in range(5))
+    extents, new = extents_of(source), extents_of(target)
+    outer = code.call("graft.size", extents, axis, 1)
+    inner = code.call("graft.size", extents + (axis + 1) * WORD, rank - axis - 1, bytes_)
+    count = entry_of(code, extents, axis)
+    given.provide(target, outer * inner * count)
+    code.store(count, new)
+    code.copy(new + WORD, extents, axis * WORD)
+    behind = (axis + 1) * WORD
+    code.copy(new + behind, extents + behind, (rank - axis - 1) * WORD)
+    data, old = word_of(code, target, Value.DATA), word_of(code, source, Value.DATA)
+    with code.count(count) as index, code.count(outer) as block:
+        place = data + (index * outer + block) * inner
+        code.copy(place, old + (block * count + index) * inner, inner)
+
+
+def _allocate_value(code: Code, given: _Operands) -> None:
+    given.provide(given[0], code.load(given[1]))
+
+
+def _place(code: Code, given: _Operands) -> None:
+    value, shelf = given[0], given[1]
+    put_word(code, word_of(code, shelf, Value.DATA) + code.load(given[2]), value, Value.DATA)
+    _gather(code, extents_of(value), given[4], given[3])
+
+
+def _gather(code: Code, target: Word, addresses: Word, count: Word) -> None:
+    """Numbers that lie at so many addresses, one behind the other."""
+    with code.count(count) as index:
+        code.store(code.load(entry_of(code, addresses, index)), target + index * WORD)
+
+
+_OPERATIONS: dict[Opcode, Callable[[Code, _Operands], None]] = {
+    Opcode.PYTHON: _python,
+    Opcode.FAIL: _fail,
+    Opcode.COPY: _copy,
+    Opcode.PLUS: _plus,
+    Opcode.TIMES: _times,
+    Opcode.DIVIDE: _divide,
+    Opcode.MODULO: _modulo,
+    Opcode.LEAST: _least,
+    Opcode.MOST: _most,
+    Opcode.BROADCAST: _broadcast,
+    Opcode.EXTENT: _extent,
+    Opcode.ITEM: _read,
+    Opcode.SCALAR: _scalar,
+    Opcode.CHECK: _check,
+    Opcode.MOVE: _move,
+    Opcode.FREE: _free,
+    Opcode.SLICE: _slice,
+    Opcode.PUSH: _push,
+    Opcode.STACK: _stack,
+    Opcode.ROW: _row,
+    Opcode.AXIS: _axis,
+    Opcode.ALLOCATE: _allocate_value,
+    Opcode.PLACE: _place,
+}
+
+
+def _operation(opcode: Opcode) -> str:
+    """A function that does what an instruction says. Gives a status."""
+    code = Code(f"graft.{opcode.name.lower()}.do", ("frame", "pc"), "i64")
+    _OPERATIONS[opcode](code, _Operands(code))
+    code.give(Status.DONE)
+    return code.text
+
+
+def _execute() -> str:
+    """Instruction after instruction."""
+    code = Code(EXECUTE, ("frame",), "i64", public=True)
+    frame = code["frame"]
+    place = code.variable(word_of(code, frame, Header.PC))
+    with code.repeat():
+        pc = place.now
+        opcode = code.load(pc)
+        with code.when(opcode.is_("eq", Opcode.SEGMENT)):
+            _execute_segment(code, frame, place)
+        for kind in _OPERATIONS:
+            with code.when(opcode.is_("eq", kind)):
+                after = pc + (1 + OPERANDS[kind]) * WORD
+                status = code.call(f"graft.{kind.name.lower()}.do", frame, pc)
+                with code.when(status.is_("ne", Status.DONE)):
+                    put_word(code, after, frame, Header.PC)
+                    code.give(status)
+                place.become(after)
+        _jumps(code, frame, opcode, pc, place)
+        with code.when(opcode.is_("eq", Opcode.END)):
+            put_word(code, word_of(code, frame, Header.ENTRY), frame, Header.PC)
+            put_word(code, word_of(code, frame, Header.LONG), frame, Header.BUDGET)
+            code.give(Status.DONE)
+    code.give(Status.DONE)
+    return code.text
+
+
+def _execute_segment(code: Code, frame: Word, place: Variable) -> None:
+    pc = place.now
+    segment = code.load(pc, WORD)
+    status = code.call("graft.segment", frame, segment)
+    again = code.either(status.is_("eq", Status.PAUSE), status.is_("eq", Status.START))
+    after = pc + 2 * WORD
+    with code.when(status.is_("ne", Status.DONE)):
+        put_word(code, code.select(again, pc, after), frame, Header.PC)
+        code.give(status)
+    place.become(after)
+    with code.when(word_of(code, frame, Header.TIMES).is_("ne", 0)):
+        put_word(code, after, frame, Header.PC)
+        put_word(code, word_of(code, segment, Segment.NUMBER), frame, Header.DETAIL)
+        code.give(Status.PROFILED)
+    with code.when(word_of(code, frame, Header.BUDGET).is_("sle", 0)):
+        put_word(code, after, frame, Header.PC)
+        code.give(Status.PAUSE)
+
+
+def _spend(code: Code, frame: Word, pc: Word) -> None:
+    """An iteration begins; loops that compute next to nothing can be interrupted, too."""
+    budget = word_of(code, frame, Header.BUDGET) - _ITERATION_WORK
+    put_word(code, budget, frame, Header.BUDGET)
+    with code.when(budget.is_("sle", 0)):
+        put_word(code, pc, frame, Header.PC)
+        code.give(Status.PAUSE)
+
+
+def _jumps(code: Code, frame: Word, opcode: Word, pc: Word, place: Variable) -> None:
+    def operand(number: int) -> Word:
+        return code.load(pc, (1 + number) * WORD)
+
+    def after(kind: Opcode) -> Word:
+        return pc + (1 + OPERANDS[kind]) * WORD
+
+    with code.when(opcode.is_("eq", Opcode.JUMP)):
+        place.become(operand(0))
+    with code.when(opcode.is_("eq", Opcode.DIFFER)):
+        differ = code.load(operand(0)).is_("ne", code.load(operand(1)))
+        place.become(code.select(differ, operand(2), after(Opcode.DIFFER)))
+    with code.when(opcode.is_("eq", Opcode.CHANGED)):
+        known = code.call("graft.known", operand(0))
+        place.become(code.select(known.is_("ne", 0), operand(1), after(Opcode.CHANGED)))
+    with code.when(opcode.is_("eq", Opcode.UPTO)):
+        _spend(code, frame, pc)
+        reached = code.load(operand(0)).is_("sge", code.load(operand(1)))
+        place.become(code.select(reached, operand(2), after(Opcode.UPTO)))

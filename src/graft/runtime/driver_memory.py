@@ -1,0 +1,153 @@
+"""Memory of frames, as a part of the native driver: buffers that values share, and their words.
+
+Buffers are counted: whoever is the last to use one leaves it to the next allocation. Words of
+frames are laid out as `program/layout.py` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from graft.program.layout import BUFFER_BYTES, DISCARD, VALUE_WORDS, Buffer, Header, Value
+from graft.runtime.assembler import WORD, Code, Word
+
+_ALIGNMENT = 64
+# From where on the system is asked for huge pages, and the number of that advice.
+_HUGE_BYTES, _HUGE_PAGES = 1 << 22, 14
+
+_DECLARATIONS = """
+declare ptr @aligned_alloc(i64, i64)
+declare void @free(ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare i32 @madvise(ptr, i64, i32)
+"""
+
+
+def memory_text() -> str:
+    """The functions as LLVM text."""
+    return "\n".join([_DECLARATIONS, _allocate(), _release(), _retain(), _size(), _discard()])
+
+
+def word_of(code: Code, base: Word, word: int) -> Word:
+    """A word of something that begins at an address."""
+    return code.load(base, word * WORD)
+
+
+def put_word(code: Code, value: Word | int, base: Word, word: int) -> None:
+    """Change such a word."""
+    code.store(value, base, word * WORD)
+
+
+def entry_of(code: Code, base: Word, index: Word | int, width: int = 1, word: int = 0) -> Word:
+    """A word of an entry of a list."""
+    if isinstance(index, int):
+        return code.load(base, (index * width + word) * WORD)
+    return code.load(base + index * (width * WORD), word * WORD)
+
+
+def extents_of(value: Word) -> Word:
+    """Where the extents of a value are."""
+    return value + VALUE_WORDS * WORD
+
+
+def _allocate() -> str:
+    """Memory of so many bytes from buffers that nobody uses, or from the system; 0: none."""
+    code = Code("graft.allocate", ("frame", "bytes"), "i64")
+    frame, wanted = code["frame"], code["bytes"]
+    with code.when(wanted.is_("ugt", word_of(code, frame, Header.LIMIT))):  # or less than nothing
+        code.give(0)
+    place = code.variable(frame + Header.FREE * WORD)  # the word that leads to the buffer
+    with code.repeat() as loop:
+        buffer = code.load(place.now)
+        code.leave(loop, buffer.is_("eq", 0))
+        capacity = word_of(code, buffer, Buffer.CAPACITY)
+        fits = capacity.is_("sge", wanted)
+        is_close = capacity.is_("sle", wanted * 2 + 4096)
+        with code.when(code.both(fits, is_close)):
+            code.store(word_of(code, buffer, Buffer.NEXT), place.now)
+            put_word(code, 1, buffer, Buffer.REFERENCES)
+            code.give(buffer + BUFFER_BYTES)
+        place.become(buffer + Buffer.NEXT * WORD)
+    capacity = (wanted + (wanted >> 3) + (_ALIGNMENT - 1)) & -_ALIGNMENT
+    total = capacity + BUFFER_BYTES
+    made = code.make("ptr", f"call ptr @aligned_alloc(i64 {_ALIGNMENT}, i64 {total.text})")
+    buffer = code.make("i64", f"ptrtoint ptr {made.text} to i64")
+    with code.when(buffer.is_("eq", 0)):
+        code.give(0)
+    with code.when(capacity.is_("sge", _HUGE_BYTES)):
+        page = (buffer + 4095) & -4096
+        left = total - (page - buffer)
+        advised = f"call i32 @madvise(ptr {code.pointer(page)}, i64 {left.text}, i32 {_HUGE_PAGES})"
+        code.make("i32", advised)
+    put_word(code, 1, buffer, Buffer.REFERENCES)
+    put_word(code, capacity, buffer, Buffer.CAPACITY)
+    put_word(code, word_of(code, frame, Header.BUFFERS), buffer, Buffer.BEFORE)
+    put_word(code, buffer, frame, Header.BUFFERS)
+    code.give(buffer + BUFFER_BYTES)
+    return code.text
+
+
+def _release() -> str:
+    """One user less of a buffer, if it is one; the last one leaves it to others."""
+    code = Code("graft.release", ("frame", "buffer"))
+    frame, buffer = code["frame"], code["buffer"]
+    with code.when(buffer.is_("ne", 0)):
+        left = word_of(code, buffer, Buffer.REFERENCES) - 1
+        put_word(code, left, buffer, Buffer.REFERENCES)
+        with code.when(left.is_("eq", 0)):
+            put_word(code, word_of(code, frame, Header.FREE), buffer, Buffer.NEXT)
+            put_word(code, buffer, frame, Header.FREE)
+    return code.text
+
+
+def _retain() -> str:
+    """One user more of a buffer, if it is one."""
+    code = Code("graft.retain", ("buffer",))
+    buffer = code["buffer"]
+    with code.when(buffer.is_("ne", 0)):
+        put_word(code, word_of(code, buffer, Buffer.REFERENCES) + 1, buffer, Buffer.REFERENCES)
+    return code.text
+
+
+def _size() -> str:
+    """The product of so many extents and of the bytes of an element."""
+    code = Code("graft.size", ("extents", "rank", "bytes"), "i64")
+    total = code.variable(code["bytes"])
+    with code.count(code["rank"]) as axis:
+        total.become(total.now * entry_of(code, code["extents"], axis))
+    code.give(total.now)
+    return code.text
+
+
+def _discard() -> str:
+    """Give all memory of a frame back to the system; nobody runs it any more."""
+    code = Code(DISCARD, ("frame",), public=True)
+    frame = code["frame"]
+    with code.repeat() as loop:
+        buffer = word_of(code, frame, Header.BUFFERS)
+        code.leave(loop, buffer.is_("eq", 0))
+        put_word(code, word_of(code, buffer, Buffer.BEFORE), frame, Header.BUFFERS)
+        code.do(f"call void @free(ptr {code.pointer(buffer)})")
+    return code.text
+
+
+def clear(code: Code, frame: Word, value: Word) -> None:
+    """Let a value be nothing."""
+    code.call("graft.release", frame, word_of(code, value, Value.OWNER), result="void")
+    put_word(code, 0, value, Value.OWNER)
+    put_word(code, 0, value, Value.DATA)
+
+
+def provide(
+    code: Code, frame: Word, value: Word, bytes_: Word, failure: Callable[[], None]
+) -> None:
+    """Memory for a value: what somebody has given it, or a buffer."""
+    with code.when(word_of(code, value, Value.OWNER).is_("ne", 0)):
+        clear(code, frame, value)
+    with code.when(word_of(code, value, Value.DATA).is_("eq", 0)):
+        data = code.call("graft.allocate", frame, bytes_)
+        with code.when(data.is_("eq", 0)):
+            put_word(code, bytes_, frame, Header.DETAIL)
+            failure()
+        put_word(code, data, value, Value.DATA)
+        put_word(code, data - BUFFER_BYTES, value, Value.OWNER)

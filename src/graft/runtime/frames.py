@@ -1,0 +1,170 @@
+"""Frames: what one run of a program at a time works in, and what Python reads and writes of them.
+
+An image (`program/bytecode.py`) and what has been linked enter; frames leave, each with the driver
+that executes it. Words are those of `program/layout.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from graft.base import capacity
+from graft.base.dtypes import Array
+from graft.base.errors import Place
+from graft.program.bytecode import Image
+from graft.program.bytecode_segments import WORK_PER_OPERATION
+from graft.program.layout import DISCARD, EXECUTE, VALUE_WORDS, Header, Status
+from graft.program.layout import Value as Field
+from graft.program.program import Program
+from graft.runtime.context import RuntimeContext
+from graft.runtime.memory import address_of, aligned_copy
+
+_WORD = 8
+_C_ALIGNMENT = 16  # which the C library gives
+_EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_DISCARD = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+# Operations after which the driver comes back, so that Python can see to Ctrl-C: some seconds' worth.
+LONG_WORK = 100_000_000_000 * WORK_PER_OPERATION
+_NEVER = (1 << 63) - 1
+# The share of a core's peak rates that kernels with little to do come to.
+_REACHED = 1 / 4
+# The seconds that it takes to call other threads and to meet them after a kernel: far more than
+# where they are awake and have cores of their own, for they may sleep, or others want these cores.
+CALLING, MEETING = 20e-6, 2e-6
+
+
+class LinkedImage:
+    """An image whose functions and constants have addresses; makes frames."""
+
+    def __init__(self, image: Image, program: Program, context: RuntimeContext) -> None:
+        self.image, self.program, self.context = image, program, context
+        library = context.library
+        self.execute: Callable[[int], int] = _EXECUTE(library.address(EXECUTE))
+        self.discard: Callable[[int], None] = _DISCARD(library.address(DISCARD))
+        words = image.words.copy()
+        for position, name in image.functions:
+            words[position] = library.address(name)
+        for position, number in image.constants:
+            words[position] = context.constant(number)
+        words[Header.THREADS] = context.team.threads
+        words[Header.LONG] = LONG_WORK
+        words[Header.LIMIT] = capacity.MOST_BYTES
+        rate = program.target.core[0] * _REACHED * WORK_PER_OPERATION
+        words[Header.CALLING] = int(CALLING * rate)
+        words[Header.MEETING] = int(MEETING * rate)
+        self.words = words
+
+
+class Frame:
+    """A copy of an image. One that a run has failed in is not used again."""
+
+    def __init__(self, linked: LinkedImage) -> None:
+        image = linked.image
+        self.image, self.program, self._linked = image, linked.program, linked
+        words = aligned_copy(linked.words)
+        self.base = address_of(words)
+        words[image.addresses] = words[image.addresses] * _WORD + self.base
+        words[Header.PC] = words[Header.ENTRY] = self.base + image.entry * _WORD
+        words[Header.BUDGET] = LONG_WORK
+        self.words = words.data  # single words are read and written faster through it
+        self.execute = linked.execute
+        self.sizes: object = None  # that its inputs and outputs have, where somebody keeps account
+        self._outputs = [image.values[n] for n in self.program.body.outputs if n in image.values]
+        self.meet_pool()
+        linked.context.team.frames.add(self)
+        # The finalizer keeps the words and the code as long as it needs them.
+        weakref.finalize(self, _discard, linked, words)
+
+    def meet_pool(self) -> None:
+        """Note where the thread pool is, and whether it has workers."""
+        team = self._linked.context.team
+        self.words[Header.POOL], self.words[Header.STARTED] = team.address, team.is_started
+
+    def lose_pool(self) -> None:
+        """Note that the pool has no workers any more."""
+        self.words[Header.STARTED] = 0
+
+    def go_on(self) -> Status:
+        """Run until there is something for Python to do."""
+        return Status(self.execute(self.base))
+
+    def pause(self) -> None:
+        """After the driver has come back for Ctrl-C, let it work for as long again."""
+        self.words[Header.BUDGET] = LONG_WORK
+
+    def start_workers(self) -> None:
+        """Start the threads of the pool, if nobody has yet."""
+        self._linked.context.team.start()
+        self.meet_pool()
+
+    def measure(self, times: Array | None) -> None:
+        """Let times of segments go there, or nowhere; segments that are timed are never cut."""
+        self.words[Header.TIMES] = 0 if times is None else address_of(times)
+        self.words[Header.LONG] = LONG_WORK if times is None else _NEVER
+
+    @property
+    def location(self) -> Place | None:
+        """The node of the last instruction."""
+        position = (self.words[Header.PC] - self.base) // _WORD
+        return self.image.location(position - 1)
+
+    @property
+    def detail(self) -> int:
+        """What the last status is about."""
+        return self.words[Header.DETAIL]
+
+    def forget_outputs(self) -> None:
+        """Let no output be where the caller of the last run wanted it."""
+        words = self.words
+        for position in self._outputs:
+            if not words[position + Field.OWNER]:
+                words[position + Field.DATA] = 0
+
+    def put(self, number: int, array: Array) -> None:
+        """Let a value be an array, which the caller holds as long as it is needed."""
+        position, words = self.image.values[number], self.words
+        words[position + Field.DATA] = address_of(array)
+        words[position + Field.OWNER] = 0
+        for axis, extent in enumerate(array.shape):
+            words[position + VALUE_WORDS + axis] = extent
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """A value's shape now."""
+        position = self.image.values[number] + VALUE_WORDS
+        rank = len(self.program.values[number].shape or ())
+        return tuple(self.words[position : position + rank])
+
+    def address(self, number: int) -> int:
+        """Where a value is."""
+        return self.words[self.image.values[number] + Field.DATA]
+
+    def view(self, number: int) -> Array:
+        """A value as an array, as long as nothing else is there; it keeps the frame."""
+        dtype = self.program.values[number].dtype
+        assert dtype is not None
+        shape = self.shape(number)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.numpy.itemsize
+        if not size:
+            return np.empty(shape, dtype.numpy)
+        memory = (ctypes.c_char * size).from_address(self.address(number))
+        memory.frame = self  # type: ignore[attr-defined]
+        return np.frombuffer(memory, dtype.numpy).reshape(shape)
+
+    def copied(self, number: int) -> Array:
+        """A value as an array of its own, aligned as the program says."""
+        alignment = self.program.values[number].alignment
+        view = self.view(number)
+        return view.copy() if alignment <= _C_ALIGNMENT else aligned_copy(view, alignment)
+
+    def symbols(self) -> Mapping[str, int]:
+        """What symbols stand for."""
+        return {name: self.words[position] for name, position in self.image.registers.items()}
+
+
+def _discard(linked: LinkedImage, words: Array) -> None:
+    linked.discard(address_of(words))

@@ -1,0 +1,65 @@
+"""A run in progress: what its values are, in the frame and beside it, and where it may work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from graft.base.dtypes import Array
+from graft.runtime.checks import Data
+from graft.runtime.frames import Frame
+from graft.runtime.profile import Recorder
+from graft.runtime.spaces import Device
+from graft.runtime.turns import Pieces
+
+_NONE: Mapping[str, Device] = {}
+
+
+class Values:
+    """The values of a run by number: arrays in the frame, and objects beside it."""
+
+    def __init__(self, frame: Frame, constants: Mapping[int, Array]) -> None:
+        self.frame = frame
+        self.objects: dict[int, Data] = {}
+        self._constants = constants
+        self._native = frame.image.values
+        self._held: dict[int, Array] = {}  # arrays that values of the frame are
+
+    def __getitem__(self, number: int) -> Data:
+        if number in self._constants:
+            return self._constants[number]
+        if number in self._native:
+            held = self._held.get(number)
+            if held is not None and self.frame.address(number):
+                return held
+            return self.frame.view(number)
+        return self.objects.get(number)
+
+    def put(self, number: int, data: Data) -> None:
+        """Let a value be something."""
+        if number in self._native:
+            self.frame.put(number, data)
+            self._held[number] = data
+        else:
+            self.objects[number] = data
+
+    def hold(self, *arrays: Array) -> None:
+        """Keep arrays that the frame leads to."""
+        self._held.update({-1 - len(self._held) - n: array for n, array in enumerate(arrays)})
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One execution of a program. `given` are arrays that outputs are wanted in, by number;
+    `devices` are those at hand; `recorder` measures, where somebody wants to know."""
+
+    values: Values
+    given: Mapping[int, Array]
+    devices: Mapping[str, Device] = field(default_factory=lambda: _NONE)
+    recorder: Recorder | None = None
+    slices: dict[int, Pieces] = field(default_factory=dict)  # by the output that they are for
+
+    @property
+    def symbols(self) -> Mapping[str, int]:
+        """What symbols stand for."""
+        return self.values.frame.symbols()
