@@ -28,7 +28,7 @@ _C_ALIGNMENT = 16  # which the C library gives
 _EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _DISCARD = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
-# Operations after which the driver comes back, so that Python can see to Ctrl-C: some seconds' worth.
+# What the driver does before it comes back for Ctrl-C: operations that take some seconds.
 LONG_WORK = 100_000_000_000 * WORK_PER_OPERATION
 _NEVER = (1 << 63) - 1
 # The share of a core's peak rates that kernels with little to do come to.
