@@ -19,16 +19,15 @@ from pathlib import Path
 
 from bench_pages import DOCUMENT, MODELS, chosen_pages, paragraph, table
 from graft import __version__
-from graft.backends.host.backend import HostBackend
-from graft.backends.simnpu.backend import SimNpu
+from graft.byoc.contract import HOME
+from graft.byoc.discover import own_backend
 from graft.byoc.partition import Partition, PartitionOptions, partition, regions
 from graft.byoc.price import Pricing
 from graft.byoc.problem import Choice
 from graft.byoc.sizes import node_work
 from graft.cli.report import number, seconds_text
-from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
-from graft.passes.pipeline import optimize
+from graft.stages import import_graph, optimize
 
 NETWORKS = (
     "resnet18",
@@ -75,7 +74,7 @@ def main() -> None:
     found = []
     for network in options.networks.split(","):
         print(f"  {network}: ", end="", flush=True)
-        found.append(placed(network, optimize(import_model(MODELS / f"{network}.onnx"))))
+        found.append(placed(network, optimize(import_graph(MODELS / f"{network}.onnx")).graph))
         print(_in_short(found[-1]), flush=True)
     lines = report(found)
     print("\n".join(["", *lines]))
@@ -85,8 +84,8 @@ def main() -> None:
 def placed(network: str, graph: Graph) -> Placed:
     """All schemes on one network."""
     start = time.perf_counter()
-    pricing = Pricing(HostBackend(), in_place={}, store=None)
-    found = partition(graph, [SimNpu()], pricing, PartitionOptions())
+    pricing = Pricing(own_backend(HOME), in_place={}, store=None)
+    found = partition(graph, [own_backend("simnpu")], pricing, PartitionOptions())
     took = time.perf_counter() - start
     choices = {**found.alternatives, "exact": found.choice}
     return Placed(

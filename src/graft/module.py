@@ -13,25 +13,23 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from graft.backends.host.specialized import SpecializedExecutable
-from graft.backends.reference.backend import ReferenceBackend
-from graft.backends.reference.stored import onnx_type
 from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import ReferenceWarning, UnsupportedError, UserError
 from graft.base.names import printable
+from graft.byoc.attachments import Attachments
 from graft.byoc.candidates import placeable
-from graft.byoc.contract import HOME
-from graft.byoc.link import Linked
+from graft.byoc.contract import HOME, REFERENCE
+from graft.byoc.executable import Executable
 from graft.byoc.plan import Plan
 from graft.byoc.sizes import node_work
 from graft.byoc.trust import Demotion
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Value
-from graft.ir.types import OptionalType, TensorType, Type
+from graft.ir.types import OptionalType, TensorType, Type, onnx_type
 from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.flow_session import deliver_home
 from graft.runtime.incidents import Incidents
@@ -47,42 +45,7 @@ from graft.runtime.session import (
     refuse_names,
     require_feeds,
 )
-from graft.runtime.specialized_session import AnySession
-
-REFERENCE = ReferenceBackend.name
-
-
-class Program(Protocol):
-    """Inputs in order in, outputs in order out.
-
-    `homes` are arrays that the caller wants results in, by the outputs' names. A program that can
-    writes there and returns them; one that cannot leaves the copying to its caller.
-    """
-
-    def __call__(
-        self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
-    ) -> list[Data]: ...
-
-    def save(
-        self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None
-    ) -> list[str]:
-        """Write it to a file; gives the operators that the evaluator has to know there."""
-        ...
-
-    @property
-    def kernels(self) -> dict[str, str]:
-        """The native step that makes each value, by its label; fused values are not here."""
-        ...
-
-    @property
-    def reference_nodes(self) -> dict[str, str]:
-        """Values that the reference evaluator computes, each with the reason."""
-        ...
-
-    @property
-    def session(self) -> AnySession | None:
-        """What runs it natively; nothing does where the evaluator runs it all."""
-        ...
+from graft.stages import Linked
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +74,14 @@ class Placement:
     python: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        graph: Graph,
-        left: Mapping[str, str],
-        linked: Linked | None = None,
-        plan: Plan | None = None,
-    ) -> Placement:
-        """Of a graph, of which `left` runs on the evaluator, value by value with the reason."""
-        if linked is None:
-            total = sum(1 for _ in graph.walk())
-            return cls(_counted({HOME: total - len(left), REFERENCE: len(left)}), dict(left))
-        macs = {node: node_work(node).macs for node in placeable(graph)}
+    def of(cls, linked: Linked) -> Placement:
+        """Of a graph that has been compiled."""
+        left, python = linked.executable.reference_nodes, linked.executable.python_nodes
+        if linked.offloaded is None:
+            total = sum(1 for _ in linked.graph.walk())
+            counts = {HOME: total - len(left), REFERENCE: len(left)}
+            return cls(_counted(counts), left, python=python)
+        macs = {node: node_work(node).macs for node in placeable(linked.graph)}
         placed = tuple(
             PlacedRegion(
                 item.label,
@@ -138,12 +97,13 @@ class Placement:
             counts[region.backend] = counts.get(region.backend, 0) + len(region.nodes)
         return cls(
             _counted({**counts, REFERENCE: evaluated}),
-            dict(left),
+            left,
             placed,
             sum(macs.values()),
-            plan,
+            linked.plan,
             linked.demotions,
             tuple({item.backend.name for item in linked.compiled if item.backend.simulated}),
+            python=python,
         )
 
     def __str__(self) -> str:
@@ -231,8 +191,9 @@ class Module:
 
     signature: Signature
     placement: Placement
-    program: Program
+    program: Executable
     regions: Mapping[str, Region] = field(default_factory=dict)
+    attachments: Attachments | None = None  # what a file holds of the regions
 
     @property
     def incidents(self) -> Incidents:
@@ -285,9 +246,7 @@ class Module:
     def variant(self, feeds: Mapping[str, Any]) -> str:
         """Which of the variants that `shapes=` asked for runs these feeds, as "batch=8"; empty
         where it is the general program."""
-        inputs = self._ordered(feeds)
-        program = self.program
-        return program.variant(inputs) if isinstance(program, SpecializedExecutable) else ""
+        return self.program.variant(self._ordered(feeds))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to a `.graft` file, which `graft.load` reads.
@@ -304,7 +263,11 @@ class Module:
             warnings.warn(printable(message), ReferenceWarning, stacklevel=2)
 
     def _write(self, path: str | os.PathLike[str]) -> list[str]:
-        return self.program.save(path, {BLOB: self.placement.stored().to_blob()})
+        placement = {BLOB: self.placement.stored().to_blob()}
+        if self.attachments is None:
+            return self.program.save(path, placement)
+        own = self.attachments
+        return self.program.save(path, {**own.blobs(), **placement}, own.versions)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """By the file that `save` writes: what comes back is what `graft.load` gives of it."""

@@ -17,7 +17,6 @@ from tests.byoc.fakes import Fake, flat
 
 import graft
 from graft.backends.host.backend import HostExecutable
-from graft.backends.host.grafted import GraftedProgram
 from graft.backends.simnpu.runtime import Bus, Memory
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
@@ -142,9 +141,8 @@ def check(module: Module, graph: Graph, times: int = 1) -> None:
 
 
 def session_of(module: Module) -> Session:
-    assert isinstance(module.program, GraftedProgram)
-    assert isinstance(module.program.built, HostExecutable)
-    return module.program.built.session
+    assert isinstance(module.program, HostExecutable)
+    return module.program.session
 
 
 def steps(module: Module) -> list[str]:

@@ -10,12 +10,13 @@ import pytest
 
 from graft.byoc.contract import Backend, Cost, PatternTable
 from graft.byoc.discover import Found
+from graft.byoc.executable import Executable
 from graft.cli import demo
 from graft.cli.main import main
 from graft.compiler import compile as compile_model
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
-from graft.module import Module, Program
+from graft.module import Module
 from graft.rewrite.pattern import is_op
 
 
@@ -42,7 +43,7 @@ class Wrong:
 
     session = None
 
-    def __init__(self, right: Program) -> None:
+    def __init__(self, right: Executable) -> None:
         self._right = right
 
     def __call__(self, inputs: Sequence[Data], homes: object = None) -> list[Data]:

@@ -1,25 +1,19 @@
-"""Saving a compiled model: a graph and a path in; the file, and what to say about it, out."""
+"""Saving a compiled model: a model and a path in; the file, and what to say about it, out."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graft.backends.host.backend import HostExecutable
-from graft.backends.host.flow_program import FlowExecutable
-from graft.backends.host.grafted import GraftedProgram
-from graft.backends.host.options import Accuracy
-from graft.backends.host.specialized import SpecializedExecutable
+from graft.byoc.executable import Footprint, Settings
 from graft.cli.placement import compiled_as_asked
 from graft.cli.report import Block, Indented, number, seconds_text, size_text, table
 from graft.cli.status import spoken_warnings, status
-from graft.ir.graph import Graph
+from graft.compiler import Model
 from graft.module import Placement
-from graft.runtime.program import KernelCall, Program
-from graft.runtime.shaped import ShapedCall, ShapedProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +24,21 @@ class Saved:
     path: Path
     machine: str
     placement: Placement
-    calls: int
-    kernels: int  # equal ones counted once
+    size: Footprint
     file_bytes: int
-    arena_bytes: int | None  # None: depends on the inputs
-    arena_bound: int | None  # no plan for these steps can do with less
     seconds: float
 
     def lines(self) -> Iterator[Block]:
         """For people."""
         yield f"{self.model} -> {self.path}"
         arena = "as large as the inputs make it"
-        if self.arena_bytes is not None and self.arena_bound is not None:
-            arena = f"{size_text(self.arena_bytes)} (at least {size_text(self.arena_bound)} needed)"
+        held, bound = self.size.arena_bytes, self.size.arena_bound
+        if held is not None and bound is not None:
+            arena = f"{size_text(held)} (at least {size_text(bound)} needed)"
         rows = (
             ("machine", self.machine),
             ("placement", str(self.placement)),
-            ("kernels", f"{number(self.kernels)}, called {number(self.calls)} times"),
+            ("kernels", f"{number(self.size.kernels)}, called {number(self.size.calls)} times"),
             ("file", size_text(self.file_bytes)),
             ("arena", arena),
         )
@@ -63,79 +55,37 @@ class Saved:
             "variants": {
                 name: dict(variant.nodes) for name, variant in self.placement.variants.items()
             },
-            "kernels": self.kernels,
-            "kernel_calls": self.calls,
+            "kernels": self.size.kernels,
+            "kernel_calls": self.size.calls,
             "file_bytes": self.file_bytes,
-            "arena_bytes": self.arena_bytes,
-            "arena_bound_bytes": self.arena_bound,
+            "arena_bytes": self.size.arena_bytes,
+            "arena_bound_bytes": self.size.arena_bound,
             "compile_seconds": self.seconds,
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """How a model is to be compiled; `asked` is about placement."""
-
-    asked: dict[str, Any]
-    save_plan: Path | None
-    threads: int | None
-    machine: str
-    accuracy: Accuracy
-
-
 def save(
-    model: Path,
-    graph: Graph,
-    path: Path,
-    wishes: Wishes,
+    model: Model,
+    paths: tuple[Path, Path],
+    asked: dict[str, Any],
+    settings: Settings,
+    save_plan: Path | None,
     start: float,
 ) -> Saved:
-    """Compile a graph for a machine and save it; `start` is when the work on it began."""
+    """Compile a model and save it; `paths` are where it comes from and goes to, `asked` is about
+    placement, `start` when the work on it began."""
+    source, path = paths
     module = compiled_as_asked(
-        graph,
-        f"compiling {model.name}",
-        wishes.asked,
-        wishes.save_plan,
-        threads=wishes.threads,
-        machine=wishes.machine,
-        accuracy=wishes.accuracy.value,
+        model,
+        f"compiling {source.name}",
+        asked,
+        save_plan,
+        threads=settings.threads,
+        machine=settings.machine,
+        accuracy=settings.accuracy.value,
     )
     with status(f"saving {path.name}"), spoken_warnings():
         module.save(path)
     seconds = time.perf_counter() - start
-    made = module.program
-    executable = made.built if isinstance(made, GraftedProgram) else made
-    symbols = list(_kernels(executable))
-    arena, bound = _memory(executable)
-    return Saved(
-        model,
-        path,
-        wishes.machine,
-        module.placement,
-        len(symbols),
-        len(set(symbols)),
-        path.stat().st_size,
-        arena,
-        bound,
-        seconds,
-    )
-
-
-def _kernels(executable: object) -> Iterator[str]:
-    """The kernel of every call."""
-    programs: Iterable[Program | ShapedProgram] = ()
-    if isinstance(executable, HostExecutable):
-        programs = (executable.built.program,)
-    elif isinstance(executable, FlowExecutable | SpecializedExecutable):
-        programs = executable.program.programs
-    for program in programs:
-        for step in program.steps:
-            if isinstance(step, KernelCall | ShapedCall):
-                yield step.symbol
-
-
-def _memory(executable: object) -> tuple[int | None, int | None]:
-    """The size of the arena and the least that it could be; a flow's depend on its inputs."""
-    if isinstance(executable, HostExecutable):
-        return executable.built.program.arena_bytes, executable.built.arena_bound
-    return None, None
+    size, held = module.program.footprint, path.stat().st_size
+    return Saved(source, path, settings.machine, module.placement, size, held, seconds)

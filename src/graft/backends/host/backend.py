@@ -1,33 +1,42 @@
-"""The host backend: a graph with static shapes in, machine code that runs it out."""
+"""The host backend: an optimised graph in, machine code that runs it out."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from graft.backends.host.assemble import ReferenceStep, RegionStep
+from graft.backends.host.flow import CompiledStretch, Made, build_flow
 from graft.backends.host.flow_program import FlowExecutable
-from graft.backends.host.options import Accuracy, HostOptions
+from graft.backends.host.kernel_text import kernel_texts
+from graft.backends.host.options import HostOptions
+from graft.backends.host.patterns import host_patterns
+from graft.backends.host.prepare import prepare
 from graft.backends.host.program import HostProgram
 from graft.backends.host.saving import HOST_VERSION, save_as
+from graft.backends.host.specialized import SpecializedExecutable
 from graft.backends.host.step_times import by_value, labels_by_value, median_costs
 from graft.backends.host.stretches import Stretches, why_not_native
 from graft.base.dtypes import Array
-from graft.base.progress import Progress, quietly
-from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner
+from graft.byoc.contract import HOME, Backend, Cost, Limits, Match, PatternTable, Runner
+from graft.byoc.executable import Executable, Footprint, Settings
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
+from graft.loop.ir import Function
+from graft.ops.index_ranges import IndexRanges
+from graft.passes.pipeline import PassReport
+from graft.rewrite.rule import Refusal
+from graft.runtime import program as rt
 from graft.runtime.cores import available_processors
 from graft.runtime.flow_executor import Supplied
 from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.memory import give_back
-from graft.runtime.program import Program
-from graft.runtime.program import Target as CompiledFor
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
 from graft.target.target import Target, named_target
@@ -39,8 +48,11 @@ class HostBackend(Backend):
     name = HOME
     version = HOST_VERSION
 
-    def __init__(self, options: HostOptions | None = None, report: Progress = quietly) -> None:
-        self._options, self._report = options or HostOptions(), report
+    def __init__(self, options: HostOptions | None = None) -> None:
+        self._options = options or HostOptions()
+
+    def configured(self, settings: Settings) -> HostBackend:
+        return HostBackend(HostOptions.of(settings))
 
     @cached_property
     def _target(self) -> Target:
@@ -65,18 +77,22 @@ class HostBackend(Backend):
         return {"accuracy": self._options.accuracy.value, "machine": self._options.machine}
 
     @property
-    def threads(self) -> int | None:
-        """How many threads run what it builds; None: one per core."""
-        return self._options.threads
-
-    def require_here(self, target: CompiledFor) -> None:
-        """Refuse to run code of another machine in this process."""
-        self._options.require_here(target)
-
-    @property
     def machine_key(self) -> str:
         """What prices depend on besides backend and region: processor and threads."""
         return f"{self._target.key} {self._threads}"
+
+    def patterns(self) -> PatternTable:
+        return host_patterns()
+
+    def supports(self, match: Match) -> Refusal | None:
+        """Why a node would run on the evaluator."""
+        reasons = (self._compiler.why_not(node) for node in match.nodes)
+        return next((Refusal(reason) for reason in reasons if reason), None)
+
+    @cached_property
+    def _compiler(self) -> Stretches:
+        """What knows of single nodes; it remembers those that it has been asked about."""
+        return Stretches(self._target, self._options.accuracy, {})
 
     def compile(self, region: Graph) -> bytes:
         """A region as the bytes of an artifact."""
@@ -87,11 +103,6 @@ class HostBackend(Backend):
 
     def load(self, blob: bytes) -> Runner:
         return artifact_runner(blob, self._options.threads)
-
-    @property
-    def strict(self) -> HostBackend:
-        """The host without algorithms that trade accuracy for speed."""
-        return HostBackend(replace(self._options, accuracy=Accuracy.STRICT))
 
     def runner(self, region: Graph) -> Runner:
         """The same without the way through bytes."""
@@ -104,24 +115,139 @@ class HostBackend(Backend):
         """What each kernel takes within a run of the whole graph, by the value that it makes."""
         return self.build(graph).time_steps(inputs)
 
+    def lower(
+        self, graph: Graph, regions: Mapping[str, Runner] | None = None
+    ) -> StaticLowering | FlowLowering:
+        """The kernels of a graph; what native code does not reach runs on the evaluator."""
+        own, accuracy, report = regions or {}, self._options.accuracy, self._options.report
+        if why_not_native(graph):
+            compiler = Stretches(self._target, accuracy, own, report=report)
+            return FlowLowering(graph, compiler, self._options)
+        compiler = Stretches(self._target, accuracy, own, _spaces(own), report)
+        return StaticLowering(graph, compiler, self._options)
+
     def build(
         self, graph: Graph, regions: Mapping[str, Runner] | None = None
     ) -> HostExecutable | FlowExecutable:
-        """Machine code for a graph; what native code does not reach runs on the evaluator.
+        """Machine code for a graph."""
+        return self.lower(graph, regions).build()
 
-        `regions` runs what is left to other backends, by label."""
-        own, accuracy = regions or {}, self._options.accuracy
-        if why_not_native(graph):
-            compiler = Stretches(self._target, accuracy, own, report=self._report)
-            return FlowExecutable.of(graph, compiler, self._target, self._options)
-        compiler = Stretches(self._target, accuracy, own, _spaces(own), self._report)
-        return HostExecutable(compiler.static(graph), self._options)
+    def specialize(
+        self,
+        general: Executable,
+        symbols: Sequence[str],
+        variants: Mapping[tuple[int, ...], Executable],
+    ) -> SpecializedExecutable:
+        assert isinstance(general, FlowExecutable), "its inputs have symbolic dims"
+        parts = {sizes: _built(one) for sizes, one in variants.items()}
+        return SpecializedExecutable(general, tuple(symbols), parts, self._options)
+
+
+def _built(executable: Executable) -> HostExecutable | FlowExecutable:
+    assert isinstance(executable, HostExecutable | FlowExecutable), "the host has built it"
+    return executable
 
 
 def _spaces(regions: Mapping[str, Runner]) -> dict[str, str]:
     """The memory spaces of regions that have a device."""
     found = {name: one for name, one in regions.items() if isinstance(one, Region)}
     return {name: one.space for name, one in found.items() if one.device is not None}
+
+
+class StaticLowering:
+    """A graph of fusion groups with the kernel of each, in the order in which they run."""
+
+    def __init__(self, graph: Graph, compiler: Stretches, options: HostOptions) -> None:
+        reports: list[PassReport] = []
+        self._compiler, self._options = compiler, options
+        self.graph, self._assembly, self._guards = compiler.assembled(
+            graph, IndexRanges(graph), compiler.spaces, lambda report, _: reports.append(report)
+        )
+        self.passes = tuple(reports)
+
+    @property
+    def reference_nodes(self) -> dict[str, str]:
+        """Nodes that no template has a kernel for, with the reason."""
+        return {
+            step.node.output.name: step.reason
+            for step in self._assembly.steps
+            if isinstance(step, ReferenceStep) and not isinstance(step, RegionStep)
+        }
+
+    def kernels(self, form: str) -> list[str]:
+        """The text of each kernel."""
+        compiler = self._compiler
+        return kernel_texts(self._assembly.functions, form, compiler.target, compiler.report)
+
+    def build(self) -> HostExecutable:
+        """Object code, and offsets in the arena."""
+        built = self._compiler.program(self.graph, self._assembly, self._guards)
+        return HostExecutable(built, self._options)
+
+
+class FlowLowering:
+    """A graph whose sizes or steps depend on data. Its native parts are lowered one by one while
+    the flow between them is built, so that nothing is done before somebody asks."""
+
+    def __init__(self, graph: Graph, compiler: Stretches, options: HostOptions) -> None:
+        self._source, self._compiler, self._options = graph, compiler, options
+
+    @property
+    def graph(self) -> Graph:
+        """The whole graph after the passes."""
+        return self._fused[0]
+
+    @property
+    def passes(self) -> tuple[PassReport, ...]:
+        """What they did to the whole graph."""
+        return self._fused[1]
+
+    @cached_property
+    def _fused(self) -> tuple[Graph, tuple[PassReport, ...]]:
+        reports: list[PassReport] = []
+        compiler = self._compiler
+        fused = prepare(
+            self._source,
+            compiler.target,
+            compiler.accuracy,
+            lambda report, _: reports.append(report),
+        )
+        return fused, tuple(reports)
+
+    @cached_property
+    def _assembled(self) -> tuple[_WithoutCode, Made]:
+        compiler, made = self._compiler, Made()
+        kept = _WithoutCode(compiler.target, compiler.accuracy, compiler.regions)
+        build_flow(self._source, kept, made)
+        return kept, made
+
+    @property
+    def reference_nodes(self) -> dict[str, str]:
+        """Nodes that have no native code, with the reason."""
+        return dict(self._assembled[1].reasons)
+
+    def kernels(self, form: str) -> list[str]:
+        """The text of each kernel of each native part."""
+        functions, compiler = self._assembled[0].functions, self._compiler
+        return kernel_texts(functions, form, compiler.target, compiler.report)
+
+    def build(self) -> FlowExecutable:
+        """The flow, with object code for its native parts."""
+        compiler = self._compiler
+        return FlowExecutable.of(self._source, compiler, compiler.target, self._options)
+
+
+@dataclass(frozen=True)
+class _WithoutCode(Stretches):
+    """Stops at the kernels of each native part, and keeps them."""
+
+    functions: dict[str, Function] = field(default_factory=dict)
+
+    def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
+        _, made, _ = self.assembled(stretch, ranges, {})
+        self.functions.update(made.functions)
+        empty = rt.Program(rt.Target(self.target.triple, self.target.features), (), (), ())
+        return CompiledStretch(empty, {}, {}, ())
 
 
 class HostExecutable:
@@ -139,7 +265,7 @@ class HostExecutable:
         return Session(self.built.program, self._options.threads, self.built.functions)
 
     @property
-    def program(self) -> Program:
+    def program(self) -> rt.Program:
         """What native code does."""
         return self.built.program
 
@@ -170,6 +296,17 @@ class HostExecutable:
     def python_nodes(self) -> dict[str, str]:
         """None: all else is one native program."""
         return {}
+
+    @property
+    def footprint(self) -> Footprint:
+        """How large it is."""
+        program = self.built.program
+        symbols = (step.symbol for step in program.steps if isinstance(step, rt.KernelCall))
+        return Footprint.of(symbols, program.arena_bytes, self.built.arena_bound)
+
+    def variant(self, inputs: Sequence[Data]) -> str:
+        """There are none."""
+        return ""
 
     def save(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from graft.backends.host.saving import save_as
 from graft.backends.host.step_times import by_value, labels_by_value, median_costs
 from graft.base.dtypes import Array
 from graft.byoc.contract import Cost
+from graft.byoc.executable import Footprint
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.runtime import program as rt
@@ -22,6 +23,7 @@ from graft.runtime.flow_profile import Moment, Path
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.memory import give_back
+from graft.runtime.shaped import ShapedCall, ShapedProgram
 from graft.target.target import Target
 
 
@@ -95,6 +97,15 @@ class FlowExecutable:
         """Nodes between native programs that Python does, with what it does."""
         return dict(self._made.lookups)
 
+    @property
+    def footprint(self) -> Footprint:
+        """How large it is; how much memory it takes depends on the inputs."""
+        return Footprint.of(kernel_calls(self.program.programs))
+
+    def variant(self, inputs: Sequence[Data]) -> str:
+        """There are none."""
+        return ""
+
     def save(
         self,
         path: str | os.PathLike[str],
@@ -110,3 +121,11 @@ class FlowExecutable:
     ) -> list[Data]:
         """Run; the caller copies results to where they are wanted."""
         return self.session.executor(inputs)
+
+
+def kernel_calls(programs: Iterable[rt.Program | ShapedProgram]) -> Iterator[str]:
+    """The kernel of every call in native programs."""
+    for program in programs:
+        for step in program.steps:
+            if isinstance(step, rt.KernelCall | ShapedCall):
+                yield step.symbol

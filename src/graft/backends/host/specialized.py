@@ -9,23 +9,23 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
-from graft.backends.host.backend import HostBackend, HostExecutable
-from graft.backends.host.flow_program import FlowExecutable
-from graft.backends.host.grafted import stored_regions, versions_of
+from graft.backends.host.flow_program import FlowExecutable, kernel_calls
+from graft.backends.host.options import HostOptions
 from graft.backends.host.saving import save_as
 from graft.base.dtypes import Array
-from graft.byoc.trust import CompiledRegion
+from graft.byoc.executable import Footprint
 from graft.ir.evaluate import Data
 from graft.runtime.flow import Choice, Flow, FlowStep, Repetition, Stretch, Sweep
+from graft.runtime.flow_executor import Supplied
 from graft.runtime.flow_program import FlowProgram
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.memory import give_back
-from graft.runtime.regions import Policy
 from graft.runtime.specialized import AnyProgram, Key, SpecializedProgram
 from graft.runtime.specialized_session import SpecializedSession
 
@@ -33,12 +33,19 @@ from graft.runtime.specialized_session import SpecializedSession
 _SHARED_BYTES = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One of the programs, and the regions of other backends that it calls."""
+class Part(Protocol):
+    """One of the programs, as `HostBackend.build` gives it."""
 
-    built: HostExecutable | FlowExecutable
-    regions: Sequence[CompiledRegion] = ()
+    @property
+    def program(self) -> AnyProgram: ...
+    @property
+    def supplied(self) -> Supplied: ...
+    @property
+    def kernels(self) -> dict[str, str]: ...
+    @property
+    def reference_nodes(self) -> dict[str, str]: ...
+    @property
+    def python_nodes(self) -> dict[str, str]: ...
 
 
 class SpecializedExecutable:
@@ -46,57 +53,59 @@ class SpecializedExecutable:
 
     def __init__(
         self,
-        general: Part,
+        general: FlowExecutable,
         symbols: tuple[str, ...],
         variants: Mapping[Key, Part],
-        host: HostBackend,
-        policy: Policy,
+        options: HostOptions,
     ) -> None:
-        assert isinstance(general.built, FlowExecutable), "its inputs have symbolic dims"
         share = _Shared()
-        own = {key: share.program(part.built.program) for key, part in variants.items()}
-        flow = share.flow_program(general.built.program)
-        flow = replace(flow, threads=host.threads)
+        own = {key: share.program(part.program) for key, part in variants.items()}
+        flow = replace(share.flow_program(general.program), threads=options.threads)
         self.program = SpecializedProgram(flow, symbols, own)
-        self._parts = {"": general, **{self.program.name(key): variants[key] for key in own}}
-        self._host, self._policy = host, policy
+        named = {self.program.name(key): variants[key] for key in own}
+        self._parts: dict[str, Part] = {"": general, **named}
+        self._options = options
 
     @cached_property
     def session(self) -> SpecializedSession:
         """All of it, linked into this process; what is for another machine is refused."""
-        self._host.require_here(self.program.target)
+        self._options.require_here(self.program.target)
         give_back()  # what the compiler worked on
-        supplied = {name: part.built.supplied for name, part in self._parts.items()}
-        return SpecializedSession(self.program, self._host.threads, supplied)
+        supplied = {name: part.supplied for name, part in self._parts.items()}
+        return SpecializedSession(self.program, self._options.threads, supplied)
 
     @property
     def kernels(self) -> dict[str, str]:
         """The step that makes each value, by its label, in the first program that makes it."""
-        found: dict[str, str] = {}
-        for part in self._parts.values():
-            found = {**part.built.kernels, **found}
-        return found
+        return _first(part.kernels for part in self._parts.values())
 
     @property
     def reference_nodes(self) -> dict[str, str]:
         """Values that the reference evaluator computes in any of the programs, with the reason."""
-        found: dict[str, str] = {}
-        for part in self._parts.values():
-            found = {**part.built.reference_nodes, **found}
-        return found
+        return _first(part.reference_nodes for part in self._parts.values())
+
+    @property
+    def python_nodes(self) -> dict[str, str]:
+        """Values that Python makes in any of the programs, with what it does."""
+        return _first(part.python_nodes for part in self._parts.values())
+
+    @property
+    def footprint(self) -> Footprint:
+        """How large all of them are together."""
+        return Footprint.of(kernel_calls(self.program.programs))
 
     def variant(self, inputs: Sequence[Data]) -> str:
         """The variant that runs these inputs; empty for the general program."""
         return self.program.name(self.program.key(inputs))
 
     def save(
-        self, path: str | os.PathLike[str], blobs: Mapping[str, bytes] | None = None
+        self,
+        path: str | os.PathLike[str],
+        blobs: Mapping[str, bytes] | None = None,
+        backends: Mapping[str, str] | None = None,
     ) -> list[str]:
         """Write all programs to one file, with what the regions of other backends need."""
-        regions = {name: part.regions for name, part in self._parts.items() if part.regions}
-        own = {**stored_regions(regions, self._host, self._policy), **(blobs or {})}
-        versions = versions_of(region for own in regions.values() for region in own)
-        return save_as(self.program, path, versions, own)
+        return save_as(self.program, path, backends, blobs)
 
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
@@ -106,6 +115,14 @@ class SpecializedExecutable:
             return chosen.executor(inputs)
         names = (spec.name for spec in chosen.program.inputs)
         return list(chosen.run(None, dict(zip(names, inputs, strict=True)), homes))
+
+
+def _first(mappings: Iterable[dict[str, str]]) -> dict[str, str]:
+    """All of them in one; of equal keys the first counts."""
+    merged: dict[str, str] = {}
+    for one in mappings:
+        merged = {**one, **merged}
+    return merged
 
 
 class _Shared:

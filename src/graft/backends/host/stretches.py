@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -23,6 +23,7 @@ from graft.base.progress import Progress, Stage, quietly
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.ops.index_ranges import IndexRanges
+from graft.passes.pipeline import PassReport
 from graft.passes.plan_memory import is_view
 from graft.runtime.guards import Guard
 from graft.runtime.spaces import Runner
@@ -83,18 +84,29 @@ class Stretches:
         self, graph: Graph, label: str = "", ranges: IndexRanges | None = None
     ) -> HostProgram:
         """The program of a graph with static shapes."""
-        fused, made, guards = self.assembled(graph, ranges or IndexRanges(graph), self.spaces)
-        built = build_program(fused, made, self.target, self.regions, label, self.report)
-        return replace(built, program=replace(built.program, guards=guards))
+        assembled = self.assembled(graph, ranges or IndexRanges(graph), self.spaces)
+        return self.program(*assembled, label)
 
     def assembled(
-        self, graph: Graph, ranges: IndexRanges, spaces: Mapping[str, str]
+        self,
+        graph: Graph,
+        ranges: IndexRanges,
+        spaces: Mapping[str, str],
+        watch: Callable[[PassReport, Graph], None] | None = None,
     ) -> tuple[Graph, Assembly, tuple[Guard, ...]]:
-        """A graph of fusion groups, their kernels, and what is watched over in it."""
+        """A graph of fusion groups, their kernels, and what is watched over in it; `watch` is told
+        of each pass."""
         self.report(Stage("lowering"))
         watched, guards = guarded(graph, ranges)
-        fused = prepare(watched, self.target, self.accuracy)
+        fused = prepare(watched, self.target, self.accuracy, watch)
         return fused, assemble(fused, self.target, spaces, self._kernels), guards
+
+    def program(
+        self, fused: Graph, made: Assembly, guards: tuple[Guard, ...], label: str = ""
+    ) -> HostProgram:
+        """What `assembled` gives, with object code for the kernels."""
+        built = build_program(fused, made, self.target, self.regions, label, self.report)
+        return replace(built, program=replace(built.program, guards=guards))
 
     def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:
         """A stretch as a program."""

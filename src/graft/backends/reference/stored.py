@@ -9,7 +9,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
 from graft.ir.op import get_op
 from graft.ir.printer import to_text
-from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.ir.types import TensorType, onnx_type
 from graft.ops.composite import CompositeAttrs
 from graft.runtime.evaluated import EvaluatedGraph
 from graft.runtime.flow import Evaluation, Flow, Kind
@@ -18,8 +18,6 @@ from graft.runtime.program import Target
 
 # The node that a whole model is for the evaluator.
 WHOLE = "composite"
-
-_ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
 
 def evaluated_graph(node: Node) -> EvaluatedGraph:
@@ -55,15 +53,3 @@ def kind_of(value: Value) -> Kind:
     if type_.dtype is DType.STRING:
         return Kind(value.name, None, extents, onnx_type(type_))
     return Kind(value.name, type_.dtype, extents)
-
-
-def onnx_type(type_: Type) -> str:
-    """A type in ONNX's words."""
-    if isinstance(type_, TensorType):
-        return f"tensor({_ONNX_NAMES.get(type_.dtype, type_.dtype)})"
-    if isinstance(type_, SequenceType):
-        return f"seq({onnx_type(type_.element)})"
-    if isinstance(type_, OptionalType):
-        return f"optional({onnx_type(type_.element)})"
-    assert isinstance(type_, MapType)
-    return f"map({_ONNX_NAMES.get(type_.key, type_.key)},{onnx_type(type_.value)})"
