@@ -27,22 +27,17 @@ from benchmarks.harness import (
     network_path,
 )
 from benchmarks.pages import DOCUMENT, paragraph, table
-from graft.backends.host.backend import HostBackend
-from graft.backends.host.options import HostOptions
 from graft.base.cache_folder import default_folder
 from graft.base.dtypes import Array
-from graft.byoc.choose import TIME_LIMIT
-from graft.byoc.discover import backend_named, find_backends
+from graft.byoc.discover import find_backends
+from graft.byoc.executable import Settings
 from graft.byoc.measure import WATCH, interval, laps
-from graft.byoc.partition import Partition, plan_of
+from graft.byoc.partition import plan_of
 from graft.byoc.store import PRICES, clear_prices
 from graft.cli.report import seconds_text
-from graft.compiler import Grafting, compile, partition_graph
-from graft.frontends.onnx.importer import import_model
-from graft.ir.graph import Graph
+from graft.compiler import compile, compile_options
 from graft.module import Module
-from graft.passes.pipeline import optimize
-from graft.runtime.regions import Policy
+from graft.stages import import_graph, optimize, place
 
 BACKENDS = ("onednn", "openvino")
 SECONDS = 10.0
@@ -141,11 +136,12 @@ def _runs_here(name: str) -> bool:
 
 def outcome(network: str, backend: str, options: argparse.Namespace) -> Outcome:
     """Three plans of one network, side by side."""
-    graph = optimize(import_model(network_path(network)))
+    optimized = optimize(import_graph(network_path(network)))
     target = [backend, "host"]
-    build = partial(compile, graph, threads=options.threads)
+    build = partial(compile, optimized, threads=options.threads)
     chosen = build(target)
-    parted = _partition(graph, backend, options.threads)
+    parted = place(optimized, compile_options(target, Settings(options.threads))).partition
+    assert parted is not None
     contenders = {
         "host": build(),
         "offloaded": build(target, plan=plan_of(parted, "greedy")),
@@ -180,14 +176,6 @@ def judged(
     better = min(("host", "offloaded"), key=lambda name: own[name].seconds)
     harm, spread = interval(np.divide(times["chosen"], times[better]) - 1)
     return Outcome(network, backend, regions, **own, harm=harm, harm_spread=spread)
-
-
-def _partition(graph: Graph, backend: str, threads: int) -> Partition:
-    """What `compile` chooses from."""
-    found = find_backends()
-    host = HostBackend(HostOptions(threads))
-    asked = Grafting((), None, False, Policy(), True, TIME_LIMIT, lambda _text: None)
-    return partition_graph(graph, [backend_named(backend, found)], host, asked)
 
 
 def _feeds(module: Module) -> dict[str, Array]:

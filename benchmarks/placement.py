@@ -23,17 +23,16 @@ from benchmarks.harness import (
     network_path,
 )
 from benchmarks.pages import DOCUMENT, paragraph, table
-from graft.backends.host.backend import HostBackend
-from graft.backends.simnpu.backend import SimNpu
+from graft.byoc.contract import HOME
+from graft.byoc.discover import own_backend
 from graft.byoc.measure import samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, regions
 from graft.byoc.price import Pricing
 from graft.byoc.problem import Choice
 from graft.byoc.sizes import node_work
 from graft.cli.report import number, seconds_text
-from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
-from graft.passes.pipeline import optimize
+from graft.stages import import_graph, optimize
 
 NETWORKS = (
     "resnet18",
@@ -77,7 +76,7 @@ def measure(options: argparse.Namespace) -> Json:
     results = []
     for network in chosen_networks(options, NETWORKS):
         print(f"  {network}: ", end="", flush=True)
-        results.append(placed(network, optimize(import_model(network_path(network)))))
+        results.append(placed(network, optimize(import_graph(network_path(network))).graph))
         print(_in_short(results[-1]), flush=True)
     return [asdict(one) for one in results]
 
@@ -92,10 +91,10 @@ def sections(record: Record) -> Iterator[Section]:
 
 def placed(network: str, graph: Graph) -> Placed:
     """All schemes on one network."""
-    host = HostBackend()
+    host = own_backend(HOME)
     pricing = Pricing(host, host.time_groups(graph, samples(graph)), store=None)
     start = time.perf_counter()
-    found = partition(graph, [SimNpu()], pricing, PartitionOptions())
+    found = partition(graph, [own_backend("simnpu")], pricing, PartitionOptions())
     took = time.perf_counter() - start
     choices = {**found.alternatives, "exact": found.choice}
     return Placed(

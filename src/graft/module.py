@@ -7,22 +7,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from graft.backends.reference.backend import ReferenceBackend
 from graft.base.names import printable
 from graft.byoc.candidates import placeable
-from graft.byoc.contract import HOME
-from graft.byoc.link import Linked
+from graft.byoc.contract import HOME, REFERENCE
 from graft.byoc.plan import Plan
 from graft.byoc.sizes import node_work
 from graft.byoc.trust import Demotion
-from graft.ir.graph import Graph
 from graft.runtime.placement import PlacedRegion, StoredPlacement
 from graft.runtime.session import Session
+from graft.stages import Linked
 
 # What `graft.compile` returns, as `graft.load` does.
 Module = Session
-
-REFERENCE = ReferenceBackend.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +38,14 @@ class Placement:
     python: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        graph: Graph,
-        left: Mapping[str, str],
-        linked: Linked | None = None,
-        plan: Plan | None = None,
-    ) -> Placement:
-        """Of a graph, of which `left` runs on the evaluator, value by value with the reason."""
-        if linked is None:
-            total = sum(1 for _ in graph.walk())
-            return cls(_counted({HOME: total - len(left), REFERENCE: len(left)}), dict(left))
-        macs = {node: node_work(node).macs for node in placeable(graph)}
+    def of(cls, linked: Linked) -> Placement:
+        """Of a graph that has been compiled."""
+        left, python = linked.executable.reference_nodes, linked.executable.python_nodes
+        if linked.offloaded is None:
+            total = sum(1 for _ in linked.graph.walk())
+            counts = {HOME: total - len(left), REFERENCE: len(left)}
+            return cls(_counted(counts), left, python=python)
+        macs = {node: node_work(node).macs for node in placeable(linked.graph)}
         placed = tuple(
             PlacedRegion(
                 item.label,
@@ -69,12 +61,13 @@ class Placement:
             counts[region.backend] = counts.get(region.backend, 0) + len(region.nodes)
         return cls(
             _counted({**counts, REFERENCE: evaluated}),
-            dict(left),
+            left,
             placed,
             sum(macs.values()),
-            plan,
+            linked.plan,
             linked.demotions,
             tuple({item.backend.name for item in linked.compiled if item.backend.simulated}),
+            python=python,
         )
 
     def __str__(self) -> str:

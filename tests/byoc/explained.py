@@ -9,7 +9,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from graft.byoc.explain import Explanation, explain
-from graft.compiler import Study, study
+from graft.byoc.partition import Partition
+from graft.compiler import compile_options
+from graft.stages import import_graph, optimize, place
 
 STRANGE = "</script><b class='injected'>&\u2028\"<script>window.injected = 1</script>"
 
@@ -47,12 +49,15 @@ def network() -> onnx.ModelProto:
 
 
 @cache
-def studied() -> Study:
+def partitioned() -> Partition:
     """The network on the simulated accelerator, one node of it pinned there so that there is a
     region whatever this machine's times are."""
-    return study(network(), ["simnpu", "host"], ["first/Conv=simnpu"])
+    options = compile_options(["simnpu", "host"], pins=["first/Conv=simnpu"])
+    placed = place(optimize(import_graph(network())), options)
+    assert placed.partition is not None
+    return placed.partition
 
 
 @cache
 def explained() -> Explanation:
-    return explain(studied().found, model="small")
+    return explain(partitioned(), model="small")

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.byoc.explained import STRANGE, explained, studied
+from tests.byoc.explained import STRANGE, explained, partitioned
 
 from graft.base.names import printable
 from graft.byoc.choose import choose
@@ -29,7 +29,7 @@ from graft.byoc.trust import Demotion
 def test_the_parts_add_up_to_what_is_predicted() -> None:
     found = explained()
     assert sum(backend.seconds for backend in found.backends) == pytest.approx(found.predicted)
-    bill = studied().found.bill()
+    bill = partitioned().bill()
     assert sum(one.execution for one in found.backends) == pytest.approx(bill.execution)
     assert sum(one.transfers for one in found.regions) == pytest.approx(bill.transfers)
     assert sum(one.launch for one in found.regions) == pytest.approx(bill.launches)
@@ -77,7 +77,7 @@ def test_json_holds_it_all_and_no_weights() -> None:
 
 def test_measured_times_and_demotions_are_told() -> None:
     demotion = Demotion("simnpu_0", "simnpu", "it differs")
-    found = explain(studied().found, {"exact": 0.25, "host-only": 0.5}, [demotion])
+    found = explain(partitioned(), {"exact": 0.25, "host-only": 0.5}, [demotion])
     assert found.model == "small"
     measured = {total.scheme: total.measured for total in found.totals}
     assert measured["exact"] == 0.25
@@ -85,13 +85,13 @@ def test_measured_times_and_demotions_are_told() -> None:
     assert found.demotions == (demotion,)
     assert "measured 250 ms" in summary(found)
     assert quality(found) == "proven best at these prices"
-    slower = explain(studied().found, {"exact": 0.25, "greedy": 0.125})
+    slower = explain(partitioned(), {"exact": 0.25, "greedy": 0.125})
     assert quality(slower).endswith("; but end to end greedy is the fastest, which is what runs")
 
 
 def test_flips_are_exact_and_sorted() -> None:
     """Each costs what solving again with the nodes pinned there costs."""
-    found, placed = explained(), studied().found
+    found, placed = explained(), partitioned()
     assert found.flips
     extras = [flip.extra_seconds for flip in found.flips]
     assert extras == sorted(extras)

@@ -30,7 +30,7 @@ from graft.base.dtypes import Array, DType
 from graft.byoc.contract import Backend
 from graft.byoc.discover import register_backend, unregister_backend
 from graft.byoc.isolate import isolated
-from graft.byoc.link import link
+from graft.byoc.offload import offload
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType, tensor
@@ -144,7 +144,7 @@ def looped(backend: Backend, deadline: float = DEADLINE, threads: int = 1) -> Su
     exp = [node for node in body.nodes if node.op.name == "exp"]
     host = HostBackend(HostOptions(threads=threads))
     backends = {"shaky": isolated(backend, deadline=DEADLINE)}
-    linked = link(body, [("shaky", exp)], backends, host, Policy(deadline=deadline))
+    linked = offload(body, [("shaky", exp)], backends, host, Policy(deadline=deadline))
     outer = Builder()
     x = outer.input("x", tensor("float32", 3, 40))
     count = outer.constant(np.array(3, np.int64))

@@ -17,7 +17,7 @@ from graft.backends.host.executable import HostExecutable
 from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
 from graft.byoc.contract import Limits, Runner
-from graft.byoc.link import Linked, link
+from graft.byoc.offload import OffloadedGraph, offload
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Node, Value
@@ -112,17 +112,17 @@ def random_plan(
     return [(draw.choice(names), [node]) for node in nodes if draw.random() < 0.6]
 
 
-def prepared(seed: int, made: dict[str, Anywhere], check: bool) -> tuple[Graph, Linked]:
+def prepared(seed: int, made: dict[str, Anywhere], check: bool) -> tuple[Graph, OffloadedGraph]:
     draw = random.Random(seed)
     graph = random_graph(draw)
     host = HostBackend(HostOptions(threads=1))
     planned = random_plan(graph, list(made), draw)
-    linked = link(graph, planned, dict(made), host, Policy(), check)
+    linked = offload(graph, planned, dict(made), host, Policy(), check)
     verify(linked.graph)
     return graph, linked
 
 
-def built(linked: Linked) -> HostExecutable:
+def built(linked: OffloadedGraph) -> HostExecutable:
     return HostBackend(HostOptions(threads=1)).build(linked.graph, linked.regions)
 
 

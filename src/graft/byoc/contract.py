@@ -4,6 +4,9 @@ A backend is one class. It says what it can run (`patterns`, `supports`), what t
 `limits`), compiles regions (`process`, `compile`) and runs them (`load`). A region is a pure
 function: a closed graph with static meaning, which is compiled, priced, checked against the host
 and kept as the fallback, always the same object.
+
+The host is such a class, too. What it does beyond regions (`configured`, `lower`, `specialize`,
+`time_groups`) has defaults here, which fit whoever only runs regions.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from enum import StrEnum
 
 from graft.base.callbacks import author_code
 from graft.base.dtypes import Array, DType
-from graft.base.errors import Place, UnsupportedError
+from graft.base.errors import Place, UnsupportedError, UserError
+from graft.byoc.executable import Executable, Lowering, Settings
 from graft.byoc.region import for_backend
 from graft.ir.graph import Graph, Node, Value
 from graft.rewrite.pattern import Formula, Pattern
@@ -23,6 +27,8 @@ from graft.rewrite.rule import Refusal
 from graft.runtime.loaders import load_for
 from graft.runtime.regions import HOME
 from graft.runtime.spaces import Device, Runner, from_home
+
+REFERENCE = "reference"  # the evaluator's name
 
 _SHOWN = 6  # operators of a region, in messages
 
@@ -196,6 +202,37 @@ class Backend:
         """Settings that change what is compiled; part of every cache key and of the artifact."""
         return {}
 
+    def configured(self, settings: Settings) -> Backend:
+        """The backend as a user wants it; refuses settings that it cannot keep to."""
+        return self
+
+    def lower(self, graph: Graph, regions: Mapping[str, Runner] | None = None) -> Lowering:
+        """A whole optimised graph, on its way to an executable program.
+
+        It may have symbolic shapes, sizes that depend on data and nested graphs. `regions` runs
+        what is left to other backends: the nodes `region`, by their labels."""
+        raise UnsupportedError(f"'{self.name}' runs regions, and builds no programs around them")
+
+    def specialize(
+        self,
+        general: Executable,
+        symbols: Sequence[str],
+        variants: Mapping[tuple[int, ...], Executable],
+    ) -> Executable:
+        """One program of a general one and others for some sizes of the symbols, all of which
+        `lower` has made."""
+        raise UserError(f"'{self.name}' has no variants for sizes, which shapes= asks for")
+
+    def time_groups(self, graph: Graph, inputs: Sequence[Array]) -> Mapping[str, Cost]:
+        """What parts of a graph take within a run of all of it, by the value that each makes: the
+        prices of whoever builds programs. Empty: the roofline has to do."""
+        return {}
+
+    @property
+    def machine_key(self) -> str:
+        """What measured prices depend on besides backend and region: processor and threads."""
+        return self.device
+
     def __repr__(self) -> str:
         return f"<backend {self.name} {self.version}>"
 
@@ -210,6 +247,7 @@ def _subject(region: Graph) -> tuple[str, Place | None]:
 
 __all__ = [
     "HOME",
+    "REFERENCE",
     "Backend",
     "Cost",
     "Device",

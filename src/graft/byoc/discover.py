@@ -2,6 +2,9 @@
 
 A package announces a backend class in the entry-point group `graft.backends`. One that does not
 load is reported and left out; it never keeps the others from working.
+
+Graft announces its own backends in the same way. `own_backend` reads this one distribution's
+announcements: reading everybody's takes longer than compiling a small model.
 """
 
 from __future__ import annotations
@@ -9,13 +12,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 
 from graft.base.callbacks import author_code, described
 from graft.base.errors import UserError
 from graft.byoc.contract import Backend
 
 GROUP = "graft.backends"
+DISTRIBUTION = "graft-compiler"
 
 BackendClass = Callable[[], Backend]
 
@@ -72,6 +77,24 @@ def find_backends() -> Found:
     for backend in _REGISTERED.values():
         _add(backend, _HERE, backends, origins)
     return Found(backends, origins, tuple(broken))
+
+
+@cache
+def _own_points() -> Mapping[str, EntryPoint]:
+    try:
+        own = distribution(DISTRIBUTION).entry_points.select(group=GROUP)
+    except PackageNotFoundError as error:
+        raise UserError(
+            f"{DISTRIBUTION} is not installed, so that none of its backends is found",
+            hint="install it; from a source checkout: pip install -e .",
+        ) from error
+    return {point.name: point for point in own}
+
+
+def own_backend(name: str) -> Backend:
+    """A backend that Graft itself announces, whether or not this machine can run it."""
+    backend: Backend = _own_points()[name].load()()
+    return backend
 
 
 def is_announced(backend: Backend) -> bool:

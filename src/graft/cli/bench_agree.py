@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from graft.cli.compare import Difference, Tolerance, compare
+from graft.base.compare import Difference
+from graft.cli.compare import Tolerance, compare
 from graft.cli.records import in_expected_order
 from graft.cli.report import counted, error_text, number
 from graft.ir.evaluate import Data

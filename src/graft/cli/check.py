@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from graft.base.compare import Difference
 from graft.byoc.trust import Demotion
 from graft.cli.check_backend import add_backend_arguments, check_backend, wants_backend
 from graft.cli.check_file import add_file_arguments, check_file
 from graft.cli.check_reduce import reduce_failing
-from graft.cli.compare import Difference, Tolerance, compare
+from graft.cli.compare import Tolerance, compare
 from graft.cli.index_bounds import index_bounds
 from graft.cli.inputs import add_input_arguments, feed, telling_sizes
 from graft.cli.localize import (

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.compare import Difference
 from graft.base.errors import UserError
-from graft.cli.compare import Difference, compare
+from graft.cli.compare import compare
 from graft.cli.file_facts import refuse_options
 from graft.cli.index_bounds import index_bounds
 from graft.cli.inputs import feed, telling_sizes

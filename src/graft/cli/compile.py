@@ -5,19 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from graft.backends.host.options import Accuracy
-from graft.backends.host.prepare import host_passes
-from graft.backends.host.segments import why_not_native
 from graft.base.progress import Progress, quietly
-from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import HOME
-from graft.byoc.discover import find_backends
-from graft.byoc.outline import outline
-from graft.byoc.plan import regions_of
-from graft.cli.kernels import KERNEL_STAGES, flow_kernel_text, kernel_text, program_text
+from graft.byoc.executable import Accuracy, Lowering, Settings
 from graft.cli.model_options import add_accuracy_argument, add_strict_import_argument
 from graft.cli.placement import check_targets
 from graft.cli.placement_options import (
@@ -27,17 +21,17 @@ from graft.cli.placement_options import (
     given,
     others_than_host,
 )
-from graft.cli.report import pass_line, print_json, print_lines, seconds_text
-from graft.cli.save import Saved, Wishes, save
+from graft.cli.report import counted, pass_line, print_json, print_lines, seconds_text
+from graft.cli.save import Saved, save
 from graft.cli.status import status
+from graft.cli.terminal import print_note
 from graft.cli.usage import UsageError, positive
-from graft.compiler import read_plan, study
-from graft.frontends.onnx.importer import import_model
-from graft.ir.graph import Graph
+from graft.compiler import compile_options
 from graft.ir.printer import to_text
-from graft.passes.pipeline import PassReport, optimize, run_passes
+from graft.passes.pipeline import PassReport
 from graft.runtime.artifact import SUFFIX
-from graft.target.target import HOST, known_targets, named_target
+from graft.stages import Imported, Optimized, import_graph, link, lower, optimize, place
+from graft.target.target import HOST, known_targets
 
 DESCRIPTION = """\
 Compile a model for this machine, or another one, and save it, or print what is there
@@ -65,8 +59,8 @@ EXAMPLES = """\
 """
 
 COMMON_STAGES = ("graph", "optimized")  # the same for every machine
-GRAPH_STAGES = (*COMMON_STAGES, "fused")
 PLACEMENT_STAGES = ("plan", "partitioned")
+KERNEL_STAGES = ("loops", "llvm", "asm")
 STAGES = (*COMMON_STAGES, *PLACEMENT_STAGES, "fused", *KERNEL_STAGES, "program")
 
 
@@ -180,10 +174,11 @@ def _saved(options: argparse.Namespace) -> Saved:
     start = time.perf_counter()
     # Only those who want to hear of the passes need them apart from the rest.
     with _progress(options):
-        graph = _stage(options, "optimized" if options.verbose else "graph")
-    machine, accuracy = options.machine or HOST, _accuracy(options)
-    wishes = Wishes(asked(options), options.save_plan, options.threads, machine, accuracy)
-    return save(options.model, graph, options.output, wishes, start)
+        imported = _imported(options)
+        model = _optimized(imported, options) if options.verbose else imported
+    settings = Settings(options.threads, options.machine or HOST, _accuracy(options))
+    paths = options.model, options.output
+    return save(model, paths, asked(options), settings, options.save_plan, start)
 
 
 def _progress(options: argparse.Namespace) -> AbstractContextManager[Progress]:
@@ -192,60 +187,66 @@ def _progress(options: argparse.Namespace) -> AbstractContextManager[Progress]:
 
 
 def _text(options: argparse.Namespace) -> str:
-    if options.emit in PLACEMENT_STAGES:
-        return _placed(options)
+    """What there is at the stage that is asked for."""
     with _progress(options) as tell:
-        if options.emit in GRAPH_STAGES:
-            return to_text(_stage(options, options.emit)).text
-        graph, machine = _stage(options, "optimized"), options.machine or HOST
-        if options.emit == "program":
-            return program_text(graph, machine, _accuracy(options), tell)
-        if why_not_native(graph):
-            return flow_kernel_text(graph, options.emit, machine, _accuracy(options), tell)
-        return kernel_text(_fused(options, graph), options.emit, machine, tell)
+        imported = _imported(options)
+        if options.emit == "graph":
+            return str(imported)
+        optimized = _optimized(imported, options)
+        if options.emit == "optimized":
+            return str(optimized)
+        if options.emit not in PLACEMENT_STAGES:
+            return _lowered(optimized, options, tell)
+    with status(f"placing {options.model.name}") as tell:
+        wishes = {"pins": options.pin, "plan": options.plan}
+        placed = place(optimized, compile_options(options.target, Settings(report=tell), **wishes))
+    return str(placed) if options.emit == "plan" else to_text(placed.outlined).text
 
 
-def _placed(options: argparse.Namespace) -> str:
-    """The plan, or the graph that it makes."""
-    with _progress(options):
-        graph = _stage(options, "optimized")
-    if options.plan is not None:
-        plan = read_plan(options.plan)
-    else:
-        with status(f"placing {options.model.name}") as tell:
-            plan = study(graph, options.target, options.pin, report=tell).found.plan
-    if options.emit == "plan":
-        return plan.to_text()
-    backends = find_backends().backends
-    versions = {name: one.version for name, one in backends.items()}
-    limits = {name: one.limits for name, one in backends.items()}
-    regions = [item for item in regions_of(plan, graph, versions) if item[0] != HOME]
-    return to_text(with_wishes(outline(graph, regions), limits)).text
+def _lowered(optimized: Optimized, options: argparse.Namespace, tell: Progress) -> str:
+    """The fused graph, or its kernels, each once; nodes without one are named on standard error."""
+    settings = Settings(None, options.machine or HOST, _accuracy(options), tell)
+    asked = compile_options(HOME, settings)
+    lowered = lower(place(optimized, asked), asked)
+    if options.verbose:
+        _print_passes(lowered.lowering.passes)
+    if options.emit == "fused":
+        return str(lowered)
+    if options.emit == "program":
+        return str(link(lowered))
+    _tell_of_reference(lowered.lowering)
+    texts = lowered.lowering.kernels(options.emit)
+    return "\n".join(text.rstrip("\n") + "\n" for text in texts)
+
+
+def _tell_of_reference(lowering: Lowering) -> None:
+    left = lowering.reference_nodes
+    if left:
+        name, reason = next(iter(left.items()))
+        steps = counted(len(left), "step")
+        print_note("note", f"{steps} on the reference evaluator; the first is %{name}: {reason}")
 
 
 def _accuracy(options: argparse.Namespace) -> Accuracy:
     return Accuracy.named(options.accuracy or Accuracy.DEFAULT.value)
 
 
-def _stage(options: argparse.Namespace, name: str) -> Graph:
-    """The graph as it is at one of the stages."""
+def _imported(options: argparse.Namespace) -> Imported:
     start = time.perf_counter()
-    graph = import_model(options.model, options.strict_import)
+    imported = import_graph(options.model, options.strict_import)
     if options.verbose:
         seconds = seconds_text(time.perf_counter() - start)
-        print(f"import: {len(graph.nodes)} nodes, {seconds}", file=sys.stderr)
-    report = _print_report if options.verbose else None
-    if name == "graph":
-        return graph
-    graph = optimize(graph, report)
-    return graph if name == "optimized" else _fused(options, graph)
+        print(f"import: {len(imported.graph.nodes)} nodes, {seconds}", file=sys.stderr)
+    return imported
 
 
-def _fused(options: argparse.Namespace, optimized: Graph) -> Graph:
-    report = _print_report if options.verbose else None
-    target = named_target(options.machine or HOST)
-    return run_passes(optimized, host_passes(target, _accuracy(options)), report)
+def _optimized(imported: Imported, options: argparse.Namespace) -> Optimized:
+    optimized = optimize(imported)
+    if options.verbose:
+        _print_passes(optimized.passes)
+    return optimized
 
 
-def _print_report(report: PassReport, _graph: Graph) -> None:
-    print(pass_line(report), file=sys.stderr)
+def _print_passes(reports: Iterable[PassReport]) -> None:
+    for report in reports:
+        print(pass_line(report), file=sys.stderr)

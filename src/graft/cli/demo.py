@@ -6,17 +6,14 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from graft.backends.host.backend import HostBackend
-from graft.backends.simnpu.backend import SimNpu
 from graft.base.errors import UserError
-from graft.base.progress import Progress
-from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, Backend
 from graft.byoc.discover import find_backends
+from graft.byoc.executable import Settings
 from graft.byoc.measure import race
 from graft.byoc.partition import Partition
 from graft.cli.check import check
@@ -41,7 +38,7 @@ from graft.cli.report import (
 )
 from graft.cli.status import status
 from graft.cli.survey import parameters
-from graft.compiler import Grafting, compile, partition_graph
+from graft.compiler import compile, compile_options
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
 from graft.ir.evaluate import Data
@@ -49,8 +46,8 @@ from graft.ir.graph import Graph
 from graft.module import Module
 from graft.ops.composite import CompositeAttrs, arithmetic
 from graft.passes.group_fusion import group_fusion
-from graft.passes.pipeline import PassReport, optimize
-from graft.runtime.regions import Policy
+from graft.passes.pipeline import PassReport
+from graft.stages import Imported, Optimized, optimize, partition_graph
 
 DESCRIPTION = """\
 Take ResNet-18 from its ONNX file to numbers, and say at each step what happens:
@@ -91,10 +88,10 @@ def execute(options: argparse.Namespace) -> int:
     walk = Walk(path, source, graph, options)
     print("Graft compiles ONNX models. This is what it does with ResNet-18.")
     print_lines(section("1. Import: from the file to a typed graph", _import(walk, seconds)))
-    reports: list[PassReport] = []
-    optimized = optimize(graph, lambda report, _: reports.append(report))
-    print_lines(section("2. Passes: a smaller graph that means the same", _passes(reports)))
-    print_lines(section("3. Fusion: what one kernel should compute", _groups(optimized)))
+    optimized = optimize(Imported(graph))
+    passes = _passes(optimized.passes)
+    print_lines(section("2. Passes: a smaller graph that means the same", passes))
+    print_lines(section("3. Fusion: what one kernel should compute", _groups(optimized.graph)))
     backend = _accelerator()
     if backend is None:
         print_lines(section("4. Candidates: what could an accelerator run?", _no_accelerator()))
@@ -102,7 +99,8 @@ def execute(options: argparse.Namespace) -> int:
             module = compile(optimized, report=tell)
     else:
         with status(f"asking {backend.name} what it can run, and timing it") as tell:
-            found = partition_graph(optimized, [backend], HostBackend(), _usual(tell))
+            asked = replace(compile_options(HOME, Settings(report=tell)), accelerators=(backend,))
+            found = partition_graph(optimized.graph, asked)
             module = compile(optimized, [backend.name, HOME], report=tell)
         title = f"4. Candidates: what could {backend.name} run?"
         print_lines(section(title, _candidates(found, backend)))
@@ -110,7 +108,7 @@ def execute(options: argparse.Namespace) -> int:
     print_lines(section("6. Check: the right numbers?", _check(walk, module)))
     print_lines(section("7. Run: one image", _timing(walk, optimized, module, backend)))
     title = "8. Another accelerator: simnpu, which is simulated"
-    print_lines(section(title, _simulated(optimized)))
+    print_lines(section(title, _simulated(optimized.graph)))
     print_lines(section("What to try next", _next_steps(path)))
     return 0
 
@@ -135,7 +133,7 @@ def _import(walk: Walk, seconds: float) -> Iterator[str]:
     yield f"took {seconds_text(seconds)}"
 
 
-def _passes(reports: list[PassReport]) -> Iterator[str]:
+def _passes(reports: Sequence[PassReport]) -> Iterator[str]:
     changed = [report for report in reports if report.changed]
     yield from (pass_line(report) for report in changed)
     yield f"{counted(len(reports) - len(changed), 'pass', 'passes')} had nothing to do here"
@@ -171,11 +169,6 @@ def _no_accelerator() -> Iterator[str]:
     yield "everything runs on the host, which is machine code for this processor"
 
 
-def _usual(report: Progress) -> Grafting:
-    """What `compile` does when it is asked for nothing special."""
-    return Grafting((), None, False, Policy(), True, TIME_LIMIT, report)
-
-
 def _candidates(found: Partition, backend: Backend) -> Iterator[Block]:
     own = [c for c in found.found.candidates if c.backend == backend.name]
     covered = {node for candidate in own for node in candidate.nodes}
@@ -201,7 +194,8 @@ def _plan(found: Partition, module: Module) -> Iterator[Block]:
 
 def _simulated(graph: Graph) -> Iterator[str]:
     with status("planning for simnpu") as tell:
-        plan = partition_graph(graph, [SimNpu()], HostBackend(), _usual(tell)).plan
+        options = compile_options("simnpu", Settings(report=tell))
+        plan = partition_graph(graph, options).plan
     yield "its times are a model's, the host's are those that its kernels take:"
     regions = counted(len(plan.regions), "region")
     yield f"exact:    {seconds_text(plan.predicted)} in {regions} (simulated)"
@@ -235,10 +229,12 @@ def _check(walk: Walk, module: Module) -> Iterator[str]:
     yield f"(as placed on {where}; {verdict.peer}, a random image)"
 
 
-def _timing(walk: Walk, graph: Graph, module: Module, backend: Backend | None) -> Iterator[str]:
+def _timing(
+    walk: Walk, optimized: Optimized, module: Module, backend: Backend | None
+) -> Iterator[str]:
     feeds = {fed.value.name: fed.data for fed in feed(walk.graph, walk.inputs)}
     with status("compiling for the host alone") as tell:
-        runs = {"host alone": partial(compile(graph, report=tell).run, None, feeds)}
+        runs = {"host alone": partial(compile(optimized, report=tell).run, None, feeds)}
     if backend is not None:
         runs[f"as planned with {backend.name}"] = partial(module.run, None, feeds)
     with status("timing"):

@@ -34,10 +34,9 @@ from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph, Node
-from graft.ir.sizes import check_sizes
 from graft.module import Module, Placement
-from graft.passes.pipeline import optimize
 from graft.program.program import Value
+from graft.stages import Imported, optimize
 
 ALL = "all"
 INDEX = "index.json"
@@ -119,7 +118,7 @@ def dump(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say was said of the plain model
         marked = import_source(with_outputs(wish.source, [one.name for one in wish.values]))
-    module, optimized = _compiled(marked, options, plain), optimize(check_sizes(marked))
+    module, optimized = _compiled(marked, options, plain), optimize(Imported(marked)).graph
     with status(f"running {options.model.name} with all of that as outputs"), spoken_warnings():
         results = dict(zip(module.program.output_names, module.run(None, feeds), strict=True))
     values = dict(zip(module.program.output_names, module.program.outputs, strict=True))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from graft.base.errors import UserError
-from graft.base.progress import Stage
+from graft.base.progress import Progress, Stage
+from graft.byoc.executable import Settings
 from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
 from graft.byoc.explain_html import to_html
+from graft.byoc.partition import Partition
+from graft.byoc.trust import Demotion
 from graft.cli.explain_text import node_lines, page
 from graft.cli.file_facts import (
     FileFacts,
@@ -32,12 +36,20 @@ from graft.cli.report import print_json, print_lines
 from graft.cli.runnable import is_compiled
 from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError, positive
-from graft.compiler import Model, study
-from graft.frontends.onnx.importer import import_model
-from graft.passes.bind_sizes import bind_sizes
-from graft.passes.pipeline import optimize
+from graft.compiler import compile_options
 from graft.passes.variant_sizes import variant_sizes
 from graft.program.variants import variant_name
+from graft.race import fastest
+from graft.stages import (
+    CompileOptions,
+    Optimized,
+    import_graph,
+    link,
+    lower,
+    optimize,
+    partition_graph,
+    place,
+)
 
 DESCRIPTION = """\
 Say who would run what of a model and why: the regions of each backend and what they
@@ -116,26 +128,43 @@ def _explain_file(options: argparse.Namespace) -> int:
 
 def _explained(options: argparse.Namespace) -> Explanation:
     with status(f"explaining {options.model.name}") as tell, spoken_warnings():
-        model, name = _subject(options)
-        looked = study(model, options.target, options.pin, options.measure, options.threads, tell)
+        settings = Settings(options.threads, report=tell)
+        wishes = {"pins": options.pin, "measure": options.measure}
+        asked = compile_options(options.target, settings, **wishes)
+        optimized, name = _subject(options, tell)
+        explanation = explain_placement(optimized, asked)
         tell(Stage("looking for what would change the plan"))
-        return explain(looked.found, looked.measured, looked.demotions, name)
+        return explain(*explanation, name)
 
 
-def _subject(options: argparse.Namespace) -> tuple[Model, str]:
+def explain_placement(
+    optimized: Optimized, asked: CompileOptions
+) -> tuple[Partition, Mapping[str, float], tuple[Demotion, ...]]:
+    """Place a graph as `compile` would: all that led to the plan, and, where `measure` asks for it,
+    what the plans take end to end by their methods, and what had to go back to the host.
+
+    Nothing is compiled for it and it is not run, but for what is timed to price it and with
+    `measure`."""
+    placed = place(optimized, asked)
+    found = placed.partition or partition_graph(placed.graph, asked)
+    if not asked.measure:
+        return found, {}, ()
+    contenders = [link(lower(one, asked)) for one in placed.contenders]
+    plan = fastest(contenders, asked).plan
+    return found, plan.measured if plan else {}, contenders[0].demotions
+
+
+def _subject(options: argparse.Namespace, tell: Progress) -> tuple[Optimized, str]:
     """The model, or the variant of it that is asked for, and what it is called."""
-    if not options.shapes and not options.strict_import:
-        return options.model, options.model.stem
-    imported = import_model(options.model, options.strict_import)
+    optimized = optimize(import_graph(options.model, options.strict_import, tell), tell)
     if not options.shapes:
-        return imported, options.model.stem
-    graph = optimize(imported)
-    wanted = variant_sizes(graph, shapes_of(options))
+        return optimized, options.model.stem
+    wanted = variant_sizes(optimized.graph, shapes_of(options))
     if len(wanted.sizes) > 1:
         raise UsageError("graft explain takes one variant at a time", hint="--shapes NAME=SIZE")
     (sizes,) = wanted.sizes
     name = f"{options.model.stem} ({variant_name(wanted.symbols, sizes)})"
-    return bind_sizes(graph, dict(zip(wanted.symbols, sizes, strict=True))), name
+    return optimized.bind(dict(zip(wanted.symbols, sizes, strict=True))), name
 
 
 def named(found: Explanation, name: str) -> NodeFacts:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from graft.base.compare import Difference
 from graft.base.dims import UNKNOWN, bare_symbol, substitute
 from graft.base.progress import Progress, Stage, quietly
-from graft.cli.compare import Difference, Tolerance, compare
+from graft.cli.compare import Tolerance, compare
 from graft.cli.model_parts import label
 from graft.cli.peer import Feeds, Peer
 from graft.cli.records import in_expected_order

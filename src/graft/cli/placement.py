@@ -15,10 +15,9 @@ from graft.cli.status import spoken_warnings, status
 from graft.cli.usage import UsageError
 from graft.compiler import Model, compile
 from graft.ir.graph import Graph
-from graft.ir.sizes import check_sizes
 from graft.module import Module
-from graft.passes.pipeline import optimize
 from graft.runtime.placement import PlacedRegion
+from graft.stages import Imported, optimize
 
 
 def check_targets(names: Sequence[str]) -> None:
@@ -51,7 +50,7 @@ def same_placement(
     other outputs; pins that fit none of its nodes are left out."""
     if not regions and not wishes.get("pins"):
         return {name: wish for name, wish in wishes.items() if name != "plan"}
-    nodes = placeable(optimize(check_sizes(graph)))
+    nodes = placeable(optimize(Imported(graph)).graph)
     own = {node.output.name for node in nodes}
     before = [f"{_literally(n)}={one.backend}" for one in regions for n in one.nodes if n in own]
     pins = Pins.parse([*wishes.get("pins", ()), *before])

@@ -29,6 +29,7 @@ from graft.cli.profile_regions import (
 from graft.cli.report import Block, counted, figure, section, table
 from graft.cli.trace import Slice as TraceSlice
 from graft.cli.trace import write_events
+from graft.program.bytecode import Path as StepPath
 from graft.program.instructions import (
     Alias,
     Assert,
@@ -49,7 +50,6 @@ from graft.program.instructions import (
 )
 from graft.program.program import Program
 from graft.runtime.profile import Moment, Profile
-from graft.runtime.profile import Path as StepPath
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data

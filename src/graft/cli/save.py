@@ -1,4 +1,4 @@
-"""Saving a compiled model: a graph and a path in; the file, and what to say about it, out."""
+"""Saving a compiled model: a model and a path in; the file, and what to say about it, out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graft.backends.host.options import Accuracy
+from graft.byoc.executable import Footprint, Settings
 from graft.cli.placement import compiled_as_asked
 from graft.cli.report import Block, Indented, number, seconds_text, size_text, table
 from graft.cli.status import spoken_warnings, status
-from graft.ir.graph import Graph
+from graft.compiler import Model
 from graft.module import Placement
 from graft.program.memory import arena_bytes
 
@@ -25,23 +25,21 @@ class Saved:
     path: Path
     machine: str
     placement: Placement
-    calls: int
-    kernels: int  # equal ones counted once
+    size: Footprint
     file_bytes: int
-    arena_bytes: int | None  # None: depends on the inputs
-    arena_bound: int | None  # no plan for these steps can do with less
     seconds: float
 
     def lines(self) -> Iterator[Block]:
         """For people."""
         yield f"{self.model} -> {self.path}"
         arena = "as large as the inputs make it"
-        if self.arena_bytes is not None and self.arena_bound is not None:
-            arena = f"{size_text(self.arena_bytes)} (at least {size_text(self.arena_bound)} needed)"
+        held, bound = self.size.arena_bytes, self.size.arena_bound
+        if held is not None and bound is not None:
+            arena = f"{size_text(held)} (at least {size_text(bound)} needed)"
         rows = (
             ("machine", self.machine),
             ("placement", str(self.placement)),
-            ("kernels", f"{number(self.kernels)}, called {number(self.calls)} times"),
+            ("kernels", f"{number(self.size.kernels)}, called {number(self.size.calls)} times"),
             ("file", size_text(self.file_bytes)),
             ("arena", arena),
         )
@@ -58,42 +56,34 @@ class Saved:
             "variants": {
                 name: dict(variant.nodes) for name, variant in self.placement.variants.items()
             },
-            "kernels": self.kernels,
-            "kernel_calls": self.calls,
+            "kernels": self.size.kernels,
+            "kernel_calls": self.size.calls,
             "file_bytes": self.file_bytes,
-            "arena_bytes": self.arena_bytes,
-            "arena_bound_bytes": self.arena_bound,
+            "arena_bytes": self.size.arena_bytes,
+            "arena_bound_bytes": self.size.arena_bound,
             "compile_seconds": self.seconds,
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """How a model is to be compiled; `asked` is about placement."""
-
-    asked: dict[str, Any]
-    save_plan: Path | None
-    threads: int | None
-    machine: str
-    accuracy: Accuracy
-
-
 def save(
-    model: Path,
-    graph: Graph,
-    path: Path,
-    wishes: Wishes,
+    model: Model,
+    paths: tuple[Path, Path],
+    asked: dict[str, Any],
+    settings: Settings,
+    save_plan: Path | None,
     start: float,
 ) -> Saved:
-    """Compile a graph for a machine and save it; `start` is when the work on it began."""
+    """Compile a model and save it; `paths` are where it comes from and goes to, `asked` is about
+    placement, `start` when the work on it began."""
+    source, path = paths
     module = compiled_as_asked(
-        graph,
-        f"compiling {model.name}",
-        wishes.asked,
-        wishes.save_plan,
-        threads=wishes.threads,
-        machine=wishes.machine,
-        accuracy=wishes.accuracy.value,
+        model,
+        f"compiling {source.name}",
+        asked,
+        save_plan,
+        threads=settings.threads,
+        machine=settings.machine,
+        accuracy=settings.accuracy.value,
     )
     with status(f"saving {path.name}"), spoken_warnings():
         module.save(path)
@@ -101,15 +91,6 @@ def save(
     symbols = [call.symbol for call in module.program.calls]
     bound, placement = module.arena_bound, module.placement
     assert isinstance(placement, Placement)
-    return Saved(
-        model,
-        path,
-        wishes.machine,
-        placement,
-        len(symbols),
-        len(set(symbols)),
-        path.stat().st_size,
-        None if bound is None else arena_bytes(module.program),
-        bound,
-        seconds,
-    )
+    arena = None if bound is None else arena_bytes(module.program)
+    size, held = Footprint.of(symbols, arena, bound), path.stat().st_size
+    return Saved(source, path, settings.machine, placement, size, held, seconds)

@@ -158,3 +158,17 @@ def map_dims(type_: Type, change: Callable[[AnyDim], AnyDim]) -> Type:
     if isinstance(type_, OptionalType):
         return OptionalType(map_dims(type_.element, change))
     return MapType(type_.key, map_dims(type_.value, change))
+
+
+_ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
+
+
+def onnx_type(type_: Type) -> str:
+    """A type in ONNX's words, as users read it of inputs and outputs."""
+    if isinstance(type_, TensorType):
+        return f"tensor({_ONNX_NAMES.get(type_.dtype, type_.dtype)})"
+    if isinstance(type_, SequenceType):
+        return f"seq({onnx_type(type_.element)})"
+    if isinstance(type_, OptionalType):
+        return f"optional({onnx_type(type_.element)})"
+    return f"map({_ONNX_NAMES.get(type_.key, type_.key)},{onnx_type(type_.value)})"

@@ -332,8 +332,8 @@ class _Encoder:
         around, location = self._path, self._location
         for position, instruction in enumerate(block.instructions):
             self._path = (*around, position)
-            own = getattr(instruction, "location", NOWHERE)
-            self._locate(location if own == NOWHERE else own)
+            where = getattr(instruction, "location", NOWHERE)
+            self._locate(location if where == NOWHERE else where)
             self._instruction(instruction, known)
             self._free(ending.get(position, ()))
         self._path = around
@@ -608,9 +608,9 @@ class _Encoder:
         for target, source in zip(carried, results, strict=True):
             if source in given and source != target and source in self._places:
                 rank = self._rank(source)
-                held = self._words.put(*[0] * (VALUE_WORDS + rank))
-                self._move(held, self._places[source], rank)
-                moved.append(held)
+                aside = self._words.put(*[0] * (VALUE_WORDS + rank))
+                self._move(aside, self._places[source], rank)
+                moved.append(aside)
             else:
                 moved.append(source)
         for target, held in zip(carried, moved, strict=True):

@@ -50,7 +50,8 @@ class SegmentWriter:
         numbers = self._numbers
         sizes = [numbers.largest(map(numbers.of, shelf)) for shelf in segment.shelves]
         rounded = [numbers.rounded(size, _ALIGNMENT) for size in sizes]
-        starts = list(accumulate(rounded, numbers.plus, initial=0))
+        none: Number = 0
+        starts: list[Number] = list(accumulate(rounded, numbers.plus, initial=none))
         records, work = self._calls(segment, starts)
         outputs = self._outputs(segment)
         found = None if segment.found is None else self._places[segment.found]
@@ -123,7 +124,8 @@ class SegmentWriter:
         return table
 
     def _outputs(self, segment: Segment) -> list[int | Address]:
-        numbers, outputs = self._numbers, []
+        numbers = self._numbers
+        outputs: list[int | Address] = []
         found = () if segment.found is None else (segment.found,)
         for number in (*segment.outputs, *found):
             value = self._values[number]

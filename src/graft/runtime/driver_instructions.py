@@ -37,7 +37,7 @@ declare {i64, i1} @llvm.smul.with.overflow.i64(i64, i64)
 # Rows are set aside ahead of time up to so many bytes.
 _BYTES_AHEAD = 1 << 26
 # What an iteration counts at least towards an interruption.
-_ITERATION_WORK = 1_000
+_ITERATION_WORK = 50_000
 
 
 def instructions_text() -> str:

@@ -13,7 +13,7 @@ from graft.runtime.driver_memory import entry_of, extents_of, provide, put_word,
 _SERIAL = 1
 _RECORD_BYTES = 40
 _FURTHER = 40  # each further thread adds this part of what two cost
-_CALL_WORK = 10_000  # what a call of a kernel counts at least towards an interruption
+_CALL_WORK = 500_000  # what a call of a kernel counts at least towards an interruption
 _UNKNOWN_WORK = (1 << 62) - 1
 
 

@@ -29,12 +29,12 @@ from graft.program.extents import Extents
 from graft.program.guards import Guard, check_guards
 from graft.program.instructions import Assert, Evaluate, Segment, SizeFunction
 from graft.program.layout import Status
-from graft.program.program import Program, Value
+from graft.program.program import ALIGNMENT, Program, Value
 from graft.runtime.context import RuntimeContext
 from graft.runtime.devices import Devices
 from graft.runtime.frames import Frame, LinkedImage
 from graft.runtime.guard import AbandonedError
-from graft.runtime.memory import ALIGNMENT, ready
+from graft.runtime.memory import ready
 from graft.runtime.profile import CallTimes, Profile, Recorder
 from graft.runtime.python_work import PythonWorker, misshapen
 from graft.runtime.run import Run, Values

@@ -153,7 +153,8 @@ class Frame:
             return np.empty(shape, dtype.numpy)
         memory = (ctypes.c_char * size).from_address(self.address(number))
         memory.frame = self  # type: ignore[attr-defined]
-        return np.frombuffer(memory, dtype.numpy).reshape(shape)
+        array: Array = np.ndarray(shape, dtype.numpy, memory)
+        return array
 
     def copied(self, number: int) -> Array:
         """A value as an array of its own, aligned as the program says."""

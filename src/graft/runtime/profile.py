@@ -16,9 +16,9 @@ import numpy as np
 
 from graft.base.dims import AnyDim, Unknown
 from graft.base.dtypes import Array
-from graft.program.bytecode import Path
+from graft.program.bytecode import Path, PythonWork
 from graft.program.extents import Extents
-from graft.program.instructions import Instruction, KernelCall, Segment
+from graft.program.instructions import KernelCall, Segment
 from graft.runtime.spaces import Spent
 
 
@@ -49,7 +49,7 @@ class Moment:
     transfers spent it on; `flops` and `bytes` are what a kernel has to do."""
 
     path: Path
-    step: Instruction | KernelCall
+    step: PythonWork | KernelCall
     begin: int
     seconds: float
     own: float
@@ -83,7 +83,7 @@ class Recorder:
     _inside: list[float] = field(default_factory=lambda: [0.0])  # per open step, what is within it
 
     @contextmanager
-    def measure(self, path: Path, step: Instruction) -> Iterator[None]:
+    def measure(self, path: Path, step: PythonWork) -> Iterator[None]:
         """Measure an instruction."""
         begin = time.perf_counter_ns()
         self._inside.append(0.0)

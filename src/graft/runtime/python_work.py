@@ -70,8 +70,8 @@ class PythonWorker:
         results: Sequence[Data]
         match work:
             case RegionCall():
-                operands = [[values[n] for n in one] for one in (work.inputs, work.outputs)]
-                results = self._devices.call(work, *operands, run)
+                inputs, outputs = ([values[n] for n in one] for one in (work.inputs, work.outputs))
+                results = self._devices.call(work, inputs, outputs, run)
             case Transfer():
                 ends = values[work.source], values[work.target]
                 results = (self._devices.transfer(work, *ends, run),)

@@ -1,22 +1,28 @@
-"""The host backend: a graph with static shapes in, machine code that runs it out."""
+"""The host backend: an optimised graph in, machine code that runs it out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from graft.backends.host.builder import build_program
-from graft.backends.host.executable import HostExecutable
-from graft.backends.host.options import Accuracy, HostOptions
+from graft.backends.host.builder import Built, build_program
+from graft.backends.host.executable import HostExecutable, specialized
+from graft.backends.host.kernel_text import kernel_texts
+from graft.backends.host.options import HostOptions
+from graft.backends.host.patterns import host_patterns
+from graft.backends.host.prepare import prepare
 from graft.backends.host.saving import HOST_VERSION
 from graft.backends.host.segments import SegmentCompiler
 from graft.base.dtypes import Array
-from graft.base.progress import Progress, quietly
-from graft.byoc.contract import HOME, Backend, Cost, Limits, Runner
+from graft.byoc.contract import HOME, Backend, Cost, Limits, Match, PatternTable, Runner
+from graft.byoc.executable import Executable, Settings
 from graft.ir.graph import Graph
+from graft.loop.ir import Function
+from graft.passes.pipeline import PassReport
+from graft.rewrite.rule import Refusal
 from graft.runtime.cores import available_processors
 from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.regions import Region
@@ -30,8 +36,11 @@ class HostBackend(Backend):
     name = HOME
     version = HOST_VERSION
 
-    def __init__(self, options: HostOptions | None = None, report: Progress = quietly) -> None:
-        self._options, self._report = options or HostOptions(), report
+    def __init__(self, options: HostOptions | None = None) -> None:
+        self._options = options or HostOptions()
+
+    def configured(self, settings: Settings) -> HostBackend:
+        return HostBackend(HostOptions.of(settings))
 
     @cached_property
     def _target(self) -> Target:
@@ -53,14 +62,22 @@ class HostBackend(Backend):
         return {"accuracy": self._options.accuracy.value, "machine": self._options.machine}
 
     @property
-    def threads(self) -> int | None:
-        """How many threads run what it builds; None: one per core."""
-        return self._options.threads
-
-    @property
     def machine_key(self) -> str:
         """What prices depend on besides backend and region: processor and threads."""
         return f"{self._target.key} {self._threads}"
+
+    def patterns(self) -> PatternTable:
+        return host_patterns()
+
+    def supports(self, match: Match) -> Refusal | None:
+        """Why a node would run on the evaluator."""
+        reasons = (self._compiler.why_not(node) for node in match.nodes)
+        return next((Refusal(reason) for reason in reasons if reason), None)
+
+    @cached_property
+    def _compiler(self) -> SegmentCompiler:
+        """What knows of single nodes; it remembers those that it has been asked about."""
+        return SegmentCompiler(self._target, self._options.accuracy, {})
 
     def compile(self, region: Graph) -> bytes:
         """A region as the bytes of an artifact."""
@@ -72,11 +89,6 @@ class HostBackend(Backend):
     def load(self, blob: bytes) -> Runner:
         return artifact_runner(blob, self._options.threads)
 
-    @property
-    def strict(self) -> HostBackend:
-        """The host without algorithms that trade accuracy for speed."""
-        return HostBackend(replace(self._options, accuracy=Accuracy.STRICT))
-
     def runner(self, region: Graph) -> Runner:
         """The same without the way through bytes."""
         return session_runner(self.build(region).session)
@@ -85,19 +97,115 @@ class HostBackend(Backend):
         """What each kernel takes within a run of the whole graph, by the value that it makes."""
         return self.build(graph).time_steps(inputs)
 
-    def build(self, graph: Graph, regions: Mapping[str, Runner] | None = None) -> HostExecutable:
-        """Machine code for a graph; what native code does not reach runs on the evaluator.
+    def lower(self, graph: Graph, regions: Mapping[str, Runner] | None = None) -> HostLowering:
+        """The kernels of a graph; what native code does not reach runs on the evaluator."""
+        own, asked = regions or {}, self._options
+        compiler = SegmentCompiler(self._target, asked.accuracy, own, _spaces(own), asked.report)
+        return HostLowering(graph, compiler, asked)
 
-        `regions` runs what is left to other backends, by label."""
-        own = regions or {}
-        compiler = SegmentCompiler(
-            self._target, self._options.accuracy, own, _spaces(own), self._report
-        )
-        built = build_program(graph, compiler, self._options.threads)
-        return HostExecutable.of(built, self._options)
+    def build(self, graph: Graph, regions: Mapping[str, Runner] | None = None) -> HostExecutable:
+        """Machine code for a graph."""
+        return self.lower(graph, regions).build()
+
+    def specialize(
+        self,
+        general: Executable,
+        symbols: Sequence[str],
+        variants: Mapping[tuple[int, ...], Executable],
+    ) -> HostExecutable:
+        parts = {sizes: _built(one) for sizes, one in variants.items()}
+        return specialized(_built(general), tuple(symbols), parts)
+
+
+def _built(executable: Executable) -> HostExecutable:
+    assert isinstance(executable, HostExecutable), "the host has built it"
+    return executable
 
 
 def _spaces(regions: Mapping[str, Runner]) -> dict[str, str]:
     """The memory spaces of regions that have a device."""
     found = {name: one for name, one in regions.items() if isinstance(one, Region)}
     return {name: one.space for name, one in found.items() if one.device is not None}
+
+
+class HostLowering:
+    """A graph before code generation. Its native parts are lowered one by one while the program
+    around them is built, so that nothing is done before somebody asks."""
+
+    def __init__(self, graph: Graph, compiler: SegmentCompiler, options: HostOptions) -> None:
+        self._source, self._compiler, self._options = graph, compiler, options
+
+    @property
+    def graph(self) -> Graph:
+        """The whole graph after the passes."""
+        return self._fused[0]
+
+    @property
+    def passes(self) -> tuple[PassReport, ...]:
+        """What they did to the whole graph."""
+        return self._fused[1]
+
+    @cached_property
+    def _fused(self) -> tuple[Graph, tuple[PassReport, ...]]:
+        reports: list[PassReport] = []
+        compiler = self._compiler
+        fused = prepare(
+            self._source,
+            compiler.target,
+            compiler.accuracy,
+            lambda report, _: reports.append(report),
+        )
+        return fused, tuple(reports)
+
+    @cached_property
+    def _without_code(self) -> tuple[_Collector, Built]:
+        """The kernels, and a program without code for them."""
+        own = self._compiler
+        compiler = _Collector(own.target, own.accuracy, own.regions, own.spaces, own.report)
+        return compiler, build_program(self._source, compiler)
+
+    @property
+    def reference_nodes(self) -> Mapping[str, str]:
+        """Nodes that have no native code, with the reason."""
+        return self._without_code[1].reasons
+
+    def kernels(self, form: str) -> list[str]:
+        """The text of each kernel."""
+        functions, compiler = self._without_code[0].functions, self._compiler
+        return kernel_texts(functions, form, compiler.target, compiler.report)
+
+    def build(self) -> HostExecutable:
+        """A program with object code for its native parts."""
+        built = build_program(self._source, self._compiler, self._options.threads)
+        return HostExecutable.of(built, self._options)
+
+
+@dataclass(frozen=True)
+class _Collector(SegmentCompiler):
+    """Makes kernels, keeps them, and compiles none."""
+
+    functions: dict[str, Function] = field(default_factory=dict)
+
+    def compilation(self) -> _Collecting:  # type: ignore[override]  # as far as it is used
+        return _Collecting(self.functions)
+
+
+class _Collecting:
+    """What takes kernels in the place of a compilation."""
+
+    def __init__(self, functions: dict[str, Function]) -> None:
+        self._functions = functions
+
+    def __enter__(self) -> _Collecting:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def add(self, function: Function) -> None:
+        """Keep a kernel."""
+        self._functions[function.name] = function
+
+    def codes(self) -> list[bytes]:
+        """None of them has any."""
+        return []

@@ -154,7 +154,7 @@ class _ProgramBuilder:
         self.built.functions.update(self.compiler.regions)
         emitted = emit(assembly, self.values, inputs, outputs, (), guards)
         self.built.arena_bound = emitted.bound
-        steps = self._take(emitted, codes)
+        steps = self._take(emitted, tuple(codes))
         return Block(inputs, tuple(steps), outputs)
 
     def compile(

@@ -14,14 +14,13 @@ from graft.backends.host.options import HostOptions
 from graft.backends.host.saving import save_as
 from graft.backends.host.step_times import by_value, median_costs
 from graft.base.dtypes import Array
-from graft.byoc.contract import Backend, Cost
-from graft.byoc.trust import CompiledRegion
+from graft.byoc.contract import Cost
+from graft.byoc.executable import Footprint
+from graft.program.memory import arena_bytes
 from graft.program.program import Program
 from graft.program.variants import Key, variant_name, with_variants
 from graft.runtime.feeds import store_outputs
-from graft.runtime.grafted import StoredRegion, region_blobs
 from graft.runtime.profile import Profile
-from graft.runtime.regions import Policy
 from graft.runtime.session import Session
 from graft.runtime.supplied import Supplied
 from graft.target.target import HOST
@@ -29,8 +28,7 @@ from graft.target.target import HOST
 
 @dataclass(frozen=True, eq=False)
 class HostExecutable:
-    """A compiled graph. `regions` are those of other backends that it calls, by variant, the
-    general program's under an empty name."""
+    """A compiled graph."""
 
     program: Program
     supplied: Supplied
@@ -40,7 +38,6 @@ class HostExecutable:
     python_nodes: Mapping[str, str]  # values that Python makes, with what it does
     arena_bound: int | None  # no plan can do with a smaller arena; None: that depends on inputs
     makes: Mapping[int, str] = field(default_factory=dict)  # by kernel call or instruction
-    regions: Mapping[str, Sequence[CompiledRegion]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, built: Built, options: HostOptions) -> HostExecutable:
@@ -87,17 +84,12 @@ class HostExecutable:
         operators that the evaluator has to know there."""
         return save_as(self.program, path, backends, blobs)
 
-    def save_whole(
-        self,
-        path: str | os.PathLike[str],
-        blobs: Mapping[str, bytes],
-        host: Backend,
-        policy: Policy,
-    ) -> list[str]:
-        """The same with the regions' code, and the host's code for each to fall back on."""
-        own = stored_regions(self.regions, host, policy) if any(self.regions.values()) else {}
-        versions = versions_of(region for own in self.regions.values() for region in own)
-        return self.save(path, {**own, **blobs}, versions)
+    @property
+    def footprint(self) -> Footprint:
+        """How large it is."""
+        arena = None if self.arena_bound is None else arena_bytes(self.program)
+        symbols = (call.symbol for call in self.program.calls)
+        return Footprint.of(symbols, arena, self.arena_bound)
 
     def __call__(
         self, inputs: Sequence[Any], homes: Mapping[str, Array] | None = None
@@ -121,7 +113,6 @@ def specialized(
         supplied=_supplied(parts),
         kernels=_first(one.kernels for one in parts.values()),
         reference_nodes=_first(one.reference_nodes for one in parts.values()),
-        regions={name: one.regions.get("", ()) for name, one in parts.items()},
         arena_bound=None,
     )
 
@@ -149,39 +140,3 @@ def _supplied(parts: Mapping[str, HostExecutable]) -> Supplied:
 
 def _named(variant: str, functions: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{variant} {name}" if variant else name: one for name, one in functions.items()}
-
-
-def versions_of(regions: Iterable[CompiledRegion]) -> dict[str, str]:
-    """The versions of the backends whose regions these are."""
-    return {region.backend.name: region.backend.version for region in regions}
-
-
-def stored_regions(
-    regions: Mapping[str, Sequence[CompiledRegion]], host: Backend, policy: Policy
-) -> dict[str, bytes]:
-    """What a file has to hold of regions, which are given by variant; equal ones share code."""
-    codes: dict[str, bytes] = {}
-    numbers: dict[str, int] = {}
-
-    def stored(region: CompiledRegion) -> StoredRegion:
-        number = numbers.setdefault(region.key, len(numbers))
-        code, fallback = f"region {number}", f"region {number} on the host"
-        codes.setdefault(code, region.blob)
-        # to fall back on, and to compare with
-        has_host = policy.fallback == "host" or policy.verify != "off"
-        if has_host and fallback not in codes:
-            codes[fallback] = host.compile(region.body)
-        backend = region.backend
-        return StoredRegion(
-            region.label,
-            backend.name,
-            backend.version,
-            backend.device,
-            dict(backend.options),
-            code,
-            fallback if fallback in codes else "",
-            backend.isolation,
-        )
-
-    found = {name: [stored(region) for region in own] for name, own in regions.items() if own}
-    return region_blobs(found, codes, policy)

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-from graft.base.errors import UserError
-from graft.target.target import HOST
-
-
-class Accuracy(Enum):
-    """How exact results have to be."""
-
-    DEFAULT = "default"  # algorithms with a stated bound on their rounding are allowed
-    STRICT = "strict"  # sums are what the operator's definition adds up, in some order
-
-    @staticmethod
-    def named(name: str) -> Accuracy:
-        """The accuracy of that name."""
-        known = {one.value: one for one in Accuracy}
-        if name not in known:
-            names = ", ".join(known)
-            raise UserError(f"there is no accuracy '{name}'", hint=f"known accuracies: {names}")
-        return known[name]
+from graft.byoc.executable import Accuracy, Settings
 
 
 @dataclass(frozen=True, slots=True)
-class HostOptions:
-    """`threads`: how many share the work, None for one per core; `machine`: whose code it is;
-    `accuracy`: which algorithms are allowed."""
+class HostOptions(Settings):
+    """The settings, and whether code that was made by them runs here."""
 
-    threads: int | None = None
-    machine: str = HOST
-    accuracy: Accuracy = Accuracy.DEFAULT
+    @classmethod
+    def of(cls, settings: Settings) -> HostOptions:
+        """The same settings."""
+        return cls(settings.threads, settings.machine, settings.accuracy, settings.report)
+
+
+__all__ = ["Accuracy", "HostOptions"]

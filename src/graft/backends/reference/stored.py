@@ -9,7 +9,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
 from graft.ir.op import get_op
 from graft.ir.printer import to_text
-from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.ir.types import TensorType, onnx_type
 from graft.ops.composite import CompositeAttrs
 from graft.program.instructions import Block, Evaluate, EvaluatedGraph
 from graft.program.program import Program, Target
@@ -17,8 +17,6 @@ from graft.program.program import Value as ProgramValue
 
 # The node that a whole model is for the evaluator, and what the function that runs it is called.
 WHOLE, MODEL = "composite", "model"
-
-_ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
 
 def evaluated_graph(node: Node) -> EvaluatedGraph:
@@ -54,15 +52,3 @@ def value_of(value: Value) -> ProgramValue:
     if type_.dtype is DType.STRING:
         return ProgramValue(value.name, None, extents, onnx_type(type_))
     return ProgramValue(value.name, type_.dtype, extents, alignment=type_.dtype.numpy.itemsize)
-
-
-def onnx_type(type_: Type) -> str:
-    """A type in ONNX's words."""
-    if isinstance(type_, TensorType):
-        return f"tensor({_ONNX_NAMES.get(type_.dtype, type_.dtype)})"
-    if isinstance(type_, SequenceType):
-        return f"seq({onnx_type(type_.element)})"
-    if isinstance(type_, OptionalType):
-        return f"optional({onnx_type(type_.element)})"
-    assert isinstance(type_, MapType)
-    return f"map({_ONNX_NAMES.get(type_.key, type_.key)},{onnx_type(type_.value)})"

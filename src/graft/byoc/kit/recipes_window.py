@@ -11,11 +11,12 @@ from graft.ir.types import TensorType
 
 _CONVOLUTIONS = [f"nn.conv{rank}d" for rank in (1, 2, 3)]
 _TRANSPOSED = [f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)]
-_POOLS = [f"nn.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3)]
+_POOLS = [f"nn.{kind}_pool{rank}d" for kind in ("max", "avg", "lp") for rank in (1, 2, 3)]
+_INDEXED = [f"nn.max_pool{rank}d_with_indices" for rank in (1, 2, 3)]
 
 
 def _rank(op: Op) -> int:
-    return int(op.name[op.name.index("d") - 1] if "conv" in op.name else op.name[-2])
+    return next(int(one) for one in op.name if one.isdigit())
 
 
 def _image(draw: Draw, known: Known, rank: int) -> TensorType:
@@ -74,13 +75,15 @@ def _transposed(draw: Draw, op: Op, known: Known) -> Call:
     return Call((data, weight), attrs)
 
 
-@recipe(*_POOLS)
+@recipe(*_POOLS, *_INDEXED)
 def _pool(draw: Draw, op: Op, known: Known) -> Call:
     rank = _rank(op)
     attrs = {**_windows(draw, rank), "ceil_mode": draw.chance(0.25)}
     attrs["pool_size"] = tuple(draw.between(1, 4) for _ in range(rank))
     if "avg" in op.name:
         attrs["count_include_pad"] = draw.chance(0.4)
+    if "lp" in op.name:
+        attrs["p"] = draw.between(1, 3)
     if known and known[0] is not None:
         return Call((first(draw, known),), attrs)
     return Call((_image(draw, known, rank),), attrs)

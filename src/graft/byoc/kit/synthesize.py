@@ -16,6 +16,7 @@ from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, InternalError
 from graft.byoc.kit import (  # noqa: F401  they register recipes
+    recipes_axis,
     recipes_movement,
     recipes_quantized,
     recipes_window,

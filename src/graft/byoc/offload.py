@@ -31,8 +31,8 @@ _SPLITS = 32  # how often the regions of a plan may be tried again in parts
 
 
 @dataclass(frozen=True)
-class Linked:
-    """The outlined graph, what runs its regions, and what had to go back to the host."""
+class OffloadedGraph:
+    """A graph with a node per region, what runs these, and what had to go back to the host."""
 
     graph: Graph
     compiled: tuple[CompiledRegion, ...]
@@ -45,7 +45,7 @@ class Linked:
         return incidents_of(self.regions)
 
 
-def link(
+def offload(
     graph: Graph,
     planned: Planned,
     backends: Mapping[str, Backend],
@@ -55,7 +55,7 @@ def link(
     judge: Backend | None = None,
     threads: int | None = None,
     report: Progress = quietly,
-) -> Linked:
+) -> OffloadedGraph:
     """Outline, compile and check until every region that is left holds. `judge` is the host as
     results are compared with it, where that is another one than runs the model."""
     deadline = policy.deadline or DEADLINE
@@ -75,7 +75,7 @@ def link(
         if len(compiled) == len(made):
             breakers = {name: Breaker() for name in backends}
             regions = {item.label: _region(item, host, policy, breakers) for item in compiled}
-            return Linked(outlined, compiled, regions, tuple(repair.demotions))
+            return OffloadedGraph(outlined, compiled, regions, tuple(repair.demotions))
         left = repair.without(left, made)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.byoc.fakes import IMAGE, Fake, chain, conv_relu, named
 
 from graft.base.errors import UserError
-from graft.byoc.link import link
+from graft.byoc.offload import offload
 from graft.byoc.outline import outline
 from graft.byoc.region import borders, region_graph, region_hash
 from graft.ir.builder import Builder
@@ -133,7 +133,7 @@ def planned(graph: Graph, *numbers: int) -> list[tuple[str, list[Node]]]:
 def test_linked() -> None:
     graph = chain("exp", "nn.relu", "exp", "tanh")
     backend = Fake()
-    linked = link(graph, planned(graph, 0, 2), {"fake": backend}, Fake("host"), Policy())
+    linked = offload(graph, planned(graph, 0, 2), {"fake": backend}, Fake("host"), Policy())
     assert [item.label for item in linked.compiled] == ["fake_0", "fake_1"]
     first, second = linked.compiled
     assert first.key == second.key  # equal regions share code
@@ -150,7 +150,7 @@ def test_linked() -> None:
 def test_what_fails_goes_back_and_the_rest_stays() -> None:
     graph = chain("exp", "tanh", "nn.relu")
     with pytest.warns(RegionWarning, match=r"fake_1 goes back to the host: .*tanh is too hard"):
-        linked = link(graph, planned(graph, 0, 1, 2), {"fake": Wrong()}, Fake("host"), Policy())
+        linked = offload(graph, planned(graph, 0, 1, 2), {"fake": Wrong()}, Fake("host"), Policy())
     (demotion,) = linked.demotions
     assert (demotion.backend, demotion.nodes) == ("fake", ("tanh",))
     assert [node.op.name for node in linked.graph.nodes] == ["region", "tanh", "region"]
@@ -162,6 +162,6 @@ def test_nothing_planned_is_the_graph_itself() -> None:
     graph = chain("exp")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        linked = link(graph, [], {}, Fake("host"), Policy())
+        linked = offload(graph, [], {}, Fake("host"), Policy())
     assert linked.graph.nodes == graph.nodes
     assert linked.regions == {}

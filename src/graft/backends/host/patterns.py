@@ -1,0 +1,33 @@
+"""What the host has native code for, as patterns: single operators, and layers as it fuses them.
+
+Placement needs none of them: the host's candidates are its fusion groups, and what has no native
+code runs on the evaluator. They are what the author's kit puts to the test.
+"""
+
+from __future__ import annotations
+
+from graft.backends.host.templates import SYMBOLIC_TEMPLATES
+from graft.byoc.contract import PatternTable
+from graft.ops.expression.registry import EXPRESSIONS
+from graft.rewrite.pattern import Pattern, is_op, wildcard
+
+# Operators that only the host's own passes write.
+_INTERNAL = frozenset({"bounded_unique", "out_of_range", "vision.bounded_non_max_suppression"})
+
+_ANCHORS = ("nn.conv2d", "nn.dense", "nn.batch_matmul")
+_ACTIVATIONS = ("nn.relu", "nn.gelu", "sigmoid", "tanh", "clip")
+
+
+def host_patterns() -> PatternTable:
+    """Layers with what follows them in one kernel, then every operator by itself."""
+    names = sorted({*EXPRESSIONS, *SYMBOLIC_TEMPLATES} - _INTERNAL)
+    fused = [(f"{name} and more", _fused(name)) for name in _ANCHORS]
+    return [*fused, *((name, is_op(name)) for name in names)]
+
+
+def _fused(anchor: str) -> Pattern:
+    """A product, a bias or another operand added to it, an activation."""
+    product = is_op(anchor)(wildcard(), wildcard())
+    biased = is_op("nn.bias_add")(product, wildcard())
+    added = is_op("add")(biased, wildcard())
+    return is_op(*_ACTIVATIONS)(added | biased | product)

@@ -1,0 +1,66 @@
+"""The race of plans: a placed graph in, the program of the plan that is fastest end to end out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from graft.base.errors import GraftError, UserError
+from graft.base.progress import Stage
+from graft.byoc.annotate import Pins
+from graft.byoc.measure import race
+from graft.stages import CompileOptions, Linked, Placed, link, lower, sample_inputs
+
+
+def link_fastest(placed: Placed, options: CompileOptions) -> Linked:
+    """Put the plan and its rivals to work; those that break a pin are out."""
+    contenders = [link(lower(one, options)) for one in placed.contenders]
+    if placed.partition is not None and not options.releases:
+        contenders = _keeping_pins(contenders, Pins.parse(options.pins))
+    return fastest(contenders, options)
+
+
+def fastest(contenders: Sequence[Linked], options: CompileOptions) -> Linked:
+    """The contender that is fastest end to end, with all times in its plan; where they cannot be
+    timed, the first."""
+    first = contenders[0]
+    inputs = sample_inputs(first.graph) if len(contenders) > 1 else None
+    if inputs is None:
+        return first
+    stage = Stage("running plans end to end")
+    options.report(replace(stage, detail=f"{len(contenders)} in turns"))
+    runs = {str(n): partial(one.executable, inputs) for n, one in enumerate(contenders)}
+    try:
+        times = race(runs)
+    except GraftError as error:
+        options.report(replace(stage, detail=f"not measured: {error}"))
+        return first
+    best = contenders[int(min(times, key=lambda name: times[name]))]
+    plans = [one.plan for one in contenders]
+    measured = {plan.method: times[str(n)] for n, plan in enumerate(plans) if plan is not None}
+    return replace(best, plan=best.plan and replace(best.plan, measured=measured))
+
+
+def _keeping_pins(contenders: Sequence[Linked], pins: Pins) -> list[Linked]:
+    """The contenders that run every pinned node where it is pinned; an error where none does."""
+    broken = [_broken_pin(one, pins) for one in contenders]
+    if all(broken):
+        raise UserError(
+            broken[0], hint="loosen the pin; fallback='host' lets the host run what its pin cannot"
+        )
+    return [one for one, problem in zip(contenders, broken, strict=True) if not problem]
+
+
+def _broken_pin(linked: Linked, pins: Pins) -> str:
+    """A pin that does not hold and why, in words; empty where all hold."""
+    nodes = {node.output.name: node for node in linked.graph.nodes}
+    for demotion in linked.demotions:
+        for name in demotion.nodes:
+            pin = pins.broken(nodes[name], demotion.backend)
+            if pin is not None:
+                return (
+                    f"the pin '{pin}' cannot hold for %{name} ({nodes[name].op.name}):"
+                    f" {demotion.reason}"
+                )
+    return ""

@@ -1,0 +1,293 @@
+"""The stages of compilation as values: Imported -> Optimized -> Placed -> Lowered -> Linked.
+
+Each stage is frozen, prints as what there is to see of it, and is made from the one before by one
+function. `compiler.py` runs them all; commands and tools stop at the one that they are about.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+
+import onnx
+
+from graft.base.cache_folder import default_folder
+from graft.base.dtypes import Array, DType
+from graft.base.errors import GraftError, UserError
+from graft.base.progress import Progress, Stage, quietly
+from graft.byoc.annotate import Pins
+from graft.byoc.boundary import with_wishes
+from graft.byoc.choose import TIME_LIMIT
+from graft.byoc.contract import HOME, Backend, Cost
+from graft.byoc.executable import Accuracy, Executable, Lowering, Settings
+from graft.byoc.measure import DEADLINE, samples
+from graft.byoc.offload import OffloadedGraph, Planned, offload
+from graft.byoc.outline import outline
+from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
+from graft.byoc.plan import Plan, parse_plan, regions_of
+from graft.byoc.price import Pricing
+from graft.byoc.store import PRICES, PriceStore
+from graft.byoc.trust import CompiledRegion, Demotion
+from graft.frontends.onnx.importer import import_model
+from graft.ir.graph import Graph
+from graft.ir.printer import to_text
+from graft.ir.sizes import check_sizes
+from graft.ir.types import TensorType
+from graft.passes import pipeline
+from graft.passes.bind_sizes import bind_sizes
+from graft.passes.duplicate_dequantize import duplicate_dequantize
+from graft.passes.pipeline import PassReport
+from graft.program import print as program_text
+from graft.runtime.regions import Policy, Region
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto | Graph
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How an optimised graph becomes a program. `host` builds it, configured by `settings`; the
+    rest is about the accelerators, and means what it does in `graft.compile`."""
+
+    host: Backend
+    settings: Settings = field(default_factory=Settings)
+    accelerators: tuple[Backend, ...] = ()
+    pins: Sequence[str] = ()
+    plan: Plan | str | os.PathLike[str] | None = None  # to be replayed
+    measure: bool = False
+    policy: Policy = field(default_factory=Policy)
+    check: bool = True
+    time_limit: float = TIME_LIMIT
+    releases: bool = False  # the host may run what is pinned elsewhere and cannot run there
+
+    def __post_init__(self) -> None:
+        if self.plan is not None and self.pins:
+            raise UserError("plan= replays a plan, and pins= are for choosing one")
+
+    @property
+    def report(self) -> Progress:
+        """Who is told of the progress."""
+        return self.settings.report
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """A model as a graph with the names of its file."""
+
+    graph: Graph
+
+    def __str__(self) -> str:
+        return to_text(self.graph).text
+
+
+def import_graph(
+    model: Source, strict: bool = False, report: Progress = quietly, stacklevel: int = 1
+) -> Imported:
+    """Import a path, bytes or a `ModelProto`; a graph is taken as it is.
+
+    Warnings on the model name a caller `stacklevel` calls further out."""
+    if isinstance(model, Graph):
+        return Imported(model)
+    report(Stage("importing"))
+    return Imported(import_model(model, strict, stacklevel + 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Optimized:
+    """A graph after the frontend's passes, and what each of them did."""
+
+    graph: Graph
+    passes: tuple[PassReport, ...] = ()
+
+    def __str__(self) -> str:
+        return to_text(self.graph).text
+
+    def bind(self, sizes: Mapping[str, int]) -> Optimized:
+        """The graph for some sizes of its symbols, with what is computed from them folded."""
+        return optimize(Imported(bind_sizes(self.graph, sizes)))
+
+
+def optimize(imported: Imported, report: Progress = quietly) -> Optimized:
+    """Run the frontend's passes, unless a tensor is too large to exist."""
+    numbers, total = count(1), len(pipeline.PASSES)
+    reports: list[PassReport] = []
+
+    def watch(one: PassReport, _graph: Graph) -> None:
+        report(Stage("optimizing", next(numbers), total, one.name))
+        reports.append(one)
+
+    graph = pipeline.optimize(check_sizes(imported.graph), watch)
+    return Optimized(graph, tuple(reports))
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Who runs what of a graph: by a plan, or all of it the host without one.
+
+    `partition` is what led to the plan, where it was not read from a file; `rivals` are other plans
+    that it is to be raced against."""
+
+    graph: Graph
+    backends: Mapping[str, Backend]
+    plan: Plan | None = None
+    partition: Partition | None = None
+    rivals: tuple[Plan, ...] = ()
+
+    def __str__(self) -> str:
+        return to_text(self.graph).text if self.plan is None else self.plan.to_text()
+
+    @property
+    def contenders(self) -> tuple[Placed, ...]:
+        """The graph by each of the plans, the chosen one first."""
+        return (self, *(replace(self, plan=plan, rivals=()) for plan in self.rivals))
+
+    @cached_property
+    def regions(self) -> Planned:
+        """What other backends than the host run, in order."""
+        if self.plan is None:
+            return []
+        versions = {name: backend.version for name, backend in self.backends.items()}
+        planned = regions_of(self.plan, self.graph, versions)
+        others = [(name, nodes) for name, nodes in planned if name != HOME]
+        missing = [name for name, _ in others if name not in self.backends]
+        if missing:
+            raise UserError(f"the plan wants '{missing[0]}', which is not among the targets")
+        return others
+
+    @property
+    def outlined(self) -> Graph:
+        """The graph with a node for each region, as the plan has them."""
+        limits = {name: backend.limits for name, backend in self.backends.items()}
+        return with_wishes(outline(self.graph, self.regions), limits)
+
+
+def place(optimized: Optimized, options: CompileOptions) -> Placed:
+    """Choose who runs what; without accelerators there is no choice."""
+    backends = {backend.name: backend for backend in options.accelerators}
+    if not backends:
+        return Placed(optimized.graph, {})
+    graph = duplicate_dequantize(optimized.graph)
+    if options.plan is not None:
+        return Placed(graph, backends, read_plan(options.plan))
+    found = partition_graph(graph, options)
+    return Placed(graph, backends, found.plan, found, _rivals(found, options))
+
+
+def _rivals(found: Partition, options: CompileOptions) -> tuple[Plan, ...]:
+    """The plans to be measured beside the chosen one; equal ones once. What is simulated cannot
+    be measured."""
+    if any(backend.simulated for backend in options.accelerators):
+        return ()
+    names = found.alternatives if options.measure else {"host-only", "greedy"}
+    others = [plan_of(found, name) for name in names if name in found.alternatives]
+    distinct = {plan.regions: plan for plan in reversed(others)}
+    distinct.pop(found.plan.regions, None)
+    return tuple(plan for plan in others if distinct.get(plan.regions) is plan)
+
+
+def partition_graph(graph: Graph, options: CompileOptions) -> Partition:
+    """Choose who runs what of an optimised graph, and keep all that led to it."""
+    host, report = options.host, options.report
+    in_place: Mapping[str, Cost] = {}
+    inputs = sample_inputs(graph)
+    if inputs is not None:
+        report(Stage("timing the model on the host"))
+        try:
+            in_place = host.time_groups(graph, inputs)
+        except GraftError as error:  # numbers that nobody chose may be none that it takes
+            reason = f"its prices are estimates: {error}"
+            report(Stage("timing the model on the host", detail=reason))
+    store = PriceStore(default_folder() / PRICES, host.machine_key)
+    deadline = options.policy.deadline or DEADLINE
+    pricing = Pricing(host, in_place, store, report, deadline, options.settings.threads)
+    asked = PartitionOptions(Pins.parse(options.pins), options.releases, options.time_limit)
+    return partition(graph, options.accelerators, pricing, asked)
+
+
+def sample_inputs(graph: Graph) -> list[Array] | None:
+    """Inputs to time a graph with; None where their sizes are not known."""
+    types = [value.type for value in graph.inputs]
+    known = all(isinstance(one, TensorType) and one.is_static for one in types)
+    if not known or any(value.dtype is DType.STRING for value in graph.inputs):
+        return None
+    return samples(graph)
+
+
+def read_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
+    """A plan, from a file where it is none yet."""
+    if isinstance(plan, Plan):
+        return plan
+    try:
+        return parse_plan(Path(plan).read_text("utf-8"))
+    except OSError as error:
+        raise UserError(f"the plan cannot be read: {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A placed graph on the eve of code generation: regions compiled and checked, the host's share
+    lowered to kernels."""
+
+    placed: Placed
+    lowering: Lowering
+    offloaded: OffloadedGraph | None = None  # None: all of it is the host's
+
+    def __str__(self) -> str:
+        return to_text(self.lowering.graph).text
+
+
+def lower(placed: Placed, options: CompileOptions) -> Lowered:
+    """Compile the regions of other backends, check them, and lower what is left on the host."""
+    if placed.plan is None:
+        return Lowered(placed, options.host.lower(placed.graph))
+    strict = replace(options.settings, accuracy=Accuracy.STRICT, report=quietly)
+    offloaded = offload(
+        placed.graph,
+        placed.regions,
+        placed.backends,
+        options.host,
+        options.policy,
+        options.check,
+        options.host.configured(strict),
+        options.settings.threads,
+        options.report,
+    )
+    lowering = options.host.lower(offloaded.graph, offloaded.regions)
+    return Lowered(placed, lowering, offloaded)
+
+
+@dataclass(frozen=True, eq=False)
+class Linked:
+    """A program that runs, the regions that it calls, and the plan that it follows."""
+
+    graph: Graph  # as placed
+    executable: Executable
+    plan: Plan | None = None
+    offloaded: OffloadedGraph | None = None
+
+    def __str__(self) -> str:
+        return program_text.to_text(self.executable.session.program)
+
+    @property
+    def compiled(self) -> tuple[CompiledRegion, ...]:
+        """The code of the regions."""
+        return self.offloaded.compiled if self.offloaded else ()
+
+    @property
+    def regions(self) -> Mapping[str, Region]:
+        """What runs the regions, by label."""
+        return self.offloaded.regions if self.offloaded else {}
+
+    @property
+    def demotions(self) -> tuple[Demotion, ...]:
+        """What had to go back to the host."""
+        return self.offloaded.demotions if self.offloaded else ()
+
+
+def link(lowered: Lowered) -> Linked:
+    """Generate the host's code and tie the regions to it."""
+    placed = lowered.placed
+    return Linked(placed.graph, lowered.lowering.build(), placed.plan, lowered.offloaded)
