@@ -29,6 +29,7 @@ from graft.cli.profile_regions import (
 from graft.cli.report import Block, counted, figure, section, table
 from graft.cli.trace import Slice as TraceSlice
 from graft.cli.trace import write_events
+from graft.program.bytecode import Assign, Collect, JoinSlices, PythonWork, ReadItem
 from graft.program.bytecode import Path as StepPath
 from graft.program.instructions import (
     Alias,
@@ -36,7 +37,6 @@ from graft.program.instructions import (
     BindSymbol,
     Evaluate,
     If,
-    Instruction,
     KernelCall,
     ListOp,
     Loop,
@@ -79,7 +79,7 @@ CAVEATS = (
     "GFLOP/s: of the plain algorithm's operations; Winograd convolution does fewer",
     "GB/s: of all memory that a step reads or writes, each byte once",
 )
-_DECISIONS: Mapping[type[Instruction], str] = {
+_DECISIONS: Mapping[type[PythonWork], str] = {
     If: "if",
     Switch: "variant",
     Assert: "assert",
@@ -90,6 +90,10 @@ _DECISIONS: Mapping[type[Instruction], str] = {
     ListOp: "list, optional or lookup",
     Slice: "slice",
     Alias: "view",
+    Assign: "list, optional or lookup",
+    ReadItem: "size from data",
+    Collect: "list, optional or lookup",
+    JoinSlices: "list, optional or lookup",
 }
 _STRAIGHT = (Segment, RegionCall, Transfer, Evaluate, Alias)
 
@@ -99,7 +103,7 @@ class StepTime:
     """A step with the median of its time in a run, all iterations together, without what runs in
     it."""
 
-    step: Instruction | KernelCall
+    step: PythonWork | KernelCall
     label: str
     place: Place
     kind: str

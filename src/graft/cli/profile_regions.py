@@ -16,7 +16,8 @@ import numpy as np
 
 from graft.cli.report import Block, Cell, table
 from graft.cli.trace import DEVICES, Slice
-from graft.program.instructions import Instruction, KernelCall, RegionCall, Transfer
+from graft.program.bytecode import PythonWork
+from graft.program.instructions import KernelCall, RegionCall, Transfer
 from graft.runtime.profile import Profile
 from graft.runtime.spaces import Spent
 
@@ -65,7 +66,7 @@ def region_times(profiles: Sequence[Profile]) -> list[RegionTime]:
     return found
 
 
-def region_of(step: Instruction | KernelCall) -> str:
+def region_of(step: PythonWork | KernelCall) -> str:
     """The region that a step is, or is for."""
     assert isinstance(step, RegionCall | Transfer)
     return step.region if isinstance(step, Transfer) else step.function
@@ -133,7 +134,7 @@ class SimulatedTrack:
 
 
 def region_slices(
-    step: Instruction | KernelCall, spent: Spent, around: Slice, simulated: SimulatedTrack
+    step: PythonWork | KernelCall, spent: Spent, around: Slice, simulated: SimulatedTrack
 ) -> Iterator[Slice]:
     """Launch, transfer and execution in the order in which they happen, as far as is known: inside
     the slice of the step, or, of a simulated device, on a track of its own, one after the other."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
 
 from graft.base.dims import AnyDim, Dim, Unknown, symbols_of
 from graft.program.extents import Test, Verdict
@@ -50,8 +49,9 @@ class SegmentWriter:
         numbers = self._numbers
         sizes = [numbers.largest(map(numbers.of, shelf)) for shelf in segment.shelves]
         rounded = [numbers.rounded(size, _ALIGNMENT) for size in sizes]
-        none: Number = 0
-        starts: list[Number] = list(accumulate(rounded, numbers.plus, initial=none))
+        starts: list[Number] = [0]
+        for size in rounded:
+            starts.append(numbers.plus(starts[-1], size))
         records, work = self._calls(segment, starts)
         outputs = self._outputs(segment)
         found = None if segment.found is None else self._places[segment.found]

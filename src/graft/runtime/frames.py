@@ -153,8 +153,7 @@ class Frame:
             return np.empty(shape, dtype.numpy)
         memory = (ctypes.c_char * size).from_address(self.address(number))
         memory.frame = self  # type: ignore[attr-defined]
-        array: Array = np.ndarray(shape, dtype.numpy, memory)
-        return array
+        return np.ndarray(shape, dtype.numpy, memoryview(memory))
 
     def copied(self, number: int) -> Array:
         """A value as an array of its own, aligned as the program says."""

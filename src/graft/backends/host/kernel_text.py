@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from graft.base.errors import UserError
 from graft.base.names import comment
 from graft.base.progress import Progress, Stage, quietly
-from graft.llvm.compile import assembly, llvm_text
+from graft.llvm.compile import assembly
+from graft.llvm.emit import llvm_text
 from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.target.target import Target

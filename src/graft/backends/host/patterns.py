@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from graft.backends.host.templates import SYMBOLIC_TEMPLATES
 from graft.byoc.contract import PatternTable
-from graft.ops.expression.registry import EXPRESSIONS
+from graft.ir.op import OPS, get_op
 from graft.rewrite.pattern import Pattern, is_op, wildcard
 
 # Operators that only the host's own passes write.
@@ -20,7 +20,9 @@ _ACTIVATIONS = ("nn.relu", "nn.gelu", "sigmoid", "tanh", "clip")
 
 def host_patterns() -> PatternTable:
     """Layers with what follows them in one kernel, then every operator by itself."""
-    names = sorted({*EXPRESSIONS, *SYMBOLIC_TEMPLATES} - _INTERNAL)
+    known = {name: get_op(name) for name in OPS}
+    expressed = {name for name, op in known.items() if op.expression or op.scalar}
+    names = sorted((expressed | {*SYMBOLIC_TEMPLATES}) - _INTERNAL)
     fused = [(f"{name} and more", _fused(name)) for name in _ANCHORS]
     return [*fused, *((name, is_op(name)) for name in names)]
 
