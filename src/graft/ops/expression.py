@@ -85,7 +85,8 @@ def express(
     another shape or with other symbols.
     """
     types = [value.type for value in (*node.args, *node.outputs)]
-    if not all(isinstance(type_, TensorType) and _is_known(type_) for type_ in types):
+    all_known = all(isinstance(type_, TensorType) and _is_known(type_) for type_ in types)
+    if node.op.expression is not None and not all_known:
         return Unexpressed(f"{node.op.name} on shapes that are not known")
     if results is None:
         results = [value.type for value in node.outputs if isinstance(value.type, TensorType)]

@@ -6,14 +6,16 @@ search along it, counted up to its extent or brought within it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from graft.base.dims import UNKNOWN, AnyDim, Unknown, at_least, dim_max, dim_min
 from graft.base.dtypes import DType
 from graft.ir.attrs import Dims
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
+from graft.loop.ir import Binary, BinaryKind, Cast, Const, Expr, Select, Var
 from graft.ops.indexed import Pointing, pointing
+from graft.ops.pointwise import node_scalar
 
 # The smallest and the largest number that there can be.
 Range = tuple[AnyDim, AnyDim]
@@ -30,7 +32,7 @@ class IndexRanges:
     def __init__(self, graph: Graph) -> None:
         self._known: dict[Value, Range] = {}
         for node in graph.nodes:
-            rule = _RULES.get(node.op.name)
+            rule = _RULES.get(node.op.name, None if node.op.scalar is None else _pointwise)
             for value in node.outputs if rule is not None else ():
                 if rule is not None and _is_index(value):
                     self._known[value] = rule(node, value, self.of)
@@ -75,7 +77,7 @@ def source_values(value: Value, graph: Graph) -> Iterator[Value]:
         node = graph.producers.get(one)
         if node is None:
             yield one
-        elif _RULES.get(node.op.name) in (_same, _converted):
+        elif _RULES.get(node.op.name) is _same or node.op.name == "cast":
             waiting.append(node.args[0])
         elif node.op.name in ("concatenate", "where"):
             waiting += node.args
@@ -95,22 +97,14 @@ def _same(node: Node, _value: Value, of: _Known) -> Range:
     return of(node.args[0])
 
 
-def _converted(node: Node, _value: Value, of: _Known) -> Range:
-    """Extents have no bits that 32-bit integers could lose."""
-    source = node.args[0]
-    if isinstance(source.type, TensorType) and source.dtype is DType.BOOL:
-        return 0, 1
-    return of(source)
+def _joined(node: Node, _value: Value, of: _Known) -> Range:
+    """Elements of all operands."""
+    return _either(*map(of, node.args))
 
 
-def _any_of(first: int) -> _Rule:
-    """Elements of all operands from some on."""
-
-    def rule(node: Node, _value: Value, of: _Known) -> Range:
-        lows, highs = zip(*(of(value) for value in node.args[first:]), strict=True)
-        return dim_min(*lows), dim_max(*highs)
-
-    return rule
+def _either(*ranges: Range) -> Range:
+    lows, highs = zip(*ranges, strict=True)
+    return dim_min(*lows), dim_max(*highs)
 
 
 def _found(node: Node, value: Value, of: _Known) -> Range:
@@ -141,16 +135,33 @@ def _counted(node: Node, _value: Value, _of: _Known) -> Range:
     return (start, limit - 1) if delta > 0 else (limit + 1, start)
 
 
-def _sum(node: Node, _value: Value, of: _Known) -> Range:
-    (low, high), (least, most) = map(of, node.args)
-    if node.op.name == "subtract":
-        least, most = -most, -least
-    return low + least, high + most
+def _pointwise(node: Node, _value: Value, of: _Known) -> Range:
+    """What the scalar expression can be, by interval arithmetic."""
+    operands = enumerate(node.inputs)
+    return _evaluated(node_scalar(node), {f"x{i}": of(v) for i, v in operands if v is not None})
 
 
-def _remainder(node: Node, _value: Value, of: _Known) -> Range:
-    low, high = of(node.args[1])
-    return (0, high - 1) if at_least(low, 1) else ANYTHING
+def _evaluated(expr: Expr, variables: Mapping[str, Range]) -> Range:
+    """Extents have no bits that 32-bit integers could lose."""
+    match expr:
+        case Const() if expr.dtype.is_integer:
+            return int(expr.value), int(expr.value)
+        case Var():
+            return variables[expr.name]
+        case Cast():
+            truth = expr.value.dtype is DType.BOOL
+            return (0, 1) if truth else _evaluated(expr.value, variables)
+        case Select():
+            return _either(_evaluated(expr.yes, variables), _evaluated(expr.no, variables))
+        case Binary() if expr.dtype.is_integer:
+            left, right = (_evaluated(one, variables) for one in (expr.left, expr.right))
+            rule = _ARITHMETIC.get(expr.kind)
+            return ANYTHING if rule is None else rule(left, right)
+    return ANYTHING
+
+
+def _remainder(_left: Range, right: Range) -> Range:
+    return (0, right[1] - 1) if at_least(right[0], 1) else ANYTHING
 
 
 def _larger(left: Range, right: Range) -> Range:
@@ -167,32 +178,21 @@ def _known_of(choose: Callable[..., AnyDim], *bounds: AnyDim) -> AnyDim:
     return choose(*known) if known else UNKNOWN
 
 
-def _extreme(node: Node, _value: Value, of: _Known) -> Range:
-    return (_larger if node.op.name == "maximum" else _smaller)(*map(of, node.args))
-
-
-def _clipped(node: Node, _value: Value, of: _Known) -> Range:
-    found = of(node.args[0])
-    operands = (*node.inputs[1:], None, None)
-    for number, operand, combine in (
-        (node.attrs.a_min, operands[0], _larger),
-        (node.attrs.a_max, operands[1], _smaller),
-    ):
-        if operand is not None:
-            found = combine(found, of(operand))
-        elif number is not None:
-            found = combine(found, (int(number), int(number)))
-    return found
-
+_ARITHMETIC: dict[BinaryKind, Callable[[Range, Range], Range]] = {
+    BinaryKind.ADD: lambda left, right: (left[0] + right[0], left[1] + right[1]),
+    BinaryKind.SUBTRACT: lambda left, right: (left[0] - right[1], left[1] - right[0]),
+    BinaryKind.MAXIMUM: _larger,
+    BinaryKind.MINIMUM: _smaller,
+    BinaryKind.FLOOR_MODULO: _remainder,
+}
 
 _SAME = ("broadcast_to", "expand_dims", "gather", "gather_nd", "reshape", "split", "squeeze")
 
+# Beside pointwise operators, whose expressions tell.
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys((*_SAME, "strided_slice", "take", "tile", "transpose", "trimmed"), _same),
     "constant": _constant,
-    "cast": _converted,
-    "concatenate": _any_of(0),
-    "where": _any_of(1),
+    "concatenate": _joined,
     "arange": _counted,
     "argmax": _found,
     "argmin": _found,
@@ -200,10 +200,4 @@ _RULES: dict[str, _Rule] = {
     "nonzero": _nonzero,
     "vision.non_max_suppression": _chosen,
     "vision.bounded_non_max_suppression": _chosen,
-    "add": _sum,
-    "subtract": _sum,
-    "floor_mod": _remainder,
-    "maximum": _extreme,
-    "minimum": _extreme,
-    "clip": _clipped,
 }

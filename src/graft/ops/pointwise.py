@@ -160,9 +160,13 @@ def has_scalar(node: Node) -> bool:
 def scalar_of(node: Node) -> Expr | None:
     """The scalar expression of a node over variables `x0`, `x1`, ...; None where it has none that
     processors could compute."""
+    unusual = _UNUSUAL.intersection(value.tensor.dtype for value in node.args)
+    return node_scalar(node) if has_scalar(node) and not unusual else None
+
+
+def node_scalar(node: Node) -> Expr:
+    """The same of any pointwise node, whether or not its operands broadcast."""
     dtypes = [None if value is None else value.tensor.dtype for value in node.inputs]
-    if not has_scalar(node) or _UNUSUAL.intersection(dtypes):
-        return None
     return _formula(node.op, node.attrs, dtypes, node.output.tensor.dtype)
 
 

@@ -76,7 +76,7 @@ class Function:
     numpy: Callable[[Array, float, float], Any] | None = None
 
 
-FUNCTIONS: dict[str, Function] = {
+ACTIVATIONS: dict[str, Function] = {
     "relu": Function("", lambda x, a, b: maximum(x, 0.0)),
     "tanh": Function("", lambda x, a, b: call("tanh", x)),
     "sigmoid": Function("", lambda x, a, b: call("sigmoid", x)),
@@ -114,7 +114,7 @@ def activations(attrs: RecurrentAttrs, direction: int) -> list[Activation]:
     count = len(attrs.activations) // len(DIRECTIONS[attrs.direction])
     alpha = attrs.activation_alpha or (0.0,) * len(attrs.activations)
     beta = attrs.activation_beta or (0.0,) * len(attrs.activations)
-    every = zip((FUNCTIONS[name] for name in attrs.activations), alpha, beta, strict=True)
+    every = zip((ACTIVATIONS[name] for name in attrs.activations), alpha, beta, strict=True)
     return [Activation(*one) for one in every][direction * count : (direction + 1) * count]
 
 
@@ -132,9 +132,9 @@ def _check_activations(attrs: RecurrentAttrs, functions: int) -> None:
     given = len(attrs.activations)
     require(given == wanted, f"wants {wanted} activations, has {given}")
     for name in attrs.activations:
-        require(name in FUNCTIONS, f"there is no activation '{name}'")
+        require(name in ACTIVATIONS, f"there is no activation '{name}'")
     for letter, values in (("a", attrs.activation_alpha), ("b", attrs.activation_beta)):
-        needs = any(letter in FUNCTIONS[name].coefficients for name in attrs.activations)
+        needs = any(letter in ACTIVATIONS[name].coefficients for name in attrs.activations)
         what = "activation_alpha" if letter == "a" else "activation_beta"
         require(
             len(values) == wanted or (not values and not needs),

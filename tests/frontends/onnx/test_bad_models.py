@@ -57,8 +57,8 @@ OPERANDS: dict[str, Mistake] = {
     ),
     "one left out": (
         lambda: model(it("Add", ["x", ""])),
-        TypeRuleError,
-        "add lacks operand 1 ('rhs')",
+        ModelError,
+        "Add lacks operand 1",
         "it",
     ),
     "one of many left out": (

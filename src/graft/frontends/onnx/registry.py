@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from graft.base.registry import Registry
 from graft.frontends.onnx.call import Call, coefficient
 from graft.ir.graph import Value
+from graft.ir.op import get_op
 
 Lowering = Callable[[Call], Value | tuple[Value | None, ...]]
 
@@ -57,4 +58,5 @@ def corresponds(op_type: str, name: str, *attributes: str) -> None:
 
     @lowers(op_type)
     def _lower(call: Call) -> Value:
-        return call.op(name, *call.inputs, **{each: coefficient(call, each) for each in attributes})
+        operands = [call.input(position) for position in range(len(get_op(name).operands))]
+        return call.op(name, *operands, **{each: coefficient(call, each) for each in attributes})
