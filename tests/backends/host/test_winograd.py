@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,14 @@ from graft.backends.host.kernels.winograd_matrices import (
     tiles_along,
     transforms,
 )
+from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
 from graft.base.dtypes import Array
 from graft.base.errors import TypeRuleError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
+from graft.target.target import host_target
 
 GENERATOR = np.random.default_rng(3)
 
@@ -133,6 +136,28 @@ def test_dilated(
     assert anchor is not None
     layout = {"x": (8, halo(anchor, tile)), "result": (8, (1, 2, 0, 3))}
     check(case(write, layout), winograd, threads)
+
+
+@pytest.mark.parametrize("tile", BOUND)
+@pytest.mark.parametrize("panels", [1, 3, 100])
+def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
+    """They are half transformed, and finished for as many rows of points as the cache has room."""
+    target = host_target()
+    first, second, *_, last = target.machine.caches
+    caches = (first, replace(second, size=panels * 24 * 32 * 4 * 3), replace(last, size=1 << 10))
+    small = replace(target, machine=replace(target.machine, caches=caches))
+    weight = GENERATOR.standard_normal((32, 24, 3, 3), dtype=np.float32) / np.float32(64)
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", 2, 24, 9, 14))
+        return g("nn.conv2d_winograd", x, g.constant(weight), padding=(1, 1, 1, 1), tile=tile)
+
+    extents = WinogradExtents((tile + 2) ** 2, 24, 24, 32, 8)
+    schedule = default_schedule(small, 8, extents)
+    assert schedule.half_rows
+    assert (tile + 2) % schedule.half_rows == 0
+    made = case(write, {"x": (8, (1, 1, 4, 4)), "result": (8, (0, 1, 0, 1))})
+    check(made, winograd, 2, target=small)
 
 
 @given(st.integers(1, 70), st.integers(1, 6), st.integers(1, 30))
