@@ -13,6 +13,7 @@ from tests.backends.host.images import case, check
 
 import graft
 import graft.ops
+from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_matrices import (
     KERNEL,
@@ -22,6 +23,7 @@ from graft.backends.host.kernels.winograd_matrices import (
     transforms,
 )
 from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
+from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.base.errors import TypeRuleError
 from graft.ir.builder import Builder
@@ -136,6 +138,21 @@ def test_dilated(
     assert anchor is not None
     layout = {"x": (8, halo(anchor, tile)), "result": (8, (1, 2, 0, 3))}
     check(case(write, layout), winograd, threads)
+
+
+def test_dilated_at_every_size() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 64, symbol("h"), symbol("w")))
+    weight = GENERATOR.standard_normal((64, 64, 3, 3), dtype=np.float32) / np.float32(64)
+    attrs: dict[str, Any] = {"dilation": (2, 3), "padding": (2, 3, 2, 3)}
+    graph = g.build(g("nn.conv2d", x, g.constant(weight), **attrs))
+    chosen = choose_convolutions(graph, ConvolutionOptions(host_target()))
+    assert chosen.nodes[-1].op.name == "nn.conv2d_winograd"
+    module = graft.compile(graph, strict=True, threads=2)
+    for height, width in ((1, 1), (5, 9), (13, 24), (28, 31)):
+        data = GENERATOR.standard_normal((1, 64, height, width), dtype=np.float32)
+        (found,) = module.run(None, {"x": data})
+        np.testing.assert_allclose(found, evaluate(graph, [data])[0], rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("tile", BOUND)
