@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.backends.host.images import case, check
 
 import graft
 import graft.ops
+from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_matrices import (
     KERNEL,
@@ -20,12 +22,15 @@ from graft.backends.host.kernels.winograd_matrices import (
     tiles_along,
     transforms,
 )
+from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
+from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.base.errors import TypeRuleError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
+from graft.target.target import host_target
 
 GENERATOR = np.random.default_rng(3)
 
@@ -133,6 +138,43 @@ def test_dilated(
     assert anchor is not None
     layout = {"x": (8, halo(anchor, tile)), "result": (8, (1, 2, 0, 3))}
     check(case(write, layout), winograd, threads)
+
+
+def test_dilated_at_every_size() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 64, symbol("h"), symbol("w")))
+    weight = GENERATOR.standard_normal((64, 64, 3, 3), dtype=np.float32) / np.float32(64)
+    attrs: dict[str, Any] = {"dilation": (2, 3), "padding": (2, 3, 2, 3)}
+    graph = g.build(g("nn.conv2d", x, g.constant(weight), **attrs))
+    chosen = choose_convolutions(graph, ConvolutionOptions(host_target()))
+    assert chosen.nodes[-1].op.name == "nn.conv2d_winograd"
+    module = graft.compile(graph, strict=True, threads=2)
+    for height, width in ((1, 1), (5, 9), (13, 24), (28, 31)):
+        data = GENERATOR.standard_normal((1, 64, height, width), dtype=np.float32)
+        (found,) = module.run(None, {"x": data})
+        np.testing.assert_allclose(found, evaluate(graph, [data])[0], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("tile", BOUND)
+@pytest.mark.parametrize("panels", [1, 3, 100])
+def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
+    """They are half transformed, and finished for as many rows of points as the cache has room."""
+    target = host_target()
+    first, second, *_, last = target.machine.caches
+    caches = (first, replace(second, size=panels * 24 * 32 * 4 * 3), replace(last, size=1 << 10))
+    small = replace(target, machine=replace(target.machine, caches=caches))
+    weight = GENERATOR.standard_normal((32, 24, 3, 3), dtype=np.float32) / np.float32(64)
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", 2, 24, 9, 14))
+        return g("nn.conv2d_winograd", x, g.constant(weight), padding=(1, 1, 1, 1), tile=tile)
+
+    extents = WinogradExtents((tile + 2) ** 2, 24, 24, 32, 8)
+    schedule = default_schedule(small, 8, extents)
+    assert schedule.half_rows
+    assert (tile + 2) % schedule.half_rows == 0
+    made = case(write, {"x": (8, (1, 1, 4, 4)), "result": (8, (0, 1, 0, 1))})
+    check(made, winograd, 2, target=small)
 
 
 @given(st.integers(1, 70), st.integers(1, 6), st.integers(1, 30))

@@ -28,7 +28,7 @@ from graft.backends.host.kernels.tile import Tile, runs
 from graft.backends.host.kernels.winograd_matrices import halo, tiles_along, transforms
 from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
-from graft.backends.host.kernels.winograd_weights import bytes_read, weights_for
+from graft.backends.host.kernels.winograd_weights import weights_for
 from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.backends.host.storage import covers
 from graft.base.dtypes import Array, DType
@@ -123,8 +123,6 @@ class _Writer(ImageWriter):
         block = parameters.stores[parameters.group.output].block
         super().__init__(parameters, vector_lanes(target, DType.FLOAT32, block))
         self.channels = weight.shape[1]
-        pairs = weight.shape[0] * weight.shape[1]
-        _, half = bytes_read(self.matrices.points, pairs, self.matrices.side, target)
         points = self.matrices.points
         self.vertical, self.horizontal = (
             Steps(self.matrices.out, one) for one in anchor.attrs.dilation
@@ -143,7 +141,7 @@ class _Writer(ImageWriter):
         self.slab, self.slabs = Var("slab"), outputs // self.schedule.slab
         self.weights = weights_for(
             *(self.matrices, anchor.args[1], lacking, parameters, self.slab),
-            *(self.schedule.slab, self.lanes, half),
+            *(self.schedule.slab, self.lanes, self.schedule.half_rows),
         )
         self.most = most_pixels(target.vector_registers, self.schedule.vectors)
         extents = Const(points), Const(self.schedule.chunk)

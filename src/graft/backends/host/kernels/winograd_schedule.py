@@ -13,7 +13,7 @@ from functools import lru_cache
 from graft.backends.host.kernels.tile import balanced
 from graft.backends.host.kernels.winograd_matrices import Transforms, transforms
 from graft.backends.host.kernels.winograd_vectors import operations
-from graft.backends.host.kernels.winograd_weights import bytes_read
+from graft.backends.host.kernels.winograd_weights import weight_bytes
 from graft.target.machine import Machine
 from graft.target.register_tile import (
     data_cycles,
@@ -41,17 +41,23 @@ _HELD = 0.6
 _HIDDEN = 0.5
 # Loads, multiply-additions and the store that finish a vector of half-transformed weights.
 _PANEL = 4.0
+# Of the second cache, what panels of finished weights may take.
+_PANELS = 0.3
+# Weights are finished only where that clearly pays.
+_WORTH = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class WinogradSchedule:
     """What a search may vary: lanes, vectors of a register tile, which are one slab of result
-    channels, tiles of a chunk, and into how many shares the slabs go."""
+    channels, tiles of a chunk, into how many shares the slabs go, and for how many rows of points
+    at a time weights are finished that are half transformed; 0 where they are wholly."""
 
     lanes: int
     vectors: int
     chunk: int
     shares: int
+    half_rows: int
 
     @property
     def slab(self) -> int:
@@ -81,7 +87,16 @@ def default_schedule(target: Target, lanes: int, extents: WinogradExtents) -> Wi
     slabs = vectors // best
     divisors = [share for share in range(1, slabs + 1) if slabs % share == 0]
     shares = next((one for one in divisors if chunks * one >= ENOUGH_JOBS), slabs)
-    return WinogradSchedule(lanes, best, chunk, shares)
+    half = _weight_reads(target, lanes, extents, chunks)[1]
+    rows = _rows_finished(target, extents, best * lanes) if half else 0
+    return WinogradSchedule(lanes, best, chunk, shares, rows)
+
+
+def _rows_finished(target: Target, extents: WinogradExtents, slab: int) -> int:
+    """Rows of points whose panels of weights a part of the second cache holds."""
+    side, panel = math.isqrt(extents.points), extents.inputs * slab * _FLOAT
+    fitting = _PANELS * target.machine.caches[1].size / panel
+    return max([n for n in range(1, side + 1) if side % n == 0 and n <= fitting], default=1)
 
 
 @lru_cache(maxsize=4096)
@@ -127,21 +142,28 @@ def _beside_products(
             moved += 3 * extents.outputs
         size = extents.points * tiles * moved * _FLOAT
         beyond = stream_cycles(machine, size, len(machine.caches) - 2) * (1 - _HIDDEN)
-    return transformed + beyond + _weight_reads(target, lanes, extents, matrices, chunks)
+    return transformed + beyond + _weight_reads(target, lanes, extents, chunks)[0]
 
 
 def _weight_reads(
-    target: Target, lanes: int, extents: WinogradExtents, matrices: Transforms, chunks: int
-) -> float:
-    """Cycles in which the transformed weights are read, and made where they are kept by halves."""
+    target: Target, lanes: int, extents: WinogradExtents, chunks: int
+) -> tuple[float, bool]:
+    """Cycles in which the transformed weights are read, or read half transformed and finished, and
+    whether the latter is better. Weights that no cache holds are kept by halves."""
     machine, pairs = target.machine, extents.inputs * extents.outputs
-    size, half = bytes_read(extents.points, pairs, matrices.side, target)
-    last = len(machine.caches) - 1
-    once = again = stream_cycles(machine, size, last)
-    if size <= machine.caches[-1].size:
-        again = stream_cycles(machine, size, last - 1) * (1 - _HIDDEN)
-    made = _PANEL * chunks * extents.points * pairs / lanes / machine.vector_fmas if half else 0.0
-    return once + (chunks - 1) * again + made
+    matrices, last = transforms(math.isqrt(extents.points) - 2), len(machine.caches) - 1
+
+    def read(half: bool) -> float:
+        size = weight_bytes(matrices, pairs, half)
+        once = again = stream_cycles(machine, size, last)
+        if size <= machine.caches[-1].size:
+            again = stream_cycles(machine, size, last - 1) * (1 - _HIDDEN)
+        return once + (chunks - 1) * again
+
+    vectors = chunks * extents.points * pairs / lanes
+    whole, half = read(False), read(True) + _PANEL * vectors / machine.vector_fmas
+    fits = weight_bytes(matrices, pairs, half=False) <= machine.caches[-1].size
+    return (half, True) if not fits or half < _WORTH * whole else (whole, False)
 
 
 def _scratch(extents: WinogradExtents, slab: int, chunk: int) -> int:

@@ -1,10 +1,10 @@
 """The weights of Winograd's algorithm in memory: transformed wholly, or in one direction only.
 
 A convolution's weights enter; statements that give a kernel the transformed weights of each point
-leave. Transformed wholly, 3x3 weights grow to the number of points, 36 for nine with tiles of 4x4:
-right where a cache holds them. Beyond that, memory is what takes time and room: then only one of
-the two transforms is applied beforehand, which makes 18 numbers of the nine, and the other one when
-a panel of weights, those of a block of channels at one point, is about to be used.
+leave. Transformed wholly, 3x3 weights grow to the number of points, 36 for nine with tiles of 4x4.
+Where reading them takes longer than arithmetic, and where no cache holds them, only one of the two
+transforms is applied beforehand, which makes 18 numbers of the nine, and the other one when a panel
+of weights, those of a block of channels at one point, is about to be used.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import numpy as np
 
 from graft.backends.host.kernel import Parameters
 from graft.backends.host.kernels.winograd_matrices import KERNEL, Transforms, pack_weights
-from graft.backends.host.point import plus, times
+from graft.backends.host.point import modulo, over, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Value
 from graft.loop.ir import (
     Block,
-    Broadcast,
     Buffer,
     Call,
     Const,
@@ -37,7 +36,6 @@ from graft.loop.ir import (
     Store,
     Var,
 )
-from graft.target.target import Target
 
 _FLOAT = DType.FLOAT32
 
@@ -76,37 +74,30 @@ def weights_for(
     block: Var,
     size: int,
     lanes: int,
-    half: bool,
+    half_rows: int,
 ) -> Weights:
-    """The weights as parameters of a kernel, half transformed or wholly, for blocks of a size.
+    """The weights as parameters of a kernel, for blocks of a size: transformed wholly, or half and
+    finished for `half_rows` rows of points at a time.
 
     So many output channels are `lacking` to a whole number of blocks."""
-    transform = pack_half if half else pack_weights
+    transform = pack_half if half_rows else pack_weights
 
     def pack(array: Array) -> Array:
         whole = np.pad(array, ((0, lacking), (0, 0), (0, 0), (0, 0)))
         return transform(matrices, whole, size)
 
     packed = parameters.packed(weight, pack, "weights")
-    if not half:
+    if not half_rows:
         return _Whole(matrices, packed, block)
-    array = parameters.group.constants[weight].array
-    rows = parameters.table(matrices.weight.astype(array.dtype), "weight_rows")
-    panel = Buffer("panel", _FLOAT, (Const(array.shape[1]), Const(size)), Scope.HEAP)
-    return _Half(matrices, packed, rows, panel, block, lanes)
+    channels = parameters.group.constants[weight].array.shape[1]
+    extents = (Const(half_rows), Const(channels), Const(size))
+    return _Half(matrices, packed, Buffer("panels", _FLOAT, extents, Scope.HEAP), block, lanes)
 
 
-def last_cache(target: Target) -> int:
-    """The bytes that a machine's last cache holds."""
-    return target.cache_bytes[-1]
-
-
-def bytes_read(points: int, pairs: int, side: int, target: Target) -> tuple[int, bool]:
-    """How many bytes the weights of so many pairs of channels take, and whether by halves."""
-    whole = points * pairs * _FLOAT.numpy.itemsize
-    if whole <= last_cache(target):
-        return whole, False
-    return KERNEL * side * pairs * _FLOAT.numpy.itemsize, True
+def weight_bytes(matrices: Transforms, pairs: int, half: bool) -> int:
+    """How many bytes the weights of so many pairs of channels take."""
+    numbers = KERNEL * matrices.side if half else matrices.points
+    return numbers * pairs * _FLOAT.numpy.itemsize
 
 
 def pack_half(matrices: Transforms, weight: Array, block: int) -> Array:
@@ -148,60 +139,69 @@ class _Whole:
 
 @dataclass(frozen=True)
 class _Half:
-    """A point's weights are made when it is its turn.
+    """Points' weights are made when it is their turn, a panel for each of some rows of a column.
 
     The points of one column share their three rows of half-transformed weights, which the second
     cache holds meanwhile."""
 
     matrices: Transforms
     packed: Buffer
-    rows: Buffer
-    panel: Buffer
+    panels: Buffer
     block: Var
     lanes: int
 
     @property
     def scratch(self) -> tuple[Buffer, ...]:
-        return (self.panel,)
+        return (self.panels,)
+
+    @property
+    def _rows(self) -> int:
+        count = self.panels.extents[0]
+        assert isinstance(count, Const)
+        return int(count.value)
 
     def each_point(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        side = self.matrices.side
-        row, column, point = Var("point_row"), Var("point_column"), Var("point")
-        at = Let(
-            point, plus(times(row, side), column), Block((self._fill(row, column), body(point)))
-        )
-        return For(column, Const(0), Const(side), For(row, Const(0), Const(side), at))
+        side, column, row, point = self.matrices.side, Var("point_column"), Var("row"), Var("point")
+        parts: list[Stmt] = []
+        for first in range(0, side, self._rows):
+            place = plus(times(plus(row, first), side), column)
+            each = For(row, Const(0), Const(self._rows), Let(point, place, body(point)))
+            parts += [self._fill(first, column), each]
+        return For(column, Const(0), Const(side), Block(tuple(parts)))
 
     def vector(self, point: Expr, channel: Expr, ramp: Ramp) -> Expr:
-        return Load(self.panel, (channel, ramp))
+        row = modulo(over(point, self.matrices.side), self._rows)
+        return Load(self.panels, (row, channel, ramp))
 
     def ask_ahead(self, point: Expr, channel: Expr) -> tuple[Stmt, ...]:
         return ()
 
-    def _fill(self, row: Expr, column: Expr) -> Stmt:
-        """The panel of one point."""
-        factors = [Var(f"factor{k}", _FLOAT, self.lanes) for k in range(KERNEL)]
+    def _fill(self, first: int, column: Expr) -> Stmt:
+        """The panels of some rows of a column."""
         channel = Var("panel_channel")
-        _, width = self.panel.extents
+        _, channels, width = self.panels.extents
+        assert isinstance(width, Const)
+        ramps = (Ramp(Const(at), 1, self.lanes) for at in range(0, int(width.value), self.lanes))
+        stores = tuple(self._vectors(first, column, channel, ramp) for ramp in ramps)
+        return For(channel, Const(0), channels, Block(stores))
+
+    def _vectors(self, first: int, column: Expr, channel: Expr, ramp: Ramp) -> Stmt:
+        """One vector of each panel, from three of half-transformed weights."""
+        halves = [Var(f"half{k}", _FLOAT, self.lanes) for k in range(KERNEL)]
         stores = tuple(
-            Store(self.panel, (channel, ramp), self._combined(factors, column, channel, ramp))
-            for ramp in self._ramps(width)
+            Store(self.panels, (Const(row), channel, ramp), self._combined(first + row, halves))
+            for row in range(self._rows)
         )
-        channels = self.panel.extents[0]
-        body: Stmt = For(channel, Const(0), channels, Block(stores))
-        for k, factor in enumerate(factors):
-            body = Let(factor, Broadcast(Load(self.rows, (row, Const(k))), self.lanes), body)
+        body: Stmt = Block(stores)
+        for k, half in enumerate(halves):
+            piece = Load(self.packed, (self.block, column, Const(k), channel, ramp))
+            body = Let(half, piece, body)
         return body
 
-    def _ramps(self, width: Expr) -> list[Ramp]:
-        assert isinstance(width, Const)
-        return [
-            Ramp(Const(first), 1, self.lanes) for first in range(0, int(width.value), self.lanes)
-        ]
-
-    def _combined(self, factors: list[Var], column: Expr, channel: Expr, ramp: Ramp) -> Expr:
+    def _combined(self, row: int, halves: list[Var]) -> Expr:
+        factors = self.matrices.weight[row].astype(self.packed.dtype.numpy).tolist()
         found: Expr = Const(0.0, _FLOAT, self.lanes)
-        for k, factor in enumerate(factors):
-            piece = Load(self.packed, (self.block, column, Const(k), channel, ramp))
-            found = Call("fma", (factor, piece, found), _FLOAT)
+        for factor, half in zip(factors, halves, strict=True):
+            if factor:
+                found = Call("fma", (Const(factor, _FLOAT, self.lanes), half, found), _FLOAT)
         return found
