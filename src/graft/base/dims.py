@@ -352,8 +352,10 @@ def uncut(dims: Sequence[AnyDim], pairs: Iterable[tuple[AnyDim, AnyDim]]) -> tup
     whole: dict[Atom, Dim] = {}
     for pair in pairs:
         for one, other in (pair, pair[::-1]):
-            atom = sole_atom(one.terms) if isinstance(one, IndexExpr) else None
-            if atom is not None and not isinstance(other, Unknown) and _is_cut(one, [other]):
+            if not isinstance(one, IndexExpr) or isinstance(other, Unknown):
+                continue
+            atom = sole_atom(one.terms)
+            if atom is not None and _is_cut(one, [other]):
                 whole[atom] = other
     return tuple([_without_cuts(dim, whole) for dim in dims] if whole else dims)
 
