@@ -84,10 +84,10 @@ def _running(call: Call, old: Value, new: Value) -> Value:
 def _by_statistics(call: Call, x: Value, mean: Value, variance: Value) -> Value:
     scale, bias = call.input(1), call.input(2)
     if _is_spatial(call):
-        given = x, scale, bias, mean, variance
-        return call.op("nn.batch_norm", *given, axis=_channels(call, x), epsilon=_epsilon(call))
-    operands = (x, scale, bias, mean, variance)
-    wide, scale, bias, mean, variance = (_at_least_float32(call, value) for value in operands)
+        attrs = {"axis": _channels(call, x), "epsilon": _epsilon(call)}
+        return call.op("nn.batch_norm", x, scale, bias, mean, variance, **attrs)
+    given = [_at_least_float32(call, value) for value in (x, scale, bias, mean, variance)]
+    wide, scale, bias, mean, variance = given
     shifted = call.op("add", variance, call.scalar(_epsilon(call), variance))
     normal = call.op("divide", call.op("subtract", wide, mean), call.op("sqrt", shifted))
     result = call.op("add", call.op("multiply", normal, scale), bias)
