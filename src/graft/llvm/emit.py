@@ -33,7 +33,7 @@ from graft.loop.ir import (
     Var,
     While,
 )
-from graft.loop.traverse import walk_stmt
+from graft.loop.traverse import statements, walk_stmt
 from graft.target.target import Target
 
 _PARAMETERS = (
@@ -63,14 +63,17 @@ def llvm_text(function: Function, target: Target) -> str:
 
 def _claims(function: Function) -> bool:
     """Whether any thread may run any iteration: there is one parallel loop, outside of others."""
-    repeated = (one.body for one in walk_stmt(function.body) if isinstance(one, For | While))
-    within = any(_parallel(body) for body in repeated)
-    return not within and len(_parallel(function.body)) == 1
-
-
-def _parallel(stmt: Stmt) -> list[For]:
-    loops = (one for one in walk_stmt(stmt) if isinstance(one, For))
-    return [loop for loop in loops if loop.kind is LoopKind.PARALLEL]
+    parallel_loops = 0
+    waiting: list[tuple[Stmt, bool]] = [(function.body, False)]
+    while waiting:
+        stmt, is_repeated = waiting.pop()
+        if isinstance(stmt, For) and stmt.kind is LoopKind.PARALLEL:
+            if is_repeated:
+                return False
+            parallel_loops += 1
+        is_inside = is_repeated or isinstance(stmt, For | While)
+        waiting += [(inner, is_inside) for inner in statements(stmt)]
+    return parallel_loops == 1
 
 
 def scratch_buffers(function: Function) -> Iterator[Buffer]:

@@ -230,9 +230,11 @@ def map_stmt(stmt: Stmt, on_expr: OnExpr, on_stmt: OnStmt = lambda stmt: stmt) -
 
 def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
     """The statement and all within it, outer first."""
-    yield stmt
-    for child in statements(stmt):
-        yield from walk_stmt(child)
+    waiting = [stmt]  # no recursion, which would take time by the depth of each
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += reversed(statements(one))
 
 
 def walk_all(stmt: Stmt) -> Iterator[Expr]:
