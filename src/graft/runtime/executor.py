@@ -234,8 +234,10 @@ class BlockRunner:
         values = environment.program.values
         sure = isinstance(instruction, Segment)  # which makes what the symbols say, nothing else
         numbers = writes(instruction)
+        if isinstance(instruction, Segment | Alias):  # what has a slot is there already
+            numbers = tuple(n for n in numbers if values[n].slot is None)
         if isinstance(instruction, Segment):
-            numbers = tuple(n for n in instruction.outputs if values[n].slot is None)
+            numbers = tuple(n for n in numbers if n != instruction.found)
         outputs = [
             (
                 number,

@@ -90,7 +90,7 @@ class _Emitter:
         self._memory = _Memory(assembly, is_shared=self._is_cut)
         self._made = {*inputs}
         self._seen: dict[tuple[Home | Abroad, tuple[int, ...]], int] = {}
-        self._in_slots: dict[Slot, list[int]] = {}  # values that functions have put there
+        self._in_slots: dict[Slot, int] = {}  # values that functions have put there
         self._calls: list[tuple[p.KernelCall, NativeStep]] = []
         self._result = Emitted(bound=self._memory.plan.bound)
 
@@ -162,7 +162,7 @@ class _Emitter:
         read = [number for number in own if number in self._made]
         homes = dict.fromkeys(whole(home) for _, step in self._calls for home in step.homes)
         for home in homes:
-            read += self._in_slots.get(home, ()) if isinstance(home, Slot) else ()
+            read += [self._in_slots[home]] if home in self._in_slots else []
         made = [number for number in own if number not in self._made]
         self._made |= {*made}
         is_watched = self._found in made
@@ -247,15 +247,14 @@ class _Emitter:
         return self._alias(number, key, storage)
 
     def _read_slot(self, home: Slot | Part, storage: Storage) -> int:
-        """What kernels, or another function under another shape, have put into the arena."""
+        """What kernels have put into the arena, or another function as another tensor."""
         number = self._seen[home, storage.sizes] = self._add(home, storage)
-        others = self._in_slots.setdefault(whole(home), [])
-        if others:
-            self._result.instructions.append(p.Alias(others[-1], number))
+        made = self._in_slots.get(whole(home))
+        if made is not None:
+            self._result.instructions.append(p.Alias(made, number))
         else:
             self._produce(number)
         self._made.add(number)
-        others.append(number)
         return number
 
     def _produce(self, number: int) -> None:
@@ -276,7 +275,7 @@ class _Emitter:
         key = home, storage.sizes
         if isinstance(home, Slot | Part):
             number = self._seen[key] = self._add(home, storage)
-            self._in_slots.setdefault(whole(home), []).append(number)
+            self._in_slots[whole(home)] = number
             return number
         number = self._number(home)
         if self._values.values[number].shape == storage.sizes:
