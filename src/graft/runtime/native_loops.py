@@ -156,8 +156,9 @@ class NativeLoop:
             bytes_ += _nbytes(spec) * len(uses.pieces)
         bytes_ += sized.prepared.guarded * _WORD.itemsize
         for (position, _), alignment in zip(self.reads, self.alignments, strict=True):
-            is_slice = position is not None and self.is_slice(position)
-            if is_slice and given[position][0, ...].nbytes % alignment:
+            if position is None or not self.is_slice(position):
+                continue
+            if given[position][0, ...].nbytes % alignment:
                 return 0
         most = max(1, _BYTES_AT_ONCE // max(bytes_, 1))
         return min(sized.prepared.iterations_at_once, most)
