@@ -446,6 +446,8 @@ class _Encoder:
 
     def _alias(self, instruction: Alias, known: set[str]) -> None:
         value, output = instruction.value, instruction.output
+        if self._program.values[output].slot is not None:  # it lies there already
+            return
         both = value in self._places and output in self._places
         if both and self._rank(value) == self._rank(output):
             self._assign([output], [value])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from graft.base.dims import AnyDim, bare_symbol, symbols_of
+from graft.base.dims import AnyDim, Dim, bare_symbol, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.program.extents import dims_of_test
 from graft.program.instructions import (
@@ -192,7 +192,7 @@ class _Verifier:
         home, device = ends if step.upload else ends[::-1]
         if home.space or not device.space:
             raise ProgramError(f"{step.region}: a transfer leads from one device to another")
-        if (home.dtype, home.shape) != (device.dtype, device.shape):
+        if home.dtype != device.dtype or not _may_agree(home.shape, device.shape):
             raise ProgramError(f"{step.region}: a transfer changes the type of a value")
 
     def _segment(self, segment: Segment, made: set[int], known: set[str]) -> None:
@@ -226,6 +226,16 @@ class _Verifier:
             return
         if found is None or (found.dtype, found.shape) != (DType.INT64, (len(segment.guards),)):
             raise ProgramError(f"no value tells what {len(segment.guards)} guards have found")
+
+
+def _may_agree(one: Sequence[Dim] | None, other: Sequence[Dim] | None) -> bool:
+    """Whether shapes can be the same, for some numbers of symbols."""
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and not any(
+        isinstance(a, int) and isinstance(b, int) and a != b
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _check_call(call: KernelCall) -> None:

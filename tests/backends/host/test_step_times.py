@@ -15,7 +15,7 @@ from graft.ir.types import tensor
 
 
 def test_copies_count_for_the_step_after_them() -> None:
-    assert by_value([1.0, 2.0, 4.0, 8.0], ["a", "", "b", ""]) == {"a": 1.0, "b": 6.0}
+    assert by_value([("a", 1.0), ("", 2.0), ("b", 4.0), ("", 8.0)]) == {"a": 1.0, "b": 6.0}
 
 
 def found(graph: Graph, *shape: int) -> dict[str, float]:

@@ -90,7 +90,7 @@ class _Emitter:
         self._memory = _Memory(assembly, is_shared=self._is_cut)
         self._made = {*inputs}
         self._seen: dict[tuple[Home | Abroad, tuple[int, ...]], int] = {}
-        self._in_slots: dict[Slot, list[int]] = {}  # values that functions have put there
+        self._in_slots: dict[Slot | None, int] = {}  # values that functions have put there
         self._calls: list[tuple[p.KernelCall, NativeStep]] = []
         self._result = Emitted(bound=self._memory.plan.bound)
 
@@ -160,9 +160,8 @@ class _Emitter:
         used = dict.fromkeys(one for call in calls for one in call.buffers if isinstance(one, int))
         own = [number for number in used if number not in self._constants]
         read = [number for number in own if number in self._made]
-        homes = dict.fromkeys(whole(home) for _, step in self._calls for home in step.homes)
-        for home in homes:
-            read += self._in_slots.get(home, ()) if isinstance(home, Slot) else ()
+        slots = dict.fromkeys(slot_of(home) for _, step in self._calls for home in step.homes)
+        read += [self._in_slots[slot] for slot in slots if slot in self._in_slots]
         made = [number for number in own if number not in self._made]
         self._made |= {*made}
         is_watched = self._found in made
@@ -247,15 +246,14 @@ class _Emitter:
         return self._alias(number, key, storage)
 
     def _read_slot(self, home: Slot | Part, storage: Storage) -> int:
-        """What kernels, or another function under another shape, have put into the arena."""
+        """What kernels have put into the arena, or another function as another tensor."""
         number = self._seen[home, storage.sizes] = self._add(home, storage)
-        others = self._in_slots.setdefault(whole(home), [])
-        if others:
-            self._result.instructions.append(p.Alias(others[-1], number))
+        made = self._in_slots.get(slot_of(home))
+        if made is not None:
+            self._result.instructions.append(p.Alias(made, number))
         else:
             self._produce(number)
         self._made.add(number)
-        others.append(number)
         return number
 
     def _produce(self, number: int) -> None:
@@ -276,7 +274,7 @@ class _Emitter:
         key = home, storage.sizes
         if isinstance(home, Slot | Part):
             number = self._seen[key] = self._add(home, storage)
-            self._in_slots.setdefault(whole(home), []).append(number)
+            self._in_slots[slot_of(home)] = number
             return number
         number = self._number(home)
         if self._values.values[number].shape == storage.sizes:
@@ -316,7 +314,9 @@ class _Memory:
         self.plan: ArenaPlan = plan_arena(
             [Lifetime(_known(slot.nbytes), *spans[slot]) for slot in slots]
         )
-        self._places = dict(zip(slots, self.plan.places, strict=True))
+        self._places: dict[Slot | None, tuple[int, int]] = dict(
+            zip(slots, self.plan.places, strict=True)
+        )
         self._first = 0 if is_shared else 1
         if is_shared and len(self.plan.shelves) > 1:
             raise InternalError("what is not native stands among segments of unknown sizes")
@@ -327,14 +327,16 @@ class _Memory:
         return self.plan.shelves[0] if self.plan.shelves else ()
 
     def slot(self, home: Slot | Part) -> p.Slot:
-        shelf, offset = self._places[whole(home)]
+        shelf, offset = self._places[slot_of(home)]
         start = offset + (home.offset if isinstance(home, Part) else 0)
         return p.Slot(self._first + shelf, start, _known(home.nbytes))
 
 
-def whole(home: Home | Abroad) -> Slot:
-    """The slot that memory is, or is a part of; what is none is refused by type alone."""
-    return home.slot if isinstance(home, Part) else home  # type: ignore[return-value]
+def slot_of(home: Home | Abroad) -> Slot | None:
+    """The slot that memory is, or is a part of; None where it is neither."""
+    if isinstance(home, Part):
+        return home.slot
+    return home if isinstance(home, Slot) else None
 
 
 def lifetimes(assembly: Assembly) -> dict[Slot, tuple[int, int]]:
@@ -342,8 +344,8 @@ def lifetimes(assembly: Assembly) -> dict[Slot, tuple[int, int]]:
     found: dict[Slot, tuple[int, int]] = {}
     for number, step in enumerate(assembly.steps):
         for home in _homes(step):
-            slot = whole(home)
-            if isinstance(slot, Slot):
+            slot = slot_of(home)
+            if slot is not None:
                 found[slot] = found.get(slot, (number, number))[0], number
     return found
 
