@@ -14,11 +14,10 @@ from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable, flow_text, general
 from graft.cli.status import status
-from graft.frontends.onnx.importer import import_source
-from graft.frontends.onnx.reader import read_model
 from graft.runtime.flow_session import FlowSession
 from graft.runtime.loop_bodies import steps_of
 from graft.runtime.specialized_session import AnySession
+from graft.stages import import_graph
 
 
 def compiled(
@@ -34,8 +33,8 @@ def compiled(
     title = f"compiling {path.name}"
     check_targets(asked["target"])  # before anything takes time
     with status(f"importing {path.name}"):
-        graph = import_source(read_model(path, strict=strict_import))
-    module = compiled_as_asked(graph, title, asked, save_plan, threads=threads, accuracy=accuracy)
+        model = import_graph(path, strict_import)
+    module = compiled_as_asked(model, title, asked, save_plan, threads=threads, accuracy=accuracy)
     session = module.program.session
     seconds = time.perf_counter() - start
     placement = module.placement
@@ -55,7 +54,7 @@ def compiled(
             "compile_seconds": seconds,
             "python_steps": _python_steps(session),
         },
-        index_bounds(graph),
+        index_bounds(model.graph),
         lambda: module.incidents,
         module,
     )
