@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from graft.backends.host.backend import HostBackend
+from graft.backends.host.patterns import host_patterns
 from graft.byoc.contract import Backend
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.kit import conformance
 
 BACKENDS = ["csource", "onednn", "openvino", "simnpu"]
+# Of the host's many patterns, some of each kind of kernel.
+FEW = {"nn.conv2d and more", "nn.dense and more", "add", "argmax", "concatenate", "nn.softmax"}
 
 
 def backend(name: str) -> Backend:
@@ -23,7 +27,14 @@ def test_a_few_examples(name: str) -> None:
     conformance(backend(name), 1, seed=11).assert_ok()
 
 
+def test_a_few_patterns_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [entry for entry in host_patterns() if entry[0] in FEW]
+    assert len(few) == len(FEW)
+    monkeypatch.setattr(HostBackend, "patterns", lambda _: few)
+    conformance(backend("host"), 2, seed=11).assert_ok()
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", [*BACKENDS, "host"])
 def test_as_many_examples_as_by_default(name: str) -> None:
     conformance(backend(name)).assert_ok()

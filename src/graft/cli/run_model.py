@@ -15,10 +15,9 @@ from graft.cli.profile import decides
 from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable, python_steps, steps_text
 from graft.cli.status import status
-from graft.frontends.onnx.importer import import_source
-from graft.frontends.onnx.reader import read_model
 from graft.program.variants import general_block
 from graft.runtime.session import Session
+from graft.stages import import_graph
 
 
 def compiled(
@@ -34,14 +33,14 @@ def compiled(
     title = f"compiling {path.name}"
     check_targets(asked["target"])  # before anything takes time
     with status(f"importing {path.name}"):
-        graph = import_source(read_model(path, strict=strict_import))
-    module = compiled_as_asked(graph, title, asked, save_plan, threads=threads, accuracy=accuracy)
+        model = import_graph(path, strict_import)
+    module = compiled_as_asked(model, title, asked, save_plan, threads=threads, accuracy=accuracy)
     seconds = time.perf_counter() - start
     placement, is_native = module.placement, any(True for _ in module.program.segments)
     session = module if is_native or not module.placement.reasons else None
     return Runnable(
-        graph.inputs,
-        graph.input_symbols,
+        model.graph.inputs,
+        model.graph.input_symbols,
         module.program.output_names,
         lambda feeds: module.run(None, feeds),
         session,
@@ -54,7 +53,7 @@ def compiled(
             "compile_seconds": seconds,
             "python_steps": _python_steps(session),
         },
-        index_bounds(graph),
+        index_bounds(model.graph),
         lambda: module.incidents,
         module,
     )

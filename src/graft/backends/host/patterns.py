@@ -11,8 +11,15 @@ from graft.byoc.contract import PatternTable
 from graft.ir.op import OPS, get_op
 from graft.rewrite.pattern import Pattern, is_op, wildcard
 
-# Operators that only the host's own passes write.
-_INTERNAL = frozenset({"bounded_unique", "out_of_range", "vision.bounded_non_max_suppression"})
+# Operators that only the host's own passes write, and tensors from nothing, which are constants in
+# any region. How large the result of `nonzero` is only data tell, which no region may leave open.
+# Models that are tables (of trees, labels, n-grams) have tests of their own.
+_SUPPRESSION = "vision.bounded_non_max_suppression"
+_INTERNAL = {"bounded_unique", "nn.channel_norm", "nn.recurrence", "out_of_range", _SUPPRESSION}
+_CONSTANT = {"arange", "eye", "full", "mel_weight_matrix", "shape_of"}
+_UNSIZED = {"nonzero"}
+_TABLES = {"ml.label_map", "ml.tree_ensemble", "nlp.tfidf"}
+_LEFT_OUT = _INTERNAL | _CONSTANT | _UNSIZED | _TABLES
 
 _ANCHORS = ("nn.conv2d", "nn.dense", "nn.batch_matmul")
 _ACTIVATIONS = ("nn.relu", "nn.gelu", "sigmoid", "tanh", "clip")
@@ -22,7 +29,7 @@ def host_patterns() -> PatternTable:
     """Layers with what follows them in one kernel, then every operator by itself."""
     known = {name: get_op(name) for name in OPS}
     expressed = {name for name, op in known.items() if op.expression or op.scalar}
-    names = sorted((expressed | {*SYMBOLIC_TEMPLATES}) - _INTERNAL)
+    names = sorted((expressed | {*SYMBOLIC_TEMPLATES}) - _LEFT_OUT)
     fused = [(f"{name} and more", _fused(name)) for name in _ANCHORS]
     return [*fused, *((name, is_op(name)) for name in names)]
 

@@ -19,6 +19,7 @@ from graft.byoc.kit import (  # noqa: F401  they register recipes
     recipes_axis,
     recipes_movement,
     recipes_quantized,
+    recipes_sampling,
     recipes_window,
 )
 from graft.byoc.kit.draw import Draw
