@@ -129,7 +129,8 @@ def _check(options: argparse.Namespace) -> None:
         if options.json or options.threads is not None:
             raise UsageError(f"--json and --threads are for saving a {SUFFIX} file, not for --emit")
         for name in ("machine", "accuracy"):
-            if getattr(options, name) is not None and options.emit in COMMON_STAGES:
+            common = GRAPH_STAGES if name == "accuracy" else COMMON_STAGES
+            if getattr(options, name) is not None and options.emit in common:
                 raise UsageError(f"--emit {options.emit} prints the same for every --{name}")
         return
     stages = ", ".join(f"--emit {name}" for name in STAGES)
@@ -200,7 +201,7 @@ def _text(options: argparse.Namespace) -> str:
         graph, machine = _stage(options, "optimized"), options.machine or HOST
         if why_not_native(graph):
             return flow_kernel_text(graph, options.emit, machine, _accuracy(options), tell)
-        return kernel_text(_fused(options, graph), options.emit, machine, tell)
+        return kernel_text(_fused(options, graph), options.emit, machine, _accuracy(options), tell)
 
 
 def _placed(options: argparse.Namespace) -> str:
@@ -242,7 +243,7 @@ def _stage(options: argparse.Namespace, name: str) -> Graph:
 def _fused(options: argparse.Namespace, optimized: Graph) -> Graph:
     report = _print_report if options.verbose else None
     target = named_target(options.machine or HOST)
-    return run_passes(optimized, host_passes(target, _accuracy(options)), report)
+    return run_passes(optimized, host_passes(target), report)
 
 
 def _print_report(report: PassReport, _graph: Graph) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from graft.backends.host.assemble import ReferenceStep, assemble
 from graft.backends.host.flow import CompiledStretch, Made, build_flow
+from graft.backends.host.kernel_memo import Kernels
 from graft.backends.host.options import Accuracy
 from graft.backends.host.stretches import Stretches
 from graft.base.names import comment
@@ -41,11 +42,13 @@ KERNEL_STAGES: dict[str, Callable[[Function, Target], str]] = {
 }
 
 
-def kernel_text(graph: Graph, stage: str, machine: str, progress: Progress) -> str:
+def kernel_text(
+    graph: Graph, stage: str, machine: str, accuracy: Accuracy, progress: Progress
+) -> str:
     """A fused graph's kernels for a machine, each once; nodes without one are named on standard
     error."""
     target = named_target(machine)
-    made = assemble(graph, target)
+    made = assemble(graph, target, kernels=Kernels(target, accuracy))
     _tell_of_reference([step for step in made.steps if isinstance(step, ReferenceStep)])
     return _text(made.functions, stage, target, progress)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tests.backends.host.images import case, check
 
 import graft
 import graft.ops
+from graft.backends.host import choose_algorithm
+from graft.backends.host.group import Winograd
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_matrices import KERNEL, transforms
 from graft.base.dtypes import Array
-from graft.base.errors import TypeRuleError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
@@ -26,18 +25,18 @@ GENERATOR = np.random.default_rng(3)
 BOUND = {2: 1.5e-5, 4: 5e-5}
 
 
-def _layer(shape: tuple[int, int, int, int], outputs: int, pad: int, tile: int) -> Graph:
+def _layer(shape: tuple[int, int, int, int], outputs: int, pad: int) -> Graph:
     g = Builder()
     x = g.input("x", tensor("float32", *shape))
     weight = GENERATOR.standard_normal((outputs, shape[1], 3, 3), dtype=np.float32)
     bias = GENERATOR.standard_normal(outputs, dtype=np.float32)
-    y = g("nn.conv2d_winograd", x, g.constant(weight), padding=(pad,) * 4, tile=tile)
+    y = g("nn.conv2d", x, g.constant(weight), padding=(pad,) * 4)
     return g.build(g("nn.leaky_relu", g("nn.bias_add", y, g.constant(bias)), alpha=0.1))
 
 
 def _direct_in_float64(graph: Graph, x: Array) -> Array:
     weight, bias = (node.attrs.value.array for node in graph.nodes if node.op.name == "constant")
-    conv = next(node for node in graph.nodes if node.op.name == "nn.conv2d_winograd")
+    conv = next(node for node in graph.nodes if node.op.name == "nn.conv2d")
     g = Builder()
     data = g.input("x", tensor("float64", *x.shape))
     y = g("nn.conv2d", data, g.constant(weight.astype(np.float64)), padding=conv.attrs.padding)
@@ -62,9 +61,16 @@ def _direct_in_float64(graph: Graph, x: Array) -> Array:
     ],
 )
 def test_error_is_within_the_stated_bound(
-    shape: tuple[int, int, int, int], outputs: int, pad: int, threads: int, tile: int
+    shape: tuple[int, int, int, int],
+    outputs: int,
+    pad: int,
+    threads: int,
+    tile: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graph = _layer(shape, outputs, pad, tile)
+    choices = {"nn.conv2d": lambda _group, _target: Winograd(tile)}
+    monkeypatch.setattr(choose_algorithm, "_CHOICES", choices)
+    graph = _layer(shape, outputs, pad)
     module = graft.compile(graph, strict=True, threads=threads)
     x = GENERATOR.standard_normal(shape, dtype=np.float32)
     (found,) = module.run(None, {"x": x})
@@ -79,12 +85,12 @@ def test_halo_residual_and_uneven_blocks(tile: int, threads: int) -> None:
 
     def write(g: Builder) -> Value:
         x = g.input("x", tensor("float32", 2, 16, 9, 10))
-        y = g("nn.conv2d_winograd", x, g.constant(weight), padding=(0, 1, 2, 1), tile=tile)
+        y = g("nn.conv2d", x, g.constant(weight), padding=(0, 1, 2, 1))
         return g("nn.relu", g("add", y, g.input("r", y.type)))
 
     image = (8, (1, 0, 2, 1))
     layout = {"x": (16, (2, 1, 6, 7)), "r": image, "result": image}
-    check(case(write, layout), winograd, threads)
+    check(case(write, layout, Winograd(tile)), winograd, threads)
 
 
 @pytest.mark.parametrize("tile", BOUND)
@@ -103,25 +109,7 @@ def test_too_narrow_a_halo_is_refused() -> None:
 
     def write(g: Builder) -> Value:
         x = g.input("x", tensor("float32", 1, 16, 6, 6))
-        return g("nn.conv2d_winograd", x, g.constant(weight), padding=(1, 1, 1, 1))
+        return g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
 
-    made = case(write, {"x": (16, (1, 1, 1, 1)), "result": 16})
+    made = case(write, {"x": (16, (1, 1, 1, 1)), "result": 16}, Winograd(4))
     assert "halo" in made.refusal(winograd)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "attrs", "message"),
-    [
-        (3, {"strides": (2, 1)}, "wants strides, dilation and groups of 1"),
-        (5, {}, "wants a kernel of 3x3"),
-        (3, {"tile": 3}, r"has tiles of \[2, 4\] pixels a side, not 3"),
-    ],
-)
-def test_operator_is_for_plain_3x3_convolutions(
-    kernel: int, attrs: dict[str, Any], message: str
-) -> None:
-    g = Builder()
-    x = g.input("x", tensor("float32", 1, 16, 8, 8))
-    weight = g.constant(np.zeros((16, 16, kernel, kernel), np.float32))
-    with pytest.raises(TypeRuleError, match=message):
-        g("nn.conv2d_winograd", x, weight, **attrs)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from graft.backends.host.assemble import Assembly, assemble
 from graft.backends.host.flow import CompiledStretch
 from graft.backends.host.guards import guarded
-from graft.backends.host.kernel_memo import Kernels, node_types
+from graft.backends.host.kernel_memo import Kernels, RowKernels
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import prepare
 from graft.backends.host.program import HostProgram, build_program, made_by
 from graft.backends.host.shaped import build_shaped
 from graft.backends.host.sizes import size_checks
 from graft.backends.host.split_recurrent import split_recurrent
-from graft.backends.host.templates import why_not_static, why_not_symbolic
 from graft.base.dims import Unknown, product
 from graft.base.dtypes import DType
 from graft.base.progress import Progress, Stage, quietly
@@ -45,12 +44,11 @@ class Stretches:
     @cached_property
     def _kernels(self) -> Kernels:
         """The kernels of all stretches."""
-        return Kernels(self.target)
+        return Kernels(self.target, self.accuracy)
 
     @cached_property
-    def _native(self) -> set[Hashable]:
-        """The types of nodes that are known to have kernels: some are built to find out."""
-        return set()
+    def _row_kernels(self) -> RowKernels:
+        return RowKernels(self.target)
 
     def why_not(self, node: Node) -> str:
         """Why a node has no native code even when its sizes are known; empty where it has."""
@@ -62,14 +60,8 @@ class Stretches:
         reason = next((reason for value in values if (reason := why_not_tensor(value))), "")
         if reason or is_view(node) or node.op.name in ("constant", "region"):
             return reason
-        types = node_types(node)
-        if types in self._native:
-            return ""
-        why_not = why_not_static if is_static_node(node) else why_not_symbolic
-        reason = why_not(node, self.target)
-        if not reason:
-            self._native.add(types)
-        return reason
+        refusal = self._row_kernels.refusal(node, {})
+        return refusal.reason if refusal else ""
 
     def taken_apart(self, graph: Graph) -> Graph:
         """The graph with recurrent layers as products and steps."""
@@ -93,7 +85,7 @@ class Stretches:
         """A graph of fusion groups, their kernels, and what is watched over in it."""
         self.report(Stage("lowering"))
         watched, guards = guarded(graph, ranges)
-        fused = prepare(watched, self.target, self.accuracy)
+        fused = prepare(watched, self.target)
         return fused, assemble(fused, self.target, spaces, self._kernels), guards
 
     def compile(self, stretch: Graph, label: str, ranges: IndexRanges) -> CompiledStretch:

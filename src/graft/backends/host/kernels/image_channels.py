@@ -11,6 +11,7 @@ from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.image import Evaluator, shared
 from graft.backends.host.kernels.image_reduce import (
     CHANNELS,
@@ -48,15 +49,19 @@ _ACROSS = {
 }
 
 
-def image_channels(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(REDUCTIONS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule)
+def image_channels(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A reduction over channels with whatever is fused with it."""
     block = reduced_block(group, stores, CHANNELS)
-    anchor = group.anchor
-    if isinstance(block, Refusal) or anchor is None:
-        return block if isinstance(block, Refusal) else Refusal("there is no reduction")
-    parameters = Parameters(group, stores)
-    schedule = default_schedule(target, stores[group.output].dtype, block)
-    return parameters.kernel(_Writer(parameters, schedule, anchor, block).body())
+    if isinstance(block, Refusal):
+        return block
+
+    def write() -> Kernel:
+        parameters = Parameters(group, stores)
+        schedule = default_schedule(target, stores[group.output].dtype, block)
+        return parameters.kernel(_Writer(parameters, schedule, group.sole_anchor, block).body())
+
+    return write
 
 
 class _Writer:

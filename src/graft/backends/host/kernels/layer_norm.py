@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.running import Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
-from graft.backends.host.kernels.views import Extents, not_in_rows, total, viewed
+from graft.backends.host.kernels.views import Extents, total, viewed
 from graft.backends.host.storage import shape_of
-from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
 from graft.loop.build import Term, call
 from graft.loop.ir import BinaryKind, Const, Expr, For, Let, Load, LoopKind, Stmt, Var
@@ -25,28 +25,26 @@ from graft.target.target import Target
 UNROLL = 4
 
 
-def layer_norm(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(("nn.layer_norm", "nn.rms_norm"), Layout.ROW_MAJOR, dtypes=FLOATS, alone=True)
+def layer_norm(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """One normalisation over the last axes."""
-    node = group.nodes[0]
-    if len(group.nodes) != 1 or node.op.name not in ("nn.layer_norm", "nn.rms_norm"):
-        return Refusal("there is no layer normalisation")
-    refused = not_in_rows(group, stores)
-    if refused is not None:
-        return refused
-    dtype = node.output.dtype
-    if dtype not in (DType.FLOAT32, DType.FLOAT64):
-        return Refusal(f"the elements are {dtype}")
+    node = group.node
     views = _views(node)
     if isinstance(views, Refusal):
         return views
     rows, length = views[node.output]
     if not isinstance(length, int):
         return Refusal("how long a row is becomes known only at run time")
-    parameters = viewed(group, stores, views)
-    writer = _Writer(parameters, node, length, lanes_for(target, {dtype}, length))
-    count = parameters.extent(rows)
-    body = For(writer.row, Const(0), count, writer.body(), LoopKind.PARALLEL)
-    return parameters.kernel(body)
+
+    def write() -> Kernel:
+        parameters = viewed(group, stores, views)
+        lanes = lanes_for(target, {node.output.dtype}, length)
+        writer = _Writer(parameters, node, length, lanes)
+        count = parameters.extent(rows)
+        body = For(writer.row, Const(0), count, writer.body(), LoopKind.PARALLEL)
+        return parameters.kernel(body)
+
+    return write
 
 
 def _views(node: Node) -> dict[Value, Extents] | Refusal:

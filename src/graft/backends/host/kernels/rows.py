@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_template
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
 from graft.backends.host.kernels.views import (
     merged,
-    not_in_rows,
     not_pointwise,
     operand_shapes,
     unflattened,
@@ -46,9 +46,10 @@ class RowsSchedule:
     vectors: int = 64
 
 
-def rows(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(Pattern.POINTWISE, Layout.ROW_MAJOR, symbolic=False, schedule=RowsSchedule)
+def rows(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Pointwise nodes alone."""
-    refused = not_pointwise(group.nodes) or not_in_rows(group, stores)
+    refused = not_pointwise(group.nodes)
     if refused is not None:
         return refused
     shape = static_shape(group.output)
@@ -60,8 +61,12 @@ def rows(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     views[group.output] = axes.extents
     dtypes = {value.dtype for node in group.nodes for value in (*node.args, *node.outputs)}
     schedule = RowsSchedule(lanes_for(target, dtypes, axes.numbers[-1]))
-    parameters = viewed(group, stores, views)
-    return parameters.kernel(_body(parameters, axes.numbers, schedule))
+
+    def write() -> Kernel:
+        parameters = viewed(group, stores, views)
+        return parameters.kernel(_body(parameters, axes.numbers, schedule))
+
+    return write
 
 
 def _body(parameters: Parameters, extents: tuple[int, ...], schedule: RowsSchedule) -> Stmt:

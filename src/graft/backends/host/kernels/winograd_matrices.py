@@ -27,6 +27,7 @@ _NODES = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
     4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
 }
+TILES = tuple(_NODES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,15 +87,14 @@ def tiles_along(extent: int, out: int) -> int:
     return -(-extent // out)
 
 
-def halo(conv: Node) -> Halo:
-    """The halo that whole tiles need around the image that the convolution reads."""
+def halo(conv: Node, out: int) -> Halo:
+    """The halo that whole tiles of a size need around the image that the convolution reads."""
     top, left = int(conv.attrs.padding[0]), int(conv.attrs.padding[1])
-    return top, left, _halo_behind(conv, 0), _halo_behind(conv, 1)
+    return top, left, _halo_behind(conv, 0, out), _halo_behind(conv, 1, out)
 
 
-def _halo_behind(conv: Node, axis: int) -> int:
+def _halo_behind(conv: Node, axis: int, out: int) -> int:
     """What whole tiles read behind the image; where its extent is not known, the most."""
-    out: int = conv.attrs.tile
     extent, count = shape_of(conv.args[0])[2 + axis], shape_of(conv.output)[2 + axis]
     if not isinstance(extent, int) or not isinstance(count, int):
         return int(conv.attrs.padding[2 + axis]) + out - 1
