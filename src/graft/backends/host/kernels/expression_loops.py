@@ -52,6 +52,7 @@ class ExpressionSchedule:
     rows: int = 8  # of such a tile, at most
     dot_rows: tuple[int, int] = (2, 4)  # of a tile of sums whose lanes run along what is summed
     piece: int = 32  # vectors of a contiguous axis that one turn of the shared loop does
+    transposed_piece: int = 4  # the same where operands are contiguous along another axis
     row_piece: int = 4  # the same for reductions along another axis
     enough_jobs: int = 16  # turns of the shared loop that will do for any number of threads
 
