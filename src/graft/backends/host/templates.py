@@ -24,7 +24,6 @@ from graft.backends.host.kernels.image_pointwise import image_pointwise
 from graft.backends.host.kernels.image_reduce import image_reduce
 from graft.backends.host.kernels.image_resize import image_resize
 from graft.backends.host.kernels.joining import joining
-from graft.backends.host.kernels.layer_norm import layer_norm
 from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.movement import movement
 from graft.backends.host.kernels.nonzero import nonzero
@@ -32,7 +31,6 @@ from graft.backends.host.kernels.pool import pool2d
 from graft.backends.host.kernels.recurrence import recurrence
 from graft.backends.host.kernels.reduce import reduce
 from graft.backends.host.kernels.roi_align import roi_align
-from graft.backends.host.kernels.rows import rows
 from graft.backends.host.kernels.scatter import scatter
 from graft.backends.host.kernels.sizes import sizes
 from graft.backends.host.kernels.softmax import softmax
@@ -48,7 +46,7 @@ from graft.target.target import Target
 TEMPLATES: tuple[KernelTemplate, ...] = (
     *(winograd, conv2d, depthwise_conv2d, pool2d, image_reduce, channel_norm, image_channels),
     *(image_pointwise, image_concat, image_resize, image_movement),
-    *(dense, batch_matmul, attention, softmax, layer_norm, reduce, rows, movement),
+    *(dense, batch_matmul, attention, softmax, reduce, movement),
     *(determinant, distinct, forest, joining, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),
     expression,

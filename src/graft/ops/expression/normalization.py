@@ -29,14 +29,14 @@ from graft.ops.rules import normalize_axis
 def _mean(name: str, data: Tensor, axes: Sequence[int], square: bool, wide: DType) -> Tensor:
     """The mean, or mean square, along axes, which stay as 1."""
     count = dim_max(product(sizes(data)[axis] for axis in axes), 1)
-    parts = float(count) if isinstance(count, int) else floats(count, wide)
+    share = 1.0 / (float(count) if isinstance(count, int) else floats(count, wide))
 
     def value(element: Term, _place: Sequence[Term]) -> Term:
         found = cast(wide, element)
         return found * found if square else found
 
     total = total_over(f"{name}_sum", data, axes, sum_, value)
-    return by_index(name, total.shape, lambda *at: read(total, at) / parts)
+    return by_index(name, total.shape, lambda *at: read(total, at) * share)
 
 
 def _at_mean(indices: Sequence[Term], axes: Sequence[int]) -> list[Term | int]:
@@ -56,7 +56,8 @@ def _standardized(data: Tensor, axes: Sequence[int], epsilon: float, name: str) 
 
     def element(*indices: Term) -> Term:
         spread_out = read(variance, _at_mean(indices, axes)) + epsilon
-        return read(deviation, indices) / call("sqrt", spread_out)
+        # the factor is the same for a row, so that all but one of its divisions are saved
+        return read(deviation, indices) * call("rsqrt", spread_out)
 
     return by_index(f"{name}_normal", data.shape, element)
 
@@ -91,8 +92,8 @@ def _over_root(data: Tensor, axes: Sequence[int], epsilon: float, name: str) -> 
     mean = _mean(f"{name}_mean", data, axes, True, wide)
 
     def element(*indices: Term) -> Term:
-        root = call("sqrt", read(mean, _at_mean(indices, axes)) + epsilon)
-        return cast(wide, read(data, indices)) / root
+        factor = call("rsqrt", read(mean, _at_mean(indices, axes)) + epsilon)
+        return cast(wide, read(data, indices)) * factor
 
     return by_index(f"{name}_normal", data.shape, element)
 

@@ -9,7 +9,7 @@ from graft.loop.tensor import Tensor, max_, sum_
 from graft.ops.expression.convolution import accumulated_in
 from graft.ops.expression.reduction import total_over
 from graft.ops.expression.registry import Inputs, Results, Types, expresses
-from graft.ops.expression.shapes import by_index, is_known, present, read, sizes
+from graft.ops.expression.shapes import by_index, present, read
 from graft.ops.rules import normalize_axis
 
 
@@ -37,12 +37,10 @@ def softmax(attrs: Any, inputs: Inputs, types: Types, name: str) -> Results:
     powers = by_index(f"{name}_exp", data.shape, lambda *at: call("exp", read(less, at)))
     total = total_over(f"{name}_sum", powers, [axis], sum_, lambda value, _: value)
 
-    is_static = all(map(is_known, sizes(data)))
-
     def element(*indices: Term) -> Term:
         power, whole = read(powers, indices), _of_row(total, indices, axis)
         # The factor is the same for a row, so that all but one of its divisions are saved.
-        return cast(types[0].dtype, power / whole if is_static else power * (1.0 / whole))
+        return cast(types[0].dtype, power * (1.0 / whole))
 
     return (by_index(name, data.shape, element),)
 

@@ -158,7 +158,8 @@ class _Tensors:
         types = [TensorType(value.dtype, self._view.shape(value)) for value in node.outputs]
         operator = self._view.operator(node)
         if operator is not None:
-            made = EXPRESSIONS.get(operator[0])(operator[1], inputs, types, name)
+            absent = [None] * (len(node.op.operands) - len(inputs))
+            made = EXPRESSIONS.get(operator[0])(operator[1], [*inputs, *absent], types, name)
         else:
             made = express(node, inputs, name, types, self.extents.attributes(node.attrs))
         if isinstance(made, Unexpressed):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from graft.backends.host.kernels.expression_loops import (
+    MOST_TOTALS,
     SHORT,
     Directives,
     ExpressionSchedule,
@@ -364,7 +365,8 @@ class _Root:
             if axis == self.lane_axis:
                 width, _ = vectors_of(size[axis], lanes, 1)
                 whole = Const(size[axis]) if factor else self.result.shape[axis]
-                loops.inner += loops.vectors(inside, width, whole)
+                short = isinstance(whole, Const) and size[axis] <= MOST_TOTALS * width
+                loops.inner += loops.vectors(inside, width, whole, unrolled=short)
             else:
                 loops.inner.append(inside)
         found = {self.result.name: loops.directives()}
@@ -395,7 +397,7 @@ class _Root:
         wide = [dimension for dimension, count in enumerate(box) if count > 1]
         summed = summed_axis(stage, lanes)
         if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
-            if self.is_symbolic and is_combined(stage):
+            if is_combined(stage):
                 overlaps = self.loops.overlaps(stage, lanes)
                 return across_stages(stage, site, summed, lanes, not wide, overlaps)
             return dot_stages(stage, site, summed, lanes, in_registers=not wide)
@@ -408,4 +410,4 @@ class _Root:
         whole = stage.shape[dimension]
         follows = self.where[stage.name][dimension]
         is_whole = follows is None or follows.axis in self.whole_axes
-        return is_whole and not isinstance(whole, Const) and self.loops.shifts(lanes, whole)
+        return is_whole and self.loops.shifts(lanes, whole)

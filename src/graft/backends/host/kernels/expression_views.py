@@ -11,7 +11,7 @@ image in one axis, which is longer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,6 +68,22 @@ class Merged(View):
 
     def operator(self, node: Node) -> tuple[str, Attrs] | None:
         return ("add", Attrs()) if node.op.name == "nn.bias_add" else None
+
+
+@dataclass(frozen=True)
+class NormalizedRows(View):
+    """A normalisation over the last axes: all of them as one, and all before them as another."""
+
+    first: int  # of the axes that are normalised
+
+    def shape(self, value: Value) -> Shape:
+        shape = shape_of(value)
+        if value not in (self.group.node.args[0], self.group.output):
+            return (self.extents.total(shape),)
+        return self.extents.total(shape[: self.first]), self.extents.total(shape[self.first :])
+
+    def operator(self, node: Node) -> tuple[str, Attrs] | None:
+        return node.op.name, replace(node.attrs, axis=1)
 
 
 @dataclass(frozen=True)
@@ -137,6 +153,8 @@ def view_of(group: Group, extents: Extents, target: Target) -> View:
     """How the group's tensors are best seen."""
     if group.is_pointwise and all(node.op.name in SCALARS for node in group.nodes):
         return _merged(group, extents) or View(group, extents)
+    if group.node.op.name in ("nn.layer_norm", "nn.rms_norm"):
+        return _normalized(group, extents)
     anchor = group.anchor
     if anchor is not None and anchor.op.name == "nn.conv2d" and _is_in_pixels(group, anchor):
         return Pixels(group, extents, anchor)
@@ -158,6 +176,21 @@ def _merged(group: Group, extents: Extents) -> Merged | None:
     if unclear(shape, shapes.values()) is not None:
         return None
     return Merged(group, extents, merged(shape, shapes.values()), shapes)
+
+
+def _normalized(group: Group, extents: Extents) -> View:
+    """A normalisation in rows, if scale and shift are one row each."""
+    data, *parameters = group.node.args
+    shape = shape_of(data)
+    first = group.node.attrs.axis % len(shape)
+    row = shape[first:]
+    is_row = (
+        shape_of(one)[-len(row) :] == row and product(shape_of(one)) == product(row)
+        for one in parameters
+    )
+    if data in parameters or not all(is_row):
+        return View(group, extents)
+    return NormalizedRows(group, extents, first)
 
 
 def _is_in_rows(group: Group, anchor: Node) -> bool:
