@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
 from graft.ir.graph import Value
 from graft.llvm.types import SMALL_FLOATS
+from graft.loop.ir import Stmt
 from graft.ops.scalar import SCALAR_DTYPES, has_scalar
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
@@ -171,6 +172,16 @@ def kernel_template(
         )
 
     return declare
+
+
+def plan_of(group: Group, stores: Stores, body: Callable[[Parameters], Stmt]) -> Plan:
+    """The plan of a kernel whose body is written for the parameters that it collects."""
+
+    def write() -> Kernel:
+        parameters = Parameters(group, stores)
+        return parameters.kernel(body(parameters))
+
+    return write
 
 
 def node_kernel(*ops: str) -> Callable[[Matcher], KernelTemplate]:

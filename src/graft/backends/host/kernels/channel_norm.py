@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
@@ -42,12 +42,7 @@ def channel_norm(group: Group, stores: Stores, target: Target) -> Plan | Refusal
         reason = "the data is not in the blocks of the result"
     if reason is not None:
         return Refusal(reason)
-
-    def write() -> Kernel:
-        parameters = Parameters(group, stores)
-        return parameters.kernel(_Writer(parameters, anchor, target).body())
-
-    return write
+    return plan_of(group, stores, lambda p: _Writer(p, anchor, target).body())
 
 
 class _Writer(ImageWriter):

@@ -16,8 +16,8 @@ from functools import reduce
 from itertools import product
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
@@ -114,12 +114,8 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
         return Refusal(reason)
     if not covers(data.halo, halo(anchor, shape[2:])):
         return Refusal("the halo of the data is narrower than the padding")
-
-    def write() -> Kernel:
-        parameters = Parameters(group, flattened(group, stores, anchor, shape) or stores)
-        return parameters.kernel(_Writer(parameters, anchor, weight, target).body())
-
-    return write
+    views = flattened(group, stores, anchor, shape) or stores
+    return plan_of(group, views, lambda p: _Writer(p, anchor, weight, target).body())
 
 
 def _unfit_integers(group: Group, stores: Stores, anchor: Node) -> str | None:

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.conv_plan import INTEGER, halo, unfit_extents
 from graft.backends.host.kernels.image import (
     ImageWriter,
@@ -81,14 +81,8 @@ def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Plan | Ref
     )
     if reason:
         return Refusal(reason)
-
-    def write() -> Kernel:
-        parameters = Parameters(group, stores)
-        dtype, columns = anchor.output.dtype, weight.shape[3]
-        schedule = default_schedule(target, dtype, result.block, columns)
-        return parameters.kernel(_Writer(parameters, schedule, anchor, weight).body())
-
-    return write
+    schedule = default_schedule(target, anchor.output.dtype, result.block, weight.shape[3])
+    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor, weight).body())
 
 
 def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import Evaluator, shared
 from graft.backends.host.kernels.image_reduce import (
     CHANNELS,
@@ -55,13 +55,8 @@ def image_channels(group: Group, stores: Stores, target: Target) -> Plan | Refus
     block = reduced_block(group, stores, CHANNELS)
     if isinstance(block, Refusal):
         return block
-
-    def write() -> Kernel:
-        parameters = Parameters(group, stores)
-        schedule = default_schedule(target, stores[group.output].dtype, block)
-        return parameters.kernel(_Writer(parameters, schedule, group.sole_anchor, block).body())
-
-    return write
+    schedule, anchor = default_schedule(target, group.output.dtype, block), group.sole_anchor
+    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor, block).body())
 
 
 class _Writer:

@@ -14,8 +14,8 @@ from functools import partial
 from itertools import pairwise
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.channels import Channels
 from graft.backends.host.kernels.image import (
     ImageWriter,
@@ -60,12 +60,7 @@ def image_concat(group: Group, stores: Stores, target: Target) -> Plan | Refusal
     reason = next(filter(None, reasons), None)
     if reason:
         return Refusal(reason)
-
-    def write() -> Kernel:
-        parameters = Parameters(group, stores)
-        return parameters.kernel(_Writer(parameters, ConcatSchedule(), anchor, target).body())
-
-    return write
+    return plan_of(group, stores, lambda p: _Writer(p, ConcatSchedule(), anchor, target).body())
 
 
 def _unfit(group: Group, stores: Stores, value: Value, result: Storage) -> str | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
@@ -77,15 +77,14 @@ def image_movement(group: Group, stores: Stores, target: Target) -> Plan | Refus
     if reason:
         return Refusal(reason)
 
-    def write() -> Kernel:
-        parameters = Parameters(group, stores)
+    def body(parameters: Parameters) -> Stmt:
         loops: list[Stmt] = []
         for number, (end, map_) in enumerate(maps.items()):
             schedule = default_schedule(target, group, results[number].block)
             loops.append(_Writer(parameters, schedule, number, end, map_).body())
-        return parameters.kernel(Block(tuple(loops)))
+        return Block(tuple(loops))
 
-    return write
+    return plan_of(group, stores, body)
 
 
 def moves_image(group: Group) -> Value | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
@@ -50,13 +50,8 @@ def image_pointwise(group: Group, stores: Stores, target: Target) -> Plan | Refu
     )
     if reason:
         return Refusal(reason)
-
-    def write() -> Kernel:
-        parameters = Parameters(group, stores)
-        schedule = default_schedule(target, group, result.block)
-        return parameters.kernel(_Writer(parameters, schedule).body())
-
-    return write
+    schedule = default_schedule(target, group, result.block)
+    return plan_of(group, stores, lambda p: _Writer(p, schedule).body())
 
 
 class _Writer(ImageWriter):

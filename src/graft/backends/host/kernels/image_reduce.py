@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     Evaluator,
     needed,
@@ -90,13 +90,8 @@ def image_reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal
     block = reduced_block(group, stores, PIXELS)
     if isinstance(block, Refusal):
         return block
-
-    def write() -> Kernel:
-        parameters = Parameters(group, stores)
-        schedule = default_schedule(target, stores[group.output].dtype, block)
-        return parameters.kernel(_Writer(parameters, schedule, group.sole_anchor, block).body())
-
-    return write
+    schedule, anchor = default_schedule(target, group.output.dtype, block), group.sole_anchor
+    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor, block).body())
 
 
 def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:

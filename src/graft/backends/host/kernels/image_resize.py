@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template
 from graft.backends.host.kernels.image import (
     ImageWriter,
@@ -85,12 +85,8 @@ def image_resize(group: Group, stores: Stores, target: Target) -> Plan | Refusal
         return Refusal(str(error))
     if axes[0].count * axes[1].count > MOST_TAPS:
         return Refusal(f"a pixel is made of {axes[0].count * axes[1].count} others")
-
-    def write() -> Kernel:
-        schedule = default_schedule(target, group, result.block)
-        return parameters.kernel(_Writer(parameters, schedule, anchor, axes).body())
-
-    return write
+    schedule = default_schedule(target, group, result.block)
+    return lambda: parameters.kernel(_Writer(parameters, schedule, anchor, axes).body())
 
 
 def unfit_resize(anchor: Node) -> str | None:

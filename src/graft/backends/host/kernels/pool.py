@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     BYTES,
     ImageWriter,
@@ -87,13 +87,8 @@ def pool2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     reason = no_image(result) or _unfit(group, stores, anchor)
     if reason:
         return Refusal(reason)
-
-    def write() -> Kernel:
-        parameters = Parameters(group, stores)
-        schedule = default_schedule(target, group, result.block)
-        return parameters.kernel(_Writer(parameters, schedule, anchor).body())
-
-    return write
+    schedule = default_schedule(target, group, result.block)
+    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor).body())
 
 
 def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce as fold
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.running import Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store, spans_of
@@ -75,12 +75,8 @@ def reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     plan = _planned(group, anchor)
     if isinstance(plan, Refusal):
         return plan
-
-    def write() -> Kernel:
-        parameters = viewed(group, stores, plan.views)
-        return parameters.kernel(_Writer(parameters, plan, target).body())
-
-    return write
+    parameters = viewed(group, stores, plan.views)
+    return lambda: parameters.kernel(_Writer(parameters, plan, target).body())
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import partial
 
 from graft.backends.host.group import Group, Winograd
-from graft.backends.host.kernel import Kernel, Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Plan, kernel_template
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.image import (
     ImageWriter,
@@ -85,12 +85,7 @@ def winograd(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     reason = unfit_epilogue(group, stores, anchor)
     if reason is not None:
         return Refusal(reason)
-
-    def write() -> Kernel:
-        parameters = Parameters(group, stores)
-        return parameters.kernel(_Writer(parameters, target, anchor, algorithm.tile).body())
-
-    return write
+    return plan_of(group, stores, lambda p: _Writer(p, target, anchor, algorithm.tile).body())
 
 
 class _Writer(ImageWriter):
