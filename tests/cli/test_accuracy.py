@@ -25,8 +25,8 @@ def test_algorithm_that_compile_prints(
     accuracy: str, chosen: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = saved(tmp_path, LAYER)
-    assert main(["compile", path, "--emit", "fused", "--accuracy", accuracy]) == 0
-    assert ("nn.conv2d_winograd" in capsys.readouterr().out) == chosen
+    assert main(["compile", path, "--emit", "loops", "--accuracy", accuracy]) == 0
+    assert ("nn.conv2d[winograd:4]" in capsys.readouterr().out) == chosen
 
 
 def test_graphs_are_of_no_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

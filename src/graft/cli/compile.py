@@ -123,7 +123,8 @@ def _check(options: argparse.Namespace) -> None:
         if options.json or options.threads is not None:
             raise UsageError(f"--json and --threads are for saving a {SUFFIX} file, not for --emit")
         for name in ("machine", "accuracy"):
-            if getattr(options, name) is not None and options.emit in COMMON_STAGES:
+            common = (*COMMON_STAGES, "fused") if name == "accuracy" else COMMON_STAGES
+            if getattr(options, name) is not None and options.emit in common:
                 raise UsageError(f"--emit {options.emit} prints the same for every --{name}")
         return
     stages = ", ".join(f"--emit {name}" for name in STAGES)

@@ -61,6 +61,11 @@ class Kind(Enum):
     ANCHOR = 4  # heavy: convolution, matrix product; later elementwise work may join it
     OPAQUE = 5  # everything else
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each result element is computed from one element of each operand."""
+        return self in (Kind.ELEMENTWISE, Kind.BROADCAST)
+
 
 @dataclass(frozen=True, slots=True)
 class DTypes:

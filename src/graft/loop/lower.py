@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import reduce
 
 from graft.base.bounds import Range
+from graft.loop.fold_identities import fold_identities
 from graft.loop.generate import Around, Generator, Memory, full_box, one_thread
 from graft.loop.guards import branch_on_selects, predicate_lanes, tighten_loops
 from graft.loop.ir import (
@@ -78,7 +79,7 @@ def _body(program: Program, context: Context) -> Stmt:
     body = simplify_stmt(branch_on_selects(body, context), context)
     body = simplify_stmt(tighten_loops(body, context), context)
     body = simplify_stmt(vectorize(body, context), context)
-    body = simplify_stmt(unroll(body, context), context)
+    body = fold_identities(simplify_stmt(unroll(body, context), context))
     check_registers(body)
     return body
 

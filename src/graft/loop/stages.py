@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from graft.loop.errors import ScheduleError
 from graft.loop.index import add, multiply
@@ -244,13 +245,14 @@ def _interleave(found: Tensors, name: str, directive: Interleave) -> Tensors:
     turns = replace(reduction, body=substitute(reduction.body, own), axes=pairs, initial=nothing)
     buffer = replace(tensor.buffer, name=new, extents=(count, *tensor.shape))
     places = tuple(_moved(v, name, new) for v in tensor.axes)
-    start = reduction.initial
-    for number in range(directive.count):
-        total = Load(buffer, (Const(number), *tensor.axes))
-        start = total if start == nothing else Binary(reduction.kind, start, total)
+    parts: list[Expr] = [Load(buffer, (Const(n), *tensor.axes)) for n in range(directive.count)]
+    parts += [reduction.initial] if reduction.initial != nothing else []
+    while len(parts) > 1:  # as a tree: a chain of additions would wait for each of them
+        pairs_of = zip_longest(parts[::2], parts[1::2])
+        parts = [Binary(reduction.kind, one, two) if two else one for one, two in pairs_of]
     rest = substitute(reduction.body, {axis.name: add(multiply(whole, count), axis)})
     pairs = tuple((v, n if v != axis else left) for v, n in axes.items())
-    changed = replace(reduction, body=rest, axes=pairs, initial=start)
+    changed = replace(reduction, body=rest, axes=pairs, initial=parts[0])
     made = Tensor(buffer, (turn, *places), turns)
     return _insert(found, name, made, replace(tensor, body=changed))
 

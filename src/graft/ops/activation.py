@@ -184,12 +184,10 @@ def _express_softmax(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) 
     powers = te.by_index(f"{name}_exp", data.shape, lambda *at: call("exp", te.read(less, at)))
     total = te.total_over(f"{name}_sum", powers, [axis], sum_, lambda value, _: value)
 
-    is_static = all(map(te.is_known, te.sizes(data)))
-
     def element(*indices: Term) -> Term:
         power, whole = te.read(powers, indices), _of_row(total, indices, axis)
         # The factor is the same for a row, so that all but one of its divisions are saved.
-        return cast(types[0].dtype, power / whole if is_static else power * (1.0 / whole))
+        return cast(types[0].dtype, power * (1.0 / whole))
 
     return (te.by_index(name, data.shape, element),)
 

@@ -328,14 +328,14 @@ def _precision_of(tensors: list[Tensor]) -> DType:
 def _mean_tensor(name: str, data: Tensor, axes: Sequence[int], square: bool, wide: DType) -> Tensor:
     """The mean, or mean square, along axes, which stay as 1."""
     count = dim_max(product(te.sizes(data)[axis] for axis in axes), 1)
-    parts = float(count) if isinstance(count, int) else te.floats(count, wide)
+    share = 1.0 / (float(count) if isinstance(count, int) else te.floats(count, wide))
 
     def value(element: Term, _place: Sequence[Term]) -> Term:
         found = cast(wide, element)
         return found * found if square else found
 
     total = te.total_over(f"{name}_sum", data, axes, sum_, value)
-    return te.by_index(name, total.shape, lambda *at: te.read(total, at) / parts)
+    return te.by_index(name, total.shape, lambda *at: te.read(total, at) * share)
 
 
 def _at_mean(indices: Sequence[Term], axes: Sequence[int]) -> list[Term | int]:
@@ -355,7 +355,8 @@ def _standardized_tensor(data: Tensor, axes: Sequence[int], epsilon: float, name
 
     def element(*indices: Term) -> Term:
         spread_out = te.read(variance, _at_mean(indices, axes)) + epsilon
-        return te.read(deviation, indices) / call("sqrt", spread_out)
+        # the factor is the same for a row, so that all but one of its divisions are saved
+        return te.read(deviation, indices) * call("rsqrt", spread_out)
 
     return te.by_index(f"{name}_normal", data.shape, element)
 
@@ -390,8 +391,8 @@ def _over_root(data: Tensor, axes: Sequence[int], epsilon: float, name: str) -> 
     mean = _mean_tensor(f"{name}_mean", data, axes, True, wide)
 
     def element(*indices: Term) -> Term:
-        root = call("sqrt", te.read(mean, _at_mean(indices, axes)) + epsilon)
-        return cast(wide, te.read(data, indices)) / root
+        factor = call("rsqrt", te.read(mean, _at_mean(indices, axes)) + epsilon)
+        return cast(wide, te.read(data, indices)) * factor
 
     return te.by_index(f"{name}_normal", data.shape, element)
 

@@ -4,23 +4,25 @@ Consumers are looked at first. A node joins the group of its readers when all of
 one group, so the group's root is the only way out and groups are convex by construction. A group
 has at most one anchor (convolution, matrix product) or reduction; elementwise work before a
 reduction joins it, work before an anchor does not. What movement would have computed again for many
-places of each result stays outside. Groups of two and more become `composite` nodes.
+places of each result stays outside. Groups of two and more become `composite` nodes, unless the
+backend that asks has no kernel for such a group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from graft.base.dims import bare_symbol
 from graft.ir.attrs import make_attrs, symbols_in_attrs
 from graft.ir.graph import Graph, Node, Value
+from graft.ir.literal import Literal
 from graft.ir.nested import change_nested
 from graft.ir.op import Kind, get_op
 from graft.ir.types import TensorType, dims_of
 from graft.ops.pointwise import repetitions
 
-_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
 # How many elements of a node inside a group may be needed for one of the result.
 _MOST_PLACES = 4
@@ -38,6 +40,10 @@ _MOST_NODES = 64
 _MOST_JOINED = 8
 # Where layouts change, nothing else is done: that may be a matter of names alone.
 _ALONE = "layout_transform"
+
+
+# Whether there is a kernel for a composite, given the constants of the graph.
+HasKernel = Callable[[Node, Mapping[Value, Literal]], bool]
 
 
 @dataclass(eq=False)
@@ -80,17 +86,26 @@ class _Group:
         return True
 
 
-def group_fusion(graph: Graph) -> Graph:
-    """Outline the groups as composites."""
-    graph = change_nested(graph, group_fusion)
+def group_fusion(graph: Graph, has_kernel: HasKernel | None = None) -> Graph:
+    """Outline the groups as composites; `has_kernel` says which composites a backend can compute.
+
+    The nodes of a group that it cannot stay as they are."""
+    graph = change_nested(graph, partial(group_fusion, has_kernel=has_kernel))
     group_of = _groups(graph)
+    constants = {n.output: n.attrs.value for n in graph.nodes if n.op.name == "constant"}
+    outlined: dict[_Group, Node] = {}
+    for group in dict.fromkeys(group_of.values()):
+        if group.size > 1 and _binds_symbols(group):
+            composite = _outlined(group)
+            if has_kernel is None or has_kernel(composite, constants):
+                outlined[group] = composite
     nodes: list[Node] = []
     for node in graph.nodes:
         group = group_of[node]
-        if group.size < 2 or not _binds_symbols(group):
+        if group not in outlined:
             nodes.append(node)
         elif node is group.root:
-            nodes.append(_outlined(group))
+            nodes.append(outlined[group])
     return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
 
 
@@ -129,7 +144,7 @@ def _epilogues(graph: Graph) -> set[Node]:
     """Nodes that can run in the epilogue of a heavy node before them."""
     found: set[Node] = set()
     for node in graph.nodes:
-        if node.op.kind not in _POINTWISE:
+        if not node.op.kind.is_pointwise:
             continue
         for value in node.args:
             source = graph.producers.get(value)
@@ -151,7 +166,7 @@ def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
         return False
     if node.op.kind in _HEAVY:
         return not group.heavy and all(_follows(node, other) for other in group.nodes)
-    return node.op.kind in _POINTWISE or not group.heavy
+    return node.op.kind.is_pointwise or not group.heavy
 
 
 def _joins_many(node: Node) -> bool:
@@ -162,7 +177,7 @@ def _follows(heavy: Node, other: Node) -> bool:
     """Whether a group member can run in the heavy node's epilogue."""
     if other.op.name == "constant":
         return True
-    return other.op.kind in _POINTWISE and _shape(other) == _shape(heavy)
+    return other.op.kind.is_pointwise and _shape(other) == _shape(heavy)
 
 
 def _shape(node: Node) -> object:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from graft.backends.host.group import Group, group_of
-from graft.backends.host.kernel import Kernel, Template
+from graft.backends.host.group import Algorithm, Group, group_of
+from graft.backends.host.kernel import Kernel
+from graft.backends.host.kernel_template import KernelTemplate
 from graft.backends.host.storage import NO_HALO, Halo, Storage, row_major, static_shape
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
@@ -33,18 +34,20 @@ class Case:
     group: Group
     stores: Mapping[Value, Storage]
 
-    def kernel(self, template: Template, target: Target | None = None) -> Kernel:
+    def kernel(self, template: KernelTemplate, target: Target | None = None) -> Kernel:
         made = template(self.group, self.stores, target or host_target())
         assert not isinstance(made, Refusal), made.reason
         return made
 
-    def refusal(self, template: Template) -> str:
+    def refusal(self, template: KernelTemplate) -> str:
         made = template(self.group, self.stores, host_target())
         assert isinstance(made, Refusal)
         return made.reason
 
 
-def case(write: Callable[[Builder], Value], layout: Layout) -> Case:
+def case(
+    write: Callable[[Builder], Value], layout: Layout, algorithm: Algorithm | None = None
+) -> Case:
     """What `write` builds, fused into one group; the result is named `result` in the layout."""
     builder = Builder()
     graph = group_fusion(builder.build(write(builder)))
@@ -53,7 +56,7 @@ def case(write: Callable[[Builder], Value], layout: Layout) -> Case:
     constants = {n.output: n.attrs.value for n in graph.nodes if n.op.name == "constant"}
     names = {**{value: value.name for value in graph.inputs}, nodes[0].output: "result"}
     stores = {value: _storage(value, layout.get(name, 0)) for value, name in names.items()}
-    return Case(graph, group_of(nodes[0], constants), stores)
+    return Case(graph, replace(group_of(nodes[0], constants), algorithm=algorithm), stores)
 
 
 def _storage(value: Value, place: tuple[int, Halo] | int) -> Storage:
@@ -97,7 +100,7 @@ def _as(parameter: Any, array: Array) -> Array:
 
 def check(
     case: Case,
-    template: Template,
+    template: KernelTemplate,
     threads: int = 1,
     inputs: list[Array] | None = None,
     target: Target | None = None,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 import graft.ops  # noqa: F401  (registers the operators)
-from graft.backends.host.group import Group, group_of
-from graft.backends.host.kernel import Kernel, Template
+from graft.backends.host.group import Algorithm, Group, group_of
+from graft.backends.host.kernel import Kernel
+from graft.backends.host.kernel_template import KernelTemplate
 from graft.backends.host.storage import row_major, static_shape
 from graft.base.dtypes import Array, dtype_of
 from graft.ir.builder import Builder
@@ -60,23 +61,28 @@ class Case:
         return group_fusion(self.builder.build(*outputs))
 
 
-def only_group(graph: Graph) -> Group:
+def only_group(graph: Graph, algorithm: Algorithm | None = None) -> Group:
     """The one group of a graph that is one."""
     constants = {n.output: n.attrs.value for n in graph.nodes if n.op.name == "constant"}
     nodes = [node for node in graph.nodes if node.op.name != "constant"]
     assert len(nodes) == 1, [node.op.name for node in nodes]
-    return group_of(nodes[0], constants)
+    return replace(group_of(nodes[0], constants), algorithm=algorithm)
 
 
-def made(template: Template, graph: Graph, target: Target | None = None) -> Kernel | Refusal:
+def made(
+    template: KernelTemplate,
+    graph: Graph,
+    target: Target | None = None,
+    algorithm: Algorithm | None = None,
+) -> Kernel | Refusal:
     """What the template says to the graph's only group."""
-    group = only_group(graph)
+    group = only_group(graph, algorithm)
     outer = [group.outer(value) for value in group.reads() if value not in group.constants]
     stores = {value: row_major(value) for value in (*outer, *group.node.outputs)}
     return template(group, stores, target or host_target())
 
 
-def refusal(template: Template, case: Case, *outputs: Value) -> str:
+def refusal(template: KernelTemplate, case: Case, *outputs: Value) -> str:
     """Why the template does not take what the case builds."""
     said = made(template, case.graph(*outputs))
     assert isinstance(said, Refusal)
@@ -106,14 +112,20 @@ def results(
         yield [outputs[value].reshape(static_shape(value)) for value in graph.outputs]
 
 
-def check(template: Template, case: Case, *outputs: Value, tolerance: float = 1e-5) -> None:
+def check(
+    template: KernelTemplate,
+    case: Case,
+    *outputs: Value,
+    tolerance: float = 1e-5,
+    algorithm: Algorithm | None = None,
+) -> None:
     """The kernel agrees with the reference evaluator, here and on a machine with less."""
     graph = case.graph(*outputs)
     wanted = evaluate(graph, case.data)
     host = host_target()
     targets = [host, *([AVX2] if set(AVX2.features) <= set(host.features) else [])]
     for target in targets:
-        kernel = made(template, graph, target)
+        kernel = made(template, graph, target, algorithm)
         assert isinstance(kernel, Kernel), kernel
         for found in results(kernel, graph, case.data, target):
             for array, right in zip(found, wanted, strict=True):

@@ -82,4 +82,4 @@ def test_refusals() -> None:
     assert "run time" in refusal(attention, case, y)
     case = Case()
     y = case("nn.relu", case.input(3))
-    assert "no attention" in refusal(attention, case, y)
+    assert "no nn.attention" in refusal(attention, case, y)

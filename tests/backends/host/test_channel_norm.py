@@ -69,4 +69,4 @@ def test_refusals() -> None:
         return builder("nn.relu", builder.input("data", tensor("float32", 1, 8, 4, 4)))
 
     refusal = case(other, {"data": 8, "result": 8}).refusal(channel_norm)
-    assert refusal == "there is no normalisation over channels"
+    assert refusal == "there is no nn.channel_norm"

@@ -130,7 +130,7 @@ def test_refusals() -> None:
         return builder("nn.lp_pool2d", data, pool_size=(2, 2))
 
     made = case(of_norms, {"data": 16, "result": 16})
-    assert made.refusal(pool2d) == "there is no pooling of images"
+    assert made.refusal(pool2d) == "there is no nn.avg_pool2d or nn.max_pool2d"
 
     def whole_numbers(builder: Builder) -> Value:
         data = builder.input("data", tensor("int32", 1, 16, 6, 5))

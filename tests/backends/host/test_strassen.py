@@ -9,18 +9,15 @@ import pytest
 from tests.backends.host import row_kernels
 from tests.backends.host.row_kernels import AVX2, Case, check, made, results
 
-import graft
-from graft.backends.host.choose_products import ProductOptions, choose_products
+from graft.backends.host.choose_algorithm import choose_algorithm
+from graft.backends.host.group import Strassen
 from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.strassen import chunk_depth, pack_quarters
 from graft.backends.host.options import Accuracy
 from graft.base.dtypes import DType
 from graft.ir.builder import Builder
-from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.ir.parser import from_text
-from graft.ir.printer import to_text
 from graft.ir.types import tensor
 from graft.target.machine import MACHINES
 from graft.target.target import named_target
@@ -44,9 +41,9 @@ ICE_LAKE = replace(named_target("x86-64-v4"), machine=MACHINES["icelake-server"]
 )
 def test_any_shape(shape: tuple[int, ...], units: int, chunk: int) -> None:
     case = Case()
-    y = case("nn.dense_strassen", case.input(*shape), case.constant(units, shape[-1]), chunk=chunk)
+    y = case("nn.dense", case.input(*shape), case.constant(units, shape[-1]))
     # sums of a thousand numbers around 1 have errors of a few millionths of their size
-    check(dense, case, y, tolerance=3e-4)
+    check(dense, case, y, tolerance=3e-4, algorithm=Strassen(chunk))
 
 
 @pytest.mark.parametrize("depth", [320, 1280])
@@ -54,11 +51,11 @@ def test_epilogue(depth: int) -> None:
     case = Case()
     x = case.input(2, 51, depth)
     weight = case.builder.constant(case.array(256, depth) / np.float32(depth**0.5))
-    y = case("nn.dense_strassen", x, weight, chunk=320)
+    y = case("nn.dense", x, weight)
     y = case("nn.bias_add", y, case.constant(256), axis=2)
     y = case("nn.gelu", y)
     y = case("add", y, case.input(2, 51, 256))
-    check(dense, case, y, tolerance=2e-5)
+    check(dense, case, y, tolerance=2e-5, algorithm=Strassen(320))
 
 
 def test_error_beside_the_plain_product() -> None:
@@ -68,10 +65,10 @@ def test_error_beside_the_plain_product() -> None:
     weight = random.standard_normal((512, 768), np.float32)
     exact = x.astype(np.float64) @ weight.T.astype(np.float64)
     errors = []
-    for op, attrs in (("nn.dense", {}), ("nn.dense_strassen", {"chunk": 768})):
+    for algorithm in (None, Strassen(768)):
         case = Case()
-        graph = case.graph(case(op, case.given(x), case.builder.constant(weight), **attrs))
-        kernel = made(dense, graph)
+        graph = case.graph(case("nn.dense", case.given(x), case.builder.constant(weight)))
+        kernel = made(dense, graph, algorithm=algorithm)
         assert isinstance(kernel, Kernel)
         ((found,), *_) = results(kernel, graph, [x], row_kernels.host_target())
         errors.append(float(np.abs(found - exact).max()))
@@ -111,28 +108,15 @@ def _layer(rows: int, units: int, inputs: int, *items: int) -> Graph:
     return g.build(g("nn.dense", x, g.constant(weight)))
 
 
-def test_choice_prints_and_parses_and_means_the_same() -> None:
-    graph = _layer(256, 512, 768)
-    chosen = choose_products(graph, ProductOptions(ZEN4))
-    text = to_text(chosen)
-    assert "nn.dense_strassen" in text.text
-    assert "chunk=768" in text.text
-    x = np.random.default_rng(0).standard_normal((1, 256, 768), np.float32)
-    again = from_text(text.text, text.constants)
-    np.testing.assert_array_equal(evaluate(again, [x]), evaluate(graph, [x]))
+def _chosen(graph: Graph, accuracy: Accuracy = Accuracy.DEFAULT) -> int:
+    """How much of the depth is summed up at a time; 0 for plain sums."""
+    algorithm = choose_algorithm(row_kernels.only_group(graph), ZEN4, accuracy).algorithm
+    return algorithm.chunk if isinstance(algorithm, Strassen) else 0
 
 
 def test_small_layers_and_strict_accuracy_keep_plain_sums() -> None:
     small, large = _layer(8, 512, 256), _layer(256, 512, 768)
-    assert choose_products(small, ProductOptions(ZEN4)) is small
-    batch = _layer(256, 512, 768, 2)  # a NaN in one item must not reach the other
-    assert choose_products(batch, ProductOptions(ZEN4)) is batch
-    assert choose_products(large, ProductOptions(ZEN4, Accuracy.STRICT)) is large
-    assert choose_products(large, ProductOptions(ZEN4)) is not large
-
-
-@pytest.mark.parametrize(("chunk", "said"), [(3, "no halves"), (10, "do not make up a depth")])
-def test_chunks_that_do_not_fit(chunk: int, said: str) -> None:
-    case = Case()
-    with pytest.raises(graft.UserError, match=said):
-        case("nn.dense_strassen", case.input(5, 12), case.constant(4, 12), chunk=chunk)
+    assert _chosen(small) == 0
+    assert _chosen(_layer(256, 512, 768, 2)) == 0  # a NaN in one item must not reach the other
+    assert _chosen(large, Accuracy.STRICT) == 0
+    assert _chosen(large) == 768

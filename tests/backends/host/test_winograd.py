@@ -13,7 +13,8 @@ from tests.backends.host.images import case, check
 
 import graft
 import graft.ops
-from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
+from graft.backends.host import choose_algorithm
+from graft.backends.host.group import Winograd
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_matrices import (
     KERNEL,
@@ -25,7 +26,6 @@ from graft.backends.host.kernels.winograd_matrices import (
 from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
-from graft.base.errors import TypeRuleError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
@@ -39,18 +39,18 @@ GENERATOR = np.random.default_rng(3)
 BOUND = {2: 1.5e-5, 4: 5e-5}
 
 
-def _layer(shape: tuple[int, int, int, int], outputs: int, pad: int, tile: int) -> Graph:
+def _layer(shape: tuple[int, int, int, int], outputs: int, pad: int) -> Graph:
     g = Builder()
     x = g.input("x", tensor("float32", *shape))
     weight = GENERATOR.standard_normal((outputs, shape[1], 3, 3), dtype=np.float32)
     bias = GENERATOR.standard_normal(outputs, dtype=np.float32)
-    y = g("nn.conv2d_winograd", x, g.constant(weight), padding=(pad,) * 4, tile=tile)
+    y = g("nn.conv2d", x, g.constant(weight), padding=(pad,) * 4)
     return g.build(g("nn.leaky_relu", g("nn.bias_add", y, g.constant(bias)), alpha=0.1))
 
 
 def _direct_in_float64(graph: Graph, x: Array) -> Array:
     weight, bias = (node.attrs.value.array for node in graph.nodes if node.op.name == "constant")
-    conv = next(node for node in graph.nodes if node.op.name == "nn.conv2d_winograd")
+    conv = next(node for node in graph.nodes if node.op.name == "nn.conv2d")
     g = Builder()
     data = g.input("x", tensor("float64", *x.shape))
     y = g("nn.conv2d", data, g.constant(weight.astype(np.float64)), padding=conv.attrs.padding)
@@ -75,9 +75,16 @@ def _direct_in_float64(graph: Graph, x: Array) -> Array:
     ],
 )
 def test_error_is_within_the_stated_bound(
-    shape: tuple[int, int, int, int], outputs: int, pad: int, threads: int, tile: int
+    shape: tuple[int, int, int, int],
+    outputs: int,
+    pad: int,
+    threads: int,
+    tile: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graph = _layer(shape, outputs, pad, tile)
+    choices = {"nn.conv2d": lambda _group, _target: Winograd(tile)}
+    monkeypatch.setattr(choose_algorithm, "_CHOICES", choices)
+    graph = _layer(shape, outputs, pad)
     module = graft.compile(graph, strict=True, threads=threads)
     x = GENERATOR.standard_normal(shape, dtype=np.float32)
     (found,) = module.run(None, {"x": x})
@@ -92,12 +99,12 @@ def test_halo_residual_and_uneven_blocks(tile: int, threads: int) -> None:
 
     def write(g: Builder) -> Value:
         x = g.input("x", tensor("float32", 2, 16, 9, 10))
-        y = g("nn.conv2d_winograd", x, g.constant(weight), padding=(0, 1, 2, 1), tile=tile)
+        y = g("nn.conv2d", x, g.constant(weight), padding=(0, 1, 2, 1))
         return g("nn.relu", g("add", y, g.input("r", y.type)))
 
     image = (8, (1, 0, 2, 1))
     layout = {"x": (16, (2, 1, 6, 7)), "r": image, "result": image}
-    check(case(write, layout), winograd, threads)
+    check(case(write, layout, Winograd(tile)), winograd, threads)
 
 
 @pytest.mark.parametrize("tile", BOUND)
@@ -123,11 +130,11 @@ def test_dilated(
 ) -> None:
     """Each result from its own pixels, at extents that no step and no tile divides."""
     weight = GENERATOR.standard_normal((24, shape[1], 3, 3), dtype=np.float32) / np.float32(64)
-    attrs: dict[str, Any] = {"dilation": dilation, "padding": padding, "tile": tile}
+    attrs: dict[str, Any] = {"dilation": dilation, "padding": padding}
 
     def write(g: Builder) -> Value:
         y = g(
-            "nn.conv2d_winograd",
+            "nn.conv2d",
             g.input("x", tensor("float32", *shape)),
             g.constant(weight),
             **attrs,
@@ -137,7 +144,7 @@ def test_dilated(
     anchor = case(write, {}).group.anchor
     assert anchor is not None
     layout = {"x": (8, halo(anchor, tile)), "result": (8, (1, 2, 0, 3))}
-    check(case(write, layout), winograd, threads)
+    check(case(write, layout, Winograd(tile)), winograd, threads)
 
 
 def test_dilated_at_every_size() -> None:
@@ -146,9 +153,8 @@ def test_dilated_at_every_size() -> None:
     weight = GENERATOR.standard_normal((64, 64, 3, 3), dtype=np.float32) / np.float32(64)
     attrs: dict[str, Any] = {"dilation": (2, 3), "padding": (2, 3, 2, 3)}
     graph = g.build(g("nn.conv2d", x, g.constant(weight), **attrs))
-    chosen = choose_convolutions(graph, ConvolutionOptions(host_target()))
-    assert chosen.nodes[-1].op.name == "nn.conv2d_winograd"
     module = graft.compile(graph, strict=True, threads=2)
+    assert any("winograd" in call.label for call in module.program.calls)
     for height, width in ((1, 1), (5, 9), (13, 24), (28, 31)):
         data = GENERATOR.standard_normal((1, 64, height, width), dtype=np.float32)
         (found,) = module.run(None, {"x": data})
@@ -167,13 +173,14 @@ def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
 
     def write(g: Builder) -> Value:
         x = g.input("x", tensor("float32", 2, 24, 9, 14))
-        return g("nn.conv2d_winograd", x, g.constant(weight), padding=(1, 1, 1, 1), tile=tile)
+        return g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
 
     extents = WinogradExtents((tile + 2) ** 2, 24, 24, 32, 8)
     schedule = default_schedule(small, 8, extents)
     assert schedule.half_rows
     assert (tile + 2) % schedule.half_rows == 0
-    made = case(write, {"x": (8, (1, 1, 4, 4)), "result": (8, (0, 1, 0, 1))})
+    layout = {"x": (8, (1, 1, 4, 4)), "result": (8, (0, 1, 0, 1))}
+    made = case(write, layout, Winograd(tile))
     check(made, winograd, 2, target=small)
 
 
@@ -202,25 +209,7 @@ def test_too_narrow_a_halo_is_refused() -> None:
 
     def write(g: Builder) -> Value:
         x = g.input("x", tensor("float32", 1, 16, 6, 6))
-        return g("nn.conv2d_winograd", x, g.constant(weight), padding=(1, 1, 1, 1))
+        return g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
 
-    made = case(write, {"x": (16, (1, 1, 1, 1)), "result": 16})
+    made = case(write, {"x": (16, (1, 1, 1, 1)), "result": 16}, Winograd(4))
     assert "halo" in made.refusal(winograd)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "attrs", "message"),
-    [
-        (3, {"strides": (2, 1)}, "wants strides and groups of 1"),
-        (5, {}, "wants a kernel of 3x3"),
-        (3, {"tile": 3}, r"has tiles of \[2, 4\] pixels a side, not 3"),
-    ],
-)
-def test_operator_is_for_plain_3x3_convolutions(
-    kernel: int, attrs: dict[str, Any], message: str
-) -> None:
-    g = Builder()
-    x = g.input("x", tensor("float32", 1, 16, 8, 8))
-    weight = g.constant(np.zeros((16, 16, kernel, kernel), np.float32))
-    with pytest.raises(TypeRuleError, match=message):
-        g("nn.conv2d_winograd", x, weight, **attrs)

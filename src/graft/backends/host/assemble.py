@@ -1,9 +1,10 @@
 """Fused graph -> program: kernels, the memory they work in, and the order in which they run.
 
-Node by node, the storage of operands is brought about (a relayout where a template wants another
-one), a template makes the kernel, and its result gets a place: the user's output where it is one,
-else a slot of the arena. Slots get their offsets when all steps are known. What no template takes
-becomes a step on the reference evaluator, which the program shows.
+For each node: convert its operands to the layouts that its kernel requires, instantiate the kernel,
+and allocate its result: an output buffer if the value is a graph output, else an arena slot, whose
+offset is assigned when all steps are known. Fusion and layout choice have asked the templates
+before, so every group has its kernel; a lone node without one becomes a step on the reference
+evaluator, which the program shows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from graft.backends.host.channels_last import ChannelsLast
 from graft.backends.host.extents import Extents
-from graft.backends.host.group import Group, group_of
+from graft.backends.host.group import Group
 from graft.backends.host.homes import (
     Abroad,
     Constant,
@@ -34,6 +35,7 @@ from graft.backends.host.layout import choose_layout
 from graft.backends.host.storage import Storage, covers, row_major, shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import Array
+from graft.base.errors import InternalError
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.op import Work
@@ -41,7 +43,6 @@ from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.loop.share import name_shared
 from graft.passes.plan_memory import is_view
-from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
@@ -153,7 +154,7 @@ class _Assembler:
         self.constants: dict[Value, Literal] = {
             node.output: node.attrs.value for node in graph.nodes if node.op.name == "constant"
         }
-        self.layout = choose_layout(graph, self.constants, target)
+        self.layout = choose_layout(graph, self.constants, target, accuracy=kernels.accuracy)
         self.chosen = dict(self.layout.storages)
         self.joins = Joins(graph)
         self.joints = self.joins.joints(self.chosen)
@@ -207,40 +208,18 @@ class _Assembler:
         self.relayout(moved.operand, source, image)
 
     def compute(self, node: Node) -> None:
-        """The kernel of a group, or else of each of its nodes, or else the evaluator."""
-        group = group_of(node, self.constants)
+        """The kernel of a group; the evaluator for a node that has none."""
+        group = self.layout.groups[node]
         stores = self.operand_stores(group)
         stores.update((value, self.destination(value)[0]) for value in node.outputs)
-        made = self.kernels.kernel(group, stores)
-        if isinstance(made, Refusal) and any(storage.block for storage in stores.values()):
-            stores = self.row_stores(group)
-            made = self.kernels.kernel(group, stores)
-        if isinstance(made, Kernel):
-            self.native(group, made, stores)
-        elif len(group.nodes) > 1:
-            self.one_by_one(group)
+        kernel = self.kernels.kernel(group, stores)
+        if isinstance(kernel, Kernel):
+            self.native(group, kernel, stores)
+        elif len(group.nodes) > 1 or any(storage.block for storage in stores.values()):
+            # fusion and layout choice have asked the same templates
+            raise InternalError(f"a kernel was declared that is not: {kernel.reason}", node.place)
         else:
-            self.in_python(node, ReferenceStep, made.reason)
-
-    def one_by_one(self, group: Group) -> None:
-        """The nodes of a group for which there is no kernel."""
-        self.constants.update(group.constants)
-        actual = dict(group.formal)
-        actual.update(zip(group.node.attrs.body.outputs, group.node.outputs, strict=True))
-        for node in group.nodes:
-            for value in node.outputs:
-                if value not in actual:
-                    self.chosen[value] = row_major(value)
-            part = replace(
-                node,
-                inputs=tuple(v if v is None else actual.get(v, v) for v in node.inputs),
-                outputs=tuple(actual.get(value, value) for value in node.outputs),
-            )
-            # what the group hands out may have a place of its own, so that is copied there
-            if is_view(part) and node.output not in actual and part.args[0] in self.homes:
-                self.view(part)
-            else:
-                self.compute(part)
+            self.in_python(node, ReferenceStep, kernel.reason)
 
     def is_joined(self, node: Node) -> bool:
         """Whether a concatenation's operands have all been made where they belong."""
@@ -274,7 +253,7 @@ class _Assembler:
         """The storage in which the group reads each of its operands: as it is, if that will do."""
         way = self.layout.ways.get(group.node)
         wanted = {want.value: want.blocks for want in way.wants} if way else {}
-        found: dict[Value, Storage] = {}
+        stores: dict[Value, Storage] = {}
         for value in group.reads():
             if value in group.constants:
                 continue
@@ -287,17 +266,8 @@ class _Assembler:
                 if not needs_halo or covers(one.halo, self.layout.stored(outer, one.block).halo)
             }
             at_hand = (there[block] for block in blocks if block in there)
-            found[outer] = next(at_hand, None) or self.layout.stored(outer, blocks[0])
-        return found
-
-    def row_stores(self, group: Group) -> dict[Value, Storage]:
-        """All that a group reads and writes in rows: there is no kernel for blocks."""
-        for value in group.node.outputs:
-            _as_rows(self, value)
-        read = [group.outer(value) for value in group.reads() if value not in group.constants]
-        found = {value: self.in_rows(value)[0] for value in read}
-        found.update((value, self.destination(value)[0]) for value in group.node.outputs)
-        return found
+            stores[outer] = next(at_hand, None) or self.layout.stored(outer, blocks[0])
+        return stores
 
     def current(self, value: Value) -> Storage:
         """The storage that a value has now; of several, a blocked one."""
@@ -449,10 +419,10 @@ def _bring_home(assembler: _Assembler, value: Value) -> None:
 def _output_roots(graph: Graph) -> dict[Value, int]:
     """Values that can be computed right into an output: outputs and what they are views of."""
     source = {node.output: node.args[0] for node in graph.nodes if is_view(node)}
-    found: dict[Value, int] = {}
+    numbers: dict[Value, int] = {}
     for number, value in enumerate(graph.outputs):
         root = value
         while root in source:
             root = source[root]
-        found.setdefault(root, number)
-    return found
+        numbers.setdefault(root, number)
+    return numbers

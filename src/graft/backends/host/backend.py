@@ -149,12 +149,7 @@ class HostLowering:
     def _fused(self) -> tuple[Graph, tuple[PassReport, ...]]:
         reports: list[PassReport] = []
         compiler = self._compiler
-        fused = prepare(
-            self._source,
-            compiler.target,
-            compiler.accuracy,
-            lambda report, _: reports.append(report),
-        )
+        fused = prepare(self._source, compiler.target, lambda report, _: reports.append(report))
         return fused, tuple(reports)
 
     @cached_property

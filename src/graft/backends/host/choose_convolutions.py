@@ -1,67 +1,41 @@
-"""Chooses the algorithm of each 3x3 convolution: direct summation, or Winograd's with some tile.
-
-A graph enters; where Winograd's algorithm is possible, pays and is allowed, `nn.conv2d` leaves as
-`nn.conv2d_winograd`, whose attribute says how large its tiles are.
-"""
+"""Chooses the algorithm of a 3x3 convolution: direct summation, or Winograd's with some tile."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from graft.backends.host.convolution_cost import Layer, cost
+from graft.backends.host.group import Group, Winograd
 from graft.backends.host.kernels.conv_plan import computed_rows, halo, unfit_extents
+from graft.backends.host.kernels.winograd_matrices import TILES
 from graft.backends.host.kernels.winograd_matrices import halo as tiled_halo
-from graft.backends.host.options import Accuracy
 from graft.backends.host.storage import Halo
 from graft.backends.host.typical import typical_shape
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
-from graft.ir.attrs import as_keywords
-from graft.ir.graph import Graph, Node
-from graft.ops.winograd import TILES
-from graft.rewrite.driver import Site, apply_rules
-from graft.rewrite.pattern import is_op
-from graft.rewrite.rule import Refusal, Replacement, RuleSet
+from graft.ir.graph import Node
+from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 _LEAST_CHANNELS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ConvolutionOptions:
-    """The machine, and how exact the results have to be."""
-
-    target: Target
-    accuracy: Accuracy = Accuracy.DEFAULT
-
-
-def choose_convolutions(graph: Graph, options: ConvolutionOptions) -> Graph:
-    """Decide for every convolution; with strict accuracy all of them stay direct."""
-    if options.accuracy is Accuracy.STRICT:
-        return graph
-    rules = RuleSet("choose_convolutions")
-
-    @rules.rule(is_op("nn.conv2d"))
-    def winograd(site: Site) -> Replacement:
-        layer = _layer(site)
-        if isinstance(layer, Refusal):
-            return layer
-        tile = min((0, *TILES), key=lambda tile: cost(layer, tile, options.target))
-        if tile == 0:
-            return Refusal("direct summation is cheaper")
-        attrs = as_keywords(site.node.attrs)
-        return site.emit("nn.conv2d_winograd", *site.node.args, tile=tile, **attrs)
-
-    return apply_rules(graph, rules)
+def choose_convolution(group: Group, target: Target) -> Winograd | Refusal:
+    """Winograd's algorithm where it is possible and pays, with its cheapest tile."""
+    layer = _layer(group)
+    if isinstance(layer, Refusal):
+        return layer
+    tile = min((0, *TILES), key=lambda tile: cost(layer, tile, target))
+    return Winograd(tile) if tile else Refusal("direct summation is cheaper")
 
 
-def _layer(site: Site) -> Layer | Refusal:
+def _layer(group: Group) -> Layer | Refusal:
     """The convolution's extents, if the algorithm is possible."""
-    conv = site.node
-    weight = site.array(conv.args[1])
-    if weight is None or conv.output.dtype is not DType.FLOAT32:
+    conv = group.sole_anchor
+    literal = group.constants.get(conv.args[1])
+    if literal is None or conv.output.dtype is not DType.FLOAT32:
         return Refusal("the weights are not constant float32")
+    weight = literal.array
     if weight.shape[2:] != (3, 3) or not _is_plain(conv):
         return Refusal("it is no 3x3 convolution with steps of 1")
     outputs, inputs = weight.shape[:2]

@@ -8,19 +8,42 @@ from functools import cached_property
 
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
-from graft.ir.op import Kind
+from graft.ir.types import TensorType
 
-_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+
+@dataclass(frozen=True, slots=True)
+class Winograd:
+    """Winograd's algorithm for 3x3 convolutions, on tiles of `tile` x `tile` pixels."""
+
+    tile: int
+
+    def __str__(self) -> str:
+        return f"winograd:{self.tile}"
+
+
+@dataclass(frozen=True, slots=True)
+class Strassen:
+    """Strassen's algorithm for dense layers, one level deep, on `chunk` inputs at a time."""
+
+    chunk: int
+
+    def __str__(self) -> str:
+        return f"strassen:{self.chunk}"
+
+
+Algorithm = Winograd | Strassen
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """One kernel's worth of nodes. `formal` maps the body's inputs to the graph's values."""
+    """One kernel's worth of nodes. `formal` maps the body's inputs to the graph's values;
+    `algorithm` is how the anchor is computed, if not as its definition says."""
 
     node: Node  # the composite, or the lone node itself
     nodes: tuple[Node, ...]  # without constants, in order
     constants: Mapping[Value, Literal]
     formal: Mapping[Value, Value]
+    algorithm: Algorithm | None = None
 
     @property
     def output(self) -> Value:
@@ -30,8 +53,25 @@ class Group:
     @cached_property
     def anchor(self) -> Node | None:
         """The one node that is not pointwise, if there is exactly one."""
-        heavy = [node for node in self.nodes if node.op.kind not in _POINTWISE]
+        heavy = [node for node in self.nodes if not node.op.kind.is_pointwise]
         return heavy[0] if len(heavy) == 1 else None
+
+    @property
+    def sole_anchor(self) -> Node:
+        """The anchor of a group that is known to have one."""
+        assert self.anchor is not None
+        return self.anchor
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether there is nothing but pointwise nodes."""
+        return all(node.op.kind.is_pointwise for node in self.nodes)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the extents of all tensors are numbers."""
+        types = (value.type for node in self.nodes for value in (*node.args, *node.outputs))
+        return all(isinstance(type_, TensorType) and type_.is_static for type_ in types)
 
     @cached_property
     def epilogue(self) -> tuple[Node, ...]:
@@ -40,7 +80,11 @@ class Group:
 
     @property
     def label(self) -> str:
-        return "+".join(node.op.name for node in self.nodes)
+        """The operators in order, the anchor's with its algorithm: `nn.conv2d[winograd:4]`."""
+        algorithm = f"[{self.algorithm}]" if self.algorithm else ""
+        return "+".join(
+            f"{node.op.name}{algorithm if node is self.anchor else ''}" for node in self.nodes
+        )
 
     def outer(self, value: Value) -> Value:
         """The graph's value that a value read by the group stands for."""
@@ -49,8 +93,7 @@ class Group:
     def reads(self) -> tuple[Value, ...]:
         """What the group reads: values of the graph and constants of its own, each once."""
         inside = {value for node in self.nodes for value in node.outputs}
-        found = dict.fromkeys(v for node in self.nodes for v in node.args if v not in inside)
-        return tuple(found)
+        return tuple(dict.fromkeys(v for node in self.nodes for v in node.args if v not in inside))
 
 
 def group_of(node: Node, constants: Mapping[Value, Literal]) -> Group:

@@ -16,8 +16,6 @@ from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.graph import Value
 from graft.ir.op import Work
 from graft.loop.ir import Buffer, Expr, Function, Stmt, Var
-from graft.rewrite.rule import Refusal
-from graft.target.target import Target
 
 Stores = Mapping[Value, Storage]
 
@@ -47,9 +45,6 @@ class Kernel:
     work: Work
     scalars: tuple[Dim, ...] = ()
     packings: Mapping[int, Packing] = field(default_factory=dict)
-
-
-Template = Callable[[Group, Stores, Target], "Kernel | Refusal"]
 
 
 @dataclass

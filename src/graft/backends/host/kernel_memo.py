@@ -12,32 +12,29 @@ Single numbers, zero points among them, always are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from graft.backends.host.extents import Extents
-from graft.backends.host.group import Group
+from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel, Pack, Stores
 from graft.backends.host.kernels.conv_plan import CONVOLUTIONS
-from graft.backends.host.kernels.dense import INTEGER, STRASSEN
+from graft.backends.host.kernels.dense import INTEGER
 from graft.backends.host.kernels.relayout import relayout
-from graft.backends.host.storage import Storage
-from graft.backends.host.templates import kernel_for
+from graft.backends.host.options import Accuracy
+from graft.backends.host.storage import Storage, row_major
+from graft.backends.host.templates import kernel_for, refusal
 from graft.base.dims import Dim
 from graft.base.dtypes import Array
 from graft.ir.graph import Node, Value
 from graft.ir.literal import Literal
-from graft.ir.op import Kind
 from graft.loop.ir import Function
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 # Operators whose kernels depend on the types of their constants alone, the first operand apart.
-_WEIGHTED = frozenset(
-    (*CONVOLUTIONS, "nn.dense", STRASSEN, INTEGER, "nn.layer_norm", "nn.rms_norm")
-)
-_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+_WEIGHTED = frozenset((*CONVOLUTIONS, "nn.dense", INTEGER, "nn.layer_norm", "nn.rms_norm"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,10 +47,31 @@ class _Shared:
 
 
 @dataclass
+class RowKernels:
+    """Says which nodes and composites have kernels on row-major tensors, once per structure."""
+
+    target: Target
+    _refusals: dict[Hashable, Refusal | None] = field(default_factory=dict)
+
+    def __call__(self, node: Node, constants: Mapping[Value, Literal]) -> bool:
+        return self.refusal(node, constants) is None
+
+    def refusal(self, node: Node, constants: Mapping[Value, Literal]) -> Refusal | None:
+        """Why there is no kernel, if there is none."""
+        group = group_of(node, constants)
+        stores = {value: row_major(value) for value in (*node.args, *node.outputs)}
+        key = _Structure(group, stores).key
+        if key not in self._refusals:
+            self._refusals[key] = refusal(group, stores, self.target)
+        return self._refusals[key]
+
+
+@dataclass
 class Kernels:
     """Makes kernels for a machine, one per structure."""
 
     target: Target
+    accuracy: Accuracy = Accuracy.DEFAULT
     _shared: dict[Hashable, _Shared] = field(default_factory=dict)
     _relayouts: dict[tuple[Storage, Storage], tuple[Function, tuple[Dim, ...]]] = field(
         default_factory=dict
@@ -86,10 +104,10 @@ class _Structure:
         self._group, self._stores = group, stores
         self._numbers: dict[Value, int] = {}
         self._weights: set[Value] = set()
-        self._parts: list[Hashable] = []
+        self._parts: list[Hashable] = [group.algorithm]
         for node in group.nodes:
             operands = tuple(None if v is None else self._number(v) for v in node.inputs)
-            attributes = _attributes(node.attrs, lambda literal: literal)
+            attributes = _attributes(node.attrs)
             self._parts += [node.op.name, attributes, operands]
             self._parts += [self._number(value) for value in node.outputs]
         ends = group.node.attrs.body.outputs if group.node.op.name == "composite" else ()
@@ -115,7 +133,7 @@ class _Structure:
         """Whether no template looks into a constant: its type decides all code."""
         readers = [node for node in self._group.nodes if value in node.args]
         return all(
-            node.op.kind in _POINTWISE or (node.op.name in _WEIGHTED and value not in node.args[:1])
+            node.op.kind.is_pointwise or (node.op.name in _WEIGHTED and value not in node.args[:1])
             for node in readers
         )
 
@@ -156,21 +174,12 @@ class _Structure:
         return replace(shared.kernel, function=function, arguments=tuple(arguments))
 
 
-def node_types(node: Node) -> Hashable:
-    """What decides whether a node has a kernel: types and attributes, but no data in them."""
-    values = (*node.inputs, *node.outputs)
-    types = tuple(None if value is None else value.type for value in values)
-    return node.op.name, _attributes(node.attrs, lambda literal: literal.type), types
-
-
-def _attributes(attrs: Any, of_literal: Callable[[Literal], Hashable]) -> Hashable:
+def _attributes(attrs: Any) -> Hashable:
     """An operator's attributes, comparable bit for bit."""
 
     def exact(value: Any) -> Hashable:
         if isinstance(value, tuple):
             return tuple(map(exact, value))
-        if isinstance(value, Literal):
-            return of_literal(value)
         return repr(value) if isinstance(value, float) else value
 
     return tuple(exact(getattr(attrs, one.name)) for one in fields(attrs))

@@ -11,36 +11,36 @@ stands for zero there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
+from itertools import compress
 
 from graft.backends.host.channels_last import ChannelsLast, channels_last
+from graft.backends.host.choose_algorithm import choose_algorithm
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.joined import Joins, cuts, located
 from graft.backends.host.kernels.channel_norm import CHANNEL_NORM
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
     INTEGER,
-    fits_blocks,
-    is_depthwise,
     read_halo,
     unfit_extents,
 )
 from graft.backends.host.kernels.image import BYTES as BYTE_TYPES
-from graft.backends.host.kernels.image import not_pointwise
 from graft.backends.host.kernels.image_movement import moves_image
 from graft.backends.host.kernels.image_reduce import CHANNELS, PIXELS, reduces_image
-from graft.backends.host.kernels.image_resize import NEAREST, unfit_resize
+from graft.backends.host.kernels.image_resize import NEAREST
 from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
 from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
+from graft.backends.host.options import Accuracy
 from graft.backends.host.storage import BLOCKS, NO_HALO, Halo, Storage, shape_of, static_shape
+from graft.backends.host.templates import refusal
 from graft.backends.host.typical import typical_bytes, typical_macs
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
-from graft.ir.op import Kind
 from graft.passes.plan_memory import is_view
 from graft.target.machine import Machine
 from graft.target.target import Target
@@ -51,7 +51,6 @@ FEW_CHANNELS = 8
 _POOLS = ("nn.max_pool2d", "nn.avg_pool2d")
 # Anchors that make images in the blocks that they take; their row-major kernels are slow.
 _IN_BLOCKS = (*_POOLS, CHANNEL_NORM)
-_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _IMAGES = BYTE_TYPES | {DType.FLOAT32}
 
 EFFICIENCY = 0.9  # of convolutions, as a share of the machine's peak
@@ -90,6 +89,7 @@ class _Cycles:
 class Layout:
     """The storage of every value that a kernel makes, and how each group takes its operands."""
 
+    groups: Mapping[Node, Group]  # with the algorithms that the storages are for
     storages: Mapping[Value, Storage]
     ways: Mapping[Node, Way]
     halos: Mapping[Value, _Border]
@@ -106,10 +106,13 @@ def choose_layout(
     constants: Mapping[Value, Literal],
     target: Target,
     pinned: Mapping[Value, int] | None = None,
+    accuracy: Accuracy = Accuracy.DEFAULT,
 ) -> Layout:
-    """The cheapest storage of everything; `pinned` values have to be in given blocks."""
+    """The cheapest storage of everything; `pinned` values have to be in given blocks.
+
+    `accuracy` says which algorithms may be chosen for the groups."""
     nodes = [node for node in graph.nodes if node.op.name != "constant"]
-    groups = [group_of(node, constants) for node in nodes]
+    groups = [choose_algorithm(group_of(node, constants), target, accuracy) for node in nodes]
     halos = _halos(groups)
     renamed = {
         node: moved for node in nodes if (moved := channels_last(node)) and is_image(moved.image)
@@ -125,7 +128,7 @@ def choose_layout(
     plan = cheapest(given, [*steps, Step((), (delivered,))], pinned)
     ways = dict(zip(nodes, plan.ways, strict=False))
     chosen = {node: one for node, one in renamed.items() if ways[node] == _renaming(one, known)}
-    found = Layout({}, ways, halos, plan, chosen)
+    found = Layout(dict(zip(nodes, groups, strict=True)), {}, ways, halos, plan, chosen)
     storages = {
         value: found.stored(value, way.block if is_image(value) else 0)
         for node, way in ways.items()
@@ -200,17 +203,37 @@ class _Known:
 
 
 def _ways(group: Group, known: _Known) -> Iterator[Way]:
-    """All the ways to do a group."""
+    """All the ways to do a group: without a kernel, with one for blocks, with one for rows."""
+    yield from _free_ways(group, known)
+    yield from _with_kernels(group, _kernel_ways(group, known), known)
+
+
+def _blocks(group: Group, known: _Known) -> list[int]:
+    """The blocks that all results of a group can be made in."""
     outputs = group.node.outputs
+    if is_view(group.node) or not all(map(is_image, outputs)):
+        return []
+    return sorted(set(known.sizes).intersection(*map(blocks_for, outputs)), reverse=True)
+
+
+def _free_ways(group: Group, known: _Known) -> Iterator[Way]:
+    """Ways in which nothing is computed: memory gets another name, or is where it belongs."""
     if group.node in known.renamed:
         yield _renaming(known.renamed[group.node], known)
-    if all(is_image(value) for value in outputs) and not is_view(group.node):
-        common = set(known.sizes).intersection(*map(blocks_for, outputs))
-        moved = cache(partial(moves_image, group))
-        for block in sorted(common, reverse=True):
-            yield from _blocked_ways(group, block, moved, known)
-    if group.node.op.name == "concatenate" and known.joins.joins(group.node):
-        yield from _in_place(group, 0, known)
+    joins = group.node.op.name == "concatenate" and known.joins.joins(group.node)
+    for block in (*_blocks(group, known), *((0,) if joins else ())):
+        if (joins and group.node.attrs.axis % 4 == 1) or not block:
+            yield from _in_place(group, block, known)
+        elif _is_cut(group, block, known):
+            whole = {group.node.args[0]: (block,)}
+            yield Way(block, 0.0, tuple(_wants(group, block, whole, known.cycles)))
+
+
+def _kernel_ways(group: Group, known: _Known) -> Iterator[Way]:
+    """Ways for which there may be a kernel."""
+    for block in _blocks(group, known):
+        if not _is_cut(group, block, known):
+            yield from _blocked_ways(group, block, known)
     yield Way(0, _cost_in_rows(group, known.cycles), tuple(_wants_in_rows(group, known.cycles)))
 
 
@@ -221,58 +244,63 @@ def _renaming(found: ChannelsLast, known: _Known) -> Way:
     return Way(found.channels if found.makes_image else 0, 0.0, wants)
 
 
-def _blocked_ways(
-    group: Group, block: int, moved: Callable[[], Value | None], known: _Known
-) -> Iterator[Way]:
-    """The ways to make images in blocks; `moved` tells which one the group moves, if any."""
+def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
+    """The ways to make images in blocks."""
     anchor, cycles = group.anchor, known.cycles
     streamed = cycles.streamed(_bytes(group))
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS and anchor is not None:
-        data = _data_blocks(group, anchor, block, known)
+        data = _data_blocks(group, anchor)
         cost = STEP + _conv_cost(group, block, known.target, name == INTEGER)
         for size in data:
             takes = {anchor.args[0]: (size, *data)}
             yield Way(block, cost, tuple(_wants(group, block, takes, cycles)))
     elif name == "concatenate" and anchor is not None and anchor.attrs.axis % 4 == 1:
-        if known.joins.joins(group.node):
-            yield from _in_place(group, block, known)
         takes = dict.fromkeys(anchor.args, (block, *BLOCKS, 0))
         yield Way(block, streamed, tuple(_wants(group, block, takes, cycles)))
-    elif name == "resize" and anchor is not None:
-        if unfit_resize(anchor) is None and not_pointwise(group.epilogue) is None:
-            yield Way(block, streamed, tuple(_wants(group, block, {}, cycles)))
-    elif _is_cut(group, block, known):
-        whole = {group.node.args[0]: (block,)}
-        yield Way(block, 0.0, tuple(_wants(group, block, whole, cycles)))
-    elif (source := moved()) is not None and is_image(group.outer(source)):
+    elif name == "resize":
+        yield Way(block, streamed, tuple(_wants(group, block, {}, cycles)))
+    elif (source := moves_image(group)) is not None and is_image(group.outer(source)):
         takes = {source: (block, *(one for one in BLOCKS if one != block))}
         yield Way(block, cycles.copied(_bytes(group)), tuple(_wants(group, block, takes, cycles)))
     elif anchor is None or name in _IN_BLOCKS:
-        pointwise = [node for node in group.nodes if node is not anchor]
-        bytes_averaged = name == "nn.avg_pool2d" and group.node.output.dtype in BYTE_TYPES
-        if not_pointwise(pointwise) is None and not bytes_averaged:
-            yield Way(block, streamed, tuple(_wants(group, block, {}, cycles)))
+        yield Way(block, streamed, tuple(_wants(group, block, {}, cycles)))
 
 
-def _data_blocks(group: Group, conv: Node, block: int, known: _Known) -> tuple[int, ...]:
-    """The blocks in which a convolution that makes such blocks can take its data."""
-    data, literal = conv.args[0], group.constants.get(conv.args[1])
-    if literal is None or not is_image(group.outer(data)):
+def _data_blocks(group: Group, conv: Node) -> tuple[int, ...]:
+    """The blocks in which a convolution's data may be."""
+    data = conv.args[0]
+    if not is_image(group.outer(data)):
         return ()
-    weight = literal.array.shape
-    few = (_channels(data),) if _channels(data) < FEW_CHANNELS or not blocks_for(data) else ()
-    possible = few + blocks_for(data)
-    if conv.op.name == INTEGER:
-        border = known.halos.get(group.outer(data), _Border())
-        zero_point = zero_point_of(group, conv)
-        if zero_point is None or (any(border.halo) and border.fill != zero_point):
-            return ()
-        if not is_depthwise(conv, weight):
-            possible = tuple(one for one in possible if one % QUAD == 0)
-    if is_depthwise(conv, weight) and conv.attrs.groups > 1:
-        return (block,) if block in possible else ()
-    return tuple(one for one in possible if fits_blocks(conv, weight, one, block))
+    few = _channels(data) < FEW_CHANNELS or not blocks_for(data)
+    return (*((_channels(data),) if few else ()), *blocks_for(data))
+
+
+def _with_kernels(group: Group, ways: Iterable[Way], known: _Known) -> Iterator[Way]:
+    """The ways for which a kernel is declared, each with the blocks that the kernel takes.
+
+    Operands are looked at one by one: what one of them may be in does not depend on the others."""
+    read = [group.outer(value) for value in group.reads() if value not in group.constants]
+
+    @cache
+    def has_kernel(result: int, operands: frozenset[tuple[Value, int]]) -> bool:
+        blocks = dict(operands)
+        stores = {value: known.stored(value, blocks.get(value, 0)) for value in read}
+        stores |= {value: known.stored(value, result) for value in group.node.outputs}
+        return refusal(group, stores, known.target) is None
+
+    for way in ways:
+        best = {want.value: want.blocks[0] for want in way.wants}
+        in_rows = not way.block and not any(best.values())
+        if not in_rows and not has_kernel(way.block, frozenset(best.items())):
+            continue
+        wants: list[Want] = []
+        for want in way.wants:
+            first, *others = want.blocks
+            changed = ({**best, want.value: block} for block in others)
+            fits = [has_kernel(way.block, frozenset(one.items())) for one in changed]
+            wants.append(replace(want, blocks=(first, *compress(others, fits))))
+        yield replace(way, wants=tuple(wants))
 
 
 def _in_place(group: Group, block: int, known: _Known) -> Iterator[Way]:
@@ -388,7 +416,7 @@ def _halos(groups: Sequence[Group]) -> dict[Value, _Border]:
         weight = group.constants[conv.args[1]].array.shape
         if not is_image(value) or unfit_extents(conv, weight[2:]) is not None:
             continue
-        needed = read_halo(conv, weight)
+        needed = read_halo(conv, weight, group.algorithm)
         fill = (zero_point_of(group, conv) or 0) if conv.op.name == INTEGER else 0
         border = found.get(value, _Border())
         if not any(border.halo):

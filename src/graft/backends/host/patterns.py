@@ -6,7 +6,7 @@ code runs on the evaluator. They are what the author's kit puts to the test.
 
 from __future__ import annotations
 
-from graft.backends.host.templates import SYMBOLIC_TEMPLATES
+from graft.backends.host.templates import TEMPLATES
 from graft.byoc.contract import PatternTable
 from graft.ir.op import OPS, get_op
 from graft.rewrite.pattern import Pattern, is_op, wildcard
@@ -29,7 +29,8 @@ def host_patterns() -> PatternTable:
     """Layers with what follows them in one kernel, then every operator by itself."""
     known = {name: get_op(name) for name in OPS}
     expressed = {name for name, op in known.items() if op.expression or op.scalar}
-    names = sorted((expressed | {*SYMBOLIC_TEMPLATES}) - _LEFT_OUT)
+    anchors = (one.anchors for one in TEMPLATES if isinstance(one.anchors, frozenset))
+    names = sorted(expressed.union(*anchors) - _LEFT_OUT)
     fused = [(f"{name} and more", _fused(name)) for name in _ANCHORS]
     return [*fused, *((name, is_op(name)) for name in names)]
 

@@ -10,10 +10,8 @@ from collections.abc import Callable
 from functools import partial, update_wrapper
 
 from graft.backends.host.bound_arity import bound_arity
-from graft.backends.host.choose_convolutions import ConvolutionOptions, choose_convolutions
-from graft.backends.host.choose_products import ProductOptions, choose_products
+from graft.backends.host.kernel_memo import RowKernels
 from graft.backends.host.normalize_images import normalize_images
-from graft.backends.host.options import Accuracy
 from graft.backends.host.recognize_layouts import recognize_layouts
 from graft.backends.host.sink_reshapes import sink_reshapes
 from graft.backends.host.split_recurrent import split_recurrent
@@ -27,22 +25,19 @@ from graft.passes.pipeline import Pass, PassReport, run_passes
 from graft.target.target import Target
 
 
-def host_passes(target: Target, accuracy: Accuracy) -> tuple[Pass, ...]:
+def host_passes(target: Target) -> tuple[Pass, ...]:
     """The passes for a machine."""
-    options = ConvolutionOptions(target, accuracy)
-    choose = update_wrapper(partial(choose_convolutions, options=options), choose_convolutions)
-    products = partial(choose_products, options=ProductOptions(target, accuracy))
-    multiply = update_wrapper(products, choose_products)
     split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
     early = (split, use_integers, strength_reduction, widen_convolutions, normalize_images)
     placed = (sink_reshapes, recognize_layouts)
-    return *early, *placed, choose, multiply, bound_arity, group_fusion
+    fuse = partial(group_fusion, has_kernel=RowKernels(target))
+    last = (bound_arity, update_wrapper(fuse, group_fusion))
+    return *early, *placed, *last
 
 
 def prepare(
     graph: Graph,
     target: Target,
-    accuracy: Accuracy = Accuracy.DEFAULT,
     report: Callable[[PassReport, Graph], None] | None = None,
 ) -> Graph:
     """Run the passes; `report` is told of each.
@@ -51,4 +46,4 @@ def prepare(
     has: the numbers come with the call."""
     symbols = (symbols_in_attrs(node.attrs) for node in graph.nodes)
     around = frozenset[str]().union(*symbols)
-    return run_passes(graph, host_passes(target, accuracy), report, around)
+    return run_passes(graph, host_passes(target), report, around)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from graft.backends.host.assemble import Assembly, assemble
 from graft.backends.host.emit import Emitted, emit
 from graft.backends.host.guards import guarded
-from graft.backends.host.kernel_memo import Kernels, node_types
+from graft.backends.host.kernel_memo import Kernels, RowKernels
 from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import prepare
 from graft.backends.host.sizes import size_checks
 from graft.backends.host.split_recurrent import split_recurrent
-from graft.backends.host.templates import why_not_static, why_not_symbolic
 from graft.backends.host.values import Values
 from graft.base.dims import Unknown, product
 from graft.base.dtypes import DType
@@ -48,12 +47,11 @@ class SegmentCompiler:
     @cached_property
     def _kernels(self) -> Kernels:
         """The kernels of all segments."""
-        return Kernels(self.target)
+        return Kernels(self.target, self.accuracy)
 
     @cached_property
-    def _native(self) -> set[Hashable]:
-        """The types of nodes that are known to have kernels: some are built to find out."""
-        return set()
+    def _row_kernels(self) -> RowKernels:
+        return RowKernels(self.target)
 
     def why_not(self, node: Node) -> str:
         """Why a node has no native code even when its sizes are known; empty where it has."""
@@ -65,14 +63,8 @@ class SegmentCompiler:
         reason = next((reason for value in values if (reason := why_not_tensor(value))), "")
         if reason or is_view(node) or node.op.name in ("constant", "region"):
             return reason
-        types = node_types(node)
-        if types in self._native:
-            return ""
-        why_not = why_not_static if is_static_node(node) else why_not_symbolic
-        reason = why_not(node, self.target)
-        if not reason:
-            self._native.add(types)
-        return reason
+        refusal = self._row_kernels.refusal(node, {})
+        return refusal.reason if refusal else ""
 
     def taken_apart(self, graph: Graph) -> Graph:
         """The graph with recurrent layers as products and steps."""
@@ -93,7 +85,7 @@ class SegmentCompiler:
         of each kernel as soon as it is made."""
         self.report(Stage("lowering"))
         watched, guards = guarded(graph, ranges)
-        fused = prepare(watched, self.target, self.accuracy)
+        fused = prepare(watched, self.target)
         return fused, assemble(fused, self.target, spaces, self._kernels, begin), guards
 
     def compile(

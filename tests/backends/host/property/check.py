@@ -8,7 +8,7 @@ byte outside may be touched. A small sample is interpreted as well, on the same 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,12 +17,12 @@ from tests.backends.host.property.sketch import Sample
 from tests.backends.host.property.unknown import Unknown
 
 from graft.backends.host.group import Group, group_of
-from graft.backends.host.kernel import Kernel, Template
+from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.storage import Storage
 from graft.base.dims import evaluate_dim
 from graft.base.dtypes import Array
 from graft.ir.evaluate import evaluate
-from graft.ir.graph import Graph, Value
+from graft.ir.graph import Value
 from graft.llvm.compile import object_code
 from graft.llvm.load import load, shape_of
 from graft.loop.interpret import interpret
@@ -38,6 +38,10 @@ UNKNOWN_EXTENT = 4  # what a loop is taken for whose extent is computed
 MOST_STEPS = 20_000  # that the interpreter takes for a small sample
 
 
+# A kernel template, or a function that makes a kernel without one.
+Template = Callable[[Group, Stores, Target], Kernel | Refusal]
+
+
 @dataclass
 class Tally:
     """What became of the samples."""
@@ -47,16 +51,17 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
 
 
-def only_group(graph: Graph) -> Group:
+def only_group(sample: Sample) -> Group:
+    graph = sample.graph
     constants = {n.output: n.attrs.value for n in graph.nodes if n.op.name == "constant"}
     nodes = [node for node in graph.nodes if node.op.name != "constant"]
     assert len(nodes) == 1, [node.op.name for node in nodes]
-    return group_of(nodes[0], constants)
+    return replace(group_of(nodes[0], constants), algorithm=sample.algorithm)
 
 
 def check_template(template: Template, sample: Sample, target: Target, tally: Tally) -> None:
     """The template's kernel for the sample does what it should, or there is a refusal."""
-    made = template(only_group(sample.graph), sample.stores, target)
+    made = template(only_group(sample), sample.stores, target)
     if isinstance(made, Refusal):
         tally.refused[made.reason] += 1
         return
@@ -68,7 +73,7 @@ def check_template(template: Template, sample: Sample, target: Target, tally: Ta
 
 def check_unknown(template: Template, unknown: Unknown, target: Target, tally: Tally) -> None:
     """The same of a kernel for any extents, run at those that the sample had."""
-    made = template(only_group(unknown.symbolic.graph), unknown.symbolic.stores, target)
+    made = template(only_group(unknown.symbolic), unknown.symbolic.stores, target)
     if isinstance(made, Refusal):
         tally.refused[made.reason] += 1
         return

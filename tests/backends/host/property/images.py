@@ -8,6 +8,7 @@ from dataclasses import replace
 from tests.backends.host.property.pointwise import in_blocks, tail
 from tests.backends.host.property.sketch import Sample, Shape, Sketch
 
+from graft.backends.host.group import Winograd
 from graft.backends.host.kernels.conv_plan import read_halo
 from graft.backends.host.storage import Storage, static_shape
 from graft.base.dtypes import DType
@@ -53,9 +54,9 @@ def draw_winograd(s: Sketch) -> Sample:
     for axis in (2, 3):
         padding[axis] += max(0, 3 - shape[axis] - padding[axis] - padding[axis - 2])
     # the transforms make the largest error some ten times that of direct summation
-    attrs = {"padding": tuple(padding), "tile": s.pick((4, 2))}
+    s.algorithm = Winograd(s.pick((4, 2)))
     weight = (outputs, inputs, 3, 3)
-    return _convolution(s, "nn.conv2d_winograd", 90 * inputs, shape, weight, attrs)
+    return _convolution(s, "nn.conv2d", 90 * inputs, shape, weight, {"padding": tuple(padding)})
 
 
 def draw_conv2d(s: Sketch) -> Sample:
@@ -89,7 +90,7 @@ def _convolution(
     value = _sums(s, op, terms, data, s.constant(s.array(weight)), **attrs)
     node = s.builder.producer(value)
     assert node is not None
-    s.stores[data] = replace(s.stores[data], halo=s.halo(read_halo(node, weight)))
+    s.stores[data] = replace(s.stores[data], halo=s.halo(read_halo(node, weight, s.algorithm)))
     outputs = static_shape(value)[1]
     return _image_like(s, value, 16 if outputs % 16 == 0 and s.chance(70) else 8)
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
+from graft.backends.host.group import Algorithm
 from graft.backends.host.storage import NO_HALO, Halo, Storage, static_shape
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.builder import Builder
@@ -47,6 +48,7 @@ class Sample:
     stores: dict[Value, Storage]
     errors: tuple[float, ...]  # per output
     small: bool  # small enough for the interpreter
+    algorithm: Algorithm | None = None
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What hypothesis shows of an example that fails."""
@@ -62,6 +64,7 @@ class Sketch:
     small: bool
     dtype: str = "float32"
     special: bool = False  # whether data may be NaN or infinite
+    algorithm: Algorithm | None = None  # of the anchor
     builder: Builder = field(default_factory=Builder)
     data: list[Array] = field(default_factory=list)
     stores: dict[Value, Storage] = field(default_factory=dict)
@@ -147,7 +150,8 @@ class Sketch:
             self.stores[value] = Storage(value.dtype, shape, block, halo, alignment)
         errors = tuple(self.info[value].error for value in outputs)
         graph = group_fusion(plain)
-        return Sample(graph, plain, tuple(self.data), self.stores, errors, self.small)
+        data = tuple(self.data)
+        return Sample(graph, plain, data, self.stores, errors, self.small, self.algorithm)
 
 
 Draw = Callable[[Sketch], Sample]

@@ -117,7 +117,9 @@ class _Maker:
         """A halo that is wide enough for images of any size."""
         weight, data = static_shape(conv.args[1]), conv.args[0]
         if unfit_extents(conv, weight[2:]) is None:
-            pairs = zip(read_halo(conv, weight), self.stores[data].halo, strict=True)
+            pairs = zip(
+                read_halo(conv, weight, self.sample.algorithm), self.stores[data].halo, strict=True
+            )
             top, left, bottom, right = (max(pair) for pair in pairs)
             self.stores[data] = replace(self.stores[data], halo=(top, left, bottom, right))
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.attention_scores import Visibility
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.product import MANY
 from graft.backends.host.kernels.running import Running
 from graft.backends.host.kernels.tile import Tile, runs
 from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of, masked_store
-from graft.backends.host.kernels.views import not_in_rows, numbers, unclear, unflattened
+from graft.backends.host.kernels.views import numbers, unclear, unflattened
 from graft.backends.host.point import modulo, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
@@ -63,16 +64,10 @@ class AttentionSchedule:
     value_vectors: int
 
 
-def attention(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(("nn.attention",), Layout.ROW_MAJOR, dtypes=FLOATS)
+def attention(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Attention without cached lengths, and whatever follows it."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name != "nn.attention":
-        return Refusal("there is no attention")
-    refused = not_in_rows(group, stores)
-    if refused is not None:
-        return refused
-    if anchor.output.dtype not in (DType.FLOAT32, DType.FLOAT64):
-        return Refusal(f"the elements are {anchor.output.dtype}")
+    anchor = group.sole_anchor
     if len(anchor.outputs) > 1 or any(value is not None for value in anchor.inputs[4:]):
         return Refusal("the scores are wanted too, or lengths and offsets are given at run time")
     if anchor.attrs.softmax_dtype not in (None, anchor.output.dtype):
@@ -85,7 +80,7 @@ def attention(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     epilogue = epilogue_of(group, stores, anchor, {}, apart=4)
     if isinstance(epilogue, Refusal):
         return epilogue
-    return epilogue.parameters.kernel(_Writer(epilogue, target).body())
+    return lambda: epilogue.parameters.kernel(_Writer(epilogue, target).body())
 
 
 def _unfit_shapes(anchor: Node) -> str | None:

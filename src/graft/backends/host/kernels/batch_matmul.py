@@ -11,11 +11,12 @@ from functools import reduce
 from typing import cast
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.integer_weights import QUAD, unsigned
 from graft.backends.host.kernels.product import Product, Spot, default_schedule
-from graft.backends.host.kernels.views import not_in_rows, unclear, unflattened
+from graft.backends.host.kernels.views import unclear, unflattened
 from graft.backends.host.point import modulo, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
@@ -49,29 +50,23 @@ from graft.target.target import Target
 INTEGER = "qnn.batch_matmul"
 
 
-def batch_matmul(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(("nn.batch_matmul", INTEGER), Layout.ROW_MAJOR, dtypes=FLOATS | {DType.INT32})
+def batch_matmul(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Matrix products over the last two axes, and whatever follows them."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name not in ("nn.batch_matmul", INTEGER):
-        return Refusal("there is no product of matrices")
-    refused = not_in_rows(group, stores)
-    if refused is not None:
-        return refused
-    if anchor.op.name == INTEGER:
-        refused = _no_fours(group, anchor)
-    elif anchor.output.dtype not in (DType.FLOAT32, DType.FLOAT64):
-        refused = Refusal(f"the elements are {anchor.output.dtype}")
-    if refused is not None:
-        return refused
+    anchor = group.sole_anchor
     shape = shape_of(anchor.output)
     refused = unclear(shape[:-2], (shape_of(value)[:-2] for value in anchor.args))
+    if anchor.op.name == INTEGER:
+        refused = refused or _no_fours(group, anchor)
+    elif anchor.output.dtype not in FLOATS:
+        refused = Refusal(f"the elements are {anchor.output.dtype}")
     if refused is not None:
         return refused
     epilogue = epilogue_of(group, stores, anchor, {}, apart=len(shape))
     if isinstance(epilogue, Refusal):
         return epilogue
     writer = _ByteWriter if anchor.op.name == INTEGER else _Writer
-    return epilogue.parameters.kernel(writer(epilogue, target).body())
+    return lambda: epilogue.parameters.kernel(writer(epilogue, target).body())
 
 
 def _no_fours(group: Group, anchor: Node) -> Refusal | None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
@@ -25,26 +26,23 @@ from graft.backends.host.point import BlockedPoint, where
 from graft.ir.graph import Node
 from graft.loop.build import Term, call
 from graft.loop.ir import Allocate, Block, Broadcast, Call, Const, Expr, For, Let, Stmt, Store, Var
-from graft.ops.pointwise import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 CHANNEL_NORM = "nn.channel_norm"
 
 
-def channel_norm(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template((CHANNEL_NORM,), Layout.BLOCKED, dtypes=FLOATS)
+def channel_norm(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A normalisation over channels with whatever follows it."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name != CHANNEL_NORM:
-        return Refusal("there is no normalisation over channels")
+    anchor = group.sole_anchor
     data, result = stores[group.outer(anchor.args[0])], stores[group.output]
     reason = no_image(result) or unfit_epilogue(group, stores, anchor)
-    if reason is None and (data.block != result.block or anchor.output.dtype not in SCALAR_DTYPES):
-        reason = "the data is not in the blocks of the result, or no float32 or float64"
+    if reason is None and data.block != result.block:
+        reason = "the data is not in the blocks of the result"
     if reason is not None:
         return Refusal(reason)
-    parameters = Parameters(group, stores)
-    return parameters.kernel(_Writer(parameters, anchor, target).body())
+    return plan_of(group, stores, lambda p: _Writer(p, anchor, target).body())
 
 
 class _Writer(ImageWriter):

@@ -16,7 +16,8 @@ from functools import reduce
 from itertools import product
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
@@ -90,21 +91,22 @@ Phases = tuple[Phase, ...]
 ENOUGH_JOBS = 32
 
 
-def conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(
+    CONVOLUTIONS,
+    Layout.BLOCKED,
+    dtypes=frozenset({DType.FLOAT32, DType.INT32}),
+    constants=(1,),
+    schedule=ConvSchedule,
+)
+def conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A convolution, transposed or not, with whatever follows it."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name not in CONVOLUTIONS:
-        return Refusal("there is no convolution")
-    literal = group.constants.get(anchor.args[1])
-    if literal is None:
-        return Refusal("the weights are not constant")
+    anchor = group.sole_anchor
     data = stores[group.outer(anchor.args[0])]
     result = stores[group.output]
+    weight = group.constants[anchor.args[1]].array
+    shape = weight.shape
     reason = no_image(result) or (None if data.block else "the data is no blocked image")
-    if reason is not None or anchor.output.dtype not in (DType.FLOAT32, DType.INT32):
-        return Refusal(reason or f"the sums are {anchor.output.dtype}")
-    shape = literal.array.shape
-    reason = takes(anchor, shape, data.block, result.block)
+    reason = reason or takes(anchor, shape, data.block, result.block)
     reason = reason or unfit_epilogue(group, stores, anchor)
     if anchor.op.name == INTEGER:
         reason = reason or _unfit_integers(group, stores, anchor)
@@ -112,8 +114,8 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
         return Refusal(reason)
     if not covers(data.halo, halo(anchor, shape[2:])):
         return Refusal("the halo of the data is narrower than the padding")
-    parameters = Parameters(group, flattened(group, stores, anchor, shape) or stores)
-    return parameters.kernel(_Writer(parameters, anchor, literal.array, target).body())
+    views = flattened(group, stores, anchor, shape) or stores
+    return plan_of(group, views, lambda p: _Writer(p, anchor, weight, target).body())
 
 
 def _unfit_integers(group: Group, stores: Stores, anchor: Node) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graft.backends.host.group import Group
+from graft.backends.host.group import Algorithm, Group, Winograd
 from graft.backends.host.kernel import Stores
 from graft.backends.host.kernels import winograd_matrices
 from graft.backends.host.storage import Halo, Storage, shape_of
@@ -23,9 +23,8 @@ from graft.base.dtypes import Array
 from graft.ir.graph import Node, Value
 
 TRANSPOSED = "nn.conv2d_transpose"
-WINOGRAD = "nn.conv2d_winograd"
 INTEGER = "qnn.conv2d"
-CONVOLUTIONS = ("nn.conv2d", WINOGRAD, TRANSPOSED, INTEGER)
+CONVOLUTIONS = ("nn.conv2d", TRANSPOSED, INTEGER)
 
 # Zeros between narrow groups may multiply the work by this much, not more.
 MOST_WASTE = 4
@@ -159,10 +158,10 @@ def computed_rows(conv: Node, kernel: Sequence[int], extent: int, rows: int) -> 
     return sum(inside) / max(1, rows * kernel[0])
 
 
-def read_halo(conv: Node, weight: Sequence[int]) -> Halo:
+def read_halo(conv: Node, weight: Sequence[int], algorithm: Algorithm | None) -> Halo:
     """The halo that the kernel of a convolution needs around the image it reads."""
-    if conv.op.name == WINOGRAD:
-        return winograd_matrices.halo(conv, conv.attrs.tile)
+    if isinstance(algorithm, Winograd):
+        return winograd_matrices.halo(conv, algorithm.tile)
     return halo(conv, weight[2:])
 
 

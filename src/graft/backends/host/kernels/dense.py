@@ -2,18 +2,19 @@
 
 The weights are packed to [units / width, inputs, width], padded with zeros, so that a tile's
 vectors of units are contiguous at each step. With few rows the layer is bound by memory and each
-thread streams its share of the weights once. With many, the graph may ask for Strassen's algorithm.
+thread streams its share of the weights once. With many, Strassen's algorithm may be chosen.
 Bytes are multiplied four inputs at a time, see `integer_weights.py`.
 """
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
-from graft.backends.host.group import Group
+from graft.backends.host.group import Group, Strassen
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.integer_weights import (
     QUAD,
@@ -29,48 +30,48 @@ from graft.backends.host.kernels.product import (
     Spot,
     default_schedule,
 )
-from graft.backends.host.kernels.strassen import Strassen, pack_quarters
+from graft.backends.host.kernels.strassen import StrassenProduct, pack_quarters
 from graft.backends.host.kernels.strassen import default_schedule as strassen_schedule
-from graft.backends.host.kernels.views import not_in_rows, total, unflattened
+from graft.backends.host.kernels.views import total, unflattened
 from graft.backends.host.point import times
 from graft.base.dtypes import Array, DType
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Load, Ramp, Stmt
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-STRASSEN = "nn.dense_strassen"
 INTEGER = "qnn.dense"
-_DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT32)
 
 
-def dense(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(
+    ("nn.dense", INTEGER),
+    Layout.ROW_MAJOR,
+    dtypes=FLOATS | {DType.INT32},
+    constants=(1,),
+    schedule=ProductSchedule,
+)
+def dense(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A dense layer with constant weights and whatever follows it."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name not in ("nn.dense", STRASSEN, INTEGER):
-        return Refusal("there is no dense layer")
-    literal = group.constants.get(anchor.args[1])
-    if literal is None or anchor.output.dtype not in _DTYPES:
-        return Refusal("the weights are not constant, or not of float32 or float64")
-    inputs = literal.array.shape[1]
-    refused = not_in_rows(group, stores)
-    if refused is None and anchor.output.dtype is DType.INT32:
+    anchor = group.sole_anchor
+    weight = group.constants[anchor.args[1]].array
+    if anchor.output.dtype is DType.INT32:
         wide = "the data is int32, not of float32, float64 or bytes"
-        reason = no_quads(group, anchor, inputs) if anchor.op.name == INTEGER else wide
-        refused = None if reason is None else Refusal(reason)
-    if refused is not None:
-        return refused
-    found = epilogue_of(group, stores, anchor, {anchor.args[0]: inputs})
-    return found if isinstance(found, Refusal) else _kernel(found, literal.array, target)
+        is_bytes = anchor.op.name == INTEGER
+        reason = no_quads(group, anchor, weight.shape[1]) if is_bytes else wide
+        if reason is not None:
+            return Refusal(reason)
+    epilogue = epilogue_of(group, stores, anchor, {anchor.args[0]: weight.shape[1]})
+    return epilogue if isinstance(epilogue, Refusal) else partial(_kernel, epilogue, weight, target)
 
 
 def _kernel(epilogue: Epilogue, weight: Array, target: Target) -> Kernel:
     units = weight.shape[0]
     rows = total(epilogue.extents[:-1])
     dtype = epilogue.anchor.output.dtype
-    if epilogue.anchor.op.name == STRASSEN and isinstance(rows, int):
+    algorithm = epilogue.parameters.group.algorithm
+    if isinstance(algorithm, Strassen) and isinstance(rows, int):
         schedule = strassen_schedule(target, dtype, rows)
         if units % (2 * schedule.width) == 0:
-            return _Writer(epilogue, schedule).in_quarters(weight, rows)
+            return _Writer(epilogue, schedule).in_quarters(weight, rows, algorithm.chunk)
     return _Writer(epilogue, default_schedule(target, dtype, rows, units)).plain(weight)
 
 
@@ -125,15 +126,14 @@ class _Writer:
 
         return self.parameters.packed(anchor.args[1], pack, "begin") if less else None
 
-    def in_quarters(self, weight: Array, rows: int) -> Kernel:
+    def in_quarters(self, weight: Array, rows: int, chunk: int) -> Kernel:
         """By Strassen's algorithm."""
         units, inputs = weight.shape
-        chunk: int = self.epilogue.anchor.attrs.chunk
         width = self.schedule.width
         packed = self.parameters.packed(
             self.epilogue.anchor.args[1], lambda one: pack_quarters(one, width, chunk), "weights"
         )
-        product = Strassen(
+        product = StrassenProduct(
             *(rows, units, inputs, chunk),
             self.dtype,
             self.schedule,

@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.conv_plan import INTEGER, halo, unfit_extents
 from graft.backends.host.kernels.image import (
     ImageWriter,
@@ -66,27 +67,22 @@ def default_schedule(target: Target, dtype: DType, block: int, columns: int) -> 
     return DepthwiseSchedule(lanes, max(spare, target.vector_registers // 4))
 
 
-def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(("nn.conv2d", INTEGER), Layout.BLOCKED, constants=(1,), schedule=DepthwiseSchedule)
+def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A convolution of each channel with a kernel of its own, with whatever follows it."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name not in ("nn.conv2d", INTEGER):
-        return Refusal("there is no convolution")
-    literal = group.constants.get(anchor.args[1])
-    if literal is None:
-        return Refusal("the weights are not constant")
+    anchor = group.sole_anchor
+    weight = group.constants[anchor.args[1]].array
     data, result = stores[group.outer(anchor.args[0])], stores[group.output]
     reason = (
         no_image(result)
-        or _unfit(anchor, literal.array, data, result)
+        or _unfit(anchor, weight, data, result)
         or _unfit_types(group, anchor, data)
         or unfit_epilogue(group, stores, anchor)
     )
     if reason:
         return Refusal(reason)
-    parameters = Parameters(group, stores)
-    columns = literal.array.shape[3]
-    schedule = default_schedule(target, anchor.output.dtype, result.block, columns)
-    return parameters.kernel(_Writer(parameters, schedule, anchor, literal.array).body())
+    schedule = default_schedule(target, anchor.output.dtype, result.block, weight.shape[3])
+    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor, weight).body())
 
 
 def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str | None:

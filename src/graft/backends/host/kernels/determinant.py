@@ -9,13 +9,13 @@ from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.writing import (
     Cell,
     Writer,
     block,
     let,
     loop,
-    not_plain,
     parallel,
     scratch,
     store,
@@ -27,14 +27,13 @@ from graft.base.dims import product
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, compare, load, term
 from graft.loop.ir import CompareKind, Stmt
-from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
-def determinant(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
-    """The node for itself."""
-    refused = not_plain(group, stores, "det")
-    return _Elimination(Writer(group, stores)).kernel() if refused is None else refused
+@node_kernel("det")
+def determinant(group: Group, stores: Stores, _target: Target) -> Plan:
+    """Determinants of square matrices, by elimination."""
+    return lambda: _Elimination(Writer(group, stores)).kernel()
 
 
 class _Elimination:

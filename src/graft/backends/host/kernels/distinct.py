@@ -12,6 +12,7 @@ from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.heap import Heap, Order
 from graft.backends.host.kernels.writing import (
     Cell,
@@ -19,7 +20,6 @@ from graft.backends.host.kernels.writing import (
     block,
     let,
     loop,
-    not_plain,
     scratch,
     store,
     when,
@@ -29,14 +29,13 @@ from graft.backends.host.storage import shape_of
 from graft.base.dims import product
 from graft.loop.build import Term, equal, load, minimum
 from graft.loop.ir import INDEX, Stmt
-from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
-def distinct(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
-    """The node for itself."""
-    refused = not_plain(group, stores, "bounded_unique")
-    return _Distinct(Writer(group, stores)).kernel() if refused is None else refused
+@node_kernel("bounded_unique")
+def distinct(group: Group, stores: Stores, _target: Target) -> Plan:
+    """The distinct elements of a tensor, by sorting."""
+    return lambda: _Distinct(Writer(group, stores)).kernel()
 
 
 class _Distinct:

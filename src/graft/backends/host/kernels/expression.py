@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from graft.backends.host.extents import Extents
-from graft.backends.host.group import Group, group_of
+from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Packing, Stores
+from graft.backends.host.kernel_template import HELD, Layout, Pattern, Plan, kernel_template
+from graft.backends.host.kernels.expression_loops import ExpressionSchedule
 from graft.backends.host.kernels.expression_schedule import CannotScheduleError, default_variants
 from graft.backends.host.kernels.expression_views import view_of
-from graft.backends.host.storage import Storage, row_major
+from graft.backends.host.storage import Storage
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.op import get_op
 from graft.ir.types import TensorType
-from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS, SMALL_FLOATS
+from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS
 from graft.loop.errors import ScheduleError
 from graft.loop.index import index_of
 from graft.loop.ir import Block, Buffer, Const, Function
@@ -34,52 +37,43 @@ from graft.ops.expression import Table, Unexpressed, by_index, express, express_
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-# What LLVM code computes with, be it by way of another dtype.
-HELD = frozenset(
-    {
-        *(DType.BOOL, DType.FLOAT32, DType.FLOAT64, *SMALL_FLOATS),
-        *(DType.INT8, DType.INT16, DType.INT32, DType.INT64),
-        *(DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64),
-    }
-)
-
-
-# What it can read and write besides: numbers of a byte and less.
+# What can be read and written: numbers of a byte and less besides what is computed with.
 STORED = HELD | {*NARROW_FLOATS, *NARROW_INTEGERS}
 
 
-def expression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(
+    Pattern.ANY, Layout.ROW_MAJOR, tensors=STORED, empty=True, schedule=ExpressionSchedule
+)
+def expression(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Any group whose nodes all have expressions."""
-    refused = _not_held(group, stores)
-    if refused is not None:
-        return refused
+    values = (value for node in group.nodes for value in (*node.args, *node.outputs))
+    unsized = next((v for v in values if v.shape is None or UNKNOWN in v.shape), None)
+    if unsized is not None:
+        return Refusal(f"the shape of %{unsized.name} is known only from data")
     tensors = _Tensors(group, stores, target)
     for number, node in enumerate(group.nodes):
-        refused = tensors.add(node, f"t{number}")
-        if refused is not None:
-            return refused
+        refusal = tensors.add(node, f"t{number}")
+        if refusal is not None:
+            return refusal
     results = [tensors.result(value) for value in group.node.outputs]
-    wanted = [tensor for tensor in results if Const(0) not in tensor.shape]
-    arguments = [one for one in in_order(wanted) if one.body is None] + wanted
-    label = (f"{group.label} {_place(group.node)}",)
-    try:
-        function = _lowered(arguments, wanted, target, label)
-    except (CannotScheduleError, ScheduleError) as error:
-        return Refusal(f"no schedule: {error}")
-    passed = [tensors.argument(tensor) for tensor in arguments]
+    computed = [tensor for tensor in results if Const(0) not in tensor.shape]
+    if len(computed) > 1:
+        try:
+            default_variants(computed, target)
+        except CannotScheduleError as error:
+            return Refusal(f"no schedule: {error}")
+    return partial(_kernel, group, tensors, computed, target)
+
+
+def _kernel(group: Group, tensors: _Tensors, computed: Sequence[Tensor], target: Target) -> Kernel:
+    arguments = [one for one in in_order(computed) if one.body is None] + [*computed]
     node = group.node
+    function = _lowered(arguments, computed, target, (f"{group.label} {_place(node)}",))
+    passed = [tensors.argument(tensor) for tensor in arguments]
     types = [value.type for value in node.args]
     work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
     packings = tensors.packings(arguments)
     return Kernel(function, tuple(passed), work, tensors.extents.passed(function), packings)
-
-
-def unexpressed(node: Node, target: Target) -> str:
-    """Why a node has no expression for its types, row-major; empty where it has one."""
-    group = group_of(node, {})
-    stores = {value: row_major(value) for value in (*node.args, *node.outputs)}
-    refused = _not_held(group, stores) or _Tensors(group, stores, target).add(node, "t0")
-    return refused.reason if refused else ""
 
 
 def _lowered(
@@ -129,22 +123,6 @@ def _place(node: Node) -> str:
     return (node.place.node if node.place else "") or node.output.name
 
 
-def _not_held(group: Group, stores: Stores) -> Refusal | None:
-    """Why machine code cannot have the group's tensors, if it cannot."""
-    for node in group.nodes:
-        for value in (*node.args, *node.outputs):
-            type_ = value.type
-            if not isinstance(type_, TensorType) or type_.shape is None or UNKNOWN in type_.shape:
-                return Refusal(f"the shape of %{value.name} is known only from data")
-            if type_.dtype not in STORED:
-                return Refusal(f"machine code does not hold {type_.dtype}")
-    outer = [group.outer(value) for value in group.reads() if value not in group.constants]
-    for value in (*outer, *group.node.outputs):
-        if stores[value].block:
-            return Refusal(f"%{value.name} is not row-major")
-    return None
-
-
 class _Tensors:
     """The tensors of a group's values, and what stands for them when the kernel is called."""
 
@@ -178,9 +156,10 @@ class _Tensors:
             return self._add_bitcast(node, name)
         inputs = [None if value is None else self._tensors[value] for value in node.inputs]
         types = [TensorType(value.dtype, self._view.shape(value)) for value in node.outputs]
-        equation = self._view.equation(node)
-        if equation is not None:
-            made = express_op(get_op("einsum"), equation, inputs, types, name)
+        operator = self._view.operator(node)
+        if operator is not None:
+            name_, attrs = operator
+            made = express_op(get_op(name_), attrs, inputs, types, name)
         else:
             made = express(node, inputs, name, types, self.extents.attributes(node.attrs))
         if isinstance(made, Unexpressed):

@@ -38,8 +38,9 @@ SHORT = 4
 # More copies of a statement than this are more code than they save time.
 MOST_COPIES = 64
 
-# Vectors of totals side by side, so that an addition need not wait for the one before.
-SEVERAL = 4
+# Vectors of totals side by side, so that an addition need not wait for the one before; and how
+# many at most, where there are no more vectors than that.
+SEVERAL, MOST_TOTALS = 4, 8
 
 Directives = list[Directive]
 
@@ -52,6 +53,7 @@ class ExpressionSchedule:
     rows: int = 8  # of such a tile, at most
     dot_rows: tuple[int, int] = (2, 4)  # of a tile of sums whose lanes run along what is summed
     piece: int = 32  # vectors of a contiguous axis that one turn of the shared loop does
+    transposed_piece: int = 4  # the same where operands are contiguous along another axis
     row_piece: int = 4  # the same for reductions along another axis
     enough_jobs: int = 16  # turns of the shared loop that will do for any number of threads
 
@@ -243,6 +245,8 @@ def across_stages(
     axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
     turns = f"{totals}.turns"
     loops = (*axis_names(stage), *reduction_names(stage))
+    assert isinstance(stage.body, Reduce)
+    count = next(n for variable, n in stage.body.axes if variable.name == summed)
     found: dict[str, Directives] = {
         stage.name: [
             Overlap(axis, totals, lanes) if overlaps else Factor(axis, totals, lanes),
@@ -250,18 +254,27 @@ def across_stages(
             Combine("lane"),
         ],
         totals: [
-            Interleave(axis, turns, SEVERAL),
+            Interleave(axis, turns, turns_of(count, lanes)),
             *here,
             Reorder((*loops, "lane")),
             Vectorize("lane"),
         ],
         turns: [*here, Reorder((*loops, "turn", "lane")), Unroll("turn"), Vectorize("lane")],
     }
-    assert isinstance(stage.body, Reduce)
-    count = next(n for variable, n in stage.body.axes if variable.name == summed)
+    if turns_of(count, lanes) == 1:
+        found[totals] = [*here, Reorder((*loops, "lane")), Vectorize("lane")]
+        del found[turns]
     if has_rest(count, lanes):
         found[f"{totals}.tail"] = [*here, Vectorize("lane")] if overlaps else here
     return found
+
+
+def turns_of(count: Expr, lanes: int) -> int:
+    """How many vectors of totals take turns in a reduction of so many elements."""
+    if not isinstance(count, Const):
+        return SEVERAL
+    vectors = int(count.value) // lanes
+    return max(1, vectors) if vectors <= MOST_TOTALS else SEVERAL
 
 
 def dot_stages(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from graft.backends.host.kernels.expression_loops import (
+    MOST_TOTALS,
     SHORT,
     Directives,
     ExpressionSchedule,
@@ -34,6 +35,7 @@ from graft.backends.host.kernels.expression_stages import (
     extent,
     is_near,
     kept_stages,
+    operand_axis,
     places,
     row_factors,
     shares,
@@ -209,12 +211,21 @@ class _Root:
         return "" if found is None else stage.axes[found].name
 
     def pointwise(self) -> dict[str, Directives]:
-        """No reduction: vectors along the contiguous axis, several in a turn."""
+        """No reduction: vectors along the contiguous axis, several in an iteration.
+
+        Where operands are contiguous along another axis, that one is iterated over inside of a
+        short piece of the contiguous axis, so that each cache line is used up while it is there."""
         loops, lane = self.loops, self.lane_axis
-        loops.outer = [name for axis, name in enumerate(self.axes) if axis != lane]
+        across = None if self.inner else operand_axis(self.result, self.wide)
+        loops.outer = [name for axis, name in enumerate(self.axes) if axis not in (lane, across)]
         lanes = self.lanes(self.result, *self.inner)
         if lane is not None:
-            lanes = self.in_pieces(lane, lanes)
+            piece = self.options.piece if across is None else self.options.transposed_piece
+            lanes = self.in_pieces(lane, lanes, piece)
+        if across is not None and loops.outer:
+            loops.serial.insert(0, self.axes[across])
+        elif across is not None:  # the threads have nothing else to share
+            loops.outer.append(self.axes[across])
         found = {self.result.name: loops.directives()}
         site = self.site(loops.around_tile())
         for stage in self.inner:
@@ -225,19 +236,20 @@ class _Root:
             found[stage.name] = plain_stage(stage, site, box, lanes)
         return found
 
-    def in_pieces(self, lane: int, lanes: int) -> int:
+    def in_pieces(self, lane: int, lanes: int, vectors: int) -> int:
         """An axis in pieces of some vectors: lanes of a vector."""
         loops, name, whole = self.loops, self.axes[lane], self.result.shape[lane]
         if not isinstance(whole, Const):
-            vectors, vector = loops.split(name, lanes, whole)
-            outer, turn = f"{vectors}_o", f"{vectors}_i"
-            loops.splits.append(Split(vectors, outer, turn, self.options.piece))
+            counted, vector = loops.split(name, lanes, whole)
+            outer, turn = f"{counted}_o", f"{counted}_i"
+            loops.splits.append(Split(counted, outer, turn, vectors))
             loops.marks.append(Vectorize(vector))
             loops.outer.append(outer)
             loops.serial, loops.inner = [turn], [vector]
             return lanes
-        count, piece = self.extents[lane], lanes * self.options.piece
-        if count >= 2 * piece:
+        count, piece = self.extents[lane], lanes * vectors
+        if count >= 2 * piece:  # pieces of one size, so that the last one repeats little
+            piece = lanes * -(-count // (lanes * -(-count // piece)))
             outer, name = loops.split(name, piece, whole)
             loops.outer.append(outer)
             count = piece
@@ -353,7 +365,8 @@ class _Root:
             if axis == self.lane_axis:
                 width, _ = vectors_of(size[axis], lanes, 1)
                 whole = Const(size[axis]) if factor else self.result.shape[axis]
-                loops.inner += loops.vectors(inside, width, whole)
+                short = isinstance(whole, Const) and size[axis] <= MOST_TOTALS * width
+                loops.inner += loops.vectors(inside, width, whole, unrolled=short)
             else:
                 loops.inner.append(inside)
         found = {self.result.name: loops.directives()}
@@ -384,7 +397,7 @@ class _Root:
         wide = [dimension for dimension, count in enumerate(box) if count > 1]
         summed = summed_axis(stage, lanes)
         if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
-            if self.is_symbolic and is_combined(stage):
+            if is_combined(stage):
                 overlaps = self.loops.overlaps(stage, lanes)
                 return across_stages(stage, site, summed, lanes, not wide, overlaps)
             return dot_stages(stage, site, summed, lanes, in_registers=not wide)
@@ -397,4 +410,4 @@ class _Root:
         whole = stage.shape[dimension]
         follows = self.where[stage.name][dimension]
         is_whole = follows is None or follows.axis in self.whole_axes
-        return is_whole and not isinstance(whole, Const) and self.loops.shifts(lanes, whole)
+        return is_whole and self.loops.shifts(lanes, whole)

@@ -220,7 +220,18 @@ def stride(load: Load, name: str) -> int | None:
 
 def is_near(tensor: Tensor, name: str, limit: int = NEAR) -> bool:
     """Whether vectors along a variable read neighbours, or all the same, everywhere."""
-    return all(_is_near_at(load, name, limit) for load in loads(tensor))
+    return all(is_near_at(load, name, limit) for load in loads(tensor))
+
+
+def operand_axis(result: Tensor, wide: Sequence[int]) -> int | None:
+    """The axis along which an operand is contiguous that is not so along the last wide one."""
+    if not wide:
+        return None
+    *others, lane = wide
+    names = [axis.name for axis in result.axes]
+    far = [load for load in loads(result) if not is_near_at(load, names[lane])]
+    near = (axis for axis in reversed(others) if any(stride(one, names[axis]) == 1 for one in far))
+    return next(near, None)
 
 
 def turned(result: Tensor, stages: Sequence[Tensor]) -> dict[str, Pack]:
@@ -237,7 +248,7 @@ def turned(result: Tensor, stages: Sequence[Tensor]) -> dict[str, Pack]:
     last = Follows(len(result.axes) - 1)
     pairs = list(zip(stage.axes, where[stage.name], strict=True))
     along = [axis.name for axis, follows in pairs if follows == last]
-    far = [load for load in loads(stage) if along and not _is_near_at(load, along[0])]
+    far = [load for load in loads(stage) if along and not is_near_at(load, along[0])]
     if len(along) != 1 or len(far) != 1 or any(far[0].buffer.name == one.name for one in stages):
         return {}
     names = [index.name for index in far[0].indices if isinstance(index, Var)]
@@ -254,7 +265,8 @@ def turned(result: Tensor, stages: Sequence[Tensor]) -> dict[str, Pack]:
     return {stage.name: Pack(far[0].buffer.name, name, (0,) * len(names), tuple(order))}
 
 
-def _is_near_at(load: Load, name: str, limit: int = NEAR) -> bool:
+def is_near_at(load: Load, name: str, limit: int = NEAR) -> bool:
+    """Whether a vector along a variable is read from neighbours, or all from one element."""
     step = stride(load, name)
     return step is not None and abs(step) <= limit
 

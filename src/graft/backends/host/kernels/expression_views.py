@@ -1,26 +1,31 @@
 """Under which shapes a group's tensors are seen: as they are, or as fewer or more axes.
 
 A group enters; a view leaves, which knows the shape of each of its values in terms of the kernel's
-scalars. What is computed element by element is a list. A dense layer with constant weights on an
-unknown number of rows is seen as [rows, blocks of units, units], with all its rows in one axis and
-the weights packed to [blocks, inputs, units], so that a tile's vectors are contiguous at each step.
-A convolution of single pixels is seen with all pixels of an image in one axis, which is longer.
+scalars. Pointwise nodes see runs of axes that no operand is broadcast along as one axis. A dense
+layer with constant weights on an unknown number of rows is seen as [rows, blocks of units, units],
+with all its rows in one axis and the weights packed to [blocks, inputs, units], so that a tile's
+vectors are contiguous at each step. A convolution of single pixels is seen with all pixels of an
+image in one axis, which is longer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
+from graft.backends.host.kernels.views import Axes, merged, operand_shapes, padded, unclear
 from graft.backends.host.storage import shape_of
 from graft.base.dims import AnyDim, Dim, product
 from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs
 from graft.ir.graph import Node, Value
 from graft.ops.expression import is_narrow
 from graft.ops.linear import EinsumAttrs
+from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 # Vectors of a packed block, at most: what a tile of the default schedule has.
@@ -44,17 +49,40 @@ class View:
         """A constant as the kernel reads it."""
         return array
 
-    def equation(self, _node: Node) -> EinsumAttrs | None:
-        """The sum of products that a node is under this view, if it is another one."""
+    def operator(self, _node: Node) -> tuple[str, Attrs] | None:
+        """The operator that a node is under this view, if it is another one."""
         return None
 
 
-class Flat(View):
-    """Every tensor as a list, or as one number."""
+@dataclass(frozen=True)
+class Merged(View):
+    """Pointwise nodes with as few axes as broadcasting allows."""
+
+    axes: Axes
+    shapes: Mapping[Value, tuple[Dim, ...]]  # with all axes of the result
 
     def shape(self, value: Value) -> Shape:
-        whole = shape_of(self.group.output)
-        return (self.extents.total(whole),) if shape_of(value) == whole else ()
+        shape = self.shapes[value]
+        return tuple(self.extents.total(shape[first:stop]) for first, stop in self.axes.runs)
+
+    def operator(self, node: Node) -> tuple[str, Attrs] | None:
+        return ("add", Attrs()) if node.op.name == "nn.bias_add" else None
+
+
+@dataclass(frozen=True)
+class NormalizedRows(View):
+    """A normalisation over the last axes: all of them as one, and all before them as another."""
+
+    first: int  # of the axes that are normalised
+
+    def shape(self, value: Value) -> Shape:
+        shape = shape_of(value)
+        if value not in (self.group.node.args[0], self.group.output):
+            return (self.extents.total(shape),)
+        return self.extents.total(shape[: self.first]), self.extents.total(shape[self.first :])
+
+    def operator(self, node: Node) -> tuple[str, Attrs] | None:
+        return node.op.name, replace(node.attrs, axis=1)
 
 
 @dataclass(frozen=True)
@@ -94,8 +122,8 @@ class Rows(View):
         blocks = array.reshape(units // self.width, self.width, inputs)
         return np.ascontiguousarray(blocks.transpose(0, 2, 1))
 
-    def equation(self, node: Node) -> EinsumAttrs | None:
-        return EinsumAttrs("ik,jkl->ijl") if node is self.anchor else None
+    def operator(self, node: Node) -> tuple[str, Attrs] | None:
+        return ("einsum", EinsumAttrs("ik,jkl->ijl")) if node is self.anchor else None
 
 
 @dataclass(frozen=True)
@@ -116,14 +144,16 @@ class Pixels(View):
     def packed(self, value: Value, array: Array) -> Array:
         return array.reshape(array.shape[:2]) if value is self.anchor.args[1] else array
 
-    def equation(self, node: Node) -> EinsumAttrs | None:
-        return EinsumAttrs("ncp,kc->nkp") if node is self.anchor else None
+    def operator(self, node: Node) -> tuple[str, Attrs] | None:
+        return ("einsum", EinsumAttrs("ncp,kc->nkp")) if node is self.anchor else None
 
 
 def view_of(group: Group, extents: Extents, target: Target) -> View:
     """How the group's tensors are best seen."""
-    if _is_flat(group):
-        return Flat(group, extents)
+    if group.is_pointwise and all(node.op.scalar is not None for node in group.nodes):
+        return _merged(group, extents) or View(group, extents)
+    if group.node.op.name in ("nn.layer_norm", "nn.rms_norm"):
+        return _normalized(group, extents)
     anchor = group.anchor
     if anchor is not None and anchor.op.name == "nn.conv2d" and _is_in_pixels(group, anchor):
         return Pixels(group, extents, anchor)
@@ -134,13 +164,32 @@ def view_of(group: Group, extents: Extents, target: Target) -> View:
     return View(group, extents)
 
 
-def _is_flat(group: Group) -> bool:
-    """Whether all is element by element, so that any shape will do."""
+def _merged(group: Group, extents: Extents) -> Merged | None:
+    """Pointwise nodes with axes merged; None where it is not known what is broadcast."""
     shape = shape_of(group.output)
-    values = {value for node in group.nodes for value in (*node.args, *node.outputs)}
-    same = all(shape_of(one) == shape or product(shape_of(one)) == 1 for one in values)
-    outputs = all(shape_of(node.output) == shape for node in group.nodes)
-    return same and outputs and all(map(_is_simple, group.nodes))
+    values = (value for node in group.nodes for value in (*node.args, *node.outputs))
+    shapes = operand_shapes(group.nodes, len(shape))
+    if isinstance(shapes, Refusal) or any(len(shape_of(v)) > len(shape) for v in values):
+        return None
+    shapes |= {node.output: padded(shape_of(node.output), len(shape)) for node in group.nodes}
+    if unclear(shape, shapes.values()) is not None:
+        return None
+    return Merged(group, extents, merged(shape, shapes.values()), shapes)
+
+
+def _normalized(group: Group, extents: Extents) -> View:
+    """A normalisation in rows, if scale and shift are one row each."""
+    data, *parameters = group.node.args
+    shape = shape_of(data)
+    first = group.node.attrs.axis % len(shape)
+    row = shape[first:]
+    is_row = (
+        shape_of(one)[-len(row) :] == row and product(shape_of(one)) == product(row)
+        for one in parameters
+    )
+    if data in parameters or not all(is_row):
+        return View(group, extents)
+    return NormalizedRows(group, extents, first)
 
 
 def _is_simple(node: Node) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.forest_nodes import forest_of
 from graft.backends.host.kernels.writing import (
     Cell,
@@ -19,7 +20,6 @@ from graft.backends.host.kernels.writing import (
     block,
     let,
     loop,
-    not_plain,
     parallel,
     scratch,
     store,
@@ -30,17 +30,16 @@ from graft.base.dtypes import DType, dtype_of
 from graft.loop.build import Term, call, cast, load, maximum, minimum, select, term
 from graft.loop.ir import INDEX, Buffer, Stmt
 from graft.ops.ml_trees import TreeEnsembleAttrs
-from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 # Samples that walk down a tree side by side, or trees that a sample walks down.
 _ABREAST = 8
 
 
-def forest(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
-    """The node for itself."""
-    refused = not_plain(group, stores, "ml.tree_ensemble")
-    return _Walk(Writer(group, stores)).kernel() if refused is None else refused
+@node_kernel("ml.tree_ensemble")
+def forest(group: Group, stores: Stores, _target: Target) -> Plan:
+    """A forest of decision trees, several samples side by side."""
+    return lambda: _Walk(Writer(group, stores)).kernel()
 
 
 class _Walk:

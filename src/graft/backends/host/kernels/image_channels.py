@@ -10,7 +10,8 @@ from __future__ import annotations
 from functools import partial
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import Evaluator, shared
 from graft.backends.host.kernels.image_reduce import (
     CHANNELS,
@@ -48,15 +49,14 @@ _ACROSS = {
 }
 
 
-def image_channels(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(REDUCTIONS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule)
+def image_channels(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A reduction over channels with whatever is fused with it."""
     block = reduced_block(group, stores, CHANNELS)
-    anchor = group.anchor
-    if isinstance(block, Refusal) or anchor is None:
-        return block if isinstance(block, Refusal) else Refusal("there is no reduction")
-    parameters = Parameters(group, stores)
-    schedule = default_schedule(target, stores[group.output].dtype, block)
-    return parameters.kernel(_Writer(parameters, schedule, anchor, block).body())
+    if isinstance(block, Refusal):
+        return block
+    schedule, anchor = default_schedule(target, group.output.dtype, block), group.sole_anchor
+    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor, block).body())
 
 
 class _Writer:

@@ -14,7 +14,8 @@ from functools import partial
 from itertools import pairwise
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.channels import Channels
 from graft.backends.host.kernels.image import (
     ImageWriter,
@@ -41,11 +42,10 @@ class ConcatSchedule:
     vectors: int = 4
 
 
-def image_concat(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(("concatenate",), Layout.BLOCKED, schedule=ConcatSchedule)
+def image_concat(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Images joined along axis 1 with whatever follows."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name != "concatenate":
-        return Refusal("there is no concatenation")
+    anchor = group.sole_anchor
     result = stores[group.output]
     if anchor.attrs.axis % 4 != 1 or anchor.output.dtype is not result.dtype:
         return Refusal("the images are not joined along their channels")
@@ -60,8 +60,7 @@ def image_concat(group: Group, stores: Stores, target: Target) -> Kernel | Refus
     reason = next(filter(None, reasons), None)
     if reason:
         return Refusal(reason)
-    parameters = Parameters(group, stores)
-    return parameters.kernel(_Writer(parameters, ConcatSchedule(), anchor, target).body())
+    return plan_of(group, stores, lambda p: _Writer(p, ConcatSchedule(), anchor, target).body())
 
 
 def _unfit(group: Group, stores: Stores, value: Value, result: Storage) -> str | None:

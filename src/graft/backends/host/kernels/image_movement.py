@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
@@ -63,7 +64,8 @@ def default_schedule(target: Target, group: Group, block: int) -> MovementSchedu
     return MovementSchedule(lanes, max(1, 4 * lanes // block))
 
 
-def image_movement(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(Pattern.ANY, Layout.BLOCKED, schedule=MovementSchedule)
+def image_movement(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Movement of one image, with any number of results or pointwise nodes behind it."""
     results = [stores[value] for value in group.node.outputs]
     reason = next(filter(None, map(no_image, results)), None)
@@ -74,12 +76,15 @@ def image_movement(group: Group, stores: Stores, target: Target) -> Kernel | Ref
     reason = _unfit(group, stores, source, tuple(maps))
     if reason:
         return Refusal(reason)
-    parameters = Parameters(group, stores)
-    loops: list[Stmt] = []
-    for number, (end, map_) in enumerate(maps.items()):
-        schedule = default_schedule(target, group, results[number].block)
-        loops.append(_Writer(parameters, schedule, number, end, map_).body())
-    return parameters.kernel(Block(tuple(loops)))
+
+    def body(parameters: Parameters) -> Stmt:
+        loops: list[Stmt] = []
+        for number, (end, map_) in enumerate(maps.items()):
+            schedule = default_schedule(target, group, results[number].block)
+            loops.append(_Writer(parameters, schedule, number, end, map_).body())
+        return Block(tuple(loops))
+
+    return plan_of(group, stores, body)
 
 
 def moves_image(group: Group) -> Value | None:

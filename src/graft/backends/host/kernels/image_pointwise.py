@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
@@ -37,7 +38,8 @@ def default_schedule(target: Target, group: Group, block: int) -> PointwiseSched
     return PointwiseSchedule(lanes, max(1, 4 * lanes // block))
 
 
-def image_pointwise(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(Pattern.POINTWISE, Layout.BLOCKED, schedule=PointwiseSchedule)
+def image_pointwise(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Pointwise nodes and nothing else."""
     result = stores[group.output]
     values = operands(group.nodes, ())
@@ -48,9 +50,8 @@ def image_pointwise(group: Group, stores: Stores, target: Target) -> Kernel | Re
     )
     if reason:
         return Refusal(reason)
-    parameters = Parameters(group, stores)
     schedule = default_schedule(target, group, result.block)
-    return parameters.kernel(_Writer(parameters, schedule).body())
+    return plan_of(group, stores, lambda p: _Writer(p, schedule).body())
 
 
 class _Writer(ImageWriter):

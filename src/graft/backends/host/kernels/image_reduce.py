@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     Evaluator,
     needed,
@@ -55,7 +56,6 @@ from graft.loop.ir import (
     Store,
     Var,
 )
-from graft.ops.pointwise import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -84,15 +84,14 @@ def default_schedule(target: Target, dtype: DType, block: int) -> ReduceSchedule
     return ReduceSchedule(vector_lanes(target, dtype, block), target.vector_registers // 2)
 
 
-def image_reduce(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(REDUCTIONS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule)
+def image_reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A reduction over rows and columns with whatever is fused with it."""
     block = reduced_block(group, stores, PIXELS)
-    anchor = group.anchor
-    if isinstance(block, Refusal) or anchor is None:
-        return block if isinstance(block, Refusal) else Refusal("there is no reduction")
-    parameters = Parameters(group, stores)
-    schedule = default_schedule(target, stores[group.output].dtype, block)
-    return parameters.kernel(_Writer(parameters, schedule, anchor, block).body())
+    if isinstance(block, Refusal):
+        return block
+    schedule, anchor = default_schedule(target, group.output.dtype, block), group.sole_anchor
+    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor, block).body())
 
 
 def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:
@@ -106,9 +105,7 @@ def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:
 
 def reduced_block(group: Group, stores: Stores, axes: frozenset[int]) -> int | Refusal:
     """The blocks of the image that a group reduces along axes; a reason where it cannot be read."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name not in REDUCTIONS:
-        return Refusal("there is no reduction")
+    anchor = group.sole_anchor
     if not reduces_image(anchor, axes):
         return Refusal(f"an image is not reduced along its axes {sorted(axes)}")
     source = anchor.args[0]
@@ -118,7 +115,7 @@ def reduced_block(group: Group, stores: Stores, axes: frozenset[int]) -> int | R
     result = stores[group.output]
     if not block or result.block:
         return Refusal("the data is no blocked image, or the result is one")
-    if result.dtype not in SCALAR_DTYPES or anchor.output.dtype is not result.dtype:
+    if anchor.output.dtype is not result.dtype:
         return Refusal(f"the result is {result.dtype}")
     after = needed(group, group.nodes[-1].output, {anchor.output})
     reason = (

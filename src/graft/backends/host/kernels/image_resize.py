@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template
 from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
@@ -69,11 +70,10 @@ def default_schedule(target: Target, group: Group, block: int) -> ResizeSchedule
     return ResizeSchedule(lanes, max(1, 4 * lanes // block))
 
 
-def image_resize(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(("resize",), Layout.BLOCKED, schedule=ResizeSchedule)
+def image_resize(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A resized image with whatever follows."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name != "resize":
-        return Refusal("there is no resizing")
+    anchor = group.sole_anchor
     result = stores[group.output]
     reason = no_image(result) or unfit_resize(anchor) or _unfit(group, stores, anchor)
     if reason:
@@ -86,7 +86,7 @@ def image_resize(group: Group, stores: Stores, target: Target) -> Kernel | Refus
     if axes[0].count * axes[1].count > MOST_TAPS:
         return Refusal(f"a pixel is made of {axes[0].count * axes[1].count} others")
     schedule = default_schedule(target, group, result.block)
-    return parameters.kernel(_Writer(parameters, schedule, anchor, axes).body())
+    return lambda: parameters.kernel(_Writer(parameters, schedule, anchor, axes).body())
 
 
 def unfit_resize(anchor: Node) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template
 from graft.backends.host.point import modulo, over, plus, times
 from graft.backends.host.storage import Storage
 from graft.base.dims import AnyDim, product
@@ -42,16 +43,13 @@ from graft.target.target import Target
 _PIECE_VECTORS = 64  # that a thread copies at a time
 
 
-def joining(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
-    """A concatenation for itself, in rows."""
-    node = group.node
-    if node.op.name != "concatenate":
-        return Refusal("it is no concatenation")
-    if node.output.dtype in SMALL_FLOATS:
-        return Refusal(f"{node.output.dtype} is not moved as it is")
-    if any(stores[v].block for v in (*node.args, node.output) if v in stores):
-        return Refusal("the tensors are not row-major")
-    return _Writer(group, stores, target).kernel()
+@kernel_template(("concatenate",), Layout.ROW_MAJOR, alone=True, empty=True)
+def joining(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
+    """A concatenation, operand by operand."""
+    dtype = group.output.dtype
+    if dtype in SMALL_FLOATS:
+        return Refusal(f"{dtype} is not moved as it is")
+    return lambda: _Writer(group, stores, target).kernel()
 
 
 class _Writer:

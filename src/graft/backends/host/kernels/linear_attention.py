@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.writing import (
     Cell,
     Writer,
     block,
     let,
     loop,
-    not_plain,
     parallel,
     scratch,
     store,
@@ -31,17 +31,15 @@ from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
-def linear_attention(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
-    """The node for itself."""
-    refused = not_plain(group, stores, "nn.linear_attention")
-    if refused is not None:
-        return refused
+@node_kernel("nn.linear_attention")
+def linear_attention(group: Group, stores: Stores, _target: Target) -> Plan | Refusal:
+    """Linear attention, one column of the state at a time."""
     heads, own = (shape_of(value)[1] for value in group.node.args[:2])
     if not isinstance(heads, int) or not isinstance(own, int) or own == 0:
         return Refusal("the numbers of heads are known only at run time")
     if not isinstance(shape_of(group.node.args[0])[3], int):
         return Refusal("the size of queries is known only at run time")
-    return _Columns(Writer(group, stores), heads // own).kernel()
+    return lambda: _Columns(Writer(group, stores), heads // own).kernel()
 
 
 class _Columns:

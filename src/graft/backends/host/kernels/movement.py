@@ -14,15 +14,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import HELD, Layout, Pattern, Plan, kernel_template
 from graft.backends.host.kernels.indices import Index, NotInVectorsError
 from graft.backends.host.kernels.pull import RULES, At, CannotPullError, CutNeededError, Pull
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
-from graft.backends.host.kernels.views import not_in_rows, not_pointwise, unflattened
+from graft.backends.host.kernels.views import not_pointwise, unflattened
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import DType
 from graft.ir.graph import Value
+from graft.llvm.types import SMALL_FLOATS
 from graft.loop.ir import (
     Block,
     Compare,
@@ -39,11 +41,7 @@ from graft.loop.ir import (
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-_DTYPES = {
-    *(DType.FLOAT32, DType.FLOAT64, DType.BOOL),
-    *(DType.INT8, DType.INT16, DType.INT32, DType.INT64),
-    *(DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64),
-}
+_DTYPES = HELD.difference(SMALL_FLOATS)
 # More boxes than this are too much code for one kernel.
 MOST_BOXES = 64
 # Jobs that there should at least be for the threads to share evenly.
@@ -78,26 +76,25 @@ class _Box:
             yield replace(self, ranges=tuple(ranges))
 
 
-def movement(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(
+    Pattern.ANY, Layout.ROW_MAJOR, tensors=_DTYPES, symbolic=False, schedule=MovementSchedule
+)
+def movement(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Movement and pointwise nodes, with any number of results."""
     moving = [node for node in group.nodes if node.op.name in RULES]
     if not moving:
         return Refusal("nothing moves")
     others = [node for node in group.nodes if node not in moving]
-    refused = not_pointwise(others) or not_in_rows(group, stores)
+    refused = not_pointwise(others)
     if refused is not None:
         return refused
-    values = {v for node in group.nodes for v in (*node.args, *node.outputs)}
-    dtypes = {value.dtype for value in values}
-    if not dtypes <= _DTYPES:
-        return Refusal("elements of a dtype that machine code does not move")
     parameters = Parameters(group, stores)
     writer = _Writer(parameters, target, {group.output.dtype})
     try:
         body = Block(tuple(s for value in group.node.outputs for s in writer.result(value)))
     except CannotPullError as error:
         return Refusal(str(error))
-    return parameters.kernel(body)
+    return lambda: parameters.kernel(body)
 
 
 class _Writer:

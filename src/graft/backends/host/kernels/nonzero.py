@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.writing import (
     Cell,
     Writer,
     block,
     let,
     loop,
-    not_plain,
     store,
     when,
     with_memory,
@@ -20,16 +20,16 @@ from graft.base.dims import product
 from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, load
 from graft.loop.ir import Stmt
-from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
-def nonzero(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
-    """A search for itself, in order, by one thread."""
-    refused = not_plain(group, stores, "nonzero")
-    if refused is not None:
-        return refused
-    writer = Writer(group, stores)
+@node_kernel("nonzero")
+def nonzero(group: Group, stores: Stores, _target: Target) -> Plan:
+    """The indices of elements that are not zero, in order, by one thread."""
+    return lambda: _kernel(group, Writer(group, stores))
+
+
+def _kernel(group: Group, writer: Writer) -> Kernel:
     shape = shape_of(group.node.args[0])
     count = writer.dim(shape_of(group.output)[1])
     data, result = writer.given(0), writer.result(0)

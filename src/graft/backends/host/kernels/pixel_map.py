@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -58,10 +59,20 @@ class PixelMap:
         return rows, columns
 
 
+# Layout choice asks for the maps of a group several times, and moving the numbers takes long.
+_MAPS: WeakKeyDictionary[Group, dict[Value, PixelMap] | Refusal] = WeakKeyDictionary()
+
+
 def pixel_maps(group: Group) -> dict[Value, PixelMap] | Refusal:
     """The map of each image that movement in a group ends with.
 
     What the group computes from them has to be pointwise; no pointwise node may come before."""
+    if group not in _MAPS:
+        _MAPS[group] = _traced(group)
+    return _MAPS[group]
+
+
+def _traced(group: Group) -> dict[Value, PixelMap] | Refusal:
     moving = [node for node in group.nodes if node.op.kind is Kind.INJECTIVE]
     others = [node for node in group.nodes if node not in moving]
     sources = [value for value in operands(moving, ()) if value not in group.constants]

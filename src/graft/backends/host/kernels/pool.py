@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     BYTES,
     ImageWriter,
@@ -78,18 +79,16 @@ def neutral(kind: BinaryKind, dtype: DType) -> float | int:
     return -1 << dtype.bits - 1 if dtype.is_signed_integer else 0
 
 
-def pool2d(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(_COMBINED, Layout.BLOCKED, schedule=PoolSchedule)
+def pool2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A maximum or mean under windows with whatever is fused with it."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name not in _COMBINED:
-        return Refusal("there is no pooling of images")
+    anchor = group.sole_anchor
     result = stores[group.output]
     reason = no_image(result) or _unfit(group, stores, anchor)
     if reason:
         return Refusal(reason)
-    parameters = Parameters(group, stores)
     schedule = default_schedule(target, group, result.block)
-    return parameters.kernel(_Writer(parameters, schedule, anchor).body())
+    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor).body())
 
 
 def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:

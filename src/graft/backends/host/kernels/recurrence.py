@@ -15,13 +15,13 @@ from operator import add
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.gates import Before, are_alike, phases, step
 from graft.backends.host.kernels.writing import (
     Writer,
     block,
     let,
     loop,
-    not_plain,
     parallel,
     store,
     when,
@@ -42,7 +42,6 @@ from graft.loop.ir import (
     Store,
 )
 from graft.ops.recurrence import GATES, directions_of
-from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 # Sums that are in registers at once: enough to hide how long an addition takes.
@@ -100,10 +99,10 @@ class _Sums:
         return reduce(add, parts)
 
 
-def recurrence(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
-    """The node for itself."""
-    refused = not_plain(group, stores, "nn.recurrence")
-    return _Steps(Writer(group, stores)).kernel() if refused is None else refused
+@node_kernel("nn.recurrence")
+def recurrence(group: Group, stores: Stores, _target: Target) -> Plan:
+    """The steps of a recurrent layer."""
+    return lambda: _Steps(Writer(group, stores)).kernel()
 
 
 class _Steps:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import reduce as fold
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.running import Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store, spans_of
 from graft.backends.host.kernels.views import (
     Axes,
     Extents,
     merged,
-    not_in_rows,
     not_pointwise,
     numbers,
     operand_shapes,
@@ -30,7 +30,6 @@ from graft.backends.host.kernels.views import (
 )
 from graft.backends.host.point import PlainPoint, computed, over, plus, times
 from graft.backends.host.storage import shape_of
-from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
 from graft.loop.build import Term
 from graft.loop.ir import (
@@ -64,21 +63,20 @@ _KINDS = {
 UNROLL = 4
 
 
-def reduce(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(_KINDS, Layout.ROW_MAJOR, dtypes=FLOATS)
+def reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A reduction and the pointwise nodes around it."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name not in _KINDS:
-        return Refusal("there is no reduction")
-    refused = not_pointwise(group.epilogue) or not_in_rows(group, stores)
+    anchor = group.sole_anchor
+    refused = not_pointwise(group.epilogue)
     if refused is not None:
         return refused
-    if anchor.output.dtype not in (DType.FLOAT32, DType.FLOAT64) or len(anchor.args) > 1:
-        return Refusal("the elements are not floats, or the axes are known at run time only")
+    if len(anchor.args) > 1:
+        return Refusal("the axes are known at run time only")
     plan = _planned(group, anchor)
     if isinstance(plan, Refusal):
         return plan
     parameters = viewed(group, stores, plan.views)
-    return parameters.kernel(_Writer(parameters, plan, target).body())
+    return lambda: parameters.kernel(_Writer(parameters, plan, target).body())
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.roi_samples import Axis, Sample, Span
 from graft.backends.host.kernels.writing import (
     Cell,
@@ -19,7 +20,6 @@ from graft.backends.host.kernels.writing import (
     block,
     let,
     loop,
-    not_plain,
     parallel,
     scratch,
     store,
@@ -30,18 +30,15 @@ from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, equal, load, maximum, minimum, select
 from graft.loop.ir import INDEX, Broadcast, Buffer, Const, Ramp, Scope, Stmt
-from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 _CHANNELS = 64  # of a job, at most
 
 
-def roi_align(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
-    """The node for itself."""
-    refused = not_plain(group, stores, "vision.roi_align")
-    if refused is not None:
-        return refused
-    return _Pooling(Writer(group, stores), target).kernel()
+@node_kernel("vision.roi_align")
+def roi_align(group: Group, stores: Stores, target: Target) -> Plan:
+    """Pooling over boxes by interpolation."""
+    return lambda: _Pooling(Writer(group, stores), target).kernel()
 
 
 class _Pooling:

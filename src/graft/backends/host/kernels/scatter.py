@@ -12,12 +12,12 @@ from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.writing import (
     Writer,
     block,
     let,
     loop,
-    not_plain,
     parallel,
     scratch,
     store,
@@ -51,15 +51,13 @@ _LOGICAL = {
 }
 
 
-def scatter(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
-    """The node for itself."""
-    refused = not_plain(group, stores, "scatter_elements", "scatter_nd")
-    if refused is not None:
-        return refused
+@node_kernel("scatter_elements", "scatter_nd")
+def scatter(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
+    """A copy of a tensor with updates at indices that are data."""
     node = group.node
     if node.op.name == "scatter_nd" and not isinstance(shape_of(node.args[1])[-1], int):
         return Refusal("how many axes a position names is known only from data")
-    return _Scatter(Writer(group, stores), target).kernel()
+    return lambda: _Scatter(Writer(group, stores), target).kernel()
 
 
 class _Scatter:

@@ -14,13 +14,13 @@ from operator import add
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.running import Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, mask_of, masked_store
-from graft.backends.host.kernels.views import not_in_rows, total, viewed
+from graft.backends.host.kernels.views import total, viewed
 from graft.backends.host.point import minus, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
-from graft.base.dtypes import DType
 from graft.loop.build import Term, call, maximum
 from graft.loop.ir import (
     BinaryKind,
@@ -44,19 +44,18 @@ from graft.target.target import Target
 UNROLL = 4
 
 
-def softmax(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(("nn.softmax", "nn.log_softmax"), Layout.ROW_MAJOR, dtypes=FLOATS, alone=True)
+def softmax(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A softmax, or its logarithm, over the last axis."""
-    node = group.nodes[0]
-    if len(group.nodes) != 1 or node.op.name not in ("nn.softmax", "nn.log_softmax"):
-        return Refusal("there is no softmax")
-    refused = not_in_rows(group, stores)
-    if refused is not None:
-        return refused
-    shape, dtype = shape_of(node.output), node.output.dtype
-    if dtype not in (DType.FLOAT32, DType.FLOAT64):
-        return Refusal(f"the elements are {dtype}")
-    if node.attrs.axis % len(shape) != len(shape) - 1:
+    rank = len(shape_of(group.output))
+    if group.node.attrs.axis % rank != rank - 1:
         return Refusal("the softmax is not along the last axis")
+    return lambda: _kernel(group, stores, target)
+
+
+def _kernel(group: Group, stores: Stores, target: Target) -> Kernel:
+    node = group.node
+    shape, dtype = shape_of(node.output), node.output.dtype
     view = (total(shape[:-1]), shape[-1])
     parameters = viewed(group, stores, {node.args[0]: view, node.output: view})
     if _is_short(view, target.lanes(dtype)):

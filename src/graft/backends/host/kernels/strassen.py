@@ -149,7 +149,7 @@ def sums_of_rows(a11: Term, a12: Term, a21: Term, a22: Term) -> tuple[Term, ...]
 
 
 @dataclass(frozen=True)
-class Strassen:
+class StrassenProduct:
     """[rows, columns] sums over `depth`, of which `chunk` is done at a time."""
 
     rows: int
@@ -266,7 +266,7 @@ class Strassen:
 class _Quarters:
     """Writes a register tile of each quarter."""
 
-    def __init__(self, product: Strassen, size: int, chunk: Expr, block: Expr) -> None:
+    def __init__(self, product: StrassenProduct, size: int, chunk: Expr, block: Expr) -> None:
         schedule = product.schedule
         self.product, self.size, self.chunk, self.block = product, size, chunk, block
         self.lanes, self.vectors = schedule.lanes, schedule.vectors

@@ -13,6 +13,7 @@ import numpy as np
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.heap import Heap, Order
 from graft.backends.host.kernels.kept_boxes import Box, KeptBoxes
 from graft.backends.host.kernels.writing import (
@@ -22,7 +23,6 @@ from graft.backends.host.kernels.writing import (
     block,
     let,
     loop,
-    not_plain,
     parallel,
     store,
     when,
@@ -33,16 +33,13 @@ from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, load, maximum, minimum, term
 from graft.loop.ir import INDEX, Barrier, Buffer, Const, Stmt
 from graft.ops.measured import most_boxes
-from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
-def suppression(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
-    """The node for itself."""
-    refused = not_plain(group, stores, "vision.bounded_non_max_suppression")
-    if refused is not None:
-        return refused
-    return _Suppression(Writer(group, stores), target).kernel()
+@node_kernel("vision.bounded_non_max_suppression")
+def suppression(group: Group, stores: Stores, target: Target) -> Plan:
+    """Boxes by score, without those that overlap a better one."""
+    return lambda: _Suppression(Writer(group, stores), target).kernel()
 
 
 def _wide(dtype: DType) -> DType:

@@ -10,13 +10,13 @@ from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.heap import Heap, Order
 from graft.backends.host.kernels.writing import (
     Writer,
     block,
     let,
     loop,
-    not_plain,
     parallel,
     store,
     when,
@@ -26,20 +26,17 @@ from graft.backends.host.storage import shape_of
 from graft.base.dims import product
 from graft.loop.build import Term, load
 from graft.loop.ir import Stmt
-from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
-def topk(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
-    """A search for itself."""
-    refused = not_plain(group, stores, "topk")
-    if refused is not None:
-        return refused
+@node_kernel("topk")
+def topk(group: Group, stores: Stores, _target: Target) -> Plan:
+    """The first elements along an axis in descending or ascending order."""
     node = group.node
     axis = node.attrs.axis % len(shape_of(node.args[0]))
     # How many is not read: it is what the result's shape says, and the type rule has compared it,
     # when the model was compiled or when the sizes were known.
-    return _Search(Writer(group, stores), axis).kernel()
+    return lambda: _Search(Writer(group, stores), axis).kernel()
 
 
 class _Search:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.writing import (
     Cell,
     Writer,
     block,
     let,
     loop,
-    not_plain,
     parallel,
     store,
     with_memory,
@@ -30,11 +30,9 @@ from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
-def totals(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
-    """The node for itself."""
-    refused = not_plain(group, stores, "cumsum", "cumprod")
-    if refused is not None:
-        return refused
+@node_kernel("cumsum", "cumprod")
+def totals(group: Group, stores: Stores, _target: Target) -> Plan | Refusal:
+    """Running sums or products along an axis."""
     node = group.node
     shape, axis = shape_of(node.args[0]), node.attrs.axis
     if len(node.inputs) == 1 and axis is not None:
@@ -43,7 +41,7 @@ def totals(group: Group, stores: Stores, _target: Target) -> Kernel | Refusal:
             return Refusal("the axis is short: all totals are computed side by side")
     if not node.output.dtype.is_number:
         return Refusal(f"totals of {node.output.dtype}")
-    return _Totals(Writer(group, stores)).kernel()
+    return lambda: _Totals(Writer(group, stores)).kernel()
 
 
 class _Totals:

@@ -14,7 +14,7 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.point import modulo, over, times
 from graft.backends.host.storage import index, shape_of
-from graft.base.dims import UNKNOWN, Dim, Unknown, product
+from graft.base.dims import Dim, Unknown, product
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
@@ -131,17 +131,6 @@ def not_pointwise(nodes: Sequence[Node]) -> Refusal | None:
         if wrong:
             listed = ", ".join(sorted(str(dtype) for dtype in wrong))
             return Refusal(f"{name} on {listed}", node)
-    return None
-
-
-def not_in_rows(group: Group, stores: Stores) -> Refusal | None:
-    """Why a row-major template cannot take the group's tensors, if it cannot."""
-    outer = [group.outer(value) for value in group.reads() if value not in group.constants]
-    for value in (*outer, *group.node.outputs):
-        if stores[value].block:
-            return Refusal(f"%{value.name} is not row-major")
-        if value.shape is None or 0 in value.shape or UNKNOWN in value.shape:
-            return Refusal(f"%{value.name} has no elements, or nobody knows how many")
     return None
 
 

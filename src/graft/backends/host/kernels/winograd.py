@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.group import Group, Winograd
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.border import Bordered
-from graft.backends.host.kernels.conv_plan import WINOGRAD
 from graft.backends.host.kernels.image import (
     ImageWriter,
     unfit_epilogue,
@@ -26,12 +26,16 @@ from graft.backends.host.kernels.image import (
 )
 from graft.backends.host.kernels.tile import Tile, runs
 from graft.backends.host.kernels.winograd_matrices import halo, tiles_along, transforms
-from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
+from graft.backends.host.kernels.winograd_schedule import (
+    WinogradExtents,
+    WinogradSchedule,
+    default_schedule,
+)
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
 from graft.backends.host.kernels.winograd_weights import weights_for
 from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.backends.host.storage import covers
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import DType
 from graft.ir.graph import Node
 from graft.loop.ir import (
     Allocate,
@@ -63,22 +67,27 @@ from graft.target.target import Target
 PITCH = 16
 
 
-def winograd(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
+@kernel_template(
+    ("nn.conv2d",),
+    Layout.BLOCKED,
+    dtypes=frozenset({DType.FLOAT32}),
+    constants=(1,),
+    schedule=WinogradSchedule,
+)
+def winograd(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A convolution for which the algorithm was chosen, with whatever follows it."""
-    anchor = group.anchor
-    if anchor is None or anchor.op.name != WINOGRAD:
+    anchor, algorithm = group.sole_anchor, group.algorithm
+    if not isinstance(algorithm, Winograd):
         return Refusal("Winograd's algorithm was not chosen")
-    literal = group.constants.get(anchor.args[1])
     data, result = stores[group.outer(anchor.args[0])], stores[group.output]
-    if literal is None or not data.block or not result.block:
-        return Refusal("the weights are not constant, or the images not blocked")
-    if not covers(data.halo, halo(anchor, anchor.attrs.tile)):
+    if not data.block or not result.block:
+        return Refusal("the images are not both blocked")
+    if not covers(data.halo, halo(anchor, algorithm.tile)):
         return Refusal("the halo is too narrow for whole tiles")
     reason = unfit_epilogue(group, stores, anchor)
     if reason is not None:
         return Refusal(reason)
-    parameters = Parameters(group, stores)
-    return parameters.kernel(_Writer(parameters, target, anchor, literal.array).body())
+    return plan_of(group, stores, lambda p: _Writer(p, target, anchor, algorithm.tile).body())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +125,10 @@ class Steps:
 class _Writer(ImageWriter):
     """Writes the loop nest."""
 
-    def __init__(self, parameters: Parameters, target: Target, anchor: Node, weight: Array) -> None:
+    def __init__(self, parameters: Parameters, target: Target, anchor: Node, tile: int) -> None:
         self.anchor = anchor
-        self.matrices = transforms(anchor.attrs.tile)
+        self.matrices = transforms(tile)
+        weight = parameters.group.constants[anchor.args[1]].array
         self.data, self.source = parameters.value(anchor.args[0], "data")
         block = parameters.stores[parameters.group.output].block
         super().__init__(parameters, vector_lanes(target, DType.FLOAT32, block))

@@ -27,6 +27,7 @@ _NODES = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
     4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
 }
+TILES = tuple(_NODES)
 
 
 @dataclass(frozen=True, eq=False)

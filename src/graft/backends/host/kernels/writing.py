@@ -15,7 +15,6 @@ import numpy as np
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
-from graft.backends.host.kernels.expression import HELD
 from graft.backends.host.storage import Storage
 from graft.base.dims import AnyDim, product
 from graft.base.dtypes import Array, DType, dtype_of
@@ -41,20 +40,6 @@ from graft.loop.ir import (
     While,
 )
 from graft.loop.traverse import walk_all, walk_expr, walk_stmt
-from graft.rewrite.rule import Refusal
-
-
-def not_plain(group: Group, stores: Stores, *names: str) -> Refusal | None:
-    """Why a group is not one of these nodes for itself on row-major tensors, if it is not."""
-    node = group.node
-    if node.op.name not in names:
-        return Refusal(f"it is no {' or '.join(names)}")
-    for value in (*node.args, *node.outputs):
-        if value.dtype not in HELD:
-            return Refusal(f"machine code does not hold {value.dtype}")
-        if value in stores and stores[value].block:
-            return Refusal(f"%{value.name} is not row-major")
-    return None
 
 
 @dataclass

@@ -1,0 +1,82 @@
+"""Reductions that begin with their first term instead of the number that changes nothing.
+
+Statements enter in which loops are unrolled; where a register is set to a reduction's identity and
+then combined with a term in the same block, it leaves set to the term. LLVM must not do that to
+floats: 0.0 + -0.0 is not -0.0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Block,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Scope,
+    Stmt,
+    Store,
+)
+from graft.loop.tensor import identity
+from graft.loop.traverse import block, map_stmt, walk_all, walk_expr, walk_stmt
+
+_Element = tuple[Buffer, tuple[Expr, ...]]
+_COMBINING = (BinaryKind.ADD, BinaryKind.MULTIPLY, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
+
+
+def fold_identities(stmt: Stmt) -> Stmt:
+    """The statement without stores of identities to elements that are then combined with terms."""
+    return map_stmt(stmt, lambda expr: expr, _folded)
+
+
+def _folded(stmt: Stmt) -> Stmt:
+    if not isinstance(stmt, Block):
+        return stmt
+    result: list[Stmt | None] = []
+    pending: dict[_Element, int] = {}  # where identities were stored, in the result
+    for one in stmt.statements:
+        if isinstance(one, Store) and one.buffer.scope is Scope.REGISTER and not one.condition:
+            element = one.buffer, one.indices
+            before = pending.pop(element, None)
+            start = result[before] if before is not None else None
+            term = _first_term(one, start.value) if isinstance(start, Store) else None
+            if term is not None and before is not None:
+                one, result[before] = replace(one, value=term), None
+            _drop(pending, {part.buffer for part in walk_expr(one.value) if isinstance(part, Load)})
+            if isinstance(one.value, Const):
+                pending[element] = len(result)
+        else:
+            _drop(pending, {part.buffer for part in walk_all(one) if isinstance(part, Load)})
+            _drop(pending, {s.buffer for s in walk_stmt(one) if isinstance(s, Store)})
+        result.append(one)
+    return block(*(one for one in result if one is not None))
+
+
+def _first_term(store: Store, start: Expr) -> Expr | None:
+    """What a store combines with the element that holds `start`, if that changes nothing."""
+    own = Load(store.buffer, store.indices)
+    match store.value:
+        case Binary(kind, left, term) if left == own and kind in _COMBINING:
+            is_identity = _is_identity(start, kind)
+        case Call("fma", (one, two, left)) if left == own:
+            term = Binary(BinaryKind.MULTIPLY, one, two)
+            is_identity = _is_identity(start, BinaryKind.ADD)
+        case _:
+            return None
+    reads = (part for part in walk_expr(term) if isinstance(part, Load))
+    return term if is_identity and store.buffer not in {part.buffer for part in reads} else None
+
+
+def _is_identity(expr: Expr, kind: BinaryKind) -> bool:
+    return isinstance(expr, Const) and expr.value == identity(kind, expr.dtype).value
+
+
+def _drop(pending: dict[_Element, int], buffers: set[Buffer]) -> None:
+    """Elements of buffers that are read or written otherwise have to be what they were."""
+    for element in [one for one in pending if one[0] in buffers]:
+        del pending[element]
