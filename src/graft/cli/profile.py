@@ -29,8 +29,8 @@ from graft.cli.profile_regions import (
 from graft.cli.report import Block, counted, figure, section, table
 from graft.cli.trace import Slice as TraceSlice
 from graft.cli.trace import write_events
-from graft.program.bytecode import Assign, Collect, JoinSlices, PythonWork, ReadItem
-from graft.program.bytecode import Path as StepPath
+from graft.program.bytecode_work import Assign, Collect, JoinSlices, PythonWork, ReadItem
+from graft.program.bytecode_work import Path as StepPath
 from graft.program.instructions import (
     Alias,
     Assert,

@@ -16,7 +16,7 @@ import numpy as np
 
 from graft.cli.report import Block, Cell, table
 from graft.cli.trace import DEVICES, Slice
-from graft.program.bytecode import PythonWork
+from graft.program.bytecode_work import PythonWork
 from graft.program.instructions import KernelCall, RegionCall, Transfer
 from graft.runtime.profile import Profile
 from graft.runtime.spaces import Spent

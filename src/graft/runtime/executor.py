@@ -18,12 +18,12 @@ from graft.base import capacity
 from graft.base.dims import bare_symbol, evaluate_dim, symbols_of
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, GraftError, InternalError, UserError
-from graft.program.bytecode import (
+from graft.program.bytecode import encode
+from graft.program.bytecode_work import (
     ShapeFailure,
     SizeFailure,
     StackFailure,
     SymbolFailure,
-    encode,
 )
 from graft.program.extents import Extents
 from graft.program.guards import Guard, check_guards

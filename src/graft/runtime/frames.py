@@ -15,8 +15,8 @@ import numpy as np
 from graft.base import capacity
 from graft.base.dtypes import Array
 from graft.base.errors import Place
-from graft.program.bytecode import Image
 from graft.program.bytecode_segments import WORK_PER_OPERATION
+from graft.program.bytecode_work import Image
 from graft.program.layout import DISCARD, EXECUTE, VALUE_WORDS, Header, Status
 from graft.program.layout import Value as Field
 from graft.program.program import Program

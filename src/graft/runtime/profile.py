@@ -16,7 +16,7 @@ import numpy as np
 
 from graft.base.dims import AnyDim, Unknown
 from graft.base.dtypes import Array
-from graft.program.bytecode import Path, PythonWork
+from graft.program.bytecode_work import Path, PythonWork
 from graft.program.extents import Extents
 from graft.program.instructions import KernelCall, Segment
 from graft.runtime.spaces import Spent

@@ -13,7 +13,7 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, InternalError
-from graft.program.bytecode import Assign, Collect, JoinSlices, PythonWork, ReadItem
+from graft.program.bytecode_work import Assign, Collect, JoinSlices, PythonWork, ReadItem
 from graft.program.instructions import (
     Alias,
     Evaluate,

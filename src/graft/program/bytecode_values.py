@@ -1,0 +1,187 @@
+"""Code about values: where they are, what their extents tell, and when they go.
+
+The first part of the encoder: loops (`bytecode_loops.py`) and blocks (`bytecode.py`) stand on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from graft.base.dims import Unknown, bare_symbol, symbols_of
+from graft.base.dtypes import DType
+from graft.base.errors import Place
+from graft.program.bytecode_segments import (
+    WORK_PER_OPERATION,
+    segment_symbols,
+)
+from graft.program.bytecode_work import (
+    Assign,
+    Failure,
+    Path,
+    PythonWork,
+    ReadItem,
+    ShapeFailure,
+)
+from graft.program.instructions import (
+    BindSymbol,
+    Segment,
+    Switch,
+)
+from graft.program.layout import (
+    HEADER_WORDS,
+    VALUE_WORDS,
+    Opcode,
+)
+from graft.program.numbers import Number, Numbers
+from graft.program.program import Program, Value
+from graft.program.words import Address, Label, Words
+
+_MOST = (1 << 63) - 1
+_FLAG_BYTES, _COUNT_BYTES = 1, 8
+
+
+def is_native(value: Value) -> bool:
+    """Whether native code holds a value: a tensor of known rank in the host's memory."""
+    is_tensor = value.dtype is not None and value.dtype is not DType.STRING
+    return is_tensor and value.shape is not None and not value.space
+
+
+class ValueCode:
+    """Code about values: what they are, their extents, and when they go."""
+
+    def __init__(self, program: Program, threads: int) -> None:
+        self._program, self._threads = program, threads
+        flops, moved = program.target.core
+        self._work_per_byte = max(1, round(WORK_PER_OPERATION * flops / moved))
+        self._words = Words()
+        self._numbers = Numbers(self._words)
+        self._places: dict[int, Address] = {}
+        self._constants = frozenset(number for number, _ in program.constants)
+        self._counters: set[int] = set()  # values whose memory is in the frame
+        self._work: list[tuple[PythonWork, Path]] = []
+        self._failures: list[Failure] = []
+        self._segments: list[tuple[Segment, Path]] = []
+        self._path: Path = ()
+        self._location: Place | None = None
+        self._direct: set[int] = set()
+        self._united: dict[int, int] = {}  # values that are another one's from the beginning
+        self._words.put(*[0] * HEADER_WORDS)
+        for symbol in dict.fromkeys(_symbols(program)):
+            self._numbers.registers[symbol] = self._words.put(-1)
+        for number, value in enumerate(program.values):
+            if is_native(value):
+                self._places[number] = self._described(value)
+        for number in self._constants & self._places.keys():
+            self._words.constants.append((self._places[number].position, number))
+        self._shelf = self._words.put(*[0] * VALUE_WORDS)
+
+    def _described(self, value: Value) -> Address:
+        extents = [dim if isinstance(dim, int) else 0 for dim in value.shape or ()]
+        return self._words.put(0, 0, *extents)
+
+    def _lay_out_shelf(self) -> None:
+        """Memory for values that live across segments, and where in it each of them is."""
+        numbers, words = self._numbers, self._words
+        if not self._program.shelf:
+            return
+        size = numbers.largest([numbers.of(dim) for dim in self._program.shelf])
+        words.emit(Opcode.ALLOCATE, self._shelf, numbers.address(size))
+        for number, value in enumerate(self._program.values):
+            if value.slot is not None and number in self._places:
+                offset = numbers.address(numbers.of(value.slot.offset))
+                extents = [numbers.address(numbers.of(dim)) for dim in value.shape or ()]
+                listed = words.put(*extents)
+                place = self._places[number]
+                words.emit(Opcode.PLACE, place, self._shelf, offset, len(extents), listed)
+
+    def _python(self, work: PythonWork) -> None:
+        self._words.emit(Opcode.PYTHON, len(self._work))
+        self._work.append((work, self._path))
+        self._numbers.forget()
+
+    def _failure(self, failure: Failure) -> int:
+        self._failures.append(failure)
+        return len(self._failures) - 1
+
+    def _mark(self, label: Label) -> None:
+        self._words.mark(label)
+        self._numbers.forget()
+
+    def _register(self, number: int = 0) -> Address:
+        return self._words.put(number)
+
+    def _copy(self, register: Address, number: Number) -> None:
+        self._words.emit(Opcode.COPY, register, self._numbers.address(number))
+
+    def _bind(self, numbers: Iterable[int], known: set[str]) -> None:
+        """Symbols get their numbers from the shapes of values; other extents are checked."""
+        native = [number for number in numbers if number in self._places]
+        bound: set[tuple[int, int]] = set()
+        for number in native:
+            for axis, dim in enumerate(self._program.values[number].shape or ()):
+                name = bare_symbol(dim)
+                if name is not None and name not in known:
+                    known.add(name)
+                    bound.add((number, axis))
+                    register = self._numbers.registers[name]
+                    self._words.emit(Opcode.EXTENT, register, self._places[number], axis)
+        self._numbers.forget()
+        for number in native:
+            for axis, dim in enumerate(self._program.values[number].shape or ()):
+                if (number, axis) in bound or isinstance(dim, Unknown):
+                    continue
+                if known.issuperset(symbols_of(dim)):
+                    expected = self._numbers.address(self._numbers.of(dim))
+                    failure = self._failure(ShapeFailure(number, self._location))
+                    self._words.emit(Opcode.CHECK, self._places[number], axis, expected, failure)
+
+    def _assign(self, targets: Sequence[int], sources: Sequence[int]) -> None:
+        """Values become what others are."""
+        others = []
+        for target, source in zip(targets, sources, strict=True):
+            if target in self._places and source in self._places:
+                self._move(self._places[target], self._places[source], self._rank(target))
+            elif target != source:
+                others.append((target, source))
+        if others:
+            self._python(Assign(*zip(*others, strict=True)))
+
+    def _move(self, target: Address, source: Address, rank: int) -> None:
+        if target != source:
+            self._words.emit(Opcode.MOVE, target, source, rank)
+
+    def _rank(self, number: int) -> int:
+        return len(self._program.values[number].shape or ())
+
+    def _itemsize(self, number: int) -> int:
+        dtype = self._program.values[number].dtype
+        assert dtype is not None
+        return dtype.numpy.itemsize
+
+    def _free(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number in self._places and number not in self._constants | self._counters:
+                self._words.emit(Opcode.FREE, self._places[number])
+
+    def _item(self, register: Address, value: int, index: int = 0) -> None:
+        """An element of a value goes to a register."""
+        if value in self._places:
+            size = self._itemsize(value)
+            self._words.emit(Opcode.ITEM, register, self._places[value], size, index)
+        else:
+            self._python(ReadItem(value, register.position))
+
+
+def _symbols(program: Program) -> Iterator[str]:
+    """All symbols of a program."""
+    for value in program.values:
+        for dim in value.shape or ():
+            yield from symbols_of(dim)
+    for instruction in program.instructions:
+        match instruction:
+            case Segment():
+                yield from segment_symbols(instruction, program.values)
+            case BindSymbol():
+                yield instruction.symbol
+            case Switch():
+                yield from instruction.symbols
