@@ -19,6 +19,12 @@ from graft.module import Module, Program
 from graft.rewrite.pattern import is_op
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contenders run for a moment."""
+    monkeypatch.setattr(demo, "_SECONDS", 0.1)
+
+
 class Accelerator(Backend):
     """Claims convolutions, and the evaluator runs them."""
 
