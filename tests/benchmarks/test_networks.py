@@ -22,7 +22,6 @@ def preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(network_chart, "draw", lambda *_: None)
     monkeypatch.setattr(harness, "ROOT", tmp_path)
     monkeypatch.setattr(harness, "PREVIEW", tmp_path / "preview")
-    monkeypatch.setattr(harness.metadata, "version", lambda _name: "1.0")
     return tmp_path / "preview"
 
 
