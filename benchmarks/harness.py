@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -150,8 +151,7 @@ def run(benchmark: Benchmark, arguments: Sequence[str]) -> int:
         str(machine),
         machine.load,
         options.threads,
-        {"Graft": __version__}
-        | {title: metadata.version(name) for name, title in benchmark.packages.items()},
+        {"Graft": __version__, **_versions(benchmark.packages)},
         command,
     )
     record = Record(made, data)
@@ -162,6 +162,15 @@ def run(benchmark: Benchmark, arguments: Sequence[str]) -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
+
+
+def _versions(packages: Mapping[str, str]) -> dict[str, str]:
+    """By title, of those that are installed."""
+    versions = {}
+    for name, title in packages.items():
+        with suppress(metadata.PackageNotFoundError):
+            versions[title] = metadata.version(name)
+    return versions
 
 
 def _render_again(benchmark: Benchmark) -> int:

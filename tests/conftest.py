@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 os.environ.pop("COLUMNS", None)  # which pytest-xdist sets; reports would fit that width
 os.environ["GRAFT_CALIBRATE"] = "0"  # kernels of tests follow from the table on every machine
 
+from graft.backends.host import step_times
+from graft.byoc import measure
 from graft.cli import status
 from graft.llvm import pool
 from graft.runtime import frames
@@ -60,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if full else "short")
     # The programs of tests are small, and what is to be tested is how threads share their work.
     frames.CALLING, frames.MEETING = -1.0, 0.0
+    # What things take here says nothing, so nobody waits for a quiet moment, or measures for long.
+    measure.WATCH.patience, measure.BUDGET, measure.RACE_BUDGET = 0.0, 0.03, 0.05
+    step_times.PROFILE_SECONDS = 0.05
     # Tests look at what commands say, however slow the machine is at the moment.
     status.QUIET_SECONDS = threading.TIMEOUT_MAX
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -110,6 +115,17 @@ def golden(request: pytest.FixtureRequest) -> Golden:
             pytest.fail("\n".join([message, *diff]), pytrace=False)
 
     return compare
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """Processes that a test starts have one core: they do not wait for both to be free, as those do
+    that time something, while other tests keep them busy."""
+    cores = sorted(os.sched_getaffinity(0))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    os.sched_setaffinity(0, {cores[worker % len(cores)]})
+    yield
+    os.sched_setaffinity(0, cores)
 
 
 @pytest.fixture(scope="session")

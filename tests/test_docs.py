@@ -126,6 +126,7 @@ def _every_program() -> Iterator[ParameterSet]:
             yield pytest.param(page, blocks, id=f"{name}:{blocks[0].line}")
 
 
+@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize(("page", "blocks"), list(_every_program()))
 def test_snippets_run(page: Path, blocks: list[Fence], tmp_path: Path) -> None:
     (tmp_path / "models").symlink_to(ROOT / "models", target_is_directory=True)

@@ -17,6 +17,12 @@ from graft.module import Module
 from graft.rewrite.pattern import is_op
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contenders run for a moment."""
+    monkeypatch.setattr(demo, "_SECONDS", 0.1)
+
+
 class Accelerator(Backend):
     """Claims convolutions, and the evaluator runs them."""
 

@@ -42,6 +42,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return package, site
 
 
+@pytest.mark.usefixtures("one_core")
 def test_its_own_tests_pass(installed: tuple[Path, Path]) -> None:
     package, site = installed
     outcome = command("-m", "pytest", "-q", "-p", "no:cacheprovider", folder=package, site=site)
@@ -49,6 +50,7 @@ def test_its_own_tests_pass(installed: tuple[Path, Path]) -> None:
     assert "2 passed" in outcome.stdout
 
 
+@pytest.mark.usefixtures("one_core")
 def test_it_is_listed_and_conforms(installed: tuple[Path, Path]) -> None:
     package, site = installed
     listing = command("-m", "graft", "backends", folder=package, site=site)

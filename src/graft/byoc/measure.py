@@ -39,19 +39,20 @@ WATCH = Watch(len(os.sched_getaffinity(0)), PATIENCE)
 
 PRECISION = 0.03  # half the interval, as a share of the median
 BUDGET = 0.3  # seconds for one price
+RACE_BUDGET = 1.0  # seconds for each contender of a race
 _BELOW = 3  # what drawn integers are below
 DEADLINE = 60.0  # seconds after which a backend is given up that does not answer
 _FEWEST = 5
 _KEPT = 0.1  # the spread, as a share, of a price that is worth keeping
 
 
-def timed(run: Callable[[], object], budget: float = BUDGET) -> Cost:
-    """What one call takes: calls during which the system took the processor away do not count, if
-    there are enough others."""
+def timed(run: Callable[[], object], budget: float | None = None) -> Cost:
+    """What one call takes, measured for `BUDGET` seconds at most if nothing else is said: calls
+    during which the system took the processor away do not count, if there are enough others."""
     run()  # the first call may allocate, load or compile
     samples: list[float] = []
     calm: list[float] = []
-    deadline = time.perf_counter() + budget
+    deadline = time.perf_counter() + (BUDGET if budget is None else budget)
     while True:
         interruptions, start = _interruptions(), time.perf_counter()
         run()
@@ -86,9 +87,10 @@ def _interruptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def race(runs: Mapping[str, Callable[[], object]], budget: float = 1.0) -> dict[str, float]:
+def race(runs: Mapping[str, Callable[[], object]], budget: float | None = None) -> dict[str, float]:
     """The median time of each contender, run in turns so that all see the same neighbours."""
-    return {name: float(np.median(own)) for name, own in laps(runs, budget).items()}
+    times = laps(runs, RACE_BUDGET if budget is None else budget)
+    return {name: float(np.median(own)) for name, own in times.items()}
 
 
 def laps(runs: Mapping[str, Callable[[], object]], budget: float) -> dict[str, list[float]]:

@@ -19,6 +19,8 @@ from graft.base.compare import Bound, Difference, compare_arrays, together
 from graft.base.dtypes import DType, dtype_of
 from graft.ir.evaluate import Data
 
+__all__ = ["Difference", "Tolerance", "compare"]
+
 # Neighbouring numbers that two correct results may be apart.
 _STEPS = 4
 # NumPy's own knows nothing of the exotic dtypes.
