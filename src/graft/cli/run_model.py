@@ -38,8 +38,8 @@ def compiled(
         graph = import_source(read_model(path, strict=strict_import))
     module = compiled_as_asked(graph, title, asked, save_plan, threads=threads, accuracy=accuracy)
     seconds = time.perf_counter() - start
-    placement, is_native = module.placement, any(True for _ in module.program.segments)
-    session = module if is_native or not module.placement.reasons else None
+    placement = module.placement
+    session = module if module.program.target.triple else None  # of a machine, or of none
     return Runnable(
         graph.inputs,
         graph.input_symbols,
