@@ -36,8 +36,8 @@ def compiled(
         model = import_graph(path, strict_import)
     module = compiled_as_asked(model, title, asked, save_plan, threads=threads, accuracy=accuracy)
     seconds = time.perf_counter() - start
-    placement, is_native = module.placement, any(True for _ in module.program.segments)
-    session = module if is_native or not module.placement.reasons else None
+    placement = module.placement
+    session = module if module.program.target.triple else None  # of a machine, or of none
     return Runnable(
         model.graph.inputs,
         model.graph.input_symbols,

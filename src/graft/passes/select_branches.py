@@ -1,7 +1,7 @@
 """Replaces an `if` between two cheap branches by both of them, and a `where` for each result.
 
 A graph enters and leaves. Exporters write an `if` for every `and` and `or` in the condition of a
-loop; without it the body is one stretch of native code. Only what cannot fail, whatever the data,
+loop; without it the body is one segment of native code. Only what cannot fail, whatever the data,
 is computed in vain, and little of it. A result that both branches hand on is what they hand on.
 """
 

@@ -11,6 +11,7 @@ from dataclasses import fields
 from graft.base.dims import AnyDim
 from graft.base.names import printable
 from graft.program.instructions import (
+    BindSymbol,
     Block,
     Buffer,
     Evaluate,
@@ -35,6 +36,7 @@ from graft.program.program import Program, Value
 _INDENT = "  "
 # What an instruction is called where its class says something else.
 _WORDS: dict[type[Instruction], str] = {
+    BindSymbol: "bind_symbol",
     RegionCall: "call_region",
     SizeFunction: "size_function",
     ListOp: "list_op",

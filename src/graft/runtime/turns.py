@@ -1,7 +1,7 @@
 """What loops and scans do around their bodies: operands in; carried values and stacked pieces out.
 Conditions that have to hold are checked here, too.
 
-The body is a function, so that the evaluator and native flows count turns, carry values, stack
+The body is a function, so that the evaluator and programs count turns, carry values, stack
 pieces and refuse what grows without bound in one place.
 """
 

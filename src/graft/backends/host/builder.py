@@ -15,7 +15,7 @@ from typing import Any
 
 from graft.backends.host import measure
 from graft.backends.host.assemble import Assembly
-from graft.backends.host.cut import Piece, cut
+from graft.backends.host.cut import GraphPart, cut
 from graft.backends.host.emit import Emitted, emit
 from graft.backends.host.segments import SegmentCompiler, driver_code, why_not_native
 from graft.backends.host.symbols import adopt, inherited_symbols, rename_new
@@ -210,12 +210,12 @@ class _BlockBuilder:
         for value, operand in zip(graph.inputs[count:], self._captured, strict=True):
             self._capture(value, operand)
         reasons = {node: self._compiler.why_not(node) for node in graph.nodes}
-        for piece in cut(graph, lambda node: not reasons[node], self._inherited):
-            if piece.native:
-                self._segment(piece.nodes)
+        for part in cut(graph, lambda node: not reasons[node], self._inherited):
+            if part.native:
+                self._segment(part.nodes)
             else:
-                (node,) = piece.nodes
-                self._steps.append(self._instruction(node, piece, reasons[node]))
+                (node,) = part.nodes
+                self._steps.append(self._instruction(node, part, reasons[node]))
         return Block(inputs, tuple(self._steps), self._numbered(graph.outputs))
 
     def _capture(self, value: Value, operand: int) -> None:
@@ -253,15 +253,15 @@ class _BlockBuilder:
         numbers = self._numbered(inputs), self._numbered(outputs)
         self._steps += self._program.compile(graph, *numbers, self._ranges)
 
-    def _instruction(self, node: Node, piece: Piece, reason: str) -> Instruction:
+    def _instruction(self, node: Node, part: GraphPart, reason: str) -> Instruction:
         location = node.place or Place()
         match node.op.name:
             case "if":
-                return self._if(node, piece.known)
+                return self._if(node, part.known)
             case "loop":
-                return self._loop(node, piece.known)
+                return self._loop(node, part.known)
             case "scan":
-                return self._scan(node, piece.known)
+                return self._scan(node, part.known)
             case "demand":
                 (value, condition), (output,) = map(self._numbered, (node.args, node.outputs))
                 asked = node.attrs

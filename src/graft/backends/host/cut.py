@@ -1,9 +1,8 @@
 """Cuts a graph where numbers have to be known before anything can go on.
 
-A graph enters; out come pieces in the order in which they run. A stretch is a set of nodes whose
-sizes are all known when it starts: it becomes one native program. Between stretches stand single
-nodes: those whose results have sizes that only their data tell, control flow, and what has no
-native code.
+A graph enters; out come parts in the order in which they run. A native part is a set of nodes whose
+sizes are all known when it starts: it becomes a segment. Between native parts stand single nodes:
+those whose results have sizes that only their data tell, control flow, and what has no native code.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ TELLING = ("sized", "sizes")
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Nodes that are one native program, or a node for itself."""
+class GraphPart:
+    """Nodes that become a segment, or a node for itself."""
 
     nodes: tuple[Node, ...]
     native: bool
@@ -31,7 +30,7 @@ class Piece:
 
 def cut(
     graph: Graph, is_native: Callable[[Node], bool], inherited: frozenset[str] = frozenset()
-) -> list[Piece]:
+) -> list[GraphPart]:
     """The pieces of a graph; `is_native` tells which nodes have code once sizes are known.
 
     The numbers of `inherited` symbols come from the graph around this one."""
@@ -49,20 +48,20 @@ class _Cutter:
         self._promised: set[str] = set()
         self._is_native = is_native
 
-    def pieces(self) -> list[Piece]:
-        """All single nodes that can run, then as long a stretch as can be, and so on.
+    def pieces(self) -> list[GraphPart]:
+        """All single nodes that can run, then as large a native part as can be, and so on.
 
-        Singles come first, so that those that read inputs alone do not part two stretches."""
-        found: list[Piece] = []
+        Singles come first, so that those that read inputs alone do not separate native parts."""
+        found: list[GraphPart] = []
         while self._waiting:
             self._promised = self._sizes_to_come()
             known = frozenset(self._known)
             singles = self._taken(self._stands_alone, at_once=False)
-            found += [Piece((node,), False, known) for node in singles]
+            found += [GraphPart((node,), False, known) for node in singles]
             known = frozenset(self._known)
-            stretch = self._taken(self._fits)
-            if stretch:
-                found.append(Piece(tuple(stretch), True, known))
+            nodes = self._taken(self._fits)
+            if nodes:
+                found.append(GraphPart(tuple(nodes), True, known))
         return found
 
     def _fits(self, node: Node) -> bool:
@@ -80,7 +79,7 @@ class _Cutter:
         return not self._fits(node) and not (awaits and self._is_native(node))
 
     def _taken(self, wanted: Callable[[Node], bool], at_once: bool = True) -> list[Node]:
-        """Waiting nodes that are wanted and have their operands; in a stretch, also from within.
+        """Waiting nodes that are wanted and have their operands; native ones also from within.
 
         Single nodes tell sizes, after which others may fit: only those that can run now."""
         found: list[Node] = []

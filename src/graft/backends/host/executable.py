@@ -19,7 +19,6 @@ from graft.byoc.executable import Footprint
 from graft.program.memory import arena_bytes
 from graft.program.program import Program
 from graft.program.variants import Key, variant_name, with_variants
-from graft.runtime.feeds import store_outputs
 from graft.runtime.profile import Profile
 from graft.runtime.session import Session
 from graft.runtime.supplied import Supplied
@@ -95,8 +94,8 @@ class HostExecutable:
         self, inputs: Sequence[Any], homes: Mapping[str, Array] | None = None
     ) -> list[Any]:
         """Run on inputs in order; results that have an array are written there."""
-        results = self.session.executor(inputs)
-        return store_outputs(self.program.output_names, results, homes or {})
+        names = (value.name for value in self.program.inputs)
+        return self.session.run(None, dict(zip(names, inputs, strict=True)), homes)
 
 
 def specialized(

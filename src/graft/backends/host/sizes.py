@@ -1,4 +1,4 @@
-"""Whether sizes fit together: nodes of a stretch in, checks for the run time out.
+"""Whether sizes fit together: nodes of a segment in, checks for the run time out.
 
 When a graph is typed, two symbols may be equal for all that is known. Kernels rely on it. So the
 type rules are asked again, with both answers to every question that the symbols leave open, and
