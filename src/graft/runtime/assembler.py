@@ -47,7 +47,19 @@ class Word:
 class Flag:
     """The truth of something while a function runs."""
 
+    code: Code
     text: str
+
+    def __and__(self, other: Flag) -> Flag:
+        return Flag(self.code, self.code.make("i1", f"and i1 {self.text}, {other.text}").text)
+
+    def __or__(self, other: Flag) -> Flag:
+        return Flag(self.code, self.code.make("i1", f"or i1 {self.text}, {other.text}").text)
+
+    def choose(self, left: Word | int, right: Word | int) -> Word:
+        """The first of two words if it holds, else the second."""
+        words = f"i64 {text_of(left)}, i64 {text_of(right)}"
+        return self.code.make("i64", f"select i1 {self.text}, {words}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +131,7 @@ class Code:
     def compare(self, relation: str, left: Word | int, right: Word | int) -> Flag:
         """A comparison."""
         found = self.make("i1", f"icmp {relation} i64 {text_of(left)}, {text_of(right)}")
-        return Flag(found.text)
-
-    def both(self, left: Flag, right: Flag) -> Flag:
-        """Whether two things hold."""
-        return Flag(self.make("i1", f"and i1 {left.text}, {right.text}").text)
-
-    def either(self, left: Flag, right: Flag) -> Flag:
-        """Whether one of two things holds."""
-        return Flag(self.make("i1", f"or i1 {left.text}, {right.text}").text)
-
-    def select(self, flag: Flag, left: Word | int, right: Word | int) -> Word:
-        """One of two words."""
-        words = f"i64 {text_of(left)}, i64 {text_of(right)}"
-        return self.make("i64", f"select i1 {flag.text}, {words}")
+        return Flag(self, found.text)
 
     def variable(self, value: Word | int) -> Variable:
         """A word that can be changed, to begin with this."""
@@ -142,29 +141,25 @@ class Code:
         variable.become(value)
         return variable
 
-    def load(self, address: Word, offset: int = 0, type_: str = "i64") -> Word:
-        """What lies at an address, widened without a sign."""
-        pointer = self._pointer(address, offset)
+    def load(
+        self, address: Word, offset: int = 0, type_: str = "i64", signed: bool = False
+    ) -> Word:
+        """What lies at an address, widened to a word."""
+        pointer = self.pointer(address, offset)
         found = self.make(type_, f"load {type_}, ptr {pointer}, align {_alignment(type_)}")
-        return found if type_ == "i64" else self.make("i64", f"zext {type_} {found.text} to i64")
-
-    def load_signed(self, address: Word, type_: str) -> Word:
-        """What lies at an address, widened with its sign."""
-        found = self.make(
-            type_, f"load {type_}, ptr {self._pointer(address, 0)}, align {_alignment(type_)}"
-        )
-        return found if type_ == "i64" else self.make("i64", f"sext {type_} {found.text} to i64")
+        widen = "sext" if signed else "zext"
+        return found if type_ == "i64" else self.make("i64", f"{widen} {type_} {found.text} to i64")
 
     def store(self, value: Word | int, address: Word, offset: int = 0, type_: str = "i64") -> None:
         """Write a word, or its low bits, to an address."""
         if type_ != "i64":
             value = self.make(type_, f"trunc i64 {text_of(value)} to {type_}")
-        pointer = self._pointer(address, offset)
+        pointer = self.pointer(address, offset)
         self.do(f"store {type_} {text_of(value)}, ptr {pointer}, align {_alignment(type_)}")
 
     def copy(self, target: Word, source: Word, count: Word | int) -> None:
         """Copy bytes between places that do not overlap."""
-        ends = f"ptr {self._pointer(target, 0)}, ptr {self._pointer(source, 0)}"
+        ends = f"ptr {self.pointer(target)}, ptr {self.pointer(source)}"
         self.do(f"call void @llvm.memcpy.p0.p0.i64({ends}, i64 {text_of(count)}, i1 false)")
 
     def call(self, name: str, *operands: Word | int, result: str = "i64") -> Word:
@@ -174,15 +169,6 @@ class Code:
             self.do(f"call void @{name}({listed})")
             return Word(self, "0")
         return self.make(result, f"call {result} @{name}({listed})")
-
-    def call_address(self, address: Word, *operands: Word | int) -> Word:
-        """Call what lies at an address, which gives a word."""
-        listed = ", ".join(f"i64 {text_of(one)}" for one in operands)
-        return self.make("i64", f"call i64 {self._pointer(address, 0)}({listed})")
-
-    def pointer(self, word: Word) -> str:
-        """A word as LLVM wants addresses."""
-        return self._pointer(word, 0)
 
     def give(self, value: Word | int | None = None) -> None:
         """Leave the function."""
@@ -196,7 +182,8 @@ class Code:
         self.do(f"br i1 {flag.text}, label %{inside}, label %{after}")
         self._begin(inside)
         yield
-        self._go_on(after)
+        self.do(f"br label %{after}")
+        self._begin(after)
 
     @contextmanager
     def repeat(self) -> Iterator[str]:
@@ -224,17 +211,14 @@ class Code:
             yield now
             index.become(index.now + 1)
 
-    def _pointer(self, address: Word, offset: int) -> str:
+    def pointer(self, address: Word, offset: int = 0) -> str:
+        """An address as LLVM wants it."""
         place = address + offset if offset else address
         return self.make("ptr", f"inttoptr i64 {place.text} to ptr").text
 
     def _begin(self, label: str) -> None:
         self._lines.append(f"{label}:")
         self._is_open = True
-
-    def _go_on(self, label: str) -> None:
-        self.do(f"br label %{label}")
-        self._begin(label)
 
     def _fresh(self, hint: str) -> str:
         self._count += 1

@@ -111,7 +111,7 @@ def _checked(code: Code, given: _Operands, name: str) -> None:
     pair = code.make("", f"call {{i64, i1}} @llvm.{name}.with.overflow.i64({operands})")
     result = code.make("i64", f"extractvalue {{i64, i1}} {pair.text}, 0")
     overflow = code.make("i1", f"extractvalue {{i64, i1}} {pair.text}, 1")
-    with code.when(Flag(overflow.text)):
+    with code.when(Flag(code, overflow.text)):
         given.fail(Status.NUMBER, 0)
     code.store(result, given[0])
 
@@ -132,27 +132,27 @@ def _divided(code: Code, given: _Operands) -> tuple[Word, Word]:
     quotient = code.operation("sdiv", left, right)
     rest = left - quotient * right
     opposed = code.operation("xor", rest, right).is_("slt", 0)
-    inexact = code.both(rest.is_("ne", 0), opposed)
-    return code.select(inexact, quotient - 1, quotient), code.select(inexact, rest + right, rest)
+    inexact = rest.is_("ne", 0) & opposed
+    return inexact.choose(quotient - 1, quotient), inexact.choose(rest + right, rest)
 
 
 def _least(code: Code, given: _Operands) -> None:
     left, right = code.load(given[1]), code.load(given[2])
-    code.store(code.select(left.is_("slt", right), left, right), given[0])
+    code.store(left.is_("slt", right).choose(left, right), given[0])
 
 
 def _most(code: Code, given: _Operands) -> None:
     left, right = code.load(given[1]), code.load(given[2])
-    code.store(code.select(left.is_("sgt", right), left, right), given[0])
+    code.store(left.is_("sgt", right).choose(left, right), given[0])
 
 
 def _broadcast(code: Code, given: _Operands) -> None:
     left, right = code.load(given[1]), code.load(given[2])
-    one = code.either(left.is_("eq", 1), right.is_("eq", 1))
-    fits = code.either(one, left.is_("eq", right))
-    with code.when(code.compare("eq", code.select(fits, 1, 0), 0)):
+    one = left.is_("eq", 1) | right.is_("eq", 1)
+    fits = one | left.is_("eq", right)
+    with code.when(code.compare("eq", fits.choose(1, 0), 0)):
         given.fail(Status.NUMBER, 0)
-    code.store(code.select(left.is_("eq", 1), right, left), given[0])
+    code.store(left.is_("eq", 1).choose(right, left), given[0])
 
 
 def _extent(code: Code, given: _Operands) -> None:
@@ -164,7 +164,7 @@ def _read(code: Code, given: _Operands) -> None:
     place = data + given[3] * bytes_
     for width in (1, 2, 4, 8):
         with code.when(bytes_.is_("eq", width)):
-            code.store(code.load_signed(place, f"i{8 * width}"), given[0])
+            code.store(code.load(place, 0, f"i{8 * width}", signed=True), given[0])
 
 
 def _scalar(code: Code, given: _Operands) -> None:
@@ -201,11 +201,11 @@ def _push(code: Code, given: _Operands) -> None:
             given.fail(Status.FAILED, given[5])
     with code.when(rows.is_("sge", word_of(code, stack, Stack.CAPACITY))):
         expected = code.load(given[4])
-        more = code.select(rows.is_("eq", 0), 16, rows * 2)
+        more = rows.is_("eq", 0).choose(16, rows * 2)
         # So many at once only where they are known to come and are not much memory.
         few = code.operation("sdiv", _BYTES_AHEAD, row + 1)
-        modest = code.both(expected.is_("sgt", more), expected.is_("slt", few))
-        capacity = code.select(modest, expected, more)
+        modest = expected.is_("sgt", more) & expected.is_("slt", few)
+        capacity = modest.choose(expected, more)
         data = code.call("graft.allocate", given.frame, capacity * row)
         with code.when(data.is_("eq", 0)):
             given.fail(Status.MEMORY, capacity * row)
@@ -238,7 +238,7 @@ def _stack(code: Code, given: _Operands) -> None:
     data, source = word_of(code, target, Value.DATA), word_of(code, stack, Stack.DATA)
     with code.count(rows) as index:
         forward = backwards.is_("eq", 0)
-        position = code.select(forward, index, rows - 1 - index)
+        position = forward.choose(index, rows - 1 - index)
         with code.count(outer) as block:
             place = data + (block * rows + position) * inner
             code.copy(place, source + index * row + block * inner, inner)
@@ -255,7 +255,7 @@ def _row(code: Code, given: _Operands) -> None:
     row = code.call("graft.size", extents + WORD, rank, bytes_)
     index = code.load(register)
     last = code.load(extents) - 1
-    position = code.select(backwards.is_("eq", 0), index, last - index)
+    position = backwards.is_("eq", 0).choose(index, last - index)
     put_word(code, word_of(code, source, Value.DATA) + position * row, target, Value.DATA)
 
 
@@ -358,10 +358,10 @@ def _execute_segment(code: Code, frame: Word, place: Variable) -> None:
     pc = place.now
     segment = code.load(pc, WORD)
     status = code.call("graft.segment", frame, segment)
-    again = code.either(status.is_("eq", Status.PAUSE), status.is_("eq", Status.START))
+    again = status.is_("eq", Status.PAUSE) | status.is_("eq", Status.START)
     after = pc + 2 * WORD
     with code.when(status.is_("ne", Status.DONE)):
-        put_word(code, code.select(again, pc, after), frame, Header.PC)
+        put_word(code, again.choose(pc, after), frame, Header.PC)
         code.give(status)
     place.become(after)
     with code.when(word_of(code, frame, Header.TIMES).is_("ne", 0)):
@@ -393,11 +393,11 @@ def _jumps(code: Code, frame: Word, opcode: Word, pc: Word, place: Variable) -> 
         place.become(operand(0))
     with code.when(opcode.is_("eq", Opcode.DIFFER)):
         differ = code.load(operand(0)).is_("ne", code.load(operand(1)))
-        place.become(code.select(differ, operand(2), after(Opcode.DIFFER)))
+        place.become(differ.choose(operand(2), after(Opcode.DIFFER)))
     with code.when(opcode.is_("eq", Opcode.CHANGED)):
         known = code.call("graft.known", operand(0))
-        place.become(code.select(known.is_("ne", 0), operand(1), after(Opcode.CHANGED)))
+        place.become(known.is_("ne", 0).choose(operand(1), after(Opcode.CHANGED)))
     with code.when(opcode.is_("eq", Opcode.UPTO)):
         _spend(code, frame, pc)
         reached = code.load(operand(0)).is_("sge", code.load(operand(1)))
-        place.become(code.select(reached, operand(2), after(Opcode.UPTO)))
+        place.become(reached.choose(operand(2), after(Opcode.UPTO)))

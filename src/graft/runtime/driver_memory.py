@@ -63,7 +63,7 @@ def _allocate() -> str:
         capacity = word_of(code, buffer, Buffer.CAPACITY)
         fits = capacity.is_("sge", wanted)
         is_close = capacity.is_("sle", wanted * 2 + 4096)
-        with code.when(code.both(fits, is_close)):
+        with code.when(fits & is_close):
             code.store(word_of(code, buffer, Buffer.NEXT), place.now)
             put_word(code, 1, buffer, Buffer.REFERENCES)
             code.give(buffer + BUFFER_BYTES)

@@ -30,7 +30,7 @@ def _threads() -> str:
     price = word_of(code, frame, Header.CALLING) + code["calls"] * word_of(
         code, frame, Header.MEETING
     )
-    with code.when(code.either(threads.is_("slt", 2), (work >> 1).is_("sle", price))):
+    with code.when(threads.is_("slt", 2) | (work >> 1).is_("sle", price)):
         code.give(1)
     # One more thread spares work / (n (n + 1)) and costs a part of the price.
     best = code.variable(2)
@@ -63,7 +63,7 @@ def _prepare() -> str:
         _grow(code, frame, needed)
     base = word_of(code, frame, Header.ARENA)
     moved = base.is_("ne", word_of(code, segment, Segment.BASE))
-    with code.when(code.either(moved, is_new)):
+    with code.when(moved | is_new):
         put_word(code, base, segment, Segment.BASE)
         _lead_to_memory(code, segment, base + arena, scratch)
     outputs = word_of(code, segment, Segment.OUTPUT)
@@ -102,7 +102,7 @@ def _known() -> str:
         now, before = code.load(entry_of(code, keys, index)), entry_of(code, seen, index)
         with code.when(now.is_("ne", before)):
             put_word(code, 0, segment, Segment.THREADS)
-    code.give(code.select(word_of(code, segment, Segment.THREADS).is_("ne", 0), 1, 0))
+    code.give(word_of(code, segment, Segment.THREADS).is_("ne", 0).choose(1, 0))
     return code.text
 
 
@@ -123,7 +123,7 @@ def _add_up(code: Code, frame: Word, segment: Word) -> None:
 
 
 def _at_most(code: Code, word: Word, limit: int) -> Word:
-    return code.select(word.is_("sgt", limit), limit, word)
+    return word.is_("sgt", limit).choose(limit, word)
 
 
 def _grow(code: Code, frame: Word, needed: Word) -> None:
@@ -177,14 +177,14 @@ def _segment() -> str:
             code.give(status)
     threads, count = word_of(code, segment, Segment.THREADS), word_of(code, segment, Segment.CALLS)
     unstarted = word_of(code, frame, Header.STARTED).is_("eq", 0)
-    with code.when(code.both(threads.is_("sgt", 1), unstarted)):
+    with code.when(threads.is_("sgt", 1) & unstarted):
         code.give(Status.START)
     records, work = word_of(code, segment, Segment.RECORDS), word_of(code, segment, Segment.WORK)
     long = word_of(code, frame, Header.LONG)
     last = code.variable(count)
     total = code.variable(word_of(code, segment, Segment.TOTAL))
     is_known = total.now.is_("slt", _UNKNOWN_WORK)
-    with code.when(code.both(total.now.is_("sge", long), is_known)):
+    with code.when(total.now.is_("sge", long) & is_known):
         total.become(0)
         last.become(first.now)
         with code.repeat() as loop:
@@ -194,7 +194,7 @@ def _segment() -> str:
             last.become(last.now + 1)
     begin = records + first.now * _RECORD_BYTES
     code.call("graft.run", frame, begin, last.now - first.now, threads, result="void")
-    known = code.select(total.now.is_("slt", _UNKNOWN_WORK), total.now, 0)
+    known = total.now.is_("slt", _UNKNOWN_WORK).choose(total.now, 0)
     budget = word_of(code, frame, Header.BUDGET) - known - (last.now - first.now) * _CALL_WORK
     put_word(code, budget, frame, Header.BUDGET)
     with code.when(last.now.is_("slt", count)):
