@@ -10,7 +10,7 @@ from graft.byoc.contract import Cost, Source
 from graft.byoc.measure import WATCH, calm
 
 _PROFILES = 9  # runs that a profile is at least the median of
-PROFILE_SECONDS = 1.5  # neighbours come and go faster than that
+_PROFILE_SECONDS = 1.5  # neighbours come and go faster than that
 
 
 def by_value(seconds: Sequence[float], makes: Sequence[str]) -> dict[str, float]:
@@ -34,7 +34,7 @@ def labels_by_value(labels: Sequence[str], makes: Sequence[str]) -> dict[str, st
 
 def median_costs(run: Callable[[], Mapping[str, float]]) -> dict[str, Cost]:
     """The median over several runs; what a run did not come to took it no time."""
-    runs = WATCH.measured(lambda: calm(run, _PROFILES, PROFILE_SECONDS))
+    runs = WATCH.measured(lambda: calm(run, _PROFILES, _PROFILE_SECONDS))
     names = dict.fromkeys(name for one in runs for name in one)
     medians = {name: float(np.median([one.get(name, 0.0) for one in runs])) for name in names}
     return {name: Cost(seconds, Source.MEASURED) for name, seconds in medians.items()}
