@@ -73,13 +73,14 @@ def run_seconds(steps: int, threads: int) -> float:
 
 def program(steps: int) -> Program:
     triple = llvm.get_process_triple()
+    driver = driver_object(triple)  # which initialises LLVM, too
     machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="small")
     return Program(
         Target(triple),
         inputs=(TensorSpec("x", DType.FLOAT32, (4,)),),
         outputs=(TensorSpec("y", DType.FLOAT32, (4,)),),
         steps=(KernelCall("nothing", (Input(0), Output(0))),) * steps,
-        objects=(machine.emit_object(llvm.parse_assembly(KERNEL)), driver_object(triple)),
+        objects=(machine.emit_object(llvm.parse_assembly(KERNEL)), driver),
     )
 
 
