@@ -74,6 +74,7 @@ def run_seconds(steps: int, threads: int) -> float:
 
 def program(steps: int) -> Program:
     triple = llvm.get_process_triple()
+    driver = driver_object(triple)  # which initialises LLVM, too
     machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="small")
     segment = Segment((0,), (1,), (KernelCall("nothing", (0, 1)),) * steps)
     return Program(
@@ -82,7 +83,7 @@ def program(steps: int) -> Program:
         (),
         Block((0,), (segment,), (1,)),
         ("y",),
-        (machine.emit_object(llvm.parse_assembly(KERNEL)), driver_object(triple)),
+        (machine.emit_object(llvm.parse_assembly(KERNEL)), driver),
     )
 
 

@@ -10,7 +10,7 @@ from graft.byoc.contract import Cost, Source
 from graft.byoc.measure import WATCH, calm
 
 _PROFILES = 9  # runs that a profile is at least the median of
-PROFILE_SECONDS = 1.5  # neighbours come and go faster than that
+_PROFILE_SECONDS = 1.5  # neighbours come and go faster than that
 
 
 def by_value(times: Sequence[tuple[str, float]]) -> dict[str, float]:
@@ -31,7 +31,7 @@ def by_value(times: Sequence[tuple[str, float]]) -> dict[str, float]:
 def median_costs(run: Callable[[], Mapping[str, float]]) -> dict[str, Cost]:
     """Median cost per value over several profiled runs. Steps skipped in a run (an untaken branch)
     count as zero."""
-    runs = WATCH.measured(lambda: calm(run, _PROFILES, PROFILE_SECONDS))
+    runs = WATCH.measured(lambda: calm(run, _PROFILES, _PROFILE_SECONDS))
     names = dict.fromkeys(name for one in runs for name in one)
     medians = {name: float(np.median([one.get(name, 0.0) for one in runs])) for name in names}
     return {name: Cost(seconds, Source.MEASURED) for name, seconds in medians.items()}
