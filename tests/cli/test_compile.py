@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from tests.cli.tiny import TWO_INPUTS, saved
 
-from graft.backends.host.options import Accuracy
 from graft.backends.host.prepare import host_passes
 from graft.cli.main import main
 from graft.frontends.onnx.importer import import_model
@@ -57,7 +56,7 @@ def test_verbose_names_every_pass(tmp_path: Path, capsys: pytest.CaptureFixture[
     first, *lines = captured.err.splitlines()
     assert first.startswith("import: 3 nodes, ")
     names = [transform.__name__ for transform in PASSES]
-    own = host_passes(host_target(), Accuracy.DEFAULT)
+    own = host_passes(host_target())
     names += [getattr(transform, "__name__", "") for transform in own]
     assert [line.split()[0] for line in lines] == names
     assert lines[-1].split()[1:5] == ["3", "->", "2", "nodes"]
