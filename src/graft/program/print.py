@@ -31,7 +31,7 @@ from graft.program.instructions import (
     reads,
     writes,
 )
-from graft.program.program import Program, Value
+from graft.program.program import Program
 
 _INDENT = "  "
 # What an instruction is called where its class says something else.
@@ -50,7 +50,7 @@ _DETAILS = (
 
 def to_text(program: Program) -> str:
     """All of a program but constants' elements and code."""
-    lines = [*_header(program), *_Printer(program).block(program.body)]
+    lines = [*_header(program), *_block(program.body)]
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
@@ -66,51 +66,41 @@ def _header(program: Program) -> Iterator[str]:
         kind = "constant " if number in constants else ""
         slot = "" if value.slot is None else f" at {_buffer(value.slot)}"
         space = f" in '{value.space}'" if value.space else ""
-        yield f"{_INDENT}%{number} '{value.name}': {kind}{_type(value)}{space}{slot}"
+        yield f"{_INDENT}%{number} '{value.name}': {kind}{value}{space}{slot}"
 
 
-def _type(value: Value) -> str:
-    if value.dtype is None and value.shape is None:
-        return value.type
-    extents = "*" if value.shape is None else ", ".join(map(str, value.shape))
-    return f"{value.dtype or value.type}[{extents}]"
+def _block(block: Block) -> Iterator[str]:
+    for instruction in block.instructions:
+        yield from (_INDENT + line for line in _instruction(instruction))
+    yield f"{_INDENT}yield {_values(block.outputs)}".rstrip()
 
 
-class _Printer:
-    def __init__(self, program: Program) -> None:
-        self._program = program
+def _instruction(instruction: Instruction) -> Iterator[str]:
+    results = _values(writes(instruction))
+    word = _WORDS.get(type(instruction), type(instruction).__name__.lower())
+    head = f"{results} = " if results else ""
+    yield f"{head}{word} {_values(reads(instruction))}{_details(instruction)}".rstrip()
+    match instruction:
+        case Segment():
+            yield from _segment(instruction)
+        case If():
+            yield from _nested("then", instruction.then)
+            yield from _nested("else", instruction.otherwise)
+        case Switch():
+            for key, block in instruction.cases:
+                pairs = zip(instruction.symbols, key, strict=True)
+                sizes = ", ".join(f"{name}={size}" for name, size in pairs)
+                yield from _nested(f"case {sizes}", block)
+            yield from _nested("default", instruction.default)
+        case Loop() | Scan():
+            yield from _nested("body", instruction.body)
+        case _:
+            pass
 
-    def block(self, block: Block, depth: int = 0) -> Iterator[str]:
-        indent = _INDENT * (depth + 1)
-        for instruction in block.instructions:
-            yield from (indent + line for line in self._instruction(instruction, depth))
-        yield f"{indent}yield {_values(block.outputs)}".rstrip()
 
-    def _instruction(self, instruction: Instruction, depth: int) -> Iterator[str]:
-        results = _values(writes(instruction))
-        word = _WORDS.get(type(instruction), type(instruction).__name__.lower())
-        head = f"{results} = " if results else ""
-        yield f"{head}{word} {_values(reads(instruction))}{_details(instruction)}".rstrip()
-        match instruction:
-            case Segment():
-                yield from _segment(instruction)
-            case If():
-                yield from self._nested("then", instruction.then)
-                yield from self._nested("else", instruction.otherwise)
-            case Switch():
-                for key, block in instruction.cases:
-                    pairs = zip(instruction.symbols, key, strict=True)
-                    sizes = ", ".join(f"{name}={size}" for name, size in pairs)
-                    yield from self._nested(f"case {sizes}", block)
-                yield from self._nested("default", instruction.default)
-            case Loop() | Scan():
-                yield from self._nested("body", instruction.body)
-            case _:
-                pass
-
-    def _nested(self, title: str, block: Block) -> Iterator[str]:
-        yield f"{_INDENT}{title} ({_values(block.inputs)})"
-        yield from (_INDENT + line for line in self.block(block))
+def _nested(title: str, block: Block) -> Iterator[str]:
+    yield f"{_INDENT}{title} ({_values(block.inputs)})"
+    yield from (_INDENT + line for line in _block(block))
 
 
 def _details(instruction: Instruction) -> str:

@@ -53,13 +53,10 @@ class Value:
         return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
 
     def __str__(self) -> str:
+        if self.dtype is None and self.shape is None:
+            return self.type
         extents = "*" if self.shape is None else ", ".join(map(str, self.shape))
-        return f"{self.dtype or self.type}[{extents}]" if self.has_extents else self.type
-
-    @property
-    def has_extents(self) -> bool:
-        """Whether it is a tensor, of strings maybe."""
-        return self.dtype is not None or self.shape is not None
+        return f"{self.dtype or self.type}[{extents}]"
 
 
 @dataclass(frozen=True, slots=True)
