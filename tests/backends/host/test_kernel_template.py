@@ -85,5 +85,5 @@ def test_groups_without_a_kernel_are_not_fused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(RowKernels, "__call__", refused)
     module = graft.compile(graph, strict=True, threads=1)
     assert len(seen) == 1
-    labels = [step.label for step in module.program.built.program.steps]
+    labels = [call.label for call in module.program.calls]
     assert labels == ["negative", "exp"]

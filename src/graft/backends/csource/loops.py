@@ -6,8 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from graft.backends.csource.scalars import statements
+from graft.base.dtypes import DType
+from graft.base.errors import GraftError
 from graft.ir.graph import Node, Value
-from graft.ir.op import OPS
+from graft.ir.op import OPS, Op
+from graft.ir.types import TensorType
 from graft.ops.pointwise import scalar_of
 
 # (node, C names of its operands, C name of its result) -> C statements
@@ -26,9 +29,18 @@ def emits(*names: str) -> Callable[[Emit], Emit]:
 
 
 def operators() -> list[str]:
-    """The operators that are written: those with loops of their own, and all pointwise ones."""
-    pointwise = (name for name in OPS if OPS.get(name).scalar is not None)
-    return sorted({*EMITTERS, *pointwise})
+    """The operators that are written: those with loops of their own, and all pointwise ones that
+    make float32 of float32."""
+    return sorted({*EMITTERS, *(name for name in OPS if _is_pointwise(OPS.get(name)))})
+
+
+def _is_pointwise(op: Op) -> bool:
+    given = tuple(TensorType(DType.FLOAT32, (2,)) for one in op.operands if not one.optional)
+    try:
+        types = op.scalar is not None and op.result_types(op.attrs(), given)
+    except (GraftError, TypeError):  # other operands, or attributes without a default
+        return False
+    return types == given[:1]
 
 
 def emit(node: Node, names: Sequence[str], out: str) -> str:

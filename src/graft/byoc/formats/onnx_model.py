@@ -18,6 +18,7 @@ from graft.byoc.formats import onnx_compute, onnx_movement
 from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Writer, onnx_dtype
 from graft.byoc.formats.operands import unfit
 from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import OPS
 from graft.ir.types import TensorType
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
@@ -33,7 +34,12 @@ class OnnxBackend(Backend):
     dtypes: Sequence[DType] = (DType.FLOAT32,)
 
     def patterns(self) -> PatternTable:
-        return [(name, is_op(name)) for name in sorted(WRITERS)]
+        return [(name, is_op(name)) for name in sorted(WRITERS) if self._may_take(name)]
+
+    def _may_take(self, name: str) -> bool:
+        """Whether there is a dtype that both the operator and the backend take."""
+        dtypes = OPS.get(name).dtypes
+        return dtypes is None or any(dtype in dtypes for dtype in self.dtypes)
 
     def supports(self, match: Match) -> Refusal | None:
         reason = unfit((*match.inputs, *match.outputs), self.dtypes)

@@ -181,13 +181,15 @@ class _Half:
         channel = Var("panel_channel")
         _, channels, width = self.panels.extents
         assert isinstance(width, Const)
-        ramps = (Ramp(Const(at), 1, self.lanes) for at in range(0, int(width.value), self.lanes))
-        stores = tuple(self._vectors(first, column, channel, ramp) for ramp in ramps)
+        starts = range(0, int(width.value), self.lanes)
+        stores = tuple(self._vectors(first, column, channel, start) for start in starts)
         return For(channel, Const(0), channels, Block(stores))
 
-    def _vectors(self, first: int, column: Expr, channel: Expr, ramp: Ramp) -> Stmt:
+    def _vectors(self, first: int, column: Expr, channel: Expr, start: int) -> Stmt:
         """One vector of each panel, from three of half-transformed weights."""
-        halves = [Var(f"half{k}", _FLOAT, self.lanes) for k in range(KERNEL)]
+        ramp = Ramp(Const(start), 1, self.lanes)
+        names = (f"half{k}_{first}_{start}" for k in range(KERNEL))
+        halves = [Var(name, _FLOAT, self.lanes) for name in names]
         stores = tuple(
             Store(self.panels, (Const(row), channel, ramp), self._combined(first + row, halves))
             for row in range(self._rows)
