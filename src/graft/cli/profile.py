@@ -29,7 +29,14 @@ from graft.cli.profile_regions import (
 from graft.cli.report import Block, counted, figure, section, table
 from graft.cli.trace import Slice as TraceSlice
 from graft.cli.trace import write_events
-from graft.program.bytecode_work import Assign, Collect, JoinSlices, PythonWork, ReadItem
+from graft.program.bytecode_work import (
+    Assign,
+    Collect,
+    JoinSlices,
+    PythonWork,
+    ReadExtents,
+    ReadItem,
+)
 from graft.program.bytecode_work import Path as StepPath
 from graft.program.instructions import (
     Alias,
@@ -92,6 +99,7 @@ _DECISIONS: Mapping[type[PythonWork], str] = {
     Alias: "view",
     Assign: "list, optional or lookup",
     ReadItem: "size from data",
+    ReadExtents: "size from data",
     Collect: "list, optional or lookup",
     JoinSlices: "list, optional or lookup",
 }

@@ -19,6 +19,7 @@ from graft.program.bytecode_work import (
     Failure,
     Path,
     PythonWork,
+    ReadExtents,
     ReadItem,
     ShapeFailure,
 )
@@ -115,7 +116,12 @@ class ValueCode:
 
     def _bind(self, numbers: Iterable[int], known: set[str]) -> None:
         """Symbols get their numbers from the shapes of values; other extents are checked."""
-        native = [number for number in numbers if number in self._places]
+        native: list[int] = []
+        for number in numbers:
+            if number in self._places:
+                native.append(number)
+            elif not self._program.values[number].space:
+                self._bind_beside(number, known)
         bound: set[tuple[int, int]] = set()
         for number in native:
             for axis, dim in enumerate(self._program.values[number].shape or ()):
@@ -134,6 +140,17 @@ class ValueCode:
                     expected = self._numbers.address(self._numbers.of(dim))
                     failure = self._failure(ShapeFailure(number, self._location))
                     self._words.emit(Opcode.CHECK, self._places[number], axis, expected, failure)
+
+    def _bind_beside(self, number: int, known: set[str]) -> None:
+        """Symbols get their numbers from the shape of a value that native code does not hold."""
+        registers: list[tuple[int, int]] = []
+        for axis, dim in enumerate(self._program.values[number].shape or ()):
+            name = bare_symbol(dim)
+            if name is not None and name not in known:
+                known.add(name)
+                registers.append((axis, self._numbers.registers[name].position))
+        if registers:
+            self._python(ReadExtents(number, tuple(registers)))
 
     def _assign(self, targets: Sequence[int], sources: Sequence[int]) -> None:
         """Values become what others are."""

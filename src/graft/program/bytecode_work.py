@@ -37,6 +37,14 @@ class ReadItem:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadExtents:
+    """Extents of a value that native code does not hold go to registers: axes, and positions."""
+
+    value: int
+    registers: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Collect:
     """A value that native code does not hold is one more slice of an output that is stacked."""
 
@@ -86,7 +94,7 @@ class SymbolFailure:
     instruction: BindSymbol
 
 
-PythonWork = Instruction | Assign | ReadItem | Collect | JoinSlices
+PythonWork = Instruction | Assign | ReadItem | ReadExtents | Collect | JoinSlices
 Failure = SizeFailure | ShapeFailure | StackFailure | SymbolFailure | Assert
 # Which instruction: its position in its block, preceded by that of the one around it, and so on.
 Path = tuple[int, ...]

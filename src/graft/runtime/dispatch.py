@@ -27,6 +27,7 @@ from graft.program.program import Value
 from graft.runtime.executor import Executor
 from graft.runtime.frames import Frame
 from graft.runtime.memory import address_of, is_usable
+from graft.runtime.run import Run
 from graft.runtime.straight_line import define
 
 # Sizes that are remembered.
@@ -183,9 +184,9 @@ class Dispatcher:
         # A run that fails does not give its frame back; the next one makes another.
         lines += [*before, "status = execute(frame.base)"]
         if beside or any(number not in self._places for number in body.outputs):
-            lines += [f"values = finish(frame, status, {{{', '.join(beside)}}})"]
-        else:
-            lines += ["if status:", "    finish(frame, status, {})"]
+            lines += [f"run = finish(frame, status, {{{', '.join(beside)}}})"]
+        else:  # what the run holds is needed until results have been copied
+            lines += ["if status:", "    run = finish(frame, status, {})"]
         results = ", ".join(f"r{number}" for number in body.outputs)
         lines += [*after, "free.append(frame)", f"return [{results}]"]
         return define(["feeds"], lines, names)
@@ -195,7 +196,7 @@ class Dispatcher:
         before, after = ["allocate = sizes.allocate"] if self._sized else [], []
         for number in dict.fromkeys(self._program.body.outputs):
             if number not in self._places:
-                after += [f"r{number} = values[{number}]"]
+                after += [f"r{number} = run.values.objects[{number}]"]
                 continue
             place = self._places[number] + Field.DATA
             if number in self._sized:
@@ -260,14 +261,12 @@ class Dispatcher:
         return run
 
 
-def _finish(
-    executor: Executor, frame: Frame, status: int, beside: Mapping[int, Any]
-) -> Mapping[int, Any]:
-    """Run to the end; `beside` are values that are not in the frame, as is what this gives."""
+def _finish(executor: Executor, frame: Frame, status: int, beside: Mapping[int, Any]) -> Run:
+    """Run to the end; `beside` are values that are not in the frame."""
     run = executor.run_in(frame)
     run.values.objects.update(beside)
     executor.finish(run, Status(status))
-    return run.values.objects
+    return run
 
 
 def _accepted(position: int, value: Value, names: dict[str, object]) -> list[str]:

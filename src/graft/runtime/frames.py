@@ -58,6 +58,10 @@ class LinkedImage:
         words[Header.CALLING] = int(CALLING * rate)
         words[Header.MEETING] = int(MEETING * rate)
         self.words = words
+        # Where outputs are that are neither inputs nor constants.
+        given = {*program.body.inputs, *(number for number, _ in program.constants)}
+        outputs = {*program.body.outputs} - given
+        self.own_outputs = [image.values[n] for n in outputs if n in image.values]
 
 
 class Frame:
@@ -74,7 +78,7 @@ class Frame:
         self.words = words.data  # single words are read and written faster through it
         self.execute = linked.execute
         self.sizes: object = None  # that its inputs and outputs have, where somebody keeps account
-        self._outputs = [image.values[n] for n in self.program.body.outputs if n in image.values]
+        self._outputs = linked.own_outputs
         self.meet_pool()
         linked.context.team.frames.add(self)
         # The finalizer keeps the words and the code as long as it needs them.
@@ -163,7 +167,9 @@ class Frame:
 
     def symbols(self) -> Mapping[str, int]:
         """What symbols stand for."""
-        return {name: self.words[position] for name, position in self.image.registers.items()}
+        registers = self.image.registers.items()
+        known = {name: self.words[position] for name, position in registers}
+        return {name: number for name, number in known.items() if number >= 0}
 
 
 def _discard(linked: LinkedImage, words: Array) -> None:

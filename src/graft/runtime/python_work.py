@@ -13,7 +13,14 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, InternalError
-from graft.program.bytecode_work import Assign, Collect, JoinSlices, PythonWork, ReadItem
+from graft.program.bytecode_work import (
+    Assign,
+    Collect,
+    JoinSlices,
+    PythonWork,
+    ReadExtents,
+    ReadItem,
+)
 from graft.program.instructions import (
     Alias,
     Evaluate,
@@ -29,6 +36,7 @@ from graft.runtime.checks import Data
 from graft.runtime.devices import Devices
 from graft.runtime.evaluated import Evaluator
 from graft.runtime.lists import run_list_op
+from graft.runtime.memory import aligned_copy, is_usable
 from graft.runtime.regions import deliver
 from graft.runtime.run import Run
 from graft.runtime.turns import Pieces, no_pieces, sole_item
@@ -57,6 +65,10 @@ class PythonWorker:
             case ReadItem(value, register):
                 item = int(sole_item(run.values[value]))
                 run.values.frame.words[register] = item
+            case ReadExtents(value, registers):
+                shape = np.shape(run.values[value])
+                for axis, register in registers:
+                    run.values.frame.words[register] = shape[axis]
             case Collect(output, value):
                 slices = run.slices.setdefault(output, Pieces(1, "loop"))
                 slices.add([run.values[value]])
@@ -107,7 +119,9 @@ class PythonWorker:
             deliver((array,), (run.values.frame.view(number),), "a step")
             return
         is_hollow = bool(array.size) and not all(array.strides)  # tells a size, and holds nothing
-        run.values.put(number, array if is_hollow else np.ascontiguousarray(array))
+        if not is_hollow and not is_usable(array):
+            array = aligned_copy(array)
+        run.values.put(number, array)
 
     def _joined(self, work: JoinSlices, run: Run) -> Array:
         """Slices along an axis; without any, extents that only one would have told are zero."""
