@@ -197,7 +197,8 @@ def _module(
     module.placement = replace(Placement.of(general), variants=placements)
     module.regions = regions
     attached = Attachments(compiled, options.host, options.policy)
-    module.writer = partial(_write, executable.save, module.placement, attached)
+    save = executable.without_session().save
+    module.writer = partial(_write, save, module.placement, attached)
     return module
 
 

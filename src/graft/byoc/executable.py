@@ -113,6 +113,11 @@ class Executable(Protocol):
         """How large it is."""
         ...
 
+    def without_session(self) -> Executable:
+        """The same without the session that it may have made: what saves a session's program can
+        live with the session, which then goes with the last reference to it."""
+        ...
+
     @property
     def session(self) -> Session:
         """What users hold: it runs in this process, if the code is for this machine."""

@@ -113,6 +113,8 @@ class SizeTable:
             assert value.dtype is not None
             specs[number] = shape = tuple(extents[used : used + rank])
             used += rank
+            if min(shape, default=0) < 0:
+                raise UserError("an output would have a negative extent")
             how = value.dtype.numpy, value.alignment
             allocate[number] = executor.context.results.allocator(shape, *how)
             words.append((places[number] + Field.OWNER, 0))

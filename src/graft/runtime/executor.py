@@ -145,6 +145,8 @@ class Executor:
                 shape = tuple(evaluate_dim(dim, symbols) for dim in value.shape or ())
             except GraftError:
                 break  # sizes that do not fit together, of which the program's checks tell
+            if min(shape, default=0) < 0:
+                break
             array = run.given.get(number)
             if array is None or array.shape != shape:
                 alignment = max(value.alignment, ALIGNMENT)

@@ -83,6 +83,10 @@ class HostExecutable:
         operators that the evaluator has to know there."""
         return save_as(self.program, path, backends, blobs)
 
+    def without_session(self) -> HostExecutable:
+        """The same, with nothing of it linked."""
+        return replace(self)
+
     @property
     def footprint(self) -> Footprint:
         """How large it is."""

@@ -112,6 +112,10 @@ class ReferenceProgram:
         run = {MODEL: lambda operands, _symbols: evaluate(graph, operands)}
         return Session(evaluated_model(graph), supplied=Supplied({}, run))
 
+    def without_session(self) -> ReferenceProgram:
+        """The same graph."""
+        return ReferenceProgram(self._graph)
+
     def __call__(
         self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
     ) -> list[Data]:
