@@ -9,7 +9,7 @@ from tests.cross import emulated
 from tests.llvm import kernels, test_expressions
 
 from graft.llvm import load
-from graft.runtime import program
+from graft.program import program
 from graft.runtime.native import why_not_here
 from graft.target.target import Target, named_target
 
