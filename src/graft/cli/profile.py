@@ -36,6 +36,7 @@ from graft.program.bytecode_work import (
     PythonWork,
     ReadExtents,
     ReadItem,
+    Release,
 )
 from graft.program.bytecode_work import Path as StepPath
 from graft.program.instructions import (
@@ -100,6 +101,7 @@ _DECISIONS: Mapping[type[PythonWork], str] = {
     Assign: "list, optional or lookup",
     ReadItem: "size from data",
     ReadExtents: "size from data",
+    Release: "memory of devices",
     Collect: "list, optional or lookup",
     JoinSlices: "list, optional or lookup",
 }

@@ -21,6 +21,7 @@ from graft.program.bytecode_work import (
     PythonWork,
     ReadExtents,
     ReadItem,
+    Release,
     ShapeFailure,
 )
 from graft.program.instructions import (
@@ -176,9 +177,14 @@ class ValueCode:
         return dtype.numpy.itemsize
 
     def _free(self, numbers: Iterable[int]) -> None:
+        abroad: list[int] = []
         for number in numbers:
             if number in self._places and number not in self._constants | self._counters:
                 self._words.emit(Opcode.FREE, self._places[number])
+            elif self._program.values[number].space:
+                abroad.append(number)
+        if abroad:
+            self._python(Release(tuple(abroad)))
 
     def _item(self, register: Address, value: int, index: int = 0) -> None:
         """An element of a value goes to a register."""

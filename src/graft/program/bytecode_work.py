@@ -45,6 +45,13 @@ class ReadExtents:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Nobody needs tensors of devices any more."""
+
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Collect:
     """A value that native code does not hold is one more slice of an output that is stacked."""
 
@@ -94,7 +101,7 @@ class SymbolFailure:
     instruction: BindSymbol
 
 
-PythonWork = Instruction | Assign | ReadItem | ReadExtents | Collect | JoinSlices
+PythonWork = Instruction | Assign | ReadItem | ReadExtents | Release | Collect | JoinSlices
 Failure = SizeFailure | ShapeFailure | StackFailure | SymbolFailure | Assert
 # Which instruction: its position in its block, preceded by that of the one around it, and so on.
 Path = tuple[int, ...]

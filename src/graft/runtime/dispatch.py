@@ -20,7 +20,7 @@ from graft.base.dim_functions import function_of
 from graft.base.dims import bare_symbol
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
-from graft.program.instructions import writes
+from graft.program.instructions import RegionCall, Transfer, writes
 from graft.program.layout import VALUE_WORDS, Status
 from graft.program.layout import Value as Field
 from graft.program.program import Value
@@ -137,9 +137,11 @@ class Dispatcher:
 
     @classmethod
     def of(cls, executor: Executor) -> Dispatcher | None:
-        """The short way of a program; None where it takes other things than tensors, or gives
-        something that it has not made."""
+        """The short way of a program; None where it takes other things than tensors, gives
+        something that it has not made, or calls regions, whose devices may be lost on the way."""
         program = executor.program
+        if any(isinstance(one, RegionCall | Transfer) for one in program.instructions):
+            return None
         inputs = [value.dtype is not None or value.type == _STRINGS for value in program.inputs]
         own = {number for one in program.body.instructions for number in writes(one)}
         return cls(executor) if all(inputs) and own.issuperset(program.body.outputs) else None

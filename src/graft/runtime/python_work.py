@@ -20,6 +20,7 @@ from graft.program.bytecode_work import (
     PythonWork,
     ReadExtents,
     ReadItem,
+    Release,
 )
 from graft.program.instructions import (
     Alias,
@@ -69,6 +70,10 @@ class PythonWorker:
                 shape = np.shape(run.values[value])
                 for axis, register in registers:
                     run.values.frame.words[register] = shape[axis]
+            case Release(numbers):
+                for number in numbers:
+                    tensor = run.values.objects.pop(number, None)
+                    self._devices.give_back(self._program.values[number], tensor, run)
             case Collect(output, value):
                 slices = run.slices.setdefault(output, Pieces(1, "loop"))
                 slices.add([run.values[value]])
