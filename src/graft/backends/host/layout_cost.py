@@ -14,7 +14,7 @@ than `MOST_STATES` situations arise, the cheapest are kept, and the result may n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graft.ir.graph import Value
@@ -78,17 +78,22 @@ def cheapest(
     for step in steps:
         for value in step.outputs:
             numbers.setdefault(value, len(numbers))
-    last_read = {w.value: n for n, step in enumerate(steps) for way in step.ways for w in way.wants}
+    last_reads = {
+        numbers[want.value]: number
+        for number, step in enumerate(steps)
+        for way in step.ways
+        for want in way.wants
+    }
     rows = frozenset((0,))
-    start = frozenset((numbers[v], rows) for v in given if v in last_read)
+    start = frozenset((numbers[v], rows) for v in given if numbers[v] in last_reads)
     states: dict[_State, tuple[float, _Chain | None]] = {start: (0.0, None)}
     exact = True
     for number, step in enumerate(steps):
-        live = frozenset(numbers[value] for value, last in last_read.items() if last > number)
         found: dict[_State, tuple[float, _Chain | None]] = {}
         for way in _allowed(step, pinned or {}):
             for state, (cost, chain) in states.items():
-                after, price = _done(state, step, way, numbers, live)
+                there, price = _done(state, step, way, numbers)
+                after = frozenset(one for one in there if last_reads.get(one[0], -1) > number)
                 total = cost + price
                 if after not in found or total < found[after][0]:
                     found[after] = (total, _Chain(way, chain))
@@ -106,9 +111,9 @@ def _allowed(step: Step, pinned: Mapping[Value, int]) -> list[Way]:
 
 
 def _done(
-    state: _State, step: Step, way: Way, numbers: Mapping[Value, int], live: frozenset[int]
-) -> tuple[_State, float]:
-    """The situation after a step that was done in some way, and what that cost."""
+    state: _State, step: Step, way: Way, numbers: Mapping[Value, int]
+) -> tuple[Iterable[tuple[int, frozenset[int]]], float]:
+    """Which tensors exist in which blocks after a step that was done in some way, and its cost."""
     there = dict(state)
     cost = way.cost
     for want in way.wants:
@@ -118,7 +123,7 @@ def _done(
             cost += want.copy
     made = frozenset((way.block,))
     there.update((numbers[value], made) for value in step.outputs)
-    return frozenset((n, blocks) for n, blocks in there.items() if n in live), cost
+    return there.items(), cost
 
 
 def _ways(chain: _Chain | None) -> tuple[Way, ...]:
