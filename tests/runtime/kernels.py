@@ -31,10 +31,9 @@ from graft.runtime.program import (
     Target,
     TensorSpec,
 )
-from graft.target.roofline import Roofline
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TARGET = Target(llvm.get_process_triple(), core=Roofline(120e9, 120e9))
+TARGET = Target(llvm.get_process_triple(), core_flops=120e9, core_bytes=120e9)
 SIGNATURE = "(ptr %buffers, ptr %scalars, i64 %thread, i64 %threads, ptr %shared)"
 
 # A loop over this thread's share; @BODY@ sees %i and the pointers %b0, %b1, %b2.

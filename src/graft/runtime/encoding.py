@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,6 @@ from graft.runtime.program import (
     TensorSpec,
     Transfer,
 )
-from graft.target.roofline import Roofline
 
 _REFERENCES: Mapping[str, type[BufferRef | Remote]] = {
     "input": Input,
@@ -120,16 +118,14 @@ def decode_place(data: Sequence[Any]) -> Place:
 
 
 def encode_target(target: Target) -> dict[str, Any]:
-    rates = [target.core.flops, target.core.bytes]
+    rates = [target.core_flops, target.core_bytes]
     return {"triple": target.triple, "features": list(target.features), "core": rates}
 
 
 def decode_target(data: Mapping[str, Any]) -> Target:
     features = tuple(decode_text(name) for name in data["features"])
-    target = Target(decode_text(data["triple"]), features)
-    if "core" not in data:  # files of older releases do not say
-        return target
-    return replace(target, core=Roofline(*map(_decode_rate, data["core"])))
+    rates = data.get("core", ())  # files of older releases do not say
+    return Target(decode_text(data["triple"]), features, *map(_decode_rate, rates))
 
 
 def _decode_rate(data: Any) -> float:

@@ -23,11 +23,11 @@ from graft.runtime.program import (
     Remote,
     RemoteTensor,
     Step,
+    Target,
     Transfer,
 )
 from graft.runtime.shaped import Measured, ShapedProgram
 from graft.runtime.tables import ShapedTables, Tables, tables_of
-from graft.target.roofline import Roofline
 
 # Work after which a native call ends, so that Python can see to Ctrl-C: some seconds' worth.
 LONG_FLOPS, LONG_BYTES = 100_000_000_000, 20_000_000_000
@@ -128,9 +128,10 @@ class Prepared:
 def prepared(program: Program, engine: Engine) -> Prepared:
     """A program of known sizes."""
     steps, threads = program.steps, engine.team.threads
-    core = program.target.core.scaled(_REACHED)
     works = [
-        _work(step.flops, step.bytes, step.serial, core) if isinstance(step, KernelCall) else None
+        _work(step.flops, step.bytes, step.serial, program.target)
+        if isinstance(step, KernelCall)
+        else None
         for step in steps
     ]
     return Prepared(
@@ -163,10 +164,16 @@ def _last_uses(program: Program) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _work(flops: int, moved: int, serial: bool, core: Roofline) -> Work:
+def _work(flops: int, moved: int, serial: bool, target: Target) -> Work:
     if not flops and not moved and not serial:
         return Work(0, 0, math.inf)  # nobody has said how much work it is
-    return Work(flops, moved, 0 if serial else flops / core.flops + moved / core.bytes)
+    per_flop, per_byte = _seconds_per(target)
+    return Work(flops, moved, 0 if serial else flops * per_flop + moved * per_byte)
+
+
+def _seconds_per(target: Target) -> tuple[float, float]:
+    """Seconds that a core takes for an operation, and to move a byte."""
+    return 1 / (_REACHED * target.core_flops), 1 / (_REACHED * target.core_bytes)
 
 
 def _plan(works: Sequence[Work | None], threads: int) -> tuple[Stretch | int, ...]:
@@ -191,7 +198,8 @@ class PreparedSizes:
     def __init__(self, program: ShapedProgram, engine: Engine) -> None:
         self._tables, self._threads = ShapedTables(program, engine), engine.team.threads
         self._count, self._guarded = len(program.steps), len(program.guards)
-        self._core = program.target.core.scaled(_REACHED)
+        self._target = program.target
+        per_flop, per_byte = _seconds_per(program.target)
         words = program.numbers + len(program.shelves)
         self._weights = np.zeros((3, words))  # of each number in operations, bytes, time
         self._works = []
@@ -200,8 +208,8 @@ class PreparedSizes:
             self._works.append((flops, moved, step.serial))
             self._weights[0, flops] += 1
             self._weights[1, moved] += 1
-            self._weights[2, flops] += 0 if step.serial else 1 / self._core.flops
-            self._weights[2, moved] += 0 if step.serial else 1 / self._core.bytes
+            self._weights[2, flops] += 0 if step.serial else per_flop
+            self._weights[2, moved] += 0 if step.serial else per_byte
 
     def at(self, measured: Measured) -> Prepared:
         """The same at some size."""
@@ -225,7 +233,7 @@ class PreparedSizes:
             best = work.best_threads(self._count, self._threads)
             return (Stretch(0, 0, self._count, best),)
         works = [
-            _work(numbers[one], numbers[other], serial, self._core)
+            _work(numbers[one], numbers[other], serial, self._target)
             for one, other, serial in self._works
         ]
         return _plan(works, self._threads)

@@ -18,11 +18,8 @@ from graft.base.errors import Place, UserError
 from graft.runtime.evaluated import EvaluatedGraph
 from graft.runtime.guards import Guard
 from graft.runtime.memory import ALIGNMENT, address_of
-from graft.target.roofline import Roofline
 
 NOWHERE = Place()
-# Rates so low that all work is worth sharing: those of a machine of which nobody has told any.
-_ANY_CORE = Roofline(1.0, 1.0)
 
 
 class ProgramError(UserError):
@@ -167,11 +164,13 @@ class RemoteTensor:
 @dataclass(frozen=True, slots=True)
 class Target:
     """The machine that object code is for: LLVM's triple, processor features it relies on, and the
-    rates of one core."""
+    operations and bytes per second that one core comes to at best. Where nobody has told these,
+    they are so low that all work is worth sharing."""
 
     triple: str
     features: tuple[str, ...] = ()
-    core: Roofline = _ANY_CORE
+    core_flops: float = 1.0
+    core_bytes: float = 1.0
 
     @property
     def architecture(self) -> str:

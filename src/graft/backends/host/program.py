@@ -36,7 +36,8 @@ AnyStep = NativeStep | ReferenceStep | TransferStep
 
 def runtime_target(target: Target) -> rt.Target:
     """What the run time has to know of the machine that code is for."""
-    return rt.Target(target.triple, target.features, cache_roofline(target.machine))
+    core = cache_roofline(target.machine)
+    return rt.Target(target.triple, target.features, core.flops, core.bytes)
 
 
 @dataclass(frozen=True, eq=False)
