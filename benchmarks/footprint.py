@@ -113,7 +113,7 @@ def _usual_inputs() -> argparse.Namespace:
     """The options of a command that was given none, for a model as it is."""
     parser = argparse.ArgumentParser()
     add_input_arguments(parser)
-    parser.set_defaults(batch=None)
+    parser.set_defaults(batch=None, strict_import=False)
     return parser.parse_args([])
 
 
