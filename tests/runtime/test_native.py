@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.kernels import TARGET, compiled, kernels
 
 from graft.base.errors import UnsupportedError, UserError
-from graft.program.layout import DISCARD, EXECUTE
+from graft.program.layout import ALLOCATE, DISCARD, EXECUTE
 from graft.runtime.agreement import BARRIER, STOP, WORK
 from graft.runtime.driver import driver_object
 from graft.runtime.elf import read_object
@@ -103,7 +103,7 @@ def test_truncated_objects_are_refused() -> None:
 def test_driver_is_compiled_for_each_architecture(architecture: str) -> None:
     symbols = read_object(driver_object(f"{architecture}-unknown-linux-gnu"))
     assert symbols.architecture == architecture
-    assert symbols.defined == {WORK, STOP, BARRIER, EXECUTE, DISCARD}
+    assert symbols.defined == {WORK, STOP, BARRIER, EXECUTE, ALLOCATE, DISCARD}
     needs = symbols.undefined - {"_GLOBAL_OFFSET_TABLE_"}
     allocates = {"aligned_alloc", "free", "madvise"}
     assert needs == {"syscall", "clock_gettime", "sched_yield", "memcpy", *allocates}

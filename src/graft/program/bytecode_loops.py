@@ -61,7 +61,9 @@ class LoopCode(ValueCode):
             if value in self._places:
                 size = self._itemsize(value)
                 self._words.emit(Opcode.SCALAR, self._places[value], register, size)
+        self._loops += 1
         self._block(body, {*own}, keep=body.inputs)
+        self._loops -= 1
         rows = body.outputs[1 + count :]
         stacks = self._collect(rows, instruction.outputs[count:], limit, instruction.location)
         self._item(flag, body.outputs[0])
@@ -91,7 +93,9 @@ class LoopCode(ValueCode):
         self._mark(head)
         self._words.emit(Opcode.UPTO, index, limit, after)
         self._rows(instruction, slices, sources, index)
+        self._loops += 1
         self._block(body, {*own}, keep=body.inputs)
+        self._loops -= 1
         axes = instruction.result_axes, instruction.result_backwards
         rows = body.outputs[count:]
         stacks = self._collect(rows, instruction.outputs[count:], limit, instruction.location)

@@ -60,7 +60,8 @@ class ValueCode:
         self._places: dict[int, Address] = {}
         self._constants = frozenset(number for number, _ in program.constants)
         self._counters: set[int] = set()  # values whose memory is in the frame
-        self._work: list[tuple[PythonWork, Path]] = []
+        self._work: list[tuple[PythonWork, Path, bool]] = []
+        self._loops = 0  # around what is being written
         self._failures: list[Failure] = []
         self._segments: list[tuple[Segment, Path]] = []
         self._path: Path = ()
@@ -98,7 +99,7 @@ class ValueCode:
 
     def _python(self, work: PythonWork) -> None:
         self._words.emit(Opcode.PYTHON, len(self._work))
-        self._work.append((work, self._path))
+        self._work.append((work, self._path, self._loops > 0))
         self._numbers.forget()
 
     def _failure(self, failure: Failure) -> int:
@@ -177,8 +178,11 @@ class ValueCode:
         return dtype.numpy.itemsize
 
     def _free(self, numbers: Iterable[int]) -> None:
+        """Values go; not those that have their places for good."""
         abroad: list[int] = []
         for number in numbers:
+            if self._program.values[number].slot is not None:
+                continue
             if number in self._places and number not in self._constants | self._counters:
                 self._words.emit(Opcode.FREE, self._places[number])
             elif self._program.values[number].space:

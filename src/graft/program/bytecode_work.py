@@ -117,7 +117,8 @@ class Image:
     constants: Sequence[tuple[int, int]]  # positions, and values whose memory is meant
     values: Mapping[int, int]  # positions of the values that native code holds
     registers: Mapping[str, int]  # positions of symbols
-    work: Sequence[tuple[PythonWork, Path]]  # what Python does, by number
+    # What Python does, by number; whether it is within a loop.
+    work: Sequence[tuple[PythonWork, Path, bool]]
     failures: Sequence[Failure]  # what checks say, by number
     segments: Sequence[tuple[Segment, Path]]  # by number
     direct: frozenset[int]  # outputs that segments write where the caller wants them

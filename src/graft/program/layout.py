@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-EXECUTE, DISCARD = "graft_execute", "graft_discard"
+EXECUTE, ALLOCATE, DISCARD = "graft_execute", "graft_allocate", "graft_discard"
 
 
 class Header(IntEnum):

@@ -3,7 +3,7 @@ the memory that they work in."""
 
 from __future__ import annotations
 
-from graft.program.layout import DISCARD, EXECUTE
+from graft.program.layout import ALLOCATE, DISCARD, EXECUTE
 from graft.program.program import Program
 from graft.runtime.agreement import STOP, WORK
 from graft.runtime.lending import Lent, Recycled
@@ -16,7 +16,7 @@ class RuntimeContext:
     """The kernels of a program, and threads to call them."""
 
     def __init__(self, program: Program, threads: int) -> None:
-        symbols = {WORK, STOP, EXECUTE, DISCARD, *(call.symbol for call in program.calls)}
+        symbols = {WORK, STOP, EXECUTE, ALLOCATE, DISCARD, *(call.symbol for call in program.calls)}
         # The library has to live as long as the addresses that are taken from it.
         self.library = Library(program.objects, symbols)
         self.team = Team(self.library, threads)

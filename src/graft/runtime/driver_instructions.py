@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graft.program.layout import (
+    ALLOCATE,
     BUFFER_BYTES,
     EXECUTE,
     OPERANDS,
@@ -206,7 +207,7 @@ def _push(code: Code, given: _Operands) -> None:
         few = code.operation("sdiv", _BYTES_AHEAD, row + 1)
         modest = expected.is_("sgt", more) & expected.is_("slt", few)
         capacity = modest.choose(expected, more)
-        data = code.call("graft.allocate", given.frame, capacity * row)
+        data = code.call(ALLOCATE, given.frame, capacity * row)
         with code.when(data.is_("eq", 0)):
             given.fail(Status.MEMORY, capacity * row)
         old = word_of(code, stack, Stack.DATA)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graft.program.layout import BUFFER_BYTES, DISCARD, VALUE_WORDS, Buffer, Header, Value
+from graft.program.layout import ALLOCATE, BUFFER_BYTES, DISCARD, VALUE_WORDS, Buffer, Header, Value
 from graft.runtime.assembler import WORD, Code, Word
 
 _ALIGNMENT = 64
@@ -52,7 +52,7 @@ def extents_of(value: Word) -> Word:
 
 def _allocate() -> str:
     """Memory of so many bytes from buffers that nobody uses, or from the system; 0: none."""
-    code = Code("graft.allocate", ("frame", "bytes"), "i64")
+    code = Code(ALLOCATE, ("frame", "bytes"), "i64", public=True)
     frame, wanted = code["frame"], code["bytes"]
     with code.when(wanted.is_("ugt", word_of(code, frame, Header.LIMIT))):  # or less than nothing
         code.give(0)
@@ -145,7 +145,7 @@ def provide(
     with code.when(word_of(code, value, Value.OWNER).is_("ne", 0)):
         clear(code, frame, value)
     with code.when(word_of(code, value, Value.DATA).is_("eq", 0)):
-        data = code.call("graft.allocate", frame, bytes_)
+        data = code.call(ALLOCATE, frame, bytes_)
         with code.when(data.is_("eq", 0)):
             put_word(code, bytes_, frame, Header.DETAIL)
             failure()

@@ -6,7 +6,7 @@ What depends on sizes is done only where they have changed since the segment ran
 from __future__ import annotations
 
 from graft.program.guards import INSIDE
-from graft.program.layout import BUFFER_BYTES, Buffer, Header, Segment, Status, Value
+from graft.program.layout import ALLOCATE, BUFFER_BYTES, Buffer, Header, Segment, Status, Value
 from graft.runtime.assembler import WORD, Code, Word
 from graft.runtime.driver_memory import entry_of, extents_of, provide, put_word, word_of
 
@@ -133,7 +133,7 @@ def _grow(code: Code, frame: Word, needed: Word) -> None:
         code.call("graft.release", frame, old - BUFFER_BYTES, result="void")
         put_word(code, 0, frame, Header.ARENA)
         put_word(code, 0, frame, Header.ARENA_BYTES)
-    data = code.call("graft.allocate", frame, needed)
+    data = code.call(ALLOCATE, frame, needed)
     with code.when(data.is_("eq", 0)):
         put_word(code, needed, frame, Header.DETAIL)
         code.give(Status.MEMORY)

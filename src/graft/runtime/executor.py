@@ -38,7 +38,7 @@ from graft.runtime.memory import ready
 from graft.runtime.profile import CallTimes, Profile, Recorder
 from graft.runtime.python_work import PythonWorker, misshapen
 from graft.runtime.run import Run, Values
-from graft.runtime.spaces import Device
+from graft.runtime.spaces import Device, FullDeviceError, LostDeviceError
 from graft.runtime.supplied import Supplied
 
 _WORD = np.dtype(np.int64)
@@ -109,10 +109,16 @@ class Executor:
     ) -> list[Any]:
         frame = self.take_frame()
         run = self.run_in(frame, given, devices, recorder)
-        self._enter(inputs, run)
-        presets = self._preset(inputs, run)
-        self.finish(run, frame.go_on() if recorder is None else self._measured(run))
-        outputs = [self._output(number, presets, run) for number in self.program.body.outputs]
+        try:
+            self._enter(inputs, run)
+            presets = self._preset(inputs, run)
+            self.finish(run, frame.go_on() if recorder is None else self._measured(run))
+            outputs = [self._output(number, presets, run) for number in self.program.body.outputs]
+        except (LostDeviceError, FullDeviceError, AbandonedError) as error:
+            _forget_frames(error)
+            raise
+        finally:
+            run.values.objects.clear()
         # A run that fails does not come here: nobody knows what is in its frame.
         self.frames.append(frame)
         return outputs
@@ -213,7 +219,7 @@ class Executor:
         return status
 
     def _work(self, run: Run) -> None:
-        work, path = run.values.frame.image.work[run.values.frame.detail]
+        work, path, run.values.is_repeated = run.values.frame.image.work[run.values.frame.detail]
         location = getattr(work, "location", None)
         try:
             if run.recorder is None:
@@ -315,6 +321,13 @@ def measured(executor: Executor | EvaluatedProgram, inputs: Sequence[Any]) -> Pr
     begin = time.perf_counter()
     outputs = executor(inputs, recorder=recorder)
     return Profile(outputs, time.perf_counter() - begin, recorder.moments)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let an error, and those that led to it, not hold on to tensors of devices."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _user_error(error: EvaluationError) -> UserError:

@@ -14,10 +14,18 @@ import numpy as np
 
 from graft.base import capacity
 from graft.base.dtypes import Array
-from graft.base.errors import Place
+from graft.base.errors import EvaluationError, Place
 from graft.program.bytecode_segments import WORK_PER_OPERATION
 from graft.program.bytecode_work import Image
-from graft.program.layout import DISCARD, EXECUTE, VALUE_WORDS, Header, Status
+from graft.program.layout import (
+    ALLOCATE,
+    BUFFER_BYTES,
+    DISCARD,
+    EXECUTE,
+    VALUE_WORDS,
+    Header,
+    Status,
+)
 from graft.program.layout import Value as Field
 from graft.program.program import Program
 from graft.runtime.context import RuntimeContext
@@ -26,6 +34,7 @@ from graft.runtime.memory import address_of, aligned_copy
 _WORD = 8
 _C_ALIGNMENT = 16  # which the C library gives
 _EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _DISCARD = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 # What the driver does before it comes back for Ctrl-C: operations that take some seconds.
@@ -45,6 +54,7 @@ class LinkedImage:
         self.image, self.program, self.context = image, program, context
         library = context.library
         self.execute: Callable[[int], int] = _EXECUTE(library.address(EXECUTE))
+        self.allocate: Callable[[int, int], int] = _ALLOCATE(library.address(ALLOCATE))
         self.discard: Callable[[int], None] = _DISCARD(library.address(DISCARD))
         words = image.words.copy()
         for position, name in image.functions:
@@ -136,6 +146,16 @@ class Frame:
         words[position + Field.OWNER] = 0
         for axis, extent in enumerate(array.shape):
             words[position + VALUE_WORDS + axis] = extent
+
+    def store(self, number: int, array: Array) -> None:
+        """Let a value be a copy of an array, in a buffer that goes when nobody needs it."""
+        place = self._linked.allocate(self.base, array.nbytes)
+        if not place:
+            raise EvaluationError(f"there is no memory for {array.nbytes} bytes")
+        self.put(number, array)
+        position, words = self.image.values[number], self.words
+        words[position + Field.DATA], words[position + Field.OWNER] = place, place - BUFFER_BYTES
+        ctypes.memmove(place, address_of(array), array.nbytes)
 
     def shape(self, number: int) -> tuple[int, ...]:
         """A value's shape now."""

@@ -24,6 +24,8 @@ class Values:
         self._constants = constants
         self._native = frame.image.values
         self._held: dict[int, Array] = {}  # arrays that values of the frame are
+        # Whether what is made may be made again while somebody still needs it: within a loop.
+        self.is_repeated = False
 
     def __getitem__(self, number: int) -> Data:
         if number in self._constants:
@@ -37,15 +39,13 @@ class Values:
 
     def put(self, number: int, data: Data) -> None:
         """Let a value be something."""
-        if number in self._native:
+        if number in self._native and self.is_repeated:
+            self.frame.store(number, data)
+        elif number in self._native:
             self.frame.put(number, data)
             self._held[number] = data
         else:
             self.objects[number] = data
-
-    def hold(self, *arrays: Array) -> None:
-        """Keep arrays that the frame leads to."""
-        self._held.update({-1 - len(self._held) - n: array for n, array in enumerate(arrays)})
 
 
 @dataclass(slots=True, eq=False)

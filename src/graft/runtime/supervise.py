@@ -92,7 +92,10 @@ class _Thread:
             raise OverdueError(reason, lambda: not self._answers.empty()) from None
         self.is_idle = True
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:  # the error leads to this frame, and would keep all around it
+                failure = None
         return result
 
     def _work(self) -> None:
