@@ -122,7 +122,7 @@ def judged(folder: Path, text: str, theirs: float, ours: float, x: Any) -> str:
     onnx.save(model, folder / "model.onnx")
     (true,) = graft.compile(model, target="reference").run(None, {"x": x})
     calls = [Call({"x": x}, [(true + off).astype(true.dtype)], 0.0) for off in (theirs, ours)]
-    with patch("real_models_verdict.by_peer", lambda *_: calls[0].outputs):
+    with patch("benchmarks.real_models.verdict.by_peer", lambda *_: calls[0].outputs):
         return Judge.of(folder / "model.onnx", model, ["y"]).verdict(*calls)[0]
 
 
