@@ -195,7 +195,7 @@ LOOPING = """
 
 
 def test_flows_have_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Kernels with their turns, decisions with what Python takes, and both in the trace."""
+    """Kernels with their iterations, and what is around them, in the table and in the trace."""
     path, file, trace = saved(tmp_path, LOOPING), tmp_path / "m.graft", tmp_path / "trace.json"
     turns = tmp_path / "turns.npy"
     np.save(turns, np.array(5))
@@ -205,8 +205,6 @@ def test_flows_have_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         options = ["--profile", "--trace", str(trace), "--threads", "2", "--dim", "n=3", "--json"]
         assert main(["run", model, "--input", f"turns={turns}", *options]) == 0
         profile = json.loads(capsys.readouterr().out)["profile"]
-        steps = {(one["label"], one["node"]): one for one in profile["steps"]}
-        assert steps["loop", "again"]["iterations"] == 1
         native = [one for one in profile["steps"] if one["native"]]
         assert {one["node"] for one in native} >= {"again/body/root"}
         assert {one["iterations"] for one in native} == {5}
@@ -219,10 +217,8 @@ def test_flows_have_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
         names = [one["args"]["name"] for one in events if one["ph"] == "M"]
         assert names == ["graft", "thread 0 (calls the others)", "thread 1"]
-        (loop,) = [one for one in events if one["name"] == "loop"]
-        inside = [one for one in events if one["ph"] == "X" and one is not loop]
-        assert all(loop["ts"] <= one["ts"] for one in inside)
-        assert sum(one["name"].startswith("around ") for one in inside) == 5
+        slices = [one for one in events if one["ph"] == "X"]
+        assert sum(one["name"].startswith("around ") for one in slices) == 5
 
 
 def test_profiles_of_flows_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,10 +101,10 @@ def test_regions_and_loops(
     model = saved(tmp_path, LOOP_AND_REGION)
     placed = ("--target", f"{backend},host", "--pin", f"before={backend}")
     slices = trace_of(tmp_path, model, "--input", f"turns={turns}", *placed, "--threads", "2")
-    (loop,) = [event for event in slices if event["name"] == "loop"]
-    inside = [event for event in slices if event["cat"] == "native" and event["tid"] == 0]
-    assert len(inside) >= 4
-    assert all(loop["ts"] <= e["ts"] <= loop["ts"] + loop["dur"] for e in inside)
+    native = [event for event in slices if event["cat"] == "native" and event["tid"] == 0]
+    assert len(native) >= 4
+    around = [event for event in slices if event["name"].startswith("around ")]
+    assert len(around) >= 4
     parts = [event for event in slices if event["args"].get("region")]
     assert {event["args"]["simulated"] for event in parts} == {backend == "simnpu"}
     capsys.readouterr()

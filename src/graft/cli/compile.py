@@ -66,7 +66,12 @@ STAGES = (*COMMON_STAGES, *PLACEMENT_STAGES, "fused", *KERNEL_STAGES, "program")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX file")
-    parser.add_argument("--emit", choices=STAGES, help="the stage to stop at and print")
+    parser.add_argument(
+        "--emit",
+        metavar="STAGE",
+        choices=STAGES,
+        help=f"the stage to stop at and print: {', '.join(STAGES)}",
+    )
     parser.add_argument(
         "-o",
         "--output",

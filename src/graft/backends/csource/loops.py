@@ -35,7 +35,8 @@ def operators() -> list[str]:
 
 
 def _is_pointwise(op: Op) -> bool:
-    given = tuple(TensorType(DType.FLOAT32, (2,)) for one in op.operands if not one.optional)
+    count = sum(not one.optional for one in op.operands)
+    given = tuple(TensorType(DType.FLOAT32, (2,) if n else (2, 2)) for n in range(count))
     try:
         types = op.scalar is not None and op.result_types(op.attrs(), given)
     except (GraftError, TypeError):  # other operands, or attributes without a default
