@@ -9,7 +9,7 @@ import pytest
 
 from graft.base.dtypes import Array
 from graft.runtime import lending
-from graft.runtime.lending import Lent, Recycled
+from graft.runtime.lending import Recycled
 from graft.runtime.memory import address_of
 
 FLOAT = np.dtype(np.float32)
@@ -96,14 +96,3 @@ def test_not_more_is_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) ->
     assert len({address_of(one) for one in held}) == 5
     assert results.empty((1 << 20,), FLOAT).nbytes == 1 << 22  # larger than all that is remembered
     assert results.empty((3,), FLOAT).shape == (3,)
-
-
-def test_working_memory_grows_by_more_than_is_asked_for() -> None:
-    lent = Lent()
-    first = lent.borrow(1000)
-    lent.give_back(first)
-    assert lent.borrow(900) is first
-    other = lent.borrow(900)
-    assert other is not first
-    lent.give_back(other)
-    assert lent.borrow(2000).nbytes >= 2500

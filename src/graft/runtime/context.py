@@ -6,7 +6,7 @@ from __future__ import annotations
 from graft.program.layout import ALLOCATE, DISCARD, EXECUTE
 from graft.program.program import Program
 from graft.runtime.agreement import STOP, WORK
-from graft.runtime.lending import Lent, Recycled
+from graft.runtime.lending import Recycled
 from graft.runtime.memory import address_of
 from graft.runtime.native import Library
 from graft.runtime.team import Team
@@ -20,7 +20,7 @@ class RuntimeContext:
         # The library has to live as long as the addresses that are taken from it.
         self.library = Library(program.objects, symbols)
         self.team = Team(self.library, threads)
-        self.memory, self.results = Lent(), Recycled()
+        self.results = Recycled()
         self._constants = dict(program.constants)
 
     def constant(self, number: int) -> int:

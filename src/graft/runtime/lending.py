@@ -1,4 +1,4 @@
-"""Memory that is used again: what runs work in, and results that nobody holds any more.
+"""Memory that is used again: results that nobody holds any more.
 
 The system gives memory page by page, when it is first touched, which takes longer than to fill it.
 C libraries give large pieces back at once when they are free, so that every run would pay for it.
@@ -32,27 +32,6 @@ _LOOKS = 8
 
 # Shape and dtype of a result, and how kernels need its memory aligned.
 ResultSpec = tuple[tuple[int, ...], np.dtype[Any], int]
-
-
-class Lent:
-    """Memory that runs borrow, one after another: as large as the largest of them wants it.
-
-    Whoever works in it next finds it in the caches, and the system gives its pages only once."""
-
-    def __init__(self) -> None:
-        self._free: list[Array] = []
-
-    def borrow(self, size: int) -> Array:
-        """At least so many bytes. Sizes that grow bit by bit do not take new memory every time."""
-        try:
-            memory = self._free.pop()
-        except IndexError:
-            return aligned_empty((size,), _BYTE)
-        return memory if memory.nbytes >= size else aligned_empty((size + size // 4,), _BYTE)
-
-    def give_back(self, memory: Array) -> None:
-        """For the next one."""
-        self._free.append(memory)
 
 
 class Recycled:

@@ -33,14 +33,13 @@ from graft.program.instructions import (
     writes,
 )
 from graft.program.program import Program
-from graft.runtime.checks import Data
 from graft.runtime.devices import Devices
 from graft.runtime.evaluated import Evaluator
 from graft.runtime.lists import run_list_op
 from graft.runtime.memory import aligned_copy, is_usable
 from graft.runtime.regions import deliver
 from graft.runtime.run import Run
-from graft.runtime.turns import Pieces, no_pieces, sole_item
+from graft.runtime.turns import Data, Pieces, no_pieces, sole_item
 
 
 class PythonWorker:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graft.base.dtypes import Array
-from graft.runtime.checks import Data
 from graft.runtime.frames import Frame
 from graft.runtime.profile import Recorder
 from graft.runtime.spaces import Device
-from graft.runtime.turns import Pieces
+from graft.runtime.turns import Data, Pieces
 
 _NONE: Mapping[str, Device] = {}
 

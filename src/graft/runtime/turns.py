@@ -29,15 +29,12 @@ class Pieces:
 
     def add(self, pieces: Sequence[Array]) -> None:
         """Another turn's."""
-        self.add_stacks([np.asarray(piece)[np.newaxis] for piece in pieces], 1)
-
-    def add_stacks(self, stacks: Sequence[Array], turns: int) -> None:
-        """Several turns', already stacked along a first axis."""
-        for known, stack in zip(self._stacks, stacks, strict=True):
+        for known, piece in zip(self._stacks, pieces, strict=True):
+            stack = np.asarray(piece)[np.newaxis]
             known.append(stack)
             self._bytes += stack.nbytes
         check_bytes(self._bytes, f"after {self.turns} turns {self._what} would stack results")
-        self.turns += turns
+        self.turns += 1
 
     def stacked(self, axes: Sequence[int], backwards: Sequence[bool]) -> list[Array]:
         """The pieces of each result along a new axis, in the order of the turns or against it."""
