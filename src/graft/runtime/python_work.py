@@ -122,10 +122,10 @@ class PythonWorker:
         if value.slot is not None:
             deliver((array,), (run.values.frame.view(number),), "a step")
             return
-        is_hollow = bool(array.size) and not all(array.strides)  # tells a size, and holds nothing
-        if not is_hollow and not is_usable(array):
-            array = aligned_copy(array)
-        run.values.put(number, array)
+        if bool(array.size) and not all(array.strides):  # it tells a size, and holds nothing
+            run.values.frame.put(number, array)
+            return
+        run.values.put(number, array if is_usable(array) else aligned_copy(array))
 
     def _joined(self, work: JoinSlices, run: Run) -> Array:
         """Slices along an axis; without any, extents that only one would have told are zero."""
@@ -147,4 +147,7 @@ def misshapen(name: str, shape: Sequence[int], expected: Sequence[object]) -> Ev
 
 
 def _operands(work: Evaluate | SizeFunction | ListOp, run: Run) -> list[Data]:
-    return [None if number is None else run.values[number] for number in work.inputs]
+    """Operands; what may live on in results is no memory of the frame, which is used again."""
+    if isinstance(work, SizeFunction):
+        return [None if number is None else run.values[number] for number in work.inputs]
+    return [None if number is None else run.values.lasting(number) for number in work.inputs]

@@ -36,6 +36,12 @@ class Values:
             return self.frame.view(number)
         return self.objects.get(number)
 
+    def lasting(self, number: int) -> Data:
+        """A value as something that stays what it is while the run goes on."""
+        data = self[number]
+        in_frame = number in self._native and number not in self._constants
+        return data.copy() if in_frame and self._held.get(number) is not data else data
+
     def put(self, number: int, data: Data) -> None:
         """Let a value be something."""
         if number in self._native and self.is_repeated:

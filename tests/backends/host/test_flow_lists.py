@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 import pytest
-from tests.backends.host.test_flow import HEAD, numbers
+from tests.backends.host.test_flow import HEAD, agree, both, numbers
 from tests.backends.host.test_flow_files import elsewhere, rewritten, saved
 
 import graft
@@ -121,3 +121,25 @@ def test_contradictory_steps_on_lists_are_refused(
     rewritten(tmp_path / "m.graft", image, change)
     with pytest.raises(ArtifactError, match="this file contradicts itself"):
         load_artifact(tmp_path / "changed.graft")
+
+
+def test_parts_stay_what_they_are_while_their_source_goes() -> None:
+    """The memory of a split tensor is used again as soon as nobody else needs the tensor."""
+    text = """
+        net (float[n, 4] x, int64 turns) => (float[m, 4] y, float[k] sums) {
+            square = Mul (x, x)
+            parts = SplitToSequence <axis = 0, keepdims = 1> (square)
+            y, sums = Loop (turns, "", x) <
+                body = one (int64 i, bool c, float[p, 4] v)
+                        => (bool d, float[q, 4] w, float s) {
+                    d = Identity (c)
+                    part = SequenceAt (parts, i)
+                    w = Concat <axis = 0> (v, part)
+                    s = ReduceSum <keepdims = 0> (w)
+                }
+            >
+        }
+    """
+    pair = both(text)
+    for rows in (3, 40, 3):
+        agree(pair, x=numbers(rows, 4, seed=rows), turns=np.array(3))
