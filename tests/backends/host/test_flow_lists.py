@@ -133,7 +133,9 @@ def test_parts_stay_what_they_are_while_their_source_goes() -> None:
                 body = one (int64 i, bool c, float[p, 4] v)
                         => (bool d, float[q, 4] w, float s) {
                     d = Identity (c)
-                    part = SequenceAt (parts, i)
+                    two = Constant <value = int64 {2}> ()
+                    index = Sub (two, i)
+                    part = SequenceAt (parts, index)
                     w = Concat <axis = 0> (v, part)
                     s = ReduceSum <keepdims = 0> (w)
                 }
