@@ -59,7 +59,7 @@ class PythonWorker:
         """Do a piece of work in a run."""
         match work:
             case Assign(targets, sources):
-                data = [run.values[number] for number in sources]
+                data = [run.values.lasting(number) for number in sources]
                 for number, one in zip(targets, data, strict=True):
                     self._store(number, one, run)
             case ReadItem(value, register):
@@ -75,7 +75,7 @@ class PythonWorker:
                     self._devices.give_back(self._program.values[number], tensor, run)
             case Collect(output, value):
                 slices = run.slices.setdefault(output, Pieces(1, "loop"))
-                slices.add([run.values[value]])
+                slices.add([run.values.lasting(value)])
             case JoinSlices():
                 self._store(work.output, self._joined(work, run), run)
             case _:
@@ -99,9 +99,9 @@ class PythonWorker:
                 results = (run_list_op(work, _operands(work, run), run.symbols),)
             case Slice():
                 count = int(run.values[work.counts][-1])
-                results = (run.values[work.value][:count],)
+                results = (run.values.lasting(work.value)[:count],)
             case Alias():
-                results = (run.values[work.value],)
+                results = (run.values.lasting(work.value),)
             case _:
                 raise InternalError(f"Python has nothing to do with {type(work).__name__}")
         for number, data in zip(writes(work), results, strict=True):
