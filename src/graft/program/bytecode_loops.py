@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from graft.base.dims import AnyDim, Unknown, symbols_of
@@ -31,11 +32,12 @@ _MOST = (1 << 63) - 1
 _FLAG_BYTES, _COUNT_BYTES = 1, 8
 
 
-class LoopCode(ValueCode):
-    """Code for loops; `_block` is the code of a body."""
+class LoopCode(ValueCode, ABC):
+    """Code for loops, around that of their bodies."""
 
+    @abstractmethod
     def _block(self, block: Block, known: set[str], keep: Sequence[int] = ()) -> None:
-        raise NotImplementedError
+        """The code of a body; its outputs stay, and whatever else is to be kept."""
 
     def _loop(self, instruction: Loop, known: set[str]) -> None:
         body, after, head = instruction.body, Label(), Label()

@@ -8,14 +8,13 @@ those that mean something outside become that, and others that are taken get fre
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from graft.base.dims import AnyDim, substitute, symbol
-from graft.ir.attrs import bind_attrs, symbols_in_attrs
-from graft.ir.graph import Graph, Node, Value
+from graft.base.dims import AnyDim, symbol
+from graft.ir.attrs import symbols_in_attrs
+from graft.ir.graph import Graph, Node
 from graft.ir.names import FreshNames
-from graft.ir.nested import change_node
-from graft.ir.types import map_dims, symbols_in
+from graft.ir.substitution import Substitution
+from graft.ir.types import symbols_in
 
 
 def substitute_symbols(graph: Graph, dims: Mapping[str, AnyDim]) -> Graph:
@@ -65,38 +64,8 @@ def _symbols_of(graph: Graph) -> list[str]:
     return found
 
 
-class _Substitution:
-    def __init__(self, dims: Mapping[str, AnyDim]) -> None:
-        self._dims = dims
-        self._values: dict[Value, Value] = {}
-
-    def graph(self, graph: Graph) -> Graph:
-        return replace(
-            graph,
-            inputs=tuple(self._value(value) for value in graph.inputs),
-            nodes=tuple(self._node(node) for node in graph.nodes),
-            outputs=tuple(self._value(value) for value in graph.outputs),
-        )
-
-    def _node(self, node: Node) -> Node:
-        changed = change_node(node, self._nested)
-        return replace(
-            changed,
-            inputs=tuple(None if v is None else self._value(v) for v in node.inputs),
-            attrs=bind_attrs(changed.attrs, self._dims),
-            outputs=tuple(self._value(value) for value in node.outputs),
-        )
-
-    def _nested(self, inner: Graph) -> Graph:
+class _Substitution(Substitution):
+    def nested(self, _node: Node, inner: Graph) -> Graph:
         """What a nested graph says in symbols of this one."""
         own = inherited_symbols(inner)
-        return substitute_symbols(inner, {n: d for n, d in self._dims.items() if n in own})
-
-    def _value(self, value: Value) -> Value:
-        if value not in self._values:
-            type_ = map_dims(value.type, self._dim)
-            self._values[value] = value if type_ == value.type else Value(value.name, type_)
-        return self._values[value]
-
-    def _dim(self, dim: AnyDim) -> AnyDim:
-        return dim if isinstance(dim, int) else substitute(dim, self._dims)
+        return substitute_symbols(inner, {n: d for n, d in self.dims.items() if n in own})
