@@ -210,3 +210,17 @@ def test_patterns_take_linear_time(pattern: str) -> None:
 def test_patterns_that_are_too_large() -> None:
     with pytest.raises(UserError, match="too large"):
         _regex("((a{100}){100}){100}")("a")
+
+
+def test_sizes_beyond_64_bits() -> None:
+    """Whatever a file says, programs hold 64-bit words."""
+    padded = model(
+        "AveragePool",
+        {"x": (FLOAT, ["n", 1, "n", 3])},
+        {},
+        "x",
+        kernel_shape=[1, 1],
+        pads=[0, 0, 2**62, 0],
+    )
+    with pytest.raises(UnsupportedError, match="does not fit 64 bits"):
+        graft.compile(padded).run(None, {"x": np.ones((2, 1, 2, 3), np.float32)})

@@ -268,7 +268,7 @@ def test_group_norm(groups: int, shape: Any, opset: int) -> None:
     agree("GroupNormalization", [x, scale, bias], opset, [expected], num_groups=groups)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 1 << 62])
 @pytest.mark.parametrize("shape", [(2, 5, 3, 2), (1, 1, 2, 2), (2, 0, 3, 3), (3, 4)])
 def test_lrn(size: int, shape: Any) -> None:
     x = numbers(*shape)

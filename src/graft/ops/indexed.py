@@ -126,6 +126,16 @@ def _from_starts(node: Node) -> Pointing | None:
     return _into(node, node.args[2], [axis], count=count, wraps=False)
 
 
+def _up_to_steps(node: Node) -> Pointing | None:
+    """Lengths of sequences: from zero to the number of steps."""
+    data, lengths = node.args
+    extent = (data.shape or ())[node.attrs.seq_axis]
+    if isinstance(extent, Unknown):
+        return None
+    message = "a length is not between 0 and the number of steps"
+    return Pointing(lengths, (0,), (extent + 1,), wraps=False, message=message)
+
+
 def _among_keys(node: Node) -> Pointing | None:
     """The result of a lookup without a default, where unknown elements get the place behind all."""
     attrs = node.attrs
@@ -141,6 +151,7 @@ _RULES: dict[str, Callable[[Node], Pointing | None]] = {
     "gather": _along_axis,
     "gather_nd": _by_tuples,
     "ml.label_map": _among_keys,
+    "reverse_sequence": _up_to_steps,
     "scatter_elements": _along_axis,
     "scatter_nd": _by_tuples,
     "tensor_scatter": _from_starts,

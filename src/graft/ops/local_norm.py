@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.dims import AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
 from graft.ir.op import Work, define, traffic
@@ -39,14 +40,25 @@ def _lrn_type(attrs: LrnAttrs, data: TensorType) -> TensorType:
     return data
 
 
+def _window(size: int, extent: AnyDim) -> tuple[int, int]:
+    """How many elements a window of `size` covers before and after its own, within an axis.
+
+    A window of even size reaches one further ahead than back. Elements outside of the axis count
+    as zero, so a window wider than it (the file may say 2^62) is cut to it."""
+    before = (size - 1) // 2
+    after = size - 1 - before
+    if not isinstance(extent, int):
+        return before, after
+    most = max(extent - 1, 0)
+    return min(before, most), min(after, most)
+
+
 def _lrn(attrs: LrnAttrs, data: Array) -> Array:
-    """A window of even size reaches one further ahead than back."""
     x = np.moveaxis(widened_array(data), attrs.axis, 0)
-    before = (attrs.size - 1) // 2
-    edges = [(before, attrs.size - 1 - before), *[(0, 0)] * (x.ndim - 1)]
-    squares = np.pad(np.square(x), edges)
+    before, after = _window(attrs.size, len(x))
+    squares = np.pad(np.square(x), [(before, after), *[(0, 0)] * (x.ndim - 1)])
     sums = np.zeros_like(x)
-    for offset in range(attrs.size):
+    for offset in range(before + 1 + after):
         sums += squares[offset : offset + len(x)]
     result = x / (attrs.bias + attrs.alpha / attrs.size * sums) ** attrs.beta
     return np.moveaxis(result, 0, attrs.axis).astype(data.dtype, copy=False)
@@ -54,8 +66,9 @@ def _lrn(attrs: LrnAttrs, data: Array) -> Array:
 
 def _lrn_work(attrs: LrnAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
     """A square, a sum over the window, a product, a shift, a power and a division each."""
-    assert isinstance(outs[0], TensorType)
-    return Work(0, outs[0].size * (attrs.size + 4), traffic(ins, outs))
+    assert isinstance(outs[0], TensorType) and outs[0].shape is not None
+    before, after = _window(attrs.size, outs[0].shape[attrs.axis])
+    return Work(0, outs[0].size * (before + after + 5), traffic(ins, outs))
 
 
 define(
@@ -110,10 +123,11 @@ def _express_lrn(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> t
     """Over a power of the sum of squares of neighbours along an axis."""
     data, wide = te.present(inputs[0]), te.accumulated_in(types[0].dtype)
     axis = normalize_axis(attrs.axis, len(data.shape))
-    before, extent = (attrs.size - 1) // 2, te.sizes(data)[axis]
+    extent = te.sizes(data)[axis]
+    before, after = _window(attrs.size, extent)
 
     def squares(*indices: Term) -> Reduce:
-        offset = reduce_axis("offset", attrs.size)
+        offset = reduce_axis("offset", before + 1 + after)
         place = indices[axis] + offset - before
         value = cast(wide, te.read(data, [*indices[:axis], place, *indices[axis + 1 :]]))
         inside = (place >= 0) & (place < extent)

@@ -300,7 +300,7 @@ def _reverse_sequence(attrs: ReverseSequenceAttrs, data: Array, seq_lengths: Arr
     steps, batch = np.ogrid[: moved.shape[0], : moved.shape[1]]
     lengths = seq_lengths.astype(np.int64)
     if np.any((lengths < 0) | (lengths > moved.shape[0])):
-        raise EvaluationError(f"a length is not between 0 and {moved.shape[0]}")
+        raise EvaluationError("a length is not between 0 and the number of steps")
     source = np.where(steps < lengths, lengths - 1 - steps, steps)
     return np.moveaxis(moved[source, batch], (0, 1), axes)
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from graft.base.dims import AnyDim, symbols_of
-from graft.base.errors import Place
+from graft.base.dtypes import Array
+from graft.base.errors import Place, UnsupportedError
 from graft.program.bytecode_loops import LoopCode
 from graft.program.bytecode_segments import (
     SegmentWriter,
@@ -47,10 +48,24 @@ from graft.program.layout import (
     Opcode,
 )
 from graft.program.program import Program
-from graft.program.words import Label
+from graft.program.words import Label, Words
 
 _MOST = (1 << 63) - 1
 _FLAG_BYTES, _COUNT_BYTES = 1, 8
+
+
+def _as_int64(words: Words) -> Array:
+    """The words as an array; a model whose sizes are larger than that is refused."""
+    try:
+        return np.array(words.words, np.int64)
+    except OverflowError:
+        position = next(i for i, word in enumerate(words.words) if abs(word) >> 63)
+        location = None
+        for start, place in words.locations:
+            location = place if start <= position else location
+        raise UnsupportedError(
+            f"a size of the model, {words.words[position]}, does not fit 64 bits", location
+        ) from None
 
 
 def encode(program: Program, threads: int) -> Image:
@@ -72,7 +87,7 @@ class _Encoder(LoopCode):
         entry = self._words.finish()
         words = self._words
         return Image(
-            np.array(words.words, np.int64),
+            _as_int64(words),
             np.array(words.addresses, np.int64),
             words.functions,
             words.constants,

@@ -165,6 +165,15 @@ CASES = [
         bad=at(0, -1),
         message="index -1 is out of range for axis 0 of extent 2",
     ),
+    case(
+        "ReverseSequence",
+        DATA,
+        at(0, 5, 1, 2),
+        bad=at(0, 6, 1, 2),
+        message="a length is not between 0 and the number of steps",
+        batch_axis=1,
+        time_axis=0,
+    ),
 ]
 
 BINDINGS = ("static", "batch", "symbolic")
@@ -231,7 +240,7 @@ def test_indices_outside(one: Case, shapes: str, tmp_path: Path) -> None:
 def test_onnx_runtime_refuses_them_too(one: Case) -> None:
     session = onnxruntime.InferenceSession(model_of(one, "static").SerializeToString())
     session.run(None, feeds_of(one, one.operands[one.place]))
-    with pytest.raises(Exception, match=r"(?i)index|indice|batch_indices"):
+    with pytest.raises(Exception, match=r"(?i)index|indice|batch_indices|sequence length"):
         session.run(None, feeds_of(one, one.bad))
 
 
