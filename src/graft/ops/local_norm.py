@@ -66,7 +66,8 @@ def _lrn(attrs: LrnAttrs, data: Array) -> Array:
 
 def _lrn_work(attrs: LrnAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
     """A square, a sum over the window, a product, a shift, a power and a division each."""
-    assert isinstance(outs[0], TensorType) and outs[0].shape is not None
+    assert isinstance(outs[0], TensorType)
+    assert outs[0].shape is not None
     before, after = _window(attrs.size, outs[0].shape[attrs.axis])
     return Work(0, outs[0].size * (before + after + 5), traffic(ins, outs))
 
