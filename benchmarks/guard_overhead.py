@@ -128,7 +128,7 @@ def unguarded(
     region: Region, _self: Region, inputs: Sequence[Any], outputs: Sequence[Any], *_memory: Any
 ) -> Spent:
     """The accelerator's code and nothing else."""
-    return region.accelerate(inputs, outputs, is_home=True)
+    return region.accelerate(inputs, outputs, in_host_memory=True)
 
 
 BENCHMARKS = (Benchmark("guard-overhead", measure, sections, add_arguments),)

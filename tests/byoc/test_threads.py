@@ -20,7 +20,7 @@ from graft.byoc.formats.c_source import compiler
 from graft.byoc.isolate import IsolatedBackend
 from graft.byoc.measure import time_region
 from graft.runtime.loaders import load_for
-from graft.runtime.spaces import from_home
+from graft.runtime.spaces import with_transfers
 
 
 class Counting(Fake):
@@ -100,7 +100,7 @@ def test_calls_from_several_threads(name: str) -> None:
         pytest.skip("there is no C compiler here")
     backend = CSource() if name == "csource" else present(name)
     ops = ("nn.relu", "nn.relu") if name == "simnpu" else ("exp", "nn.relu", "exp")
-    run = from_home(load_for(backend.load, backend.compile(chain(*ops)), 1))
+    run = with_transfers(load_for(backend.load, backend.compile(chain(*ops)), 1))
     draw = np.random.default_rng(0)
     inputs = [draw.standard_normal((1, 3, 9, 7), dtype=np.float32) for _ in range(4)]
     alone = [np.empty_like(x) for x in inputs]

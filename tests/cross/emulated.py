@@ -102,8 +102,8 @@ def run_program(program: Program, inputs: list[Array], threads: int = 1) -> list
 
 def _team(image: Image, threads: int) -> bytes:
     """The memory that the threads of a program meet in."""
-    team = bytearray(agreement.TEAM_BYTES + agreement.CLAIM_BYTES * threads)
-    struct.pack_into("<Q", team, agreement.GIVE_AWAY, image.symbols["sched_yield"])
+    pool = bytearray(agreement.THREAD_POOL_BYTES + agreement.CLAIM_BYTES * threads)
+    struct.pack_into("<Q", pool, agreement.GIVE_AWAY, image.symbols["sched_yield"])
     for offset in agreement.PATIENCES:
-        struct.pack_into("<QQ", team, offset, LOOKS, OFFERS)
-    return bytes(team)
+        struct.pack_into("<QQ", pool, offset, LOOKS, OFFERS)
+    return bytes(pool)

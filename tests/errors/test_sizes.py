@@ -164,7 +164,7 @@ def test_loops_that_stack_without_end() -> None:
     endless = import_model(model(it("Loop", ["", "c"], body=made), column))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("graft.base.capacity.MOST_BYTES", 100 << 20)
-        with pytest.raises(EvaluationError, match="after 25 turns loop would stack results of"):
+        with pytest.raises(EvaluationError, match="after 25 iterations loop would stack results"):
             evaluate(endless, [np.zeros(1 << 20, np.float32), np.array(True)])
 
 

@@ -72,13 +72,13 @@ def test_values_that_cannot_be() -> None:
         ((float32("x", 2, -1),), "'x' has the negative extent -1"),
         ((Value("x", DType.STRING, ()),), "'x' holds strings"),
         ((float32("x", 9, alignment=48),), "the alignment 48, no power of two"),
-        ((replace(OTHERS[1], slot=Slot(0, 64, 36)),), "lies outside its shelf of 64 bytes"),
+        ((replace(OTHERS[1], slot=Slot(0, 64, 36)),), "lies outside its pool of 64 bytes"),
         ((replace(OTHERS[1], slot=Slot(0, 4, 36)),), "is not aligned to 64 bytes"),
         ((replace(OTHERS[1], slot=Slot(1, 0, 36)),), "lies in the memory of a segment"),
         ((replace(OTHERS[1], slot=Slot(0, 0, 32)),), "needs 36 bytes, and has 32"),
         ((replace(OTHERS[0], shape=None),), "has memory of its own, but no size"),
     ]:
-        wrong = program_of(values, (), (), shelf=(64,))
+        wrong = program_of(values, (), (), pool=(64,))
         with pytest.raises(ProgramError, match=message):
             verify_program(wrong)
 
@@ -91,9 +91,9 @@ CASES: list[tuple[Sequence[Instruction], str]] = [
     ((Segment((X,), (), (KernelCall("add", (X,)),)),), "the value 1 is read before it is made"),
     ((Segment((X,), (Y,), (KernelCall("add", (X,)),)),), "no kernel writes 'y'"),
     ((Segment((NEAR,), (Y,), (KernelCall("add", (Y,)),)),), "the value 4 is read before"),
-    ((call(Slot(1, 64, 128)),), r"nbytes=128\) lies outside its shelf of 128"),
+    ((call(Slot(1, 64, 128)),), r"nbytes=128\) lies outside its pool of 128"),
     ((call(Slot(1, 4, 4)),), "is not aligned to 64 bytes"),
-    ((call(Slot(2, 0, 4)),), "there is no shelf 2"),
+    ((call(Slot(2, 0, 4)),), "there is no pool 2"),
     ((call(scalars=(2**63,)),), "the scalar 9223372036854775808 has more than 64 bits"),
     ((call(symbol=""),), "a kernel call names no function"),
     (
@@ -126,7 +126,7 @@ def test_names_and_threads() -> None:
     for changes, message in [
         ({"output_names": ("y", "z")}, "names of outputs: 2 are given and 1 wanted"),
         ({"threads": 0}, "it wants 0 threads"),
-        ({"shelf": ()}, "lies outside its shelf of 0 bytes"),
+        ({"pool": ()}, "lies outside its pool of 0 bytes"),
         ({"constants": ((99, np.zeros(1)),)}, "is the value 99, which there is not"),
     ]:
         with pytest.raises(ProgramError, match=message):

@@ -196,7 +196,7 @@ def program_of(
     instructions: Sequence[Instruction],
     constants: Sequence[Array] = (),
     others: Sequence[Value] = (),
-    shelf: tuple[int, ...] = (),
+    pool: tuple[int, ...] = (),
 ) -> Program:
     """A program whose values are its inputs, outputs, constants and others, in this order."""
     first = len(inputs) + len(outputs)
@@ -209,7 +209,7 @@ def program_of(
         Block(tuple(numbers[0]), tuple(instructions), tuple(numbers[1])),
         tuple(one.name for one in outputs),
         kernels(),
-        shelf,
+        pool,
     )
 
 

@@ -33,14 +33,14 @@ from graft.llvm.barrier import YIELD_OFFSET
 from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
 from graft.program.instructions import KernelCall, RegionCall
 from graft.program.program import ProgramError, Value
-from graft.runtime import frames, team
-from graft.runtime.agreement import GIVE_AWAY, TEAM_BYTES
+from graft.runtime import frames, thread_pool
+from graft.runtime.agreement import GIVE_AWAY, THREAD_POOL_BYTES
 from graft.runtime.cores import available_cores
 from graft.runtime.memory import address_of
 from graft.runtime.session import Session
 from graft.runtime.supplied import Supplied
 
-SHARED = 256  # where in a team's memory kernels have a barrier of their own
+SHARED = 256  # where in a thread pool's memory kernels have a barrier of their own
 THREADS = [1, 2, 3]
 every_number_of_threads = pytest.mark.parametrize("threads", THREADS)
 
@@ -71,8 +71,8 @@ def test_no_wake_up_is_lost(
 ) -> None:
     """Threads that sleep at once, soon or hardly ever; a lost wake-up would hang the test."""
     for name in ("_LOOKS", "_LOOKS_WHEN_CROWDED"):
-        monkeypatch.setattr(team, name, looks)
-    monkeypatch.setattr(team, "_OFFERS", offers)
+        monkeypatch.setattr(thread_pool, name, looks)
+    monkeypatch.setattr(thread_pool, "_OFFERS", offers)
     sessions = [Session(chain(31, rounds=4), threads), Session(total(31), threads)]
     x = numbers(31)
     expected = [chain_meaning(x, 4), x.sum()]
@@ -368,8 +368,8 @@ def test_threads_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_kernels_own_barriers_can_give_the_processor_away() -> None:
-    """Where the emitter's barrier looks for it, beyond the team's own barrier."""
-    memory = team._team_memory(2)
+    """Where the emitter's barrier looks for it, beyond the pool's own barrier."""
+    memory = thread_pool._pool_memory(2)
     assert SHARED + YIELD_OFFSET == GIVE_AWAY
     address = int(memory[GIVE_AWAY // 8])
     assert ctypes.CFUNCTYPE(ctypes.c_int)(address)() == 0
@@ -377,8 +377,8 @@ def test_kernels_own_barriers_can_give_the_processor_away() -> None:
 
 def test_kernels_claim_iterations_behind_all_barriers() -> None:
     """Where the emitter looks for the claims of each thread."""
-    assert SHARED + CLAIMS_OFFSET == TEAM_BYTES
-    assert team._team_memory(3).nbytes == TEAM_BYTES + 3 * CLAIM_BYTES
+    assert SHARED + CLAIMS_OFFSET == THREAD_POOL_BYTES
+    assert thread_pool._pool_memory(3).nbytes == THREAD_POOL_BYTES + 3 * CLAIM_BYTES
 
 
 def test_default_is_one_thread_per_core() -> None:

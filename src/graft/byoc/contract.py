@@ -25,8 +25,8 @@ from graft.ir.graph import Graph, Node, Value
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
 from graft.runtime.loaders import load_for
-from graft.runtime.regions import HOME
-from graft.runtime.spaces import Device, Runner, from_home
+from graft.runtime.regions import HOST_SPACE as HOME
+from graft.runtime.spaces import Device, Runner, with_transfers
 
 REFERENCE = "reference"  # the evaluator's name
 
@@ -195,7 +195,7 @@ class Backend:
 
     def runner(self, region: Graph) -> Runner:
         """A region compiled and loaded in this process, for arrays in the host's memory."""
-        return from_home(self.loaded(self.code(region)))
+        return with_transfers(self.loaded(self.code(region)))
 
     @property
     def options(self) -> Mapping[str, str]:

@@ -28,7 +28,7 @@ from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Node
 from graft.ir.types import TensorType
 from graft.runtime.regions import deliver
-from graft.runtime.spaces import from_home
+from graft.runtime.spaces import with_transfers
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ class RegionCompiler:
     def _difference(self, body: Graph, backend: Backend, runner: Runner) -> str:
         """How results differ from the host's; empty where they agree. Every time must be as good as
         the first, whatever the runner keeps from call to call."""
-        run, host = from_home(runner), self._host.runner(body)
+        run, host = with_transfers(runner), self._host.runner(body)
         for number, given in enumerate(probes(body)):
             legal = self._legal(host, body, given, first=number == 0)
             if legal is None:

@@ -173,12 +173,12 @@ class FileFacts:
 def _shares(segment: p.Segment) -> bool:
     """Whether it works in memory that it shares with others."""
     buffers = (buffer for call in segment.calls for buffer in call.buffers)
-    return any(isinstance(one, p.Slot) and not one.shelf for one in buffers)
+    return any(isinstance(one, p.Slot) and not one.pool for one in buffers)
 
 
 def _memory(name: str, segment: p.Segment, program: Program) -> Memory:
     arena = segment_arena(segment)
-    text = " + ".join(_shelf(sizes) for sizes in segment.shelves)
+    text = " + ".join(_pool(sizes) for sizes in segment.pools)
     scratch = _sole(segment.scratch)
     own = _constants([segment], program)
     return Memory(name, len(segment.calls), text if arena is None else arena, scratch, own, 0)
@@ -215,10 +215,10 @@ def _constants(segments: Sequence[p.Segment], program: Program) -> int:
 
 def _sole(sizes: Sequence[Dim]) -> int | str:
     numbers = [size for size in sizes if isinstance(size, int)]
-    return max(numbers, default=0) if len(numbers) == len(sizes) else _shelf(sizes)
+    return max(numbers, default=0) if len(numbers) == len(sizes) else _pool(sizes)
 
 
-def _shelf(sizes: Sequence[Dim]) -> str:
+def _pool(sizes: Sequence[Dim]) -> str:
     """The largest of some sizes, which follow from the inputs'."""
     texts = list(dict.fromkeys(dim_text(size) for size in sizes))
     return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"

@@ -21,7 +21,7 @@ from graft.ir.graph import Graph, Value
 from graft.ir.op import Work
 from graft.ir.types import OptionalType, TensorType, Type, compatible, join, map_dims, symbols_in
 from graft.ops.rules import normalize_axis, require
-from graft.runtime.turns import no_pieces
+from graft.runtime.loops import empty_stack as stack_nothing
 
 Bindings = dict[str, AnyDim]
 
@@ -187,10 +187,10 @@ def stacked_type(given: Type, bindings: Bindings, count: AnyDim, axis: int) -> T
 
 
 def empty_stack(each: Type, axis: int) -> Array:
-    """No pieces along a new axis; where a piece's extent is not known, it counts as 0."""
+    """Stack no slices along a new axis; extents of a slice that are unknown count as 0."""
     assert isinstance(each, TensorType)
     extents = [dim if isinstance(dim, int) else 0 for dim in each.shape or ()]
-    return no_pieces(extents, each.dtype.numpy, axis)
+    return stack_nothing(extents, each.dtype.numpy, axis)
 
 
 def actual_types(values: Sequence[Any], declared: Iterable[Value]) -> list[Type]:

@@ -39,14 +39,14 @@ from graft.ops.bodies import (
     work_times,
 )
 from graft.ops.rules import require, require_same_dim
-from graft.runtime.turns import (
-    ahead,
-    repeated,
+from graft.runtime.loops import (
+    order_scan_inputs,
     require_condition,
+    run_loop,
+    run_scan,
     single,
+    slice_prototypes,
     sole_item,
-    swept,
-    unscanned,
 )
 
 
@@ -190,13 +190,13 @@ def _loop(
     body, carried = attrs.body, attrs.carried
     captures, outputs = values[carried:], body.outputs[1 + carried :]
 
-    def turn(number: int, proceed: bool, state: Sequence[Any]) -> Sequence[Any]:
+    def iterate(number: int, proceed: bool, state: Sequence[Any]) -> Sequence[Any]:
         flags = _single(number, body.inputs[0].type), _single(proceed, body.inputs[1].type)
         return run_graph(body, [*flags, *state, *captures])
 
-    state, pieces = repeated(turn, trip_count, condition, values[:carried], len(outputs))
-    if pieces.turns:
-        return (*state, *pieces.in_order())
+    state, stacks = run_loop(iterate, trip_count, condition, values[:carried], len(outputs))
+    if stacks.iterations:
+        return (*state, *stacks.stack_in_front())
     check_present(state, body.outputs[1 : 1 + carried])
     own = (value.type for value in body.inputs[:2])
     each = untaken_turn(body, [*own, *actual_types(values, body.inputs[2:])], carried, 2, 1)
@@ -283,17 +283,17 @@ def _scan(attrs: ScanAttrs, *values: Any) -> tuple[Any, ...]:
     last = carried + attrs.num_scan_inputs
     captures, outputs = values[last:], body.outputs[carried:]
     backwards = [bool(back) for back in attrs.input_directions]
-    scanned = ahead(values[carried:last], attrs.input_axes, backwards)
+    scanned = order_scan_inputs(values[carried:last], attrs.input_axes, backwards)
 
-    def turn(state: Sequence[Any], slices: Sequence[Array]) -> Sequence[Any]:
+    def iterate(state: Sequence[Any], slices: Sequence[Array]) -> Sequence[Any]:
         return run_graph(body, [*state, *slices, *captures])
 
-    state, pieces = swept(turn, values[:carried], scanned, len(outputs))
-    if pieces.turns:
+    state, stacks = run_scan(iterate, values[:carried], scanned, len(outputs))
+    if stacks.iterations:
         directions = [bool(back) for back in attrs.output_directions]
-        return (*state, *pieces.stacked(attrs.output_axes, directions))
+        return (*state, *stacks.stack(attrs.output_axes, directions))
     check_present(state, body.outputs[:carried])
-    actual = actual_types([*state, *unscanned(scanned), *captures], body.inputs)
+    actual = actual_types([*state, *slice_prototypes(scanned), *captures], body.inputs)
     each = untaken_turn(body, actual, carried, 0, 0)[carried:]
     return (*state, *map(empty_stack, each, attrs.output_axes))
 

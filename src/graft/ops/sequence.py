@@ -19,7 +19,7 @@ from graft.ir.op import Work, define, elementwise_work, movement_work
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type, join
 from graft.ops.rules import normalize_axis, require
 from graft.runtime import lists
-from graft.runtime.turns import sole_item
+from graft.runtime.loops import sole_item
 
 
 def _no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:

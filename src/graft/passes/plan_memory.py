@@ -111,20 +111,20 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class ArenaPlan:
-    """Where memory lies: per lifetime a shelf of the arena and an offset there, and per shelf the
-    sizes of which the largest is the shelf's. `bound` is what no plan can do without, where it is a
+    """Where memory lies: per lifetime a pool of the arena and an offset there, and per pool the
+    sizes of which the largest is the pool's. `bound` is what no plan can do without, where it is a
     number."""
 
     places: tuple[tuple[int, int], ...]
-    shelves: tuple[tuple[Dim, ...], ...]
+    pools: tuple[tuple[Dim, ...], ...]
     bound: int | None
 
 
 def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     """Put memory that is never needed at the same time into the same place.
 
-    Where all sizes are numbers, that is one shelf with an offset for each. Otherwise each lies at
-    the beginning of a shelf, which is as large as the largest that ever does: numbers for symbols
+    Where all sizes are numbers, that is one pool with an offset for each. Otherwise each lies at
+    the beginning of a pool, which is as large as the largest that ever does: numbers for symbols
     decide then."""
     sizes = [one.size for one in lifetimes]
     if not lifetimes:
@@ -139,27 +139,27 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
         ends = (offset + one.size for offset, one in zip(offsets, intervals, strict=True))
         places = tuple((0, offset) for offset in offsets)
         return ArenaPlan(places, ((max(ends),),), lower_bound(intervals))
-    return _shelved(lifetimes)
+    return _pooled(lifetimes)
 
 
-def _shelved(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
+def _pooled(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     """Shelves; memory goes to a free one on which something of its size lies already, if it can."""
-    shelves: list[dict[Dim, None]] = []
+    pools: list[dict[Dim, None]] = []
     ends: list[int] = []
     places = [(0, 0)] * len(lifetimes)
     order = sorted(range(len(lifetimes)), key=lambda n: (lifetimes[n].first, lifetimes[n].last))
     for index in order:
         own = lifetimes[index]
         free = [number for number, end in enumerate(ends) if end < own.first]
-        alike = [number for number in free if own.size in shelves[number]]
+        alike = [number for number in free if own.size in pools[number]]
         number = next(iter((*alike, *reversed(free))), len(ends))
         if number == len(ends):
             ends.append(own.last)
-            shelves.append({})
+            pools.append({})
         ends[number] = own.last
-        shelves[number][own.size] = None
+        pools[number][own.size] = None
         places[index] = number, 0
-    return ArenaPlan(tuple(places), tuple(map(tuple, shelves)), None)
+    return ArenaPlan(tuple(places), tuple(map(tuple, pools)), None)
 
 
 def _rounded(size: int) -> int:

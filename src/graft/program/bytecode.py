@@ -81,7 +81,7 @@ class _Encoder(LoopCode):
         known: set[str] = set()
         body = self._program.body
         self._bind(body.inputs, known)
-        self._lay_out_shelf()
+        self._lay_out_pool()
         self._block(body, known, keep=body.inputs)
         self._words.emit(Opcode.END)
         entry = self._words.finish()
@@ -172,7 +172,7 @@ class _Encoder(LoopCode):
             self._places,
             self._program.values,
             self._constants,
-            self._shelf,
+            self._pool,
             self._threads,
             self._work_per_byte,
         )

@@ -32,14 +32,14 @@ class SegmentWriter:
         places: Mapping[int, Address],  # of values
         values: tuple[Value, ...],
         constants: frozenset[int],  # values that are
-        shelf: Address,  # the value that is the program's shelf
+        pool: Address,  # the value that is the program's pool
         threads: int,
         work_per_byte: int,
     ) -> None:
         self._work_per_byte = work_per_byte
         self._words, self._numbers, self._places = words, numbers, places
         self._values, self._constants, self._threads = values, constants, threads
-        self._shelf = shelf
+        self._pool = pool
         self._slots: list[Address] = []
         self._uses: list[Address] = []
         self._scratches: list[int | Address] = []
@@ -47,14 +47,14 @@ class SegmentWriter:
     def write(self, place: Address, segment: Segment, number: int) -> None:
         """The segment at a place; numbers are computed by code that is emitted right here."""
         numbers = self._numbers
-        sizes = [numbers.largest(map(numbers.of, shelf)) for shelf in segment.shelves]
+        sizes = [numbers.largest(map(numbers.of, pool)) for pool in segment.pools]
         rounded = [numbers.rounded(size, _ALIGNMENT) for size in sizes]
         starts: list[Number] = [0]
         for size in rounded:
             starts.append(numbers.plus(starts[-1], size))
         records, work = self._calls(segment, starts)
         outputs = self._outputs(segment)
-        found = None if segment.found is None else self._places[segment.found]
+        found = None if segment.guard_indices is None else self._places[segment.guard_indices]
         scratch = numbers.rounded(numbers.largest(map(numbers.of, segment.scratch)), _ALIGNMENT)
         fields: dict[Field, int | Address] = {
             Field.NUMBER: number,
@@ -71,7 +71,7 @@ class SegmentWriter:
             Field.SCRATCH_BYTES: numbers.cells([scratch]),
             Field.OUTPUTS: len(outputs) // 4,
             Field.OUTPUT: self._words.put(*outputs),
-            Field.FOUND: 0 if found is None else found,
+            Field.GUARD_INDICES: 0 if found is None else found,
             Field.GUARDS: len(segment.guards),
         }
         for field, word in fields.items():
@@ -110,9 +110,9 @@ class SegmentWriter:
             for index, buffer in enumerate(call.buffers):
                 word = table + (thread * len(call.buffers) + index)
                 match buffer:
-                    case Slot(shelf, offset, _):
-                        base = Address(Header.ARENA) if shelf else self._shelf
-                        start = starts[shelf - 1] if shelf else 0
+                    case Slot(pool, offset, _):
+                        base = Address(Header.ARENA) if pool else self._pool
+                        start = starts[pool - 1] if pool else 0
                         position = numbers.plus(start, numbers.of(offset))
                         self._slots += [word, base, numbers.cells([position])]
                     case Scratch():
@@ -126,7 +126,7 @@ class SegmentWriter:
     def _outputs(self, segment: Segment) -> list[int | Address]:
         numbers = self._numbers
         outputs: list[int | Address] = []
-        found = () if segment.found is None else (segment.found,)
+        found = () if segment.guard_indices is None else (segment.guard_indices,)
         for number in (*segment.outputs, *found):
             value = self._values[number]
             assert value.dtype is not None
@@ -152,8 +152,8 @@ def _dims(segment: Segment, values: tuple[Value, ...]) -> Iterator[AnyDim]:
         for buffer in call.buffers:
             if isinstance(buffer, Slot):
                 yield buffer.offset
-    for shelf in segment.shelves:
-        yield from shelf
+    for pool in segment.pools:
+        yield from pool
     yield from segment.scratch
     for number in segment.outputs:
         yield from values[number].shape or ()

@@ -76,26 +76,26 @@ class ValueCode:
                 self._places[number] = self._described(value)
         for number in self._constants & self._places.keys():
             self._words.constants.append((self._places[number].position, number))
-        self._shelf = self._words.put(*[0] * VALUE_WORDS)
+        self._pool = self._words.put(*[0] * VALUE_WORDS)
 
     def _described(self, value: Value) -> Address:
         extents = [dim if isinstance(dim, int) else 0 for dim in value.shape or ()]
         return self._words.put(0, 0, *extents)
 
-    def _lay_out_shelf(self) -> None:
+    def _lay_out_pool(self) -> None:
         """Memory for values that live across segments, and where in it each of them is."""
         numbers, words = self._numbers, self._words
-        if not self._program.shelf:
+        if not self._program.pool:
             return
-        size = numbers.largest([numbers.of(dim) for dim in self._program.shelf])
-        words.emit(Opcode.ALLOCATE, self._shelf, numbers.address(size))
+        size = numbers.largest([numbers.of(dim) for dim in self._program.pool])
+        words.emit(Opcode.ALLOCATE, self._pool, numbers.address(size))
         for number, value in enumerate(self._program.values):
             if value.slot is not None and number in self._places:
                 offset = numbers.address(numbers.of(value.slot.offset))
                 extents = [numbers.address(numbers.of(dim)) for dim in value.shape or ()]
                 listed = words.put(*extents)
                 place = self._places[number]
-                words.emit(Opcode.PLACE, place, self._shelf, offset, len(extents), listed)
+                words.emit(Opcode.PLACE, place, self._pool, offset, len(extents), listed)
 
     def _python(self, work: PythonWork) -> None:
         self._words.emit(Opcode.PYTHON, len(self._work))
@@ -179,16 +179,16 @@ class ValueCode:
 
     def _free(self, numbers: Iterable[int]) -> None:
         """Values go; not those that have their places for good."""
-        abroad: list[int] = []
+        on_device: list[int] = []
         for number in numbers:
             if self._program.values[number].slot is not None:
                 continue
             if number in self._places and number not in self._constants | self._counters:
                 self._words.emit(Opcode.FREE, self._places[number])
             elif self._program.values[number].space:
-                abroad.append(number)
-        if abroad:
-            self._python(Release(tuple(abroad)))
+                on_device.append(number)
+        if on_device:
+            self._python(Release(tuple(on_device)))
 
     def _item(self, register: Address, value: int, index: int = 0) -> None:
         """An element of a value goes to a register."""

@@ -84,7 +84,7 @@ def encode_program(program: Program, store: Store) -> dict[str, Any]:
         "values": [_encode_value(value) for value in program.values],
         "constant_values": [[number, encoder.tensor(array)] for number, array in program.constants],
         "output_names": list(program.output_names),
-        "shelf": _encode_dims(program.shelf),
+        "pool": _encode_dims(program.pool),
         "body": encoder.block(program.body),
     }
 
@@ -104,7 +104,7 @@ def decode_program(
         decoder.block(data["body"]),
         tuple(map(_text, data["output_names"])),
         objects,
-        decoder.dims(data["shelf"]),
+        decoder.dims(data["pool"]),
         None if threads is None else _integer(threads),
     )
 
@@ -138,8 +138,8 @@ class _Encoder:
                 return [[list(key), self.block(block)] for key, block in held]
             case "calls":
                 return [_encode_call(call) for call in held]
-            case "shelves":
-                return [_encode_dims(shelf) for shelf in held]
+            case "pools":
+                return [_encode_dims(pool) for pool in held]
             case "scratch" | "sizes":
                 return None if held is None else _encode_dims(held)
             case "chunk":
@@ -185,8 +185,8 @@ class _Decoder:
         )
 
     def _slot(self, data: Sequence[Any]) -> Slot:
-        shelf, offset, nbytes = data
-        return Slot(_integer(shelf), self.dim(offset), self.dim(nbytes))
+        pool, offset, nbytes = data
+        return Slot(_integer(pool), self.dim(offset), self.dim(nbytes))
 
     def block(self, data: Sequence[Any]) -> Block:
         inputs, instructions, outputs = data
@@ -207,7 +207,7 @@ class _Decoder:
                 return tuple((_integers(key), self.block(block)) for key, block in data)
             case "calls":
                 return tuple(map(self._call, data))
-            case "shelves":
+            case "pools":
                 return tuple(map(self.dims, data))
             case "scratch":
                 return self.dims(data)
@@ -321,7 +321,7 @@ def _encode_value(value: Value) -> list[Any]:
 
 
 def _encode_slot(slot: Slot) -> list[Any]:
-    return [slot.shelf, _encode_dim(slot.offset), _encode_dim(slot.nbytes)]
+    return [slot.pool, _encode_dim(slot.offset), _encode_dim(slot.nbytes)]
 
 
 def _encode_call(call: KernelCall) -> list[Any]:

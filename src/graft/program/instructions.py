@@ -21,13 +21,13 @@ NOWHERE = Place()
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Memory in the arena: which shelf of it, the offset there, and the size.
+    """Memory in the arena: which pool of it, the offset there, and the size.
 
-    Values that are never needed at the same time share a shelf, which is as large as the largest of
-    them. Shelf 0 is the program's and lives as long as a run; the others are the segment's: shelf
-    n is the one at position n - 1 of its `shelves`."""
+    Values that are never needed at the same time share a pool, which is as large as the largest of
+    them. Pool 0 is the program's and lives as long as a run; the others are the segment's: pool
+    n is the one at position n - 1 of its `pools`."""
 
-    shelf: int
+    pool: int
     offset: Dim
     nbytes: Dim
 
@@ -64,18 +64,18 @@ class Segment:
 
     All symbols in its extents have numbers when it begins. Sizes that fail `checks` are refused
     before the first kernel. Kernels read constants, the `inputs`, and what lies in the arena; they
-    write the `outputs` and the arena. Its part of the arena has `shelves`, each given by the sizes
+    write the `outputs` and the arena. Its part of the arena has `pools`, each given by the sizes
     of what lies there; `scratch` are the sizes that kernels need per thread. Where there are
-    `guards`, kernels write what they find, an index per guard, to the value `found`."""
+    `guards`, kernels write an index per guard to the value `guard_indices`."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     calls: tuple[KernelCall, ...]
-    shelves: tuple[tuple[Dim, ...], ...] = ()
+    pools: tuple[tuple[Dim, ...], ...] = ()
     scratch: tuple[Dim, ...] = ()
     checks: tuple[SizeCheck, ...] = ()
     guards: tuple[Guard, ...] = ()
-    found: int | None = None
+    guard_indices: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ def writes(instruction: Instruction) -> tuple[int, ...]:
         case Slice() | Alias() | Assert():
             return (instruction.output,)
         case Segment():
-            found = () if instruction.found is None else (instruction.found,)
+            found = () if instruction.guard_indices is None else (instruction.guard_indices,)
             return (*instruction.outputs, *found)
         case _:
             return instruction.outputs

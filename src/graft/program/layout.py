@@ -15,7 +15,7 @@ EXECUTE, ALLOCATE, DISCARD = "graft_execute", "graft_allocate", "graft_discard"
 class Header(IntEnum):
     """Words at the beginning of a frame."""
 
-    POOL = 0  # the thread pool's memory
+    THREAD_POOL = 0  # the thread pool's memory
     THREADS = 1  # that the pool has
     STARTED = 2  # whether its workers have been started
     PC = 3  # the address of the next instruction
@@ -143,7 +143,7 @@ class Segment(IntEnum):
     BASE = 18  # of the arena when the words were written
     TOTAL = 19  # work of all calls
     NEXT = 20  # the call to go on with
-    FOUND = 21  # the value that guards write; 0: there are none
+    GUARD_INDICES = 21  # the value that guards write; 0: there are none
     GUARDS = 22  # how many there are
 
 

@@ -11,17 +11,17 @@ from graft.program.program import ALIGNMENT, Program
 
 def arena_bytes(program: Program) -> int | None:
     """The arena of a run; None where it depends on the inputs."""
-    shelf = _largest(program.shelf)
+    pool = _largest(program.pool)
     sizes = [segment_arena(segment) for segment in program.segments]
     known = [size for size in sizes if size is not None]
-    if shelf is None or len(known) < len(sizes):
+    if pool is None or len(known) < len(sizes):
         return None
-    return shelf + max(known, default=0)
+    return pool + max(known, default=0)
 
 
 def segment_arena(segment: Segment) -> int | None:
     """The arena that only one segment works in; None where it depends on the inputs."""
-    sizes = [_largest(shelf) for shelf in segment.shelves]
+    sizes = [_largest(pool) for pool in segment.pools]
     known = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 

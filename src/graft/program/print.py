@@ -59,8 +59,8 @@ def _header(program: Program) -> Iterator[str]:
     outputs = ", ".join(f"{name} = %{number}" for name, number in named)
     inputs = ", ".join(f"%{number}" for number in program.body.inputs)
     yield f"program ({inputs}) -> ({outputs})"
-    if program.shelf:
-        yield f"{_INDENT}shelf 0: {_largest(program.shelf)} bytes"
+    if program.pool:
+        yield f"{_INDENT}pool 0: {_largest(program.pool)} bytes"
     constants = dict(program.constants)
     for number, value in enumerate(program.values):
         kind = "constant " if number in constants else ""
@@ -119,8 +119,8 @@ def _details(instruction: Instruction) -> str:
 
 
 def _segment(segment: Segment) -> Iterator[str]:
-    for number, shelf in enumerate(segment.shelves, start=1):
-        yield f"{_INDENT}shelf {number}: {_largest(shelf)} bytes"
+    for number, pool in enumerate(segment.pools, start=1):
+        yield f"{_INDENT}pool {number}: {_largest(pool)} bytes"
     if segment.scratch:
         yield f"{_INDENT}scratch: {_largest(segment.scratch)} bytes per thread"
     for check in segment.checks:
@@ -140,8 +140,8 @@ def _call(call: KernelCall) -> str:
 
 def _buffer(buffer: Buffer) -> str:
     match buffer:
-        case Slot(shelf, offset, nbytes):
-            return f"[{shelf}: {offset}, {nbytes}]"
+        case Slot(pool, offset, nbytes):
+            return f"[{pool}: {offset}, {nbytes}]"
         case Scratch():
             return "scratch"
     return f"%{buffer}"

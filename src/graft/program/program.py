@@ -37,7 +37,7 @@ class Value:
     ONNX's words; strings have a shape, too.
 
     Kernels rely on the `alignment` in bytes beyond that of elements. A value with a `slot` lies on
-    the program's shelf of the arena; others are allocated by the instruction that makes them."""
+    the program's memory pool; others are allocated by the instruction that makes them."""
 
     name: str
     dtype: DType | None = None
@@ -84,7 +84,7 @@ class Program:
     body: Block
     output_names: tuple[str, ...]
     objects: tuple[bytes, ...] = field(default=(), repr=False)
-    shelf: tuple[Dim, ...] = ()  # sizes of what lies on the program's shelf of the arena
+    pool: tuple[Dim, ...] = ()  # sizes of what lies in the program's memory pool
     threads: int | None = None  # to run with, at most one per core; None: one per core
 
     @property

@@ -24,7 +24,7 @@ Key = tuple[int, ...]
 # Fields that hold numbers of values, and names of functions, in whatever instruction.
 _VALUES = frozenset(
     (
-        *("inputs", "outputs", "source", "target", "value", "counts", "output", "found"),
+        *("inputs", "outputs", "source", "target", "value", "counts", "output", "guard_indices"),
         *("condition", "limit", "carried", "scanned"),
     )
 )
@@ -57,7 +57,7 @@ def with_variants(
         constants=tuple(merger.constants),
         body=Block(general.body.inputs, (switch,), outputs),
         objects=tuple(merger.objects),
-        shelf=tuple(merger.shelf),
+        pool=tuple(merger.pool),
     )
 
 
@@ -95,7 +95,7 @@ class _Merger:
         self.values: list[Value] = list(general.values)
         self.constants: list[tuple[int, Array]] = []
         self.objects = dict.fromkeys(general.objects)
-        self.shelf = dict.fromkeys(general.shelf)
+        self.pool = dict.fromkeys(general.pool)
         self._known: dict[object, Array] = {}
         self._share(general.constants, range(len(self.values)))
 
@@ -113,7 +113,7 @@ class _Merger:
         numbers = _Numbers([own[number] for number in range(len(own))], name)
         self._share(program.constants, numbers.values)
         self.objects |= dict.fromkeys(program.objects)
-        self.shelf |= dict.fromkeys(program.shelf)
+        self.pool |= dict.fromkeys(program.pool)
         block = numbers.block(program.body)
         return replace(block, inputs=())
 

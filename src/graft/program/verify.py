@@ -70,9 +70,9 @@ def _check_value(value: Value, program: Program) -> None:
     if (value.slot is not None or value.space) and not (value.dtype and value.is_static):
         raise ProgramError(f"{what} has memory of its own, but no size")
     if value.slot is not None:
-        if value.slot.shelf:
+        if value.slot.pool:
             raise ProgramError(f"{what} lies in the memory of a segment")
-        size = _check_slot(value.slot, (program.shelf,), what)
+        size = _check_slot(value.slot, (program.pool,), what)
         if size is not None and nbytes_of(value) > size:
             raise ProgramError(f"{what} needs {nbytes_of(value)} bytes, and has {size}")
 
@@ -99,18 +99,18 @@ def _check_alignment(number: int, array: Array) -> None:
         raise ProgramError(f"the constant {number} is not aligned to {ALIGNMENT} bytes")
 
 
-def _check_slot(slot: Slot, shelves: Sequence[Sequence[AnyDim]], user: str) -> int | None:
-    """The size of a slot, where it is a number; refuses one outside of its shelf."""
-    if not 0 <= slot.shelf < len(shelves):
-        raise ProgramError(f"{user}: there is no shelf {slot.shelf}")
-    offset, nbytes, sizes = slot.offset, slot.nbytes, shelves[slot.shelf]
+def _check_slot(slot: Slot, pools: Sequence[Sequence[AnyDim]], user: str) -> int | None:
+    """The size of a slot, where it is a number; refuses one outside of its pool."""
+    if not 0 <= slot.pool < len(pools):
+        raise ProgramError(f"{user}: there is no pool {slot.pool}")
+    offset, nbytes, sizes = slot.offset, slot.nbytes, pools[slot.pool]
     if isinstance(offset, int) and isinstance(nbytes, int):
         if offset < 0 or nbytes < 0 or offset % ALIGNMENT:
             raise ProgramError(f"{user}: {slot} is not aligned to {ALIGNMENT} bytes")
         if all(isinstance(size, int) for size in sizes):
             largest = max((size for size in sizes if isinstance(size, int)), default=0)
             if offset + nbytes > largest:
-                raise ProgramError(f"{user}: {slot} lies outside its shelf of {largest} bytes")
+                raise ProgramError(f"{user}: {slot} lies outside its pool of {largest} bytes")
     return nbytes if isinstance(nbytes, int) else None
 
 
@@ -189,22 +189,22 @@ class _Verifier:
         if step.region not in self._regions:
             raise ProgramError(f"a transfer is for '{step.region}', which nothing calls")
         ends = [self._program.values[number] for number in (step.source, step.target)]
-        home, device = ends if step.upload else ends[::-1]
-        if home.space or not device.space:
+        host, device = ends if step.upload else ends[::-1]
+        if host.space or not device.space:
             raise ProgramError(f"{step.region}: a transfer leads from one device to another")
-        if home.dtype != device.dtype or not _may_agree(home.shape, device.shape):
+        if host.dtype != device.dtype or not _may_agree(host.shape, device.shape):
             raise ProgramError(f"{step.region}: a transfer changes the type of a value")
 
     def _segment(self, segment: Segment, made: set[int], known: set[str]) -> None:
         own = {*segment.inputs, *segment.outputs, *self._constants.keys()}
-        own |= set() if segment.found is None else {segment.found}
-        shelves = (self._program.shelf, *segment.shelves)
+        own |= set() if segment.guard_indices is None else {segment.guard_indices}
+        pools = (self._program.pool, *segment.pools)
         used: set[int] = set()
         for call in segment.calls:
             _check_call(call)
             for buffer in call.buffers:
                 if isinstance(buffer, Slot):
-                    _check_slot(buffer, shelves, call.symbol)
+                    _check_slot(buffer, pools, call.symbol)
                 elif isinstance(buffer, int):
                     used.add(buffer)
                     if buffer in self._constants:
@@ -221,11 +221,12 @@ class _Verifier:
             raise ProgramError(f"{sorted(unknown - known)} have no number when a segment begins")
 
     def _guards(self, segment: Segment) -> None:
-        found = None if segment.found is None else self._program.values[segment.found]
-        if not segment.guards:
+        number, count = segment.guard_indices, len(segment.guards)
+        if not count:
             return
-        if found is None or (found.dtype, found.shape) != (DType.INT64, (len(segment.guards),)):
-            raise ProgramError(f"no value tells what {len(segment.guards)} guards have found")
+        indices = None if number is None else self._program.values[number]
+        if indices is None or (indices.dtype, indices.shape) != (DType.INT64, (count,)):
+            raise ProgramError(f"no value tells what {count} guards have found")
 
 
 def _may_agree(one: Sequence[Dim] | None, other: Sequence[Dim] | None) -> bool:
@@ -255,8 +256,8 @@ def dims_of(segment: Segment, program: Program) -> Iterator[AnyDim]:
         for buffer in call.buffers:
             if isinstance(buffer, Slot):
                 yield from (buffer.offset, buffer.nbytes)
-    for shelf in segment.shelves:
-        yield from shelf
+    for pool in segment.pools:
+        yield from pool
     yield from segment.scratch
     for check in segment.checks:
         yield from dims_of_test(check.test)

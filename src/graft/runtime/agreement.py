@@ -11,8 +11,8 @@ WORK, STOP, BARRIER = "graft_work", "graft_stop", "graft_barrier"
 # A record of a kernel call is five 64-bit words: function, buffers, scalars, the distance in bytes
 # between the buffer tables of neighbouring threads, flags.
 
-# A team's memory. Words that threads write while others poll lie on cache lines of their own.
-# Behind it, each thread has a line for the iterations that others claim of its share of a loop.
-TEAM_BYTES, CLAIM_BYTES = 768, 64
+# Memory of a thread pool. Words that threads write while others poll lie on cache lines of their
+# own. Behind it, each thread has a line for iterations that others claim of its share of a loop.
+THREAD_POOL_BYTES, CLAIM_BYTES = 768, 64
 PATIENCES = (192, 448, 640)  # of its three gates: how often to look, how often to offer the core
 GIVE_AWAY = 264  # the address of `sched_yield`, for barriers that kernels bring along

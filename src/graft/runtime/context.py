@@ -9,7 +9,7 @@ from graft.runtime.agreement import STOP, WORK
 from graft.runtime.lending import Recycled
 from graft.runtime.memory import address_of
 from graft.runtime.native import Library
-from graft.runtime.team import Team
+from graft.runtime.thread_pool import ThreadPool
 
 
 class RuntimeContext:
@@ -19,7 +19,7 @@ class RuntimeContext:
         symbols = {WORK, STOP, EXECUTE, ALLOCATE, DISCARD, *(call.symbol for call in program.calls)}
         # The library has to live as long as the addresses that are taken from it.
         self.library = Library(program.objects, symbols)
-        self.team = Team(self.library, threads)
+        self.thread_pool = ThreadPool(self.library, threads)
         self.results = Recycled()
         self._constants = dict(program.constants)
 

@@ -122,7 +122,7 @@ class Devices:
         function = self._functions[step.function]
         space = (*outputs, *inputs)[0].space if outputs or inputs else ""
         if not space:
-            return _call_at_home(step, function, inputs, outputs, run)
+            return _call_in_host_memory(step, function, inputs, outputs, run)
         assert isinstance(function, Region)
         operands = [run.values[number] for number in step.inputs]
         results = [self.take(value, run) for value in outputs]
@@ -167,7 +167,7 @@ def _record(recorder: Recorder | None, spent: Spent | None) -> None:
         recorder.spent = spent
 
 
-def _call_at_home(
+def _call_in_host_memory(
     step: RegionCall,
     function: Runner,
     operands: Sequence[Value],
@@ -180,20 +180,20 @@ def _call_at_home(
         for number, value in zip(step.inputs, operands, strict=True)
     ]
     if not isinstance(function, Region):
-        homes = _outputs(outputs, step.outputs, False, run)
-        deliver(function(inputs, homes), homes, step.function)
-        return homes
+        buffers = _outputs(outputs, step.outputs, False, run)
+        deliver(function(inputs, buffers), buffers, step.function)
+        return buffers
     private = function.guard.is_supervised
     while True:
-        homes = _outputs(outputs, step.outputs, private, run)
+        buffers = _outputs(outputs, step.outputs, private, run)
         try:
-            _record(run.recorder, function.run(inputs, homes))
+            _record(run.recorder, function.run(inputs, buffers))
         except AbandonedError as error:
             if error.error is not None:
                 raise error.error.at(step.location) from error.error.__cause__
             private = True  # in other arrays, without the accelerator
         else:
-            return homes
+            return buffers
 
 
 def _outputs(

@@ -92,7 +92,7 @@ def driver_text(triple: str) -> str:
 # A gate is a word that changes when waiters may pass, then how many of them sleep (64 bytes on),
 # then their patience (128 bytes on): how often they look, and how often they look and offer their
 # core to others, before they sleep. A barrier is a count of arrivals, then a gate (64 bytes on). A
-# team is the barrier between steps, the barrier within kernels (256), the gate at which idle
+# thread pool is the barrier between steps, the barrier within kernels (256), the gate at which idle
 # workers wait (512), and the job: steps, count, threads, times, stop (704), whether all go through
 # its steps once more (744), and how many loops the caller has shared before it (752); then the
 # claims of each thread (768), as kernels expect them. The word of the idle workers' gate holds, in
@@ -247,10 +247,10 @@ done:
 ; One thread's way through the steps. A thread's row of times holds, per step, when it began and
 ; when its own work ended, and the caller's at last when all were through. Once all have met after
 ; the last step, the caller may be gone, and what it lent with it: workers touch nothing any more.
-define internal void @walk(ptr %team, ptr %steps, i64 %count, i64 %thread, i64 %threads,
+define internal void @walk(ptr %pool, ptr %steps, i64 %count, i64 %thread, i64 %threads,
                            ptr %all.times) nounwind {
 entry:
-  %shared = getelementptr i8, ptr %team, i64 256
+  %shared = getelementptr i8, ptr %pool, i64 256
   %stamps = shl i64 %count, 1
   %row = add i64 %stamps, 1
   %skipped = mul i64 %row, %thread
@@ -293,7 +293,7 @@ worked:
   %runs.on = and i1 %is.free, %more
   br i1 %runs.on, label %advance, label %meet
 meet:
-  call void @graft_barrier(ptr %team, i64 %threads)
+  call void @graft_barrier(ptr %pool, i64 %threads)
   br label %advance
 advance:
   br i1 %more, label %step, label %done
@@ -306,7 +306,7 @@ done:
 
 ; The caller's part: hands the job to the workers, then does its share as thread 0.
 define internal void @graft_run(ptr %own) nounwind {
-  %team = load ptr, ptr %own, align 8
+  %pool = load ptr, ptr %own, align 8
   %own.steps.at = getelementptr i8, ptr %own, i64 8
   %steps = load ptr, ptr %own.steps.at, align 8
   %own.count.at = getelementptr i8, ptr %own, i64 16
@@ -320,7 +320,7 @@ define internal void @graft_run(ptr %own) nounwind {
   %unaided = or i1 %alone, %nothing
   br i1 %unaided, label %begin, label %publish
 publish:
-  %job = getelementptr i8, ptr %team, i64 704
+  %job = getelementptr i8, ptr %pool, i64 704
   store ptr %steps, ptr %job, align 8
   %count.at = getelementptr i8, ptr %job, i64 8
   store i64 %count, ptr %count.at, align 8
@@ -328,20 +328,20 @@ publish:
   store i64 %threads, ptr %threads.at, align 8
   %times.at = getelementptr i8, ptr %job, i64 24
   store ptr %times, ptr %times.at, align 8
-  %own.loops.at = getelementptr i8, ptr %team, i64 776
+  %own.loops.at = getelementptr i8, ptr %pool, i64 776
   %loops = load i64, ptr %own.loops.at, align 8
   %loops.at = getelementptr i8, ptr %job, i64 48
   store i64 %loops, ptr %loops.at, align 8
-  call void @call_workers(ptr %team, i64 %threads)
+  call void @call_workers(ptr %pool, i64 %threads)
   br label %begin
 begin:
-  call void @walk(ptr %team, ptr %steps, i64 %count, i64 0, i64 %threads, ptr %times)
+  call void @walk(ptr %pool, ptr %steps, i64 %count, i64 0, i64 %threads, ptr %times)
   ret void
 }
 
 ; Workers below the number of threads; all of them if it is 0, or more than the gate can tell.
-define internal void @call_workers(ptr %team, i64 %threads) nounwind {
-  %gate = getelementptr i8, ptr %team, i64 512
+define internal void @call_workers(ptr %pool, i64 %threads) nounwind {
+  %gate = getelementptr i8, ptr %pool, i64 512
   %before = load atomic i32, ptr %gate monotonic, align 4
   %kept = and i32 %before, -256
   %generation = add i32 %kept, 256
@@ -361,10 +361,10 @@ define internal void @call_workers(ptr %team, i64 %threads) nounwind {
 
 ; A worker's life: wait for a job, do it, until told to stop. The barrier after the last step keeps
 ; the caller from publishing another job before every worker has done this one.
-define void @graft_work(ptr %team, i64 %thread) nounwind {
+define void @graft_work(ptr %pool, i64 %thread) nounwind {
 entry:
-  %gate = getelementptr i8, ptr %team, i64 512
-  %job = getelementptr i8, ptr %team, i64 704
+  %gate = getelementptr i8, ptr %pool, i64 512
+  %job = getelementptr i8, ptr %pool, i64 704
   %count.at = getelementptr i8, ptr %job, i64 8
   %threads.at = getelementptr i8, ptr %job, i64 16
   %times.at = getelementptr i8, ptr %job, i64 24
@@ -372,7 +372,7 @@ entry:
   %loops.at = getelementptr i8, ptr %job, i64 48
   %own.offset = mul i64 %thread, 64
   %own.place = add i64 %own.offset, 776
-  %own.loops.at = getelementptr i8, ptr %team, i64 %own.place
+  %own.loops.at = getelementptr i8, ptr %pool, i64 %own.place
   %is.low = icmp ult i64 %thread, 31
   %bit.number = select i1 %is.low, i64 %thread, i64 31
   %mask = shl i64 1, %bit.number
@@ -397,17 +397,17 @@ busy:
   %count = load i64, ptr %count.at, align 8
   %threads = load i64, ptr %threads.at, align 8
   %times = load ptr, ptr %times.at, align 8
-  call void @walk(ptr %team, ptr %steps, i64 %count, i64 %thread, i64 %threads, ptr %times)
+  call void @walk(ptr %pool, ptr %steps, i64 %count, i64 %thread, i64 %threads, ptr %times)
   br label %idle
 end:
   ret void
 }
 
-; Sends the workers home. Only between runs.
-define void @graft_stop(ptr %team) nounwind {
-  %stop.at = getelementptr i8, ptr %team, i64 736
+; Ends the workers. Only between runs.
+define void @graft_stop(ptr %pool) nounwind {
+  %stop.at = getelementptr i8, ptr %pool, i64 736
   store atomic i64 1, ptr %stop.at release, align 8
-  call void @call_workers(ptr %team, i64 0)
+  call void @call_workers(ptr %pool, i64 0)
   ret void
 }
 """)

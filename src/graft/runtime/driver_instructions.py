@@ -282,8 +282,8 @@ def _allocate_value(code: Code, given: _Operands) -> None:
 
 
 def _place(code: Code, given: _Operands) -> None:
-    value, shelf = given[0], given[1]
-    put_word(code, word_of(code, shelf, Value.DATA) + code.load(given[2]), value, Value.DATA)
+    value, pool = given[0], given[1]
+    put_word(code, word_of(code, pool, Value.DATA) + code.load(given[2]), value, Value.DATA)
     _gather(code, extents_of(value), given[4], given[3])
 
 

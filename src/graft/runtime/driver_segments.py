@@ -147,7 +147,7 @@ def _run() -> str:
     code = Code("graft.run", ("frame", "records", "count", "threads"))
     frame = code["frame"]
     job = frame + Header.JOB * WORD
-    pool = word_of(code, frame, Header.POOL)
+    pool = word_of(code, frame, Header.THREAD_POOL)
     words = (
         pool,
         code["records"],
@@ -209,7 +209,7 @@ def _guards() -> str:
     """Whether guards have found indices outside of their axes. Gives a status."""
     code = Code("graft.guards", ("frame", "segment"), "i64")
     frame, segment = code["frame"], code["segment"]
-    value = word_of(code, segment, Segment.FOUND)
+    value = word_of(code, segment, Segment.GUARD_INDICES)
     with code.when(value.is_("eq", 0)):
         code.give(Status.DONE)
     found = word_of(code, value, Value.DATA)

@@ -50,7 +50,7 @@ class Executor:
 
     def __init__(self, program: Program, context: RuntimeContext, supplied: Supplied) -> None:
         self.program, self.context = program, context
-        self.linked = LinkedImage(encode(program, context.team.threads), program, context)
+        self.linked = LinkedImage(encode(program, context.thread_pool.threads), program, context)
         self.devices = Devices(program, supplied.functions)
         sizes = (one.rule for one in program.instructions if isinstance(one, SizeFunction))
         rules = {text: supplied.rule(text) for text in sizes}
@@ -199,7 +199,7 @@ class Executor:
     def _measured(self, run: Run) -> Status:
         """Run with times taken of every segment; gives the status that is none of that."""
         assert run.recorder is not None
-        frame, threads = run.values.frame, self.context.team.threads
+        frame, threads = run.values.frame, self.context.thread_pool.threads
         longest = max((len(one.calls) for one in self.program.segments), default=0)
         status = Status.PROFILED
         while status is not Status.DONE:
@@ -344,5 +344,5 @@ def _bound_guards(segment: Segment, symbols: Mapping[str, int]) -> tuple[Guard, 
 
 
 def _found(frame: Frame, segment: Segment) -> Array:
-    assert segment.found is not None
-    return frame.view(segment.found)
+    assert segment.guard_indices is not None
+    return frame.view(segment.guard_indices)

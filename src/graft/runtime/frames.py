@@ -61,7 +61,7 @@ class LinkedImage:
             words[position] = library.address(name)
         for position, number in image.constants:
             words[position] = context.constant(number)
-        words[Header.THREADS] = context.team.threads
+        words[Header.THREADS] = context.thread_pool.threads
         words[Header.LONG] = LONG_WORK
         words[Header.LIMIT] = capacity.MOST_BYTES
         rate = program.target.core[0] * _REACHED * WORK_PER_OPERATION
@@ -89,17 +89,17 @@ class Frame:
         self.execute = linked.execute
         self.sizes: object = None  # that its inputs and outputs have, where somebody keeps account
         self._outputs = linked.own_outputs
-        self.meet_pool()
-        linked.context.team.frames.add(self)
+        self.attach_pool()
+        linked.context.thread_pool.frames.add(self)
         # The finalizer keeps the words and the code as long as it needs them.
         weakref.finalize(self, _discard, linked, words)
 
-    def meet_pool(self) -> None:
+    def attach_pool(self) -> None:
         """Note where the thread pool is, and whether it has workers."""
-        team = self._linked.context.team
-        self.words[Header.POOL], self.words[Header.STARTED] = team.address, team.is_started
+        pool = self._linked.context.thread_pool
+        self.words[Header.THREAD_POOL], self.words[Header.STARTED] = pool.address, pool.is_started
 
-    def lose_pool(self) -> None:
+    def detach_pool(self) -> None:
         """Note that the pool has no workers any more."""
         self.words[Header.STARTED] = 0
 
@@ -113,8 +113,8 @@ class Frame:
 
     def start_workers(self) -> None:
         """Start the threads of the pool, if nobody has yet."""
-        self._linked.context.team.start()
-        self.meet_pool()
+        self._linked.context.thread_pool.start()
+        self.attach_pool()
 
     def measure(self, times: Array | None) -> None:
         """Let times of segments go there, or nowhere; segments that are timed are never cut."""

@@ -218,11 +218,11 @@ class Guard:
         if region.has_host and (is_trial or budget.is_shadow_due()):
             spent = self._shadowed(region, inputs, outputs, memory)
         else:
-            is_home = memory is HOST_MEMORY
-            if is_first and is_home:
+            in_host_memory = memory is HOST_MEMORY
+            if is_first and in_host_memory:
                 poison(outputs)
             spent = self._accelerated(region, inputs, outputs, memory)
-            if is_home and (is_first or budget.is_look_due()):
+            if in_host_memory and (is_first or budget.is_look_due()):
                 self._look(region, inputs, outputs, is_first)
         if is_first:
             budget.first = max(budget.first - 1, 0)  # other threads count, too
@@ -316,12 +316,12 @@ class Guard:
         """Run on the accelerator, within the deadline."""
         operands = (*inputs, *outputs)
         seconds = self._deadline.seconds(operands)
-        is_home = memory is HOST_MEMORY
+        in_host_memory = memory is HOST_MEMORY
         begun = time.perf_counter()
         if region.keeps_deadlines:
-            spent = contained(partial(region.accelerate, inputs, outputs, is_home, seconds))
+            spent = contained(partial(region.accelerate, inputs, outputs, in_host_memory, seconds))
         else:
-            spent = _bounded(seconds, partial(region.accelerate, inputs, outputs, is_home))
+            spent = _bounded(seconds, partial(region.accelerate, inputs, outputs, in_host_memory))
         taken = time.perf_counter() - begun
         self._deadline.count(taken, operands)
         self._budget.count_run(taken)

@@ -55,8 +55,8 @@ def _is_plain(file: ObjectFile) -> bool:
         if section.flags & THREADS_OWN or section.alignment > mmap.PAGESIZE:
             return False
         for one in section.relocations:
-            home = file.symbols[one.symbol].section
-            if one.kind not in _KNOWN or (home != UNDEFINED and home not in loaded):
+            defined_in = file.symbols[one.symbol].section
+            if one.kind not in _KNOWN or (defined_in != UNDEFINED and defined_in not in loaded):
                 return False
     return True
 

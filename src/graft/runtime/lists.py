@@ -3,7 +3,7 @@
 Lists, tensors and positions enter; lists and tensors leave. Nothing is computed: elements are
 handed on as they are, parts of a tensor are views of it, and joining them is a copy, as of what
 loops stack. Strings are looked up in tables (`lookup`). The evaluator and programs share this, as
-they share `turns`.
+they share `loops`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
 from graft.program.instructions import ListOp
 from graft.program.lookup import Table
-from graft.runtime.turns import sole_item
+from graft.runtime.loops import sole_item
 
 Data = Any
 

@@ -40,15 +40,15 @@ def unwritten(arrays: Sequence[Array]) -> str:
     return ""
 
 
-def suspicion(arrays: Sequence[Array], turn: int = 0) -> str:
+def suspicion(arrays: Sequence[Array], iteration: int = 0) -> str:
     """What is odd about results, in words; empty where nothing is. Which elements are looked at
-    goes by `turn`: in as many turns as they are apart, it is all of them."""
+    goes by `iteration`: in as many iterations as they are apart, it is all of them."""
     for index, array in enumerate(arrays):
         size, dtype = array.size, array.dtype
         if not size or dtype.kind == "O":
             continue
         apart = -(-size // ELEMENTS)
-        looked = array.reshape(-1)[turn % apart :: apart]
+        looked = array.reshape(-1)[iteration % apart :: apart]
         if dtype.kind == "c":
             looked = np.abs(looked)
         elif dtype.kind not in "biuf" or dtype == np.float16:  # slow in NumPy, or not known to it

@@ -36,10 +36,10 @@ from graft.program.program import Program
 from graft.runtime.devices import Devices
 from graft.runtime.evaluated import Evaluator
 from graft.runtime.lists import run_list_op
+from graft.runtime.loops import Data, ScanOutputs, empty_stack, sole_item
 from graft.runtime.memory import aligned_copy, is_usable
 from graft.runtime.regions import deliver
 from graft.runtime.run import Run
-from graft.runtime.turns import Data, Pieces, no_pieces, sole_item
 
 
 class PythonWorker:
@@ -74,8 +74,8 @@ class PythonWorker:
                     tensor = run.values.objects.pop(number, None)
                     self._devices.give_back(self._program.values[number], tensor, run)
             case Collect(output, value):
-                slices = run.slices.setdefault(output, Pieces(1, "loop"))
-                slices.add([run.values.lasting(value)])
+                slices = run.slices.setdefault(output, ScanOutputs(1, "loop"))
+                slices.append([run.values.lasting(value)])
             case JoinSlices():
                 self._store(work.output, self._joined(work, run), run)
             case _:
@@ -131,12 +131,12 @@ class PythonWorker:
         """Slices along an axis; without any, extents that only one would have told are zero."""
         slices = run.slices.pop(work.output, None)
         if slices is not None:
-            return slices.stacked([work.axis], [work.backwards])[0]
+            return slices.stack([work.axis], [work.backwards])[0]
         row = self._program.values[work.row]
         if row.dtype is None or row.shape is None:
             raise EvaluationError(f"no iteration tells what '{row.name}' is")
         extents = [dim if isinstance(dim, int) else 0 for dim in row.shape]
-        return no_pieces(extents, row.dtype.numpy, work.axis)
+        return empty_stack(extents, row.dtype.numpy, work.axis)
 
 
 def misshapen(name: str, shape: Sequence[int], expected: Sequence[object]) -> EvaluationError:

@@ -26,12 +26,12 @@ from graft.runtime.spaces import (
     Runner,
     Spent,
     device_of,
-    from_home,
     is_simulated,
     refuse_arrays,
+    with_transfers,
 )
 
-HOME = "host"  # the memory space that every value can be brought to
+HOST_SPACE = "host"  # the memory space that every value can be brought to
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Region:
     runner: Runner | None
     on_host: Callable[[], Runner] | None
     policy: Policy = field(default_factory=Policy)
-    space: str = HOME  # the memory that its device has
+    space: str = HOST_SPACE  # the memory that its device has
     device: Device | None = None
     device_breaker: Breaker = field(default_factory=Breaker)
     loader: Callable[[], Runner] | None = None
@@ -61,7 +61,7 @@ class Region:
 
     def _adopt(self, runner: Any) -> None:
         self.runner, self.device = runner, self.device or device_of(runner)
-        self._from_home = from_home(runner)
+        self._with_transfers = with_transfers(runner)
         self.keeps_deadlines = bool(getattr(runner, "keeps_deadlines", False))
         self.simulated = is_simulated(runner)
         if self.simulated:
@@ -115,15 +115,15 @@ class Region:
         self,
         inputs: Sequence[Any],
         outputs: Sequence[Any],
-        is_home: bool,
+        in_host_memory: bool,
         deadline: float | None = None,
     ) -> Spent:
         """Run on the accelerator, and tell where the time went as far as that can be told from
-        here. Operands that are at home are brought to its device where it has one."""
+        here. Operands in host memory are copied to its device where it has one."""
         if self.loader is not None:
             self._adopt(self.loader())
             self.loader = None
-        runner: Any = self._from_home if is_home else self.runner
+        runner: Any = self._with_transfers if in_host_memory else self.runner
         # lists and arrays of its own, for it may take the former apart and reshape the latter
         inputs, outputs = list(map(_handed_over, inputs)), list(map(_handed_over, outputs))
         given = inputs.copy(), outputs.copy()
@@ -131,7 +131,7 @@ class Region:
         results = runner(*given, *(() if deadline is None else (deadline,)))
         ended = time.perf_counter()
         copying = 0.0
-        if not is_home:
+        if not in_host_memory:
             refuse_arrays(results)
         elif results is not None:
             deliver(results, outputs, self.name)
@@ -148,7 +148,7 @@ class Region:
         return Spent(0.0, 0.0, time.perf_counter() - begun)
 
     def deliver(self, results: Sequence[Array] | None, outputs: Sequence[Array]) -> None:
-        """Copy results home that were returned instead of written."""
+        """Copy results that were returned instead of written into `outputs`."""
         deliver(results, outputs, self.name)
 
     def host_runner(self) -> Runner:
@@ -173,20 +173,20 @@ def incidents_of(regions: Mapping[str, Region]) -> Incidents:
 
 
 def deliver(results: Sequence[Array] | None, outputs: Sequence[Array], name: str) -> None:
-    """Copy results home that were returned; refuses what does not fit."""
+    """Copy returned results into `outputs`; refuses another dtype or shape."""
     if results is None:
         return
     if len(results) != len(outputs):
         raise EvaluationError(f"'{name}' gave {len(results)} results instead of {len(outputs)}")
-    for index, (result, home) in enumerate(zip(results, outputs, strict=True)):
+    for index, (result, buffer) in enumerate(zip(results, outputs, strict=True)):
         array = np.asarray(result)
-        if array is home:
+        if array is buffer:
             continue
-        if array.dtype != home.dtype or array.shape != home.shape:
+        if array.dtype != buffer.dtype or array.shape != buffer.shape:
             raise EvaluationError(
-                f"result {index} of '{name}' is {_shown(array)} instead of {_shown(home)}"
+                f"result {index} of '{name}' is {_shown(array)} instead of {_shown(buffer)}"
             )
-        home[...] = array
+        buffer[...] = array
 
 
 def _handed_over(operand: Any) -> Any:
@@ -198,4 +198,4 @@ def _shown(array: Array) -> str:
     return f"{dtype_of(array.dtype)}[{', '.join(map(str, array.shape))}]"
 
 
-__all__ = ["HOME", "Policy", "Region", "RegionWarning", "deliver", "incidents_of"]
+__all__ = ["HOST_SPACE", "Policy", "Region", "RegionWarning", "deliver", "incidents_of"]

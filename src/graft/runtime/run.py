@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from graft.base.dtypes import Array
 from graft.runtime.frames import Frame
+from graft.runtime.loops import Data, ScanOutputs
 from graft.runtime.profile import Recorder
 from graft.runtime.spaces import Device
-from graft.runtime.turns import Data, Pieces
 
 _NONE: Mapping[str, Device] = {}
 
@@ -62,7 +62,7 @@ class Run:
     given: Mapping[int, Array]
     devices: Mapping[str, Device] = field(default_factory=lambda: _NONE)
     recorder: Recorder | None = None
-    slices: dict[int, Pieces] = field(default_factory=dict)  # by the output that they are for
+    slices: dict[int, ScanOutputs] = field(default_factory=dict)  # by the output that they are for
 
     @property
     def symbols(self) -> Mapping[str, int]:

@@ -138,8 +138,8 @@ def is_simulated(runner: Runner) -> bool:
     return bool(getattr(runner, "simulated", False))
 
 
-def from_home(runner: Runner) -> Runner:
-    """The same on arrays in the host's memory: brings inputs to the device, and outputs back."""
+def with_transfers(runner: Runner) -> Runner:
+    """Wrap a runner to take host arrays: upload inputs, download outputs."""
     device = device_of(runner)
     if device is None:
         return runner

@@ -35,7 +35,7 @@ from graft.base.errors import BackendError, CrashedError, GraftError
 from graft.runtime.guard import FIRST_DEADLINE
 from graft.runtime.memory import aligned_size
 from graft.runtime.regions import deliver
-from graft.runtime.spaces import Runner, from_home
+from graft.runtime.spaces import Runner, with_transfers
 from graft.runtime.supervise import contained
 
 _LONGEST_WAIT = 1e6  # seconds, for `poll`, which knows no infinity
@@ -290,7 +290,7 @@ def _nothing(message: Message) -> Message:
 
 def keep_runner(runner: Runner) -> Message:
     """Keep what was loaded for later; tells the parent its key."""
-    _loaded.append(from_home(runner))
+    _loaded.append(with_transfers(runner))
     return Message(len(_loaded) - 1)
 
 

@@ -452,7 +452,7 @@ def test_programs_with_guards_that_nothing_is_found_for() -> None:
     assert isinstance(segment, Segment)
     for wrong in (
         replace(segment, guards=segment.guards * 2),
-        replace(segment, outputs=(*segment.outputs, segment.found), found=None),
+        replace(segment, outputs=(*segment.outputs, segment.guard_indices), guard_indices=None),
     ):
         body = replace(program.body, instructions=(wrong,))
         with pytest.raises(ProgramError, match="no value tells what"):

@@ -97,7 +97,7 @@ def test_each_variant_is_planned_for_its_size(images: Module) -> None:
         (chosen,) = blocks[f"batch={batch}, height={height}"].instructions
         assert isinstance(chosen, Segment)
         assert [call.symbol for call in chosen.calls] == [call.symbol for call in wanted.calls]
-        assert chosen.shelves == wanted.shelves
+        assert chosen.pools == wanted.pools
 
 
 def test_arguments_stay_symbolic_and_placement_names_the_variants(images: Module) -> None:

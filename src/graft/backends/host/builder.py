@@ -136,7 +136,7 @@ class _ProgramBuilder:
             body,
             output_names,
             tuple(self._objects),
-            tuple(self.values.shelf),
+            tuple(self.values.pool),
             threads,
         )
         return self.built

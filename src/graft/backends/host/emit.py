@@ -2,8 +2,8 @@
 between them.
 
 Memory is planned for the whole assembly. What only one segment works in lies in its own part of the
-arena. Where there is more than one segment, all of it lies on the program's shelf, and what is read
-or written between segments are values there.
+arena. Where there is more than one segment, all of it lies in the program's memory pool, and what
+is read or written between segments are values there.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Emitter:
         if missing:
             self._result.instructions.append(p.Segment((), tuple(missing), ()))
         if self._is_cut:
-            self._values.shelf |= dict.fromkeys(self._memory.size)
+            self._values.pool |= dict.fromkeys(self._memory.size)
         return self._result
 
     def _call(self, step: NativeStep) -> p.KernelCall:
@@ -171,7 +171,7 @@ class _Emitter:
                 tuple(dict.fromkeys(read)),
                 tuple(number for number in made if number != self._found),
                 calls,
-                () if self._is_cut else self._memory.plan.shelves,
+                () if self._is_cut else self._memory.plan.pools,
                 _largest(tuple(scratch)),
                 self._checks,
                 self._guards if is_watched else (),
@@ -318,18 +318,18 @@ class _Memory:
             zip(slots, self.plan.places, strict=True)
         )
         self._first = 0 if is_shared else 1
-        if is_shared and len(self.plan.shelves) > 1:
+        if is_shared and len(self.plan.pools) > 1:
             raise InternalError("what is not native stands among segments of unknown sizes")
 
     @property
     def size(self) -> Sequence[Dim]:
-        """Sizes of which the largest is that of the shelf, where there is one."""
-        return self.plan.shelves[0] if self.plan.shelves else ()
+        """Sizes of which the largest is that of the pool, where there is one."""
+        return self.plan.pools[0] if self.plan.pools else ()
 
     def slot(self, home: Slot | Part) -> p.Slot:
-        shelf, offset = self._places[slot_of(home)]
+        pool, offset = self._places[slot_of(home)]
         start = offset + (home.offset if isinstance(home, Part) else 0)
-        return p.Slot(self._first + shelf, start, _known(home.nbytes))
+        return p.Slot(self._first + pool, start, _known(home.nbytes))
 
 
 def slot_of(home: Home | Abroad) -> Slot | None:

@@ -15,7 +15,7 @@ class Values:
     def __init__(self) -> None:
         self.values: list[Value] = []
         self.constants: list[tuple[int, Array]] = []
-        self.shelf: dict[Dim, None] = {}  # sizes of what lies on the program's shelf of the arena
+        self.pool: dict[Dim, None] = {}  # sizes of what lies in the program's memory pool
         self._known: dict[int, tuple[Array, int]] = {}  # constants by identity
 
     def add(self, value: Value) -> int:

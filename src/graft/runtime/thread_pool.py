@@ -1,8 +1,8 @@
 """Threads that run programs together: a caller, and workers that wait for it in native code.
 
 A worker is a Python thread that spends its life in one native call, outside the interpreter's lock.
-Workers start with the first job, sleep when there is none for a while, and end with their team or
-the process. docs/runtime.md tells the whole story.
+Workers start with the first job, sleep when there is none for a while, and end with their pool or
+the process. docs/runtime.md has the details.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from graft.runtime.agreement import (
     GIVE_AWAY,
     PATIENCES,
     STOP,
-    TEAM_BYTES,
+    THREAD_POOL_BYTES,
     WORK,
 )
 from graft.runtime.cores import available_processors
@@ -42,15 +42,15 @@ _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Native = Callable[..., object]
 
 
-class Met(Protocol):
-    """What leads to the memory of a team."""
+class PoolUser(Protocol):
+    """What leads to the memory of a thread pool."""
 
-    def meet_pool(self) -> None: ...
+    def attach_pool(self) -> None: ...
 
-    def lose_pool(self) -> None: ...
+    def detach_pool(self) -> None: ...
 
 
-class Team:
+class ThreadPool:
     """The calling thread and `threads - 1` workers, who run one job at a time."""
 
     def __init__(self, library: Library, threads: int) -> None:
@@ -61,15 +61,15 @@ class Team:
         self._lock = threading.Lock()
         self._memories: list[Array] = []
         # Frames that lead to its memory, and have to hear of another one.
-        self.frames: weakref.WeakSet[Met] = weakref.WeakSet()
-        self._begin_anew()
-        _TEAMS.add(self)
+        self.frames: weakref.WeakSet[PoolUser] = weakref.WeakSet()
+        self._reset()
+        _POOLS.add(self)
 
-    def _begin_anew(self) -> None:
-        self._memory = _team_memory(self.threads)
+    def _reset(self) -> None:
+        self._memory = _pool_memory(self.threads)
         self._memories.append(self._memory)  # whoever works in an earlier one goes on doing so
         self._address = address_of(self._memory)
-        self._finalizer: weakref.finalize[..., Team] | None = None
+        self._finalizer: weakref.finalize[..., ThreadPool] | None = None
 
     @property
     def address(self) -> int:
@@ -88,8 +88,8 @@ class Team:
                 self._start()
 
     def _start(self) -> None:
-        """Also after the process began to exit and sent the workers home."""
-        self._begin_anew()
+        """Also after the process began to exit and ended the workers."""
+        self._reset()
         try:
             self._start_workers()
         except RuntimeError as error:
@@ -100,15 +100,15 @@ class Team:
 
     def _start_workers(self) -> None:
         workers: list[threading.Thread] = []
-        # Ends the workers when the team is collected or the process exits, whichever is first.
-        dismiss = weakref.finalize(
-            self, _dismiss, self._stop, self._memory, workers, self._library, self.frames
+        # Ends the workers when the pool is collected or the process exits, whichever is first.
+        stop_workers = weakref.finalize(
+            self, _stop_workers, self._stop, self._memory, workers, self._library, self.frames
         )
-        self._finalizer = dismiss
+        self._finalizer = stop_workers
         try:
             for thread in range(1, self.threads):
                 worker = threading.Thread(
-                    target=_live,
+                    target=_run_worker,
                     args=(self._work, self._memory, thread, self._library),
                     name=f"graft-{thread}",
                     daemon=True,
@@ -116,9 +116,9 @@ class Team:
                 worker.start()
                 workers.append(worker)
         except BaseException:
-            # Even on Ctrl-C: a team without all its workers would wait for them for ever.
-            dismiss()
-            self._begin_anew()
+            # Even on Ctrl-C: a pool without all its workers would wait for them for ever.
+            stop_workers()
+            self._reset()
             raise
 
     def forget_workers(self) -> None:
@@ -126,13 +126,13 @@ class Team:
         if self._finalizer is not None:
             self._finalizer.detach()
         self._lock = threading.Lock()
-        self._begin_anew()
+        self._reset()
         for frame in self.frames:
-            frame.meet_pool()
+            frame.attach_pool()
 
 
-def _team_memory(threads: int) -> Array:
-    memory = aligned_empty(((TEAM_BYTES + CLAIM_BYTES * threads) // 8,), np.dtype(np.int64))
+def _pool_memory(threads: int) -> Array:
+    memory = aligned_empty(((THREAD_POOL_BYTES + CLAIM_BYTES * threads) // 8,), np.dtype(np.int64))
     memory[:] = 0
     memory[GIVE_AWAY // 8] = system_address("sched_yield")
     crowded = threads > available_processors()
@@ -142,19 +142,19 @@ def _team_memory(threads: int) -> Array:
     return memory
 
 
-def _live(work: _Native, memory: Array, thread: int, library: Library) -> None:
-    """A worker. Its arguments keep the memory and the code that it runs on in place."""
+def _run_worker(work: _Native, memory: Array, thread: int, library: Library) -> None:
+    """Run a worker. The arguments keep the memory and the code that it uses alive."""
     work(address_of(memory), thread)
 
 
-def _dismiss(
+def _stop_workers(
     stop: _Native,
     memory: Array,
     workers: list[threading.Thread],
     library: Library,
-    frames: weakref.WeakSet[Met],
+    frames: weakref.WeakSet[PoolUser],
 ) -> None:
-    """Send workers home and wait until they are gone.
+    """End the workers and wait until they are gone.
 
     Not for ever: the garbage collector may come here from within `threading` itself, holding a lock
     that a worker needs to end. Workers keep what they run on, so that leaving before them is safe.
@@ -163,15 +163,15 @@ def _dismiss(
     for worker in workers:
         worker.join(timeout=1.0)
     for frame in frames:
-        frame.lose_pool()
+        frame.detach_pool()
 
 
-_TEAMS: weakref.WeakSet[Team] = weakref.WeakSet()
+_POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for team in list(_TEAMS):
-        team.forget_workers()
+    for pool in list(_POOLS):
+        pool.forget_workers()
 
 
 os.register_at_fork(after_in_child=_after_fork)
