@@ -10,7 +10,7 @@ announcements: reading everybody's takes longer than compiling a small model.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
@@ -21,8 +21,6 @@ from graft.byoc.contract import Backend
 
 GROUP = "graft.backends"
 DISTRIBUTION = "graft-compiler"
-
-BackendClass = Callable[[], Backend]
 
 
 @dataclass(frozen=True, slots=True)

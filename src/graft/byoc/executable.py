@@ -108,11 +108,6 @@ class Executable(Protocol):
         """Values that Python makes between native programs, with what it does."""
         ...
 
-    @property
-    def footprint(self) -> Footprint:
-        """How large it is."""
-        ...
-
     def without_session(self) -> Executable:
         """The same without the session that it may have made: what saves a session's program can
         live with the session, which then goes with the last reference to it."""

@@ -18,7 +18,7 @@ from graft.byoc.measure import UnrunnableError, timed_region_of
 from graft.byoc.place import Placement, placement_of, too_large
 from graft.byoc.plan import Plan, plan_from
 from graft.byoc.price import Pricing, price_all, refined
-from graft.byoc.problem import HOST, Bill, Choice, Problem, bill, site_of
+from graft.byoc.problem import HOST, Choice, Problem, bill, site_of
 from graft.byoc.region import region_graph
 from graft.byoc.sizes import node_work
 from graft.byoc.unplaced import unplaced, why_unplaced
@@ -55,9 +55,6 @@ class Partition:
     @property
     def found(self) -> Candidates:
         return self.placement.found
-
-    def bill(self) -> Bill:
-        return bill(self.placement.problem, self.choice.options, self.choice.stages)
 
 
 def partition(

@@ -144,9 +144,6 @@ def _check(options: argparse.Namespace) -> None:
         )
 
 
-_ABOUT_REGIONS = ("verify", "deadline", "isolation")
-
-
 def _check_emit(options: argparse.Namespace) -> None:
     """Refuse options on placement where they do not fit the stage."""
     if options.shapes:

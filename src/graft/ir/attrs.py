@@ -26,7 +26,6 @@ Floats = tuple[float, ...]
 Strings = tuple[str, ...]
 Dims = tuple[Dim, ...]
 Number = int | float
-Numbers = tuple[Number, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,6 @@ Expression = Callable[[Any, Inputs, Types, str], Results]
 Index = Term | int
 Indices = Sequence[Index]
 Extents = Sequence[AnyDim]
-Element = Callable[..., Term]
 
 
 def expresses(*names: str) -> Callable[[Expression], Expression]:

@@ -50,7 +50,6 @@ from graft.program.layout import (
 from graft.program.program import Program
 from graft.program.words import Label, Words
 
-_MOST = (1 << 63) - 1
 _FLAG_BYTES, _COUNT_BYTES = 1, 8
 
 

@@ -38,7 +38,6 @@ from graft.program.numbers import Number, Numbers
 from graft.program.program import Program, Value
 from graft.program.words import Address, Label, Words
 
-_MOST = (1 << 63) - 1
 _FLAG_BYTES, _COUNT_BYTES = 1, 8
 
 

@@ -16,7 +16,6 @@ from graft.program.instructions import (
     Segment,
 )
 
-_MOST = (1 << 63) - 1
 _FLAG_BYTES, _COUNT_BYTES = 1, 8
 
 

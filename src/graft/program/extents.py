@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graft.base.dims import AnyDim, Dim, IndexExpr, evaluate_call, evaluate_dim, symbol, symbols_of
-from graft.base.errors import EvaluationError, Place
+from graft.base.dims import AnyDim, Dim, IndexExpr, evaluate_call, evaluate_dim, symbol
+from graft.base.errors import Place
 from graft.base.polynomials import Atom
 
 
@@ -27,11 +27,6 @@ class Extents(dict[AnyDim, int]):
     def __missing__(self, dim: AnyDim) -> int:
         value = self[dim] = dim if isinstance(dim, int) else self._number(dim)
         return value
-
-    def refuse_without_value(self, dims: Iterable[AnyDim]) -> None:
-        """Fail with the name of the first that has none."""
-        for dim in dims:
-            _ = self[dim]
 
     def _number(self, dim: AnyDim) -> int:
         if not isinstance(dim, IndexExpr):
@@ -81,22 +76,6 @@ class SizeCheck:
 
     test: Test
     place: Place
-
-
-def check_sizes(checks: Iterable[SizeCheck], extents: Extents) -> None:
-    """Refuse sizes that do not fit together."""
-    for check in checks:
-        verdict: Verdict = check.test
-        asked: list[Dim] = []
-        while isinstance(verdict, Test):
-            asked += (verdict.left, verdict.right)
-            same = extents[verdict.left] == extents[verdict.right]
-            verdict = verdict.equal if same else verdict.different
-        if verdict is not None:
-            names = sorted({name for dim in asked for name in symbols_of(dim)})
-            sizes = ", ".join(f"{name} = {extents.symbols[name]}" for name in names)
-            message = f"{verdict.message} (with {sizes})"
-            raise EvaluationError(message, check.place, verdict.hint)
 
 
 def dims_of_test(verdict: Verdict) -> Iterable[Dim]:

@@ -19,8 +19,6 @@ from graft.base.dtypes import Array
 from graft.program.program import ALIGNMENT
 from graft.runtime.memory import address_of, aligned_empty
 
-_BYTE = np.dtype(np.uint8)
-
 # Results below a size that C libraries keep anyway, and what all results that are remembered may
 # take together.
 KEPT_BYTES, _MOST_BYTES = 1 << 16, 1 << 27
@@ -29,9 +27,6 @@ KEPT_BYTES, _MOST_BYTES = 1 << 16, 1 << 27
 _SMALL_BYTES, _C_ALIGNMENT = 1 << 10, 16
 # How many are looked at before there is another one.
 _LOOKS = 8
-
-# Shape and dtype of a result, and how kernels need its memory aligned.
-ResultSpec = tuple[tuple[int, ...], np.dtype[Any], int]
 
 
 class Recycled:

@@ -15,8 +15,6 @@ from graft.backends.host.saving import save_as
 from graft.backends.host.step_times import by_value, median_costs
 from graft.base.dtypes import Array
 from graft.byoc.contract import Cost
-from graft.byoc.executable import Footprint
-from graft.program.memory import arena_bytes
 from graft.program.program import Program
 from graft.program.variants import Key, variant_name, with_variants
 from graft.runtime.profile import Profile
@@ -86,13 +84,6 @@ class HostExecutable:
     def without_session(self) -> HostExecutable:
         """The same, with nothing of it linked."""
         return replace(self)
-
-    @property
-    def footprint(self) -> Footprint:
-        """How large it is."""
-        arena = None if self.arena_bound is None else arena_bytes(self.program)
-        symbols = (call.symbol for call in self.program.calls)
-        return Footprint.of(symbols, arena, self.arena_bound)
 
     def __call__(
         self, inputs: Sequence[Any], homes: Mapping[str, Array] | None = None

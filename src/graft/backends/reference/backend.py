@@ -14,7 +14,7 @@ from graft.backends.reference.stored import MODEL, evaluated_model
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.contract import HOME, REFERENCE, Backend, Runner
-from graft.byoc.executable import Executable, Footprint, Settings
+from graft.byoc.executable import Executable, Settings
 from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph
 from graft.passes.pipeline import PassReport
@@ -99,11 +99,6 @@ class ReferenceProgram:
     def kernels(self) -> dict[str, str]:
         """None: it has no steps of its own."""
         return {}
-
-    @property
-    def footprint(self) -> Footprint:
-        """No kernels, and memory as NumPy takes it."""
-        return Footprint()
 
     @cached_property
     def session(self) -> Session:

@@ -320,10 +320,3 @@ def takes(conv: Node, weight: Sequence[int], block_in: int, block_out: int) -> s
     if channels_of(weight, attrs.groups, block_in, block_out) is None:
         return "the groups are too narrow for vectors"
     return unfit_extents(conv, weight[2:])
-
-
-def fits_blocks(conv: Node, weight: Sequence[int], block_in: int, block_out: int) -> bool:
-    """Whether a convolution with constant weights has a template for blocked images."""
-    if is_depthwise(conv, weight):
-        return unfit_extents(conv, weight[2:]) is None
-    return takes(conv, weight, block_in, block_out) is None

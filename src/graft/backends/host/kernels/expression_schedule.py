@@ -96,11 +96,6 @@ def default_variants(results: Sequence[Tensor], target: Target) -> list[Variant]
     return found
 
 
-def default_schedule(results: Sequence[Tensor], target: Target) -> Schedule:
-    """How to compute results whose extents are as large as any tile."""
-    return _variant(results, target, Caution.NONE).schedule
-
-
 def _variant(results: Sequence[Tensor], target: Target, caution: Caution) -> Variant:
     """A schedule for the results, which share no stage but what is written out."""
     needs: dict[str, int] = {}
