@@ -68,7 +68,7 @@ def with_wishes(graph: Graph, limits: Mapping[str, Limits]) -> Graph:
 
 def wished(region: Graph, limits: Limits) -> Graph:
     """A region that takes and gives values in the form that a backend wishes for."""
-    names = FreshNames(value.name for value in _values(region))
+    names = FreshNames(value.name for value in region.values)
     inputs: list[Value] = []
     before: list[Node] = []
     after: list[Node] = []
@@ -104,7 +104,7 @@ class _Border:
 
     def __init__(self, graph: Graph, limits: Mapping[str, Limits]) -> None:
         self.graph, self.limits = graph, limits
-        self.names = FreshNames(value.name for value in _values(graph))
+        self.names = FreshNames(value.name for value in graph.values)
         self.forms: dict[Value, dict[Form, Value]] = {v: {HOME_FORM: v} for v in graph.inputs}
         self.nodes: list[Node] = []
 
@@ -243,12 +243,6 @@ def _joined(form: Form, node: Node, outer: Value) -> Form:
         return replace(form, dtype=outer.dtype)
     layouts = {node.attrs.src_layout, node.attrs.dst_layout} - {NCHW}
     return replace(form, layout=layouts.pop() if layouts else NCHW)
-
-
-def _values(graph: Graph) -> Iterator[Value]:
-    yield from graph.inputs
-    for node in graph.nodes:
-        yield from node.outputs
 
 
 def _formed(value: Value, form: Form, names: FreshNames) -> Value:

@@ -19,7 +19,7 @@ from graft.byoc.price import peak_rates
 from graft.byoc.problem import Flow, Option, Problem, Site
 from graft.byoc.region import is_constant
 from graft.byoc.sizes import constant_bytes, value_bytes
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Node, Value
 
 # Seconds to leave native code for a region and come back, whatever the backend.
 HOST_STEP = 2e-5
@@ -107,7 +107,7 @@ def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limit
     graph, host, others = found.graph, limits[0], limits[1:]
     returned = set(graph.outputs)
     flows = []
-    for value in _values(graph):
+    for value in graph.values:
         if is_constant(value, graph):
             continue
         producer = graph.producers.get(value)
@@ -129,10 +129,6 @@ def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limit
             )
         )
     return flows
-
-
-def _values(graph: Graph) -> list[Value]:
-    return [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
 
 
 def carry_seconds(value: Value, limits: Limits, host: Limits, in_rows: bool = False) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from graft.base.dims import symbol
 from graft.base.errors import Place
 from graft.base.names import comment, identifier
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node, Value, closed_graph
 from graft.ir.names import FreshNames
 from graft.ir.nested import change_node
 from graft.ir.printer import to_text
@@ -45,14 +45,9 @@ def is_constant(value: Value, graph: Graph) -> bool:
 def region_graph(nodes: Sequence[Node], graph: Graph, name: str = "region") -> Graph:
     """The closed graph of nodes in the order of the graph, with the constants that they read."""
     inputs, outputs = borders(nodes, graph)
-    formal = {value: Value(value.name, value.type) for value in inputs}
     read = dict.fromkeys(value for node in nodes for value in node.args)
     constants = [graph.producers[value] for value in read if is_constant(value, graph)]
-    inner = [
-        replace(node, inputs=tuple(None if v is None else formal.get(v, v) for v in node.inputs))
-        for node in nodes
-    ]
-    return Graph(name, tuple(formal.values()), (*constants, *inner), outputs)
+    return closed_graph(name, inputs, (*constants, *nodes), outputs)
 
 
 def region_hash(graph: Graph, contents: bool = True) -> str:

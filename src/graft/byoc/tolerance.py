@@ -71,7 +71,7 @@ def _elements(value: Value) -> int:
 
 def _rounding(graph: Graph) -> float:
     """Half a unit in the last place of the coarsest float in the graph."""
-    values = [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
+    values = graph.values
     dtypes = {value.dtype for value in values if isinstance(value.type, TensorType)}
     units = [float(float_info(d.numpy).eps) / 2 for d in dtypes if d.is_float]
     return max([*units, COARSEST_DOUBLE])

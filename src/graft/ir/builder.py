@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -37,6 +37,15 @@ class Builder:
         self.knowledge = Knowledge()
         self._positions: dict[Value, int] = {}  # of the node that defines it
         self._bindable: set[str] = set()
+
+    @classmethod
+    def beside(cls, graph: Graph, prefix: str) -> Self:
+        """A builder of nodes for a graph: has its inputs, and avoids its names and symbols."""
+        taken = (name for value in graph.values for name in symbols_in(value.type))
+        builder = cls(graph.name, FreshSymbols(prefix, taken))
+        builder.adopt_inputs(graph.inputs)
+        builder.names.reserve(*(value.name for value in graph.values))
+        return builder
 
     def input(self, name: str, type_: Type) -> Value:
         """Declare a graph input."""

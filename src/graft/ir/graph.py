@@ -6,14 +6,15 @@ use through their own inputs. Values compare by identity; `graft.ir.equal` compa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 from graft.base.dtypes import DType
 from graft.base.errors import Place, TypeRuleError
 from graft.base.names import printable
+from graft.ir.literal import Literal
 from graft.ir.op import Op
 from graft.ir.types import Shape, TensorType, Type, bound_symbols
 
@@ -67,6 +68,13 @@ class Node:
         """The only (or first) result."""
         return self.outputs[0]
 
+    def on(self, replacements: Mapping[Value, Value]) -> Node:
+        """The node with operands replaced by those that `replacements` has for them."""
+        if replacements.keys().isdisjoint(self.inputs):
+            return self
+        inputs = tuple([None if v is None else replacements.get(v, v) for v in self.inputs])
+        return replace(self, inputs=inputs)
+
     def graphs(self) -> Iterator[tuple[str, Graph]]:
         """Nested graphs with the attribute that holds each."""
         for field in fields(self.attrs):
@@ -93,6 +101,16 @@ class Graph:
     def __post_init__(self) -> None:
         if not self.output_names:
             object.__setattr__(self, "output_names", tuple(v.name for v in self.outputs))
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """All values: inputs, then results of nodes."""
+        return (*self.inputs, *(value for node in self.nodes for value in node.outputs))
+
+    @cached_property
+    def constants(self) -> dict[Value, Literal]:
+        """The values that are constants."""
+        return {n.output: n.attrs.value for n in self.nodes if n.op.name == "constant"}
 
     @cached_property
     def producers(self) -> dict[Value, Node]:
@@ -135,3 +153,13 @@ class Graph:
 
     def __str__(self) -> str:
         return printable(f"<graph {self.name}: {len(self.nodes)} nodes>")
+
+
+def closed_graph(
+    name: str, captures: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[Value]
+) -> Graph:
+    """A graph of nodes of another one, whose inputs stand for the values that they capture."""
+    formal = {value: Value(value.name, value.type) for value in captures}
+    inner = tuple([node.on(formal) for node in nodes])
+    results = tuple([formal.get(value, value) for value in outputs])
+    return Graph(name, tuple(formal.values()), inner, results)

@@ -36,10 +36,10 @@ class FreshNames:
 class FreshSymbols:
     """Names for extents that only the data decide; shared by a graph and its nested graphs."""
 
-    def __init__(self, prefix: str = "d") -> None:
+    def __init__(self, prefix: str = "d", taken: Iterable[str] = ()) -> None:
         self._prefix = prefix
         self._numbers = itertools.count()
-        self._taken: set[str] = set()
+        self._taken = set(taken)
 
     def reserve(self, names: Iterable[str]) -> None:
         """Keep names from being given."""

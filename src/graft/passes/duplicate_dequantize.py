@@ -20,7 +20,7 @@ _DEQUANTIZE = "qnn.dequantize"
 def duplicate_dequantize(graph: Graph) -> Graph:
     """One dequantisation per reading node; the first reader keeps the original."""
     graph = change_nested(graph, duplicate_dequantize)
-    fresh = FreshNames(value.name for value in _values(graph))
+    fresh = FreshNames(value.name for value in graph.values)
     served = set(graph.outputs)  # dequantised values that have their reader
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -33,10 +33,5 @@ def duplicate_dequantize(graph: Graph) -> Graph:
                 copies[value] = Value(fresh(value.name), value.type)
                 nodes.append(replace(source, outputs=(copies[value],)))
             served.add(value)
-        inputs = tuple(None if v is None else copies.get(v, v) for v in node.inputs)
-        nodes.append(replace(node, inputs=inputs) if copies else node)
+        nodes.append(node.on(copies))
     return replace(graph, nodes=tuple(nodes)) if len(nodes) > len(graph.nodes) else graph
-
-
-def _values(graph: Graph) -> list[Value]:
-    return [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]

@@ -23,8 +23,7 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
     same: dict[Value, Value] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
-        inputs = tuple([None if v is None else same.get(v, v) for v in node.inputs])
-        current = node if inputs == node.inputs else replace(node, inputs=inputs)
+        current = node.on(same)
         earlier = seen.setdefault(_key(current), current) if node.op.pure else current
         # A key takes -0.0 and 0.0 for the same, which they are not.
         if earlier is current or attrs_difference(earlier.attrs, current.attrs) is not None:

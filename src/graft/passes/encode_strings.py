@@ -84,9 +84,8 @@ class _Encoder:
     _encoded: dict[Value, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        made = (value for node in self.graph.nodes for value in node.outputs)
-        self._names = FreshNames(value.name for value in made)
-        self._names.reserve(*(value.name for value in self.graph.inputs), *self.graph.output_names)
+        self._names = FreshNames(value.name for value in self.graph.values)
+        self._names.reserve(*self.graph.output_names)
 
     def run(self) -> Graph:
         for node in self.graph.nodes:

@@ -22,10 +22,9 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
-from graft.ir.names import FreshSymbols
 from graft.ir.nested import change_node, has_graphs
 from graft.ir.op import Kind, bytes_of, get_op
-from graft.ir.types import TensorType, Type, symbols_in
+from graft.ir.types import TensorType, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,7 @@ class _Folder:
         self.same: dict[Value, Value] = {}
         self.changed = False
         self.original = set(graph.nodes)
-        symbols = FreshSymbols("f")
-        for node in graph.nodes:
-            for value in node.outputs:
-                symbols.reserve(symbols_in(value.type))
-        self.builder = Builder(graph.name, symbols)
-        self.builder.adopt_inputs(graph.inputs)
+        self.builder = Builder.beside(graph, "f")
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -80,7 +74,7 @@ class _Folder:
 
     def folded(self, node: Node) -> tuple[Value, ...]:
         """Add the node, or constants in its place; gives the values that stand for its results."""
-        inputs = tuple([None if v is None else self.same.get(v, v) for v in node.inputs])
+        inputs = node.on(self.same).inputs
         if has_graphs(node):
             node = change_node(node, lambda nested: fold_constants(nested, self.options))
         results = self.evaluated(node, inputs)

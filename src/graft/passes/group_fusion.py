@@ -10,13 +10,13 @@ backend that asks has no kernel for such a group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from graft.base.dims import bare_symbol
 from graft.ir.attrs import make_attrs, symbols_in_attrs
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node, Value, closed_graph
 from graft.ir.literal import Literal
 from graft.ir.nested import change_nested
 from graft.ir.op import Kind, get_op
@@ -92,12 +92,11 @@ def group_fusion(graph: Graph, has_kernel: HasKernel | None = None) -> Graph:
     The nodes of a group that it cannot stay as they are."""
     graph = change_nested(graph, partial(group_fusion, has_kernel=has_kernel))
     group_of = _groups(graph)
-    constants = {n.output: n.attrs.value for n in graph.nodes if n.op.name == "constant"}
     outlined: dict[_Group, Node] = {}
     for group in dict.fromkeys(group_of.values()):
         if group.size > 1 and _binds_symbols(group):
             composite = _outlined(group)
-            if has_kernel is None or has_kernel(composite, constants):
+            if has_kernel is None or has_kernel(composite, graph.constants):
                 outlined[group] = composite
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -196,32 +195,18 @@ def _binds_symbols(group: _Group) -> bool:
 
 def _outer(group: _Group) -> tuple[Value, ...]:
     """What the group reads, in order of first use."""
-    nodes = tuple(reversed(group.nodes))
-    inside = {value for node in nodes for value in node.outputs}
-    return tuple(dict.fromkeys(_outer_values(nodes, inside)))
+    read = dict.fromkeys(value for node in reversed(group.nodes) for value in node.args)
+    for node in group.nodes:
+        for value in node.outputs:
+            read.pop(value, None)
+    return tuple(read)
 
 
 def _outlined(group: _Group) -> Node:
     nodes = tuple(reversed(group.nodes))
     outer = _outer(group)
-    formal = {value: Value(value.name, value.type) for value in outer}
-    body = Graph(
-        group.root.output.name,
-        tuple(formal.values()),
-        tuple(_inner(node, formal) for node in nodes),
-        group.root.outputs,
-    )
+    body = closed_graph(group.root.output.name, outer, nodes, group.root.outputs)
     label = "+".join(node.op.name for node in nodes if node.op.name != "constant")
     op = get_op("composite")
     attrs = make_attrs(op.attrs, {"body": body, "label": label})
     return Node(op, outer, attrs, group.root.outputs, group.root.place)
-
-
-def _outer_values(nodes: tuple[Node, ...], inside: set[Value]) -> Iterator[Value]:
-    for node in nodes:
-        yield from (value for value in node.args if value not in inside)
-
-
-def _inner(node: Node, formal: dict[Value, Value]) -> Node:
-    inputs = tuple(None if value is None else formal.get(value, value) for value in node.inputs)
-    return node if inputs == node.inputs else replace(node, inputs=inputs)

@@ -27,10 +27,7 @@ Put = Callable[[Node, tuple[Value | None, ...]], Sequence[Value] | None]
 def inline_branches(graph: Graph) -> Graph:
     """Splice in the branches that are certain, innermost first."""
     graph = change_nested(graph, inline_branches)
-    constants = {
-        node.output: node.attrs.value for node in graph.nodes if node.op.name == "constant"
-    }
-    taken = {node: branch for node in graph.nodes if (branch := _taken(node, constants))}
+    taken = {node: branch for node in graph.nodes if (branch := _taken(node, graph.constants))}
     return _with_branches(Splicer(graph), taken) if taken else graph
 
 
@@ -79,22 +76,19 @@ class Splicer:
         self.nameable = graph.input_symbols if nameable is None else nameable
         self.same: dict[Value, Value] = {}
         self.nodes: list[Node] = []
-        self.names = FreshNames()
-        self.symbols = FreshSymbols("i")
-        for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs)):
-            self.names.reserve(value.name)
-            self.symbols.reserve(symbols_in(value.type))
+        self.names = FreshNames(value.name for value in graph.values)
+        taken = (name for value in graph.values for name in symbols_in(value.type))
+        self.symbols = FreshSymbols("i", taken)
 
     def run(self, put: Put) -> Graph:
         """The graph with what `put` puts in the place of nodes."""
         for node in self.graph.nodes:
-            inputs = tuple(None if v is None else self.same.get(v, v) for v in node.inputs)
-            results = put(node, inputs)
+            current = node.on(self.same)
+            results = put(node, current.inputs)
             if results is not None:
                 self.same.update(zip(node.outputs, results, strict=True))
             else:
-                unchanged = inputs == node.inputs
-                self.nodes.append(node if unchanged else replace(node, inputs=inputs))
+                self.nodes.append(current)
         nodes = tuple(self.nodes)
         if nodes == self.graph.nodes:
             return self.graph

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from graft.base.dtypes import DType
 from graft.base.errors import TypeRuleError
 from graft.ir.attrs import make_attrs, symbols_in_attrs
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node, Value, closed_graph
 from graft.ir.names import FreshNames
 from graft.ir.nested import change_nested
 from graft.ir.op import get_op
@@ -109,8 +109,7 @@ class _Branching:
         whole, condition = taken.whole, self.node.args[0]
         if not names_bound(whole):
             return None
-        names = FreshNames(value.name for node in whole.nodes for value in node.outputs)
-        names.reserve(*(value.name for value in whole.inputs))
+        names = FreshNames(value.name for value in whole.values)
         message = f"the condition of an if is {not wanted}, and then {error.message}"
         op = get_op("demand")
         attrs = make_attrs(op.attrs, {"wanted": wanted, "message": message})
@@ -136,7 +135,7 @@ class _Branching:
         if binding is None:
             return None
         captures = (*read, *binding)
-        branches = [_settled(_folded(_closed(part, captures)), self.depth) for part in parts]
+        branches = [self.branch(part, captures) for part in parts]
         attrs = replace(self.node.attrs, else_branch=branches[0], then_branch=branches[1])
         outer = {value: Value(value.name, value.type) for value in results}
         made = tuple(outer.values())
@@ -144,9 +143,14 @@ class _Branching:
             self.node, inputs=(self.node.args[0], *captures), attrs=attrs, outputs=made
         )
         before = [n for n in self.graph.nodes if n not in inside and n not in self.later]
-        after = [_on(n, outer) for n in self.graph.nodes if n in self.later - inside]
+        after = [n.on(outer) for n in self.graph.nodes if n in self.later - inside]
         outputs = tuple(outer.get(value, value) for value in self.graph.outputs)
         return _folded(replace(self.graph, nodes=(*before, decision, *after), outputs=outputs))
+
+    def branch(self, part: Graph, captures: Sequence[Value]) -> Graph:
+        """The part as a graph that takes the captures, settled itself."""
+        closed = closed_graph(part.name, captures, part.nodes, part.outputs)
+        return _settled(_folded(closed), self.depth)
 
     def wanting(self) -> set[Node]:
         """Nodes that read results of unknown rank, or numbers that come of them (a rank may decide
@@ -212,19 +216,6 @@ def _readers(nodes: Sequence[Node], values: Iterable[Value]) -> set[Node]:
             found.add(node)
             made.update(node.outputs)
     return found
-
-
-def _closed(part: Graph, captures: Sequence[Value]) -> Graph:
-    """The part as a graph that takes the captures."""
-    formal = {value: Value(value.name, value.type) for value in captures}
-    outputs = tuple(formal.get(value, value) for value in part.outputs)
-    nodes = tuple(_on(node, formal) for node in part.nodes)
-    return Graph(part.name, tuple(formal.values()), nodes, outputs)
-
-
-def _on(node: Node, values: dict[Value, Value]) -> Node:
-    inputs = tuple(None if value is None else values.get(value, value) for value in node.inputs)
-    return node if inputs == node.inputs else replace(node, inputs=inputs)
 
 
 def _failure(graph: Graph) -> TypeRuleError | None:

@@ -17,7 +17,6 @@ from graft.base.dims import UNKNOWN, AnyDim, bare_symbol
 from graft.ir.attrs import symbols_in_attrs
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.names import FreshSymbols
 from graft.ir.nested import change_nested
 from graft.ir.types import TensorType, Type, symbols_in
 from graft.ops.bodies import seen_outside
@@ -173,17 +172,11 @@ class _Rebuilt:
         self.graph = graph
         self.same: dict[Value, Value] = {}
         self.lists: dict[Value, tuple[Node, Value]] = {}  # loop and stack in the place of a list
-        symbols = FreshSymbols("s")
-        self.builder = Builder(graph.name, symbols)
-        self.builder.adopt_inputs(graph.inputs)
-        for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs)):
-            self.builder.names.reserve(value.name)
-            symbols.reserve(symbols_in(value.type))
+        self.builder = Builder.beside(graph, "s")
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
-            inputs = tuple(None if v is None else self.same.get(v, v) for v in node.inputs)
-            current = node if inputs == node.inputs else replace(node, inputs=inputs)
+            current = node.on(self.same)
             self.builder.place = node.place
             if node.op.name == "loop":
                 self.loop(node, current)

@@ -17,10 +17,9 @@ from graft.base.errors import InternalError
 from graft.ir.attrs import as_keywords
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.names import FreshSymbols
 from graft.ir.nested import change_nested
 from graft.ir.order import in_order
-from graft.ir.types import compatible, symbols_in
+from graft.ir.types import compatible
 from graft.rewrite.match import Match, literal_of, match
 from graft.rewrite.pattern import ResultOf
 from graft.rewrite.rule import Refusal, Replacement, Rule, RuleSet, call_action
@@ -98,7 +97,9 @@ class _Workspace:
         self.returned = Counter(graph.outputs)
         self.queue: deque[Node] = deque()
         self.queued: set[Node] = set()
-        self.factory = _factory(graph)
+        self.factory = Builder.beside(graph, "r")
+        for value in graph.constants:
+            self.factory.knowledge.follow(graph.producers[value])
         self.emitted: list[Node] = []
         self.fired: Counter[str] = Counter()
         for number, node in enumerate(graph.nodes):
@@ -250,17 +251,3 @@ def _root(rule: Rule, node: Node) -> Value:
     pattern = rule.formula.pattern
     index = pattern.index if isinstance(pattern, ResultOf) else 0
     return node.outputs[min(index, len(node.outputs) - 1)]
-
-
-def _factory(graph: Graph) -> Builder:
-    """A builder that makes nodes for the graph without clashing with what is there."""
-    symbols = FreshSymbols("r")
-    factory = Builder(graph.name, symbols)
-    factory.adopt_inputs(graph.inputs)
-    for node in graph.nodes:
-        for value in node.outputs:
-            factory.names.reserve(value.name)
-            symbols.reserve(symbols_in(value.type))
-        if node.op.name == "constant":
-            factory.knowledge.follow(node)
-    return factory

@@ -197,11 +197,8 @@ class _BlockBuilder:
         self._ranges = IndexRanges(self._graph)
         self._numbers: dict[Value, int] = {}
         self._steps: list[Instruction] = []
-        self._constants = {
-            node.output: node.attrs.value.array
-            for node in self._graph.nodes
-            if node.op.name == "constant"
-        }
+        constants = self._graph.constants
+        self._constants = {value: literal.array for value, literal in constants.items()}
 
     def block(self, count: int) -> Block:
         """The block; the first `count` inputs are its own."""

@@ -102,8 +102,7 @@ def group_of(node: Node, constants: Mapping[Value, Literal]) -> Group:
         own = {value: constants[value] for value in node.args if value in constants}
         return Group(node, (node,), own, {})
     body: Graph = node.attrs.body
-    inner = {n.output: n.attrs.value for n in body.nodes if n.op.name == "constant"}
     formal = dict(zip(body.inputs, node.args, strict=True))
     passed = {f: constants[actual] for f, actual in formal.items() if actual in constants}
     nodes = tuple(n for n in body.nodes if n.op.name != "constant")
-    return Group(node, nodes, {**inner, **passed}, formal)
+    return Group(node, nodes, {**body.constants, **passed}, formal)

@@ -27,8 +27,8 @@ def guarded(graph: Graph, ranges: IndexRanges) -> tuple[Graph, tuple[Guard, ...]
     unsure = {node: one for node, one in pointed_by if one and not ranges.are_inside(one)}
     if not unsure:
         return graph, ()
-    names = FreshNames(value.name for node in graph.nodes for value in node.outputs)
-    names.reserve(*(value.name for value in graph.inputs), *graph.output_names)
+    names = FreshNames(value.name for value in graph.values)
+    names.reserve(*graph.output_names)
     nodes: list[Node] = []
     found: dict[tuple[Value, Attrs], Value] = {}  # what several nodes point with is looked at once
     guards: list[Guard] = []

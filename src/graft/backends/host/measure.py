@@ -34,8 +34,7 @@ def measured(graph: Graph, why_not: Callable[[Node], str], inherited: frozenset[
 
     Where the symbols of a node's results have numbers before it runs, its operands tell nothing
     new; those of `inherited` symbols come from the graph around this one."""
-    names = FreshNames(value.name for node in graph.nodes for value in node.outputs)
-    names.reserve(*(value.name for value in graph.inputs))
+    names = FreshNames(value.name for value in graph.values)
     names.reserve(*(name for node in graph.nodes for v in node.outputs for name in _symbols(v)))
     nodes: list[Node] = []
     known = {*graph.input_symbols, *inherited}

@@ -138,14 +138,12 @@ def is_static_node(node: Node) -> bool:
 
 def is_static(graph: Graph) -> bool:
     """Whether all shapes are numbers."""
-    values = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
-    return all(isinstance(v.type, TensorType) and v.type.is_static for v in values)
+    return all(isinstance(v.type, TensorType) and v.type.is_static for v in graph.values)
 
 
 def why_not_native(graph: Graph) -> str:
     """Why a whole graph is not one native program; empty where it is."""
-    values = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
-    for value in values:
+    for value in graph.values:
         reason = why_not_tensor(value)
         if not reason and not value.tensor.is_static:
             reason = f"one native program wants static shapes, and %{value.name} is {value.type}"

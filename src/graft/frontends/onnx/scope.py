@@ -323,8 +323,7 @@ def _with_captures(body: Body, captures: Sequence[Value]) -> Graph:
     """The body's graph with one input for each of the captures, read or not."""
     graph = body.graph
     inner = dict(zip(body.captures, graph.inputs, strict=True))
-    taken = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
-    names = FreshNames(value.name for value in taken)
+    names = FreshNames(value.name for value in graph.values)
     inputs = (inner.get(outer) or Value(names(outer.name), outer.type) for outer in captures)
     return replace(graph, inputs=tuple(inputs))
 
