@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from graft.base.assumptions import Assumptions
 from graft.base.bounds import UNBOUNDED, Range
-from graft.base.dim_functions import function_of
 from graft.base.dims import Dim, extreme, floor_divide, index_expr, modulo, symbol, symbols_of
 from graft.base.polynomials import Polynomial, call_atom, opaque_atom, plus, terms_of, times
+from graft.loop.evaluate_expr import compile_expr
+from graft.loop.index import index_of
 
 i, j, k = symbol("i"), symbol("j"), symbol("k")
 # j may be negative, the range of k depends on i, and of u nothing is known.
@@ -88,8 +89,7 @@ def number(tree: Any, point: dict[str, int]) -> int:
 
 def value(dim: Dim, point: dict[str, int]) -> int:
     """The dim's value; unlike those of shapes, its symbols may be negative."""
-    numbers, _ = function_of([dim], NAMES)([point[name] for name in NAMES])
-    return numbers[0]
+    return int(compile_expr(index_of(dim))(point))
 
 
 @given(TREES, POINTS)

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 
 from graft.base.dtypes import DType
 from graft.byoc.contract import Limits
-from graft.ir.attrs import make_attrs
 from graft.ir.evaluate import run_graph
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.names import FreshNames
-from graft.ir.op import get_op
 from graft.ir.types import TensorType
 from graft.ops.layout import NCHW, block_of, rearrangement
 from graft.passes.eliminate_dead_code import eliminate_dead_code
@@ -197,8 +195,7 @@ class _Inside(_Border):
             known[form] = _formed(value, form, self.names)
             steps = (self._literals[value], *_brought(value, form, known[form], self.names))
             (array,) = run_graph(Graph("constant", (), steps, (known[form],)), ())
-            attrs = make_attrs(get_op("constant").attrs, {"value": array})
-            self.nodes.append(Node(get_op("constant"), (), attrs, (known[form],), None))
+            self.nodes.append(make_node("constant", (), (known[form],), value=array))
         return super().in_form(value, form)
 
     def _converted(self, value: Value) -> tuple[Value, Form]:
@@ -281,5 +278,4 @@ def _unformed(source: Value, form: Form, value: Value, names: FreshNames) -> Ite
 
 
 def _node(name: str, source: Value, target: Value, **attrs: str) -> Node:
-    op = get_op(name)
-    return Node(op, (source,), make_attrs(op.attrs, attrs), (target,), None)
+    return make_node(name, (source,), (target,), **attrs)

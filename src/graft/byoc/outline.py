@@ -11,9 +11,7 @@ from itertools import pairwise
 
 from graft.base.errors import UserError
 from graft.byoc.region import borders, region_graph
-from graft.ir.attrs import make_attrs
-from graft.ir.graph import Graph, Node
-from graft.ir.op import get_op
+from graft.ir.graph import Graph, Node, make_node
 
 
 def outline(graph: Graph, regions: Sequence[tuple[str, Sequence[Node]]]) -> Graph:
@@ -42,9 +40,8 @@ def region_node(graph: Graph, backend: str, nodes: Sequence[Node], label: str) -
     inputs, outputs = borders(nodes, graph)
     body = region_graph(nodes, graph, label)
     # the body's results are values of its own, the graph's go on being the graph's
-    op = get_op("region")
-    attrs = make_attrs(op.attrs, {"body": body, "label": label, "backend": backend})
-    return Node(op, inputs, attrs, outputs, nodes[-1].place)
+    attrs = {"body": body, "label": label, "backend": backend}
+    return make_node("region", inputs, outputs, nodes[-1].place, **attrs)
 
 
 def _in_order(

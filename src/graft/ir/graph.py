@@ -14,8 +14,9 @@ from typing import Any
 from graft.base.dtypes import DType
 from graft.base.errors import Place, TypeRuleError
 from graft.base.names import printable
+from graft.ir.attrs import make_attrs
 from graft.ir.literal import Literal
-from graft.ir.op import Op
+from graft.ir.op import Op, get_op
 from graft.ir.types import Shape, TensorType, Type, bound_symbols
 
 
@@ -153,6 +154,18 @@ class Graph:
 
     def __str__(self) -> str:
         return printable(f"<graph {self.name}: {len(self.nodes)} nodes>")
+
+
+def make_node(
+    name: str,
+    inputs: Sequence[Value | None],
+    outputs: Sequence[Value],
+    place: Place | None = None,
+    **attrs: Any,
+) -> Node:
+    """A node of the operator of that name, for results whose types are known."""
+    op = get_op(name)
+    return Node(op, tuple(inputs), make_attrs(op.attrs, attrs), tuple(outputs), place)
 
 
 def closed_graph(

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from graft.ir.attrs import make_attrs
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.literal import Literal
 from graft.ir.nested import change_nested
-from graft.ir.op import get_op
 from graft.ir.types import TensorType
 
 
@@ -60,5 +58,4 @@ def _empty_constant(value: Value, node: Node) -> Node:
     type_ = value.tensor
     shape = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
     literal = Literal(np.zeros(shape, type_.dtype.numpy))
-    op = get_op("constant")
-    return Node(op, (), make_attrs(op.attrs, {"value": literal}), (value,), node.place)
+    return make_node("constant", (), (value,), node.place, value=literal)

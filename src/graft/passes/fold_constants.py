@@ -17,13 +17,13 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.errors import GraftError
-from graft.ir.attrs import make_attrs, symbols_in_attrs
+from graft.ir.attrs import symbols_in_attrs
 from graft.ir.builder import Builder
 from graft.ir.evaluate import run_op
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.literal import Literal
 from graft.ir.nested import change_node, has_graphs
-from graft.ir.op import Kind, bytes_of, get_op
+from graft.ir.op import Kind, bytes_of
 from graft.ir.types import TensorType, Type
 
 
@@ -98,9 +98,7 @@ class _Folder:
     def constant(self, value: Value, array: Any) -> Value:
         literal = Literal(np.asarray(array))
         made = Value(value.name, literal.type)
-        op = get_op("constant")
-        attrs = make_attrs(op.attrs, {"value": literal})
-        self.builder.append(Node(op, (), attrs, (made,), self.builder.place))
+        self.builder.append(make_node("constant", (), (made,), self.builder.place, value=literal))
         return made
 
     def refined(self, node: Node, inputs: tuple[Value | None, ...]) -> Node:

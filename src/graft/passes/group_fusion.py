@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from graft.base.dims import bare_symbol
-from graft.ir.attrs import make_attrs, symbols_in_attrs
-from graft.ir.graph import Graph, Node, Value, closed_graph
+from graft.ir.attrs import symbols_in_attrs
+from graft.ir.graph import Graph, Node, Value, closed_graph, make_node
 from graft.ir.literal import Literal
 from graft.ir.nested import change_nested
-from graft.ir.op import Kind, get_op
+from graft.ir.op import Kind
 from graft.ir.types import TensorType, dims_of
 from graft.ops.pointwise import repetitions
 
@@ -207,6 +207,5 @@ def _outlined(group: _Group) -> Node:
     outer = _outer(group)
     body = closed_graph(group.root.output.name, outer, nodes, group.root.outputs)
     label = "+".join(node.op.name for node in nodes if node.op.name != "constant")
-    op = get_op("composite")
-    attrs = make_attrs(op.attrs, {"body": body, "label": label})
-    return Node(op, outer, attrs, group.root.outputs, group.root.place)
+    outputs, place = group.root.outputs, group.root.place
+    return make_node("composite", outer, outputs, place, body=body, label=label)

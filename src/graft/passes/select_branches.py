@@ -12,10 +12,9 @@ from dataclasses import replace
 
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
-from graft.ir.attrs import make_attrs, symbols_in_attrs
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.attrs import symbols_in_attrs
+from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.nested import change_nested
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, Type, bound_symbols
 from graft.ops.bodies import bind_symbols, seen_outside
 from graft.passes.inline_branches import Splicer
@@ -141,9 +140,7 @@ class _If:
         return made
 
     def add(self, name: str, operands: tuple[Value, ...], made: Value, **attrs: object) -> None:
-        op = get_op(name)
-        node = Node(op, operands, make_attrs(op.attrs, attrs), (made,), self.node.place)
-        self.splicer.nodes.append(node)
+        self.splicer.nodes.append(make_node(name, operands, (made,), self.node.place, **attrs))
 
     def narrowed(self, positions: Sequence[int]) -> list[Value]:
         """The `if` with some of its results only, and without captures that nobody reads then."""

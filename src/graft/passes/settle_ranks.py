@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 from graft.base.dtypes import DType
 from graft.base.errors import TypeRuleError
-from graft.ir.attrs import make_attrs, symbols_in_attrs
-from graft.ir.graph import Graph, Node, Value, closed_graph
+from graft.ir.attrs import symbols_in_attrs
+from graft.ir.graph import Graph, Node, Value, closed_graph, make_node
 from graft.ir.names import FreshNames
 from graft.ir.nested import change_nested
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.passes.fold_constants import fold_constants
@@ -111,16 +110,17 @@ class _Branching:
             return None
         names = FreshNames(value.name for value in whole.values)
         message = f"the condition of an if is {not wanted}, and then {error.message}"
-        op = get_op("demand")
-        attrs = make_attrs(op.attrs, {"wanted": wanted, "message": message})
+        place = error.place or self.node.place
         made = {value for node in (self.node, *self.later) for value in node.outputs}
         checked: dict[Value, Node] = {}
         outputs = []
         for old, value in zip(self.graph.outputs, whole.outputs, strict=True):
             if old in made and value not in checked:
                 result = Value(names(value.name), value.type)
-                place = error.place or self.node.place
-                checked[value] = Node(op, (value, condition), attrs, (result,), place)
+                operands = value, condition
+                checked[value] = make_node(
+                    "demand", operands, (result,), place, wanted=wanted, message=message
+                )
             outputs.append(checked[value].output if old in made else value)
         nodes = (*whole.nodes, *checked.values())
         return _folded(replace(whole, nodes=nodes, outputs=tuple(outputs)))

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dim_functions import function_of
 from graft.base.dims import bare_symbol
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
+from graft.program.extents import Extents
 from graft.program.instructions import RegionCall, Transfer, writes
 from graft.program.layout import VALUE_WORDS, Status
 from graft.program.layout import Value as Field
@@ -67,10 +67,6 @@ class SizeTable:
     def __init__(self, executor: Executor) -> None:
         self.ready: dict[Shapes, Sizes] = {}
         self._executor, self._lock = executor, threading.Lock()
-        values = [value for _, value in executor.sized]
-        dims = [dim for value in values for dim in value.shape or ()]
-        self._ranks = [len(value.shape or ()) for value in values]
-        self._extents = function_of(dims, executor.input_symbols)
 
     def prepare(self, shapes: Shapes) -> Sizes | None:
         """What follows from shapes that are new; None where the ordinary way tells what is wrong
@@ -105,14 +101,12 @@ class SizeTable:
                 known = dim if name is None else symbols.setdefault(name, extent)
                 if isinstance(known, int) and known != extent:
                     raise UserError("an input has another extent")
-        extents, _ = self._extents([symbols[name] for name in executor.input_symbols])
+        extents = Extents(symbols)
         allocate: dict[int, Callable[[], Array]] = {}
         specs: dict[int, tuple[int, ...]] = {}
-        used = 0
-        for (number, value), rank in zip(executor.sized, self._ranks, strict=True):
+        for number, value in executor.sized:
             assert value.dtype is not None
-            specs[number] = shape = tuple(extents[used : used + rank])
-            used += rank
+            specs[number] = shape = tuple([extents[dim] for dim in value.shape or ()])
             if min(shape, default=0) < 0:
                 raise UserError("an output would have a negative extent")
             how = value.dtype.numpy, value.alignment

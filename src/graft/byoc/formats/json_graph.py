@@ -21,10 +21,10 @@ from graft.byoc.contract import Backend, Match, PatternTable
 from graft.byoc.formats.operands import unfit
 from graft.byoc.region import region_graph
 from graft.byoc.split import pieces_of
-from graft.ir.attrs import Attrs, make_attrs
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.attrs import Attrs
+from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.literal import Literal
-from graft.ir.op import OPS, get_op
+from graft.ir.op import OPS
 from graft.ir.types import TensorType
 from graft.rewrite.pattern import fixed_attrs, is_op
 from graft.rewrite.rule import Refusal
@@ -147,10 +147,9 @@ def with_calls(region: Graph, backend: Backend) -> Graph:
 
 
 def _composite(call: Candidate, region: Graph) -> Node:
-    op = get_op("composite")
-    body = region_graph(call.nodes, region, call.pattern)
-    attrs = make_attrs(op.attrs, {"body": body, "label": call.pattern})
-    return Node(op, call.operands, attrs, call.nodes[-1].outputs, call.nodes[-1].place)
+    body, last = region_graph(call.nodes, region, call.pattern), call.nodes[-1]
+    attrs = {"body": body, "label": call.pattern}
+    return make_node("composite", call.operands, last.outputs, last.place, **attrs)
 
 
 def json_blob(region: Graph) -> bytes:
@@ -210,5 +209,6 @@ def _plain(value: Any, node: Node) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UnsupportedError(
-        f"an attribute of {node.op.name} is {type(value).__name__}, which JSON has not", node.place
+        f"an attribute of {node.op.name} is {type(value).__name__}, which JSON has not",
+        node.place,
     )
