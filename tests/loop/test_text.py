@@ -118,7 +118,7 @@ def test_statements_come_back(stmt: Stmt) -> None:
         ("x[0] = min(1)", "expected 2 arguments, found 1"),
         ("for in in 0 +: 3 { }", "'in' is a reserved word"),
         ("for i in 0 { }", "expected '+:', found '{'"),
-        ("x[0] = $", "stray character"),
+        ("x[0] = $", "unexpected character"),
         ("x[0] = exp()", "'exp' needs its dtype"),
         ("allocate a: float32[1] in argument { }", "expected 'heap' or 'register'"),
         ("x[0] = " + "(" * 300, "nested too deeply"),

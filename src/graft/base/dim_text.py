@@ -15,17 +15,19 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from graft.base.errors import ParseError
+from graft.base.lexer import Cursor, Token
 
-_TOKEN = re.compile(
+_LANGUAGE = re.compile(
     r"""\s*(?:(?P<number>[0-9]+)
            |(?P<name>[A-Za-z_][A-Za-z0-9_.]*)
            |(?P<string>"(?:[^"\\]|\\.)*")
            |(?P<mark>//|[-+*%(),])
-           |(?P<end>$))""",
+           |(?P<end>\Z)
+           |(?P<stray>.))""",
     re.VERBOSE | re.DOTALL,
 )
 _OPERATORS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
@@ -49,31 +51,8 @@ def parse_arithmetic(
         raise ParseError(f"the dimension '{text}' divides by zero") from None
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    column: int
-
-
-def _tokens(text: str) -> Iterator[_Token]:
-    position = 0
-    while True:
-        match = _TOKEN.match(text, position)
-        if match is None or match.lastgroup is None:
-            column = position + len(text[position:]) - len(text[position:].lstrip()) + 1
-            raise ParseError(
-                f"cannot read the dimension '{text}': stray character at column {column}",
-                hint="a symbol with an unusual name goes in double quotes",
-            )
-        kind = match.lastgroup
-        yield _Token(kind, match.group(kind), match.start(kind) + 1)
-        if kind == "end":
-            return
-        position = match.end()
-
-
-class _Parser:
-    """Precedence climbing over a list of tokens; `_next` is the one not yet taken."""
+class _Parser(Cursor):
+    """Precedence climbing."""
 
     def __init__(
         self,
@@ -81,79 +60,65 @@ class _Parser:
         symbol: Callable[[str], Any],
         functions: Mapping[str, Callable[..., Any]],
     ) -> None:
-        self._text = text
         self._symbol = symbol
         self._functions = functions
-        self._tokens = _tokens(text)
-        self._next = next(self._tokens)
+        super().__init__(text, _LANGUAGE)
+
+    def error(
+        self, message: str, token: Token | None = None, details: Sequence[str] = ()
+    ) -> ParseError:
+        """An error on one line: dims stand within other messages."""
+        column = (token or self.ahead).offset + 1
+        hint = "a symbol with an unusual name goes in double quotes"
+        return ParseError(
+            f"cannot read the dimension '{self.text}': {message} at column {column}",
+            hint=hint if self.ahead.kind == "stray" else "",
+        )
 
     def whole(self) -> Any:
         value = self._sum()
-        if self._next.kind != "end":
-            raise self._expected("an operator")
+        self.expect_kind("end", "an operator")
         return value
-
-    def _expected(self, what: str) -> ParseError:
-        found = f"'{self._next.text}'" if self._next.kind != "end" else "the end"
-        return ParseError(
-            f"cannot read the dimension '{self._text}': "
-            f"expected {what} at column {self._next.column}, found {found}"
-        )
-
-    def _take(self) -> _Token:
-        token = self._next
-        self._next = next(self._tokens)
-        return token
-
-    def _take_mark(self, mark: str) -> None:
-        if self._next.text != mark:
-            raise self._expected(f"'{mark}'")
-        self._take()
 
     def _sum(self, lowest: int = 1) -> Any:
         value = self._unary()
-        while self._next.text in _OPERATORS and _OPERATORS[self._next.text][0] >= lowest:
-            precedence, apply = _OPERATORS[self._take().text]
+        while self.ahead.text in _OPERATORS and _OPERATORS[self.ahead.text][0] >= lowest:
+            precedence, apply = _OPERATORS[self.next().text]
             value = apply(value, self._sum(precedence + 1))
         return value
 
     def _unary(self) -> Any:
-        token = self._next
+        token = self.ahead
         if token.kind == "end" or (token.kind == "mark" and token.text not in ("-", "(")):
-            raise self._expected("a number, a symbol or '('")
-        self._take()
+            raise self.expected("a number, a symbol or '('")
+        self.next()
         if token.kind in ("number", "string"):
             return self._literal(token)
         if token.kind == "name":
-            return self._call(token) if self._next.text == "(" else self._symbol(token.text)
+            return self._call(token) if self.accept("(") else self._symbol(token.text)
         if token.text == "-":
             return -self._unary()
         value = self._sum()
-        self._take_mark(")")
+        self.expect(")")
         return value
 
-    def _literal(self, token: _Token) -> Any:
+    def _literal(self, token: Token) -> Any:
         try:
-            return int(token.text) if token.kind == "number" else self._symbol(_name(token.text))
+            if token.kind == "number":
+                return int(token.text)
+            return self._symbol(json.loads(token.text))
         except ValueError as error:
-            raise ParseError(f"cannot read the dimension '{self._text}': {error}") from error
+            raise ParseError(f"cannot read the dimension '{self.text}': {error}") from error
 
-    def _call(self, token: _Token) -> Any:
+    def _call(self, token: Token) -> Any:
         if token.text not in self._functions:
             known = ", ".join(self._functions)
             raise ParseError(
-                f"cannot read the dimension '{self._text}': no function '{token.text}'",
+                f"cannot read the dimension '{self.text}': no function '{token.text}'",
                 hint=f"the functions are {known}",
             )
-        self._take_mark("(")
         arguments = [self._sum()]
-        while self._next.text == ",":
-            self._take()
+        while self.accept(","):
             arguments.append(self._sum())
-        self._take_mark(")")
+        self.expect(")")
         return self._functions[token.text](*arguments)
-
-
-def _name(literal: str) -> str:
-    name: str = json.loads(literal)
-    return name

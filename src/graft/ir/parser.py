@@ -14,13 +14,30 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim, parse_dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, ParseError, Place
+from graft.base.lexer import Cursor, Token
 from graft.ir.attrs import make_attrs
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.lexer import Cursor, Token
 from graft.ir.literal import Literal
 from graft.ir.op import get_op
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
+_LANGUAGE = re.compile(
+    r"""
+    (?:\s+|//[^\n]*)*
+    (?: (?P<value>%(?:[A-Za-z0-9_./]+|"(?:[^"\\]|\\.)*"))
+      | (?P<reference>@(?:[A-Za-z0-9_./]+|"(?:[^"\\]|\\.)*"))
+      | (?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<dim>`(?:[^`"]|"(?:[^"\\]|\\.)*")*`)
+      | (?P<tensor>[a-z][a-z0-9_]*\[(?:[^\]"]|"(?:[^"\\]|\\.)*")*\])
+      | (?P<number>-?(?:inf|nan)\b|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)
+      | (?P<word>[A-Za-z_][A-Za-z0-9_.]*)
+      | (?P<mark>[()\[\]{}<>,=:])
+      | (?P<end>\Z)
+      | (?P<stray>[\s\S])
+    )
+    """,
+    re.VERBOSE,
+)
 # What matters to splitting a list of dims: a quoted symbol is one mark, whatever is in it.
 _MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[(),]')
 # Nested graphs deeper than this are refused rather than overflow the interpreter's stack.
@@ -34,7 +51,7 @@ def from_text(text: str, constants: Mapping[str, Array] | None = None) -> Graph:
         graph = parser.graph(0)
     except RecursionError:
         raise parser.error("types or lists are nested too deeply to be read") from None
-    parser.expect_kind("end", "nothing more")
+    parser.expect_kind("end", "the end")
     return graph
 
 
@@ -73,7 +90,7 @@ def _split(text: str) -> list[str]:
 
 class _Parser(Cursor):
     def __init__(self, text: str, constants: Mapping[str, Array]) -> None:
-        super().__init__(text)
+        super().__init__(text, _LANGUAGE)
         self.constants = constants
         self.source = ""  # of nodes that do not name their own
 
@@ -81,14 +98,10 @@ class _Parser(Cursor):
         if depth > MAX_NESTING:
             raise self.error(f"graphs are nested more than {MAX_NESTING} deep")
         self.expect("graph")
-        name = self.name(self.expect_kind("reference", "the graph's name, @name,"))
+        name = self.name(self.expect_kind("reference", "the graph's name, @name"))
         scope: dict[str, Value] = {}
         self.expect("(")
-        inputs: list[Value] = []
-        while not self.accept(")"):
-            if inputs:
-                self.expect(",")
-            inputs.append(self.definition(scope))
+        inputs = self.separated(lambda: self.definition(scope), ")")
         if self.accept("in"):
             self.source = self.string("a file name")
         self.expect("{")
@@ -100,7 +113,7 @@ class _Parser(Cursor):
         return Graph(name, tuple(inputs), tuple(nodes), outputs, names)
 
     def definition(self, scope: dict[str, Value]) -> Value:
-        token = self.expect_kind("value", "a value, %name,")
+        token = self.expect_kind("value", "a value, %name")
         name = self.name(token)
         if name in scope:
             raise self.error(f"%{name} is defined twice", token)
@@ -119,11 +132,14 @@ class _Parser(Cursor):
         return tuple(values), tuple(names)
 
     def use(self, scope: dict[str, Value]) -> Value:
-        token = self.expect_kind("value", "a value, %name,")
+        token = self.expect_kind("value", "a value, %name")
         value = scope.get(self.name(token))
         if value is None:
             raise self.error(f"{token.text} is not defined before its use", token)
         return value
+
+    def operand(self, scope: dict[str, Value]) -> Value | None:
+        return None if self.accept("none") else self.use(scope)
 
     def node(self, scope: dict[str, Value], depth: int) -> Node:
         results: dict[str, Value] = {}
@@ -133,12 +149,8 @@ class _Parser(Cursor):
             self.definition(results)
         self.expect("=")
         token = self.expect_kind("word", "an operator's name")
-        operands: list[Value | None] = []
         self.expect("(")
-        while not self.accept(")"):
-            if operands:
-                self.expect(",")
-            operands.append(None if self.accept("none") else self.use(scope))
+        operands = self.separated(lambda: self.operand(scope), ")")
         given = self.attributes(depth) if self.accept("{") else {}
         place = self.place() if self.accept("at") else None
         for name in results:
@@ -154,14 +166,15 @@ class _Parser(Cursor):
 
     def attributes(self, depth: int) -> dict[str, Any]:
         given: dict[str, Any] = {}
-        while not self.accept("}"):
-            if given:
-                self.expect(",")
+
+        def attribute() -> None:
             token = self.expect_kind("word", "an attribute's name")
             if token.text in given:
                 raise self.error(f"attribute '{token.text}' is given twice", token)
             self.expect("=")
             given[token.text] = self.value(depth)
+
+        self.separated(attribute, "}")
         return given
 
     def value(self, depth: int) -> Any:
@@ -169,21 +182,13 @@ class _Parser(Cursor):
         if token.text == "graph":
             return self.graph(depth + 1)
         if token.text == "[":
-            return self.items(depth)
+            self.next()
+            return tuple(self.separated(lambda: self.value(depth), "]"))
         if token.text == "dense":
             return self.literal()
         if token.kind == "tensor" or token.text in ("sequence", "optional", "map"):
             return self.type()
         return self.scalar(self.next())
-
-    def items(self, depth: int) -> tuple[Any, ...]:
-        self.expect("[")
-        items: list[Any] = []
-        while not self.accept("]"):
-            if items:
-                self.expect(",")
-            items.append(self.value(depth))
-        return tuple(items)
 
     def scalar(self, token: Token) -> Any:
         if token.kind == "number":
@@ -194,7 +199,7 @@ class _Parser(Cursor):
             return self.guarded(lambda: parse_dim(token.text[1:-1]), token)
         if token.text in _WORDS:
             return _WORDS[token.text]
-        raise self.error(f"a value is wanted, not '{token.text}'", token)
+        raise self.expected("a value", token)
 
     def literal(self) -> Literal:
         start = self.next()
@@ -233,7 +238,7 @@ class _Parser(Cursor):
         if token.kind == "tensor":
             return self.guarded(lambda: _tensor_type(token.text), token)
         if token.text not in ("sequence", "optional", "map"):
-            raise self.error(f"a type is wanted, not '{token.text}'", token)
+            raise self.expected("a type", token)
         self.expect("<")
         result: Type
         if token.text == "map":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 from graft.base.dtypes import DType
+from graft.base.lexer import Cursor
 from graft.loop.ir import (
     INDEX,
     Allocate,
@@ -38,8 +40,19 @@ from graft.loop.ir import (
     While,
 )
 from graft.loop.print import COMPARISON, PRECEDENCE, RESERVED
-from graft.loop.reader import DTYPES, Reader
 
+_LANGUAGE = re.compile(
+    r"""(?:\s|\#[^\n]*)*(?:
+        (?P<number>[0-9]+\.[0-9]*(?:e[-+]?[0-9]+)?|[0-9]+e[-+]?[0-9]+|[0-9]+)
+       |(?P<name>[A-Za-z_][A-Za-z0-9_.]*)
+       |(?P<string>"(?:[^"\\]|\\.)*")
+       |(?P<mark>\+:|\+=|//|<<|>>|[=!<>]=|[-+*/%&|^<>=(){}\[\],:])
+       |(?P<end>\Z)
+       |(?P<stray>.))""",
+    re.VERBOSE,
+)
+_TYPE = re.compile(r"(.+?)(?:x([0-9]+))?")
+_DTYPES = {dtype.value for dtype in DType}
 _COMPARISONS = {kind.value for kind in CompareKind}
 _LOOP_KINDS = {kind.value for kind in LoopKind if kind is not LoopKind.SERIAL}
 _KEYWORDS = ("let", "allocate", "if", "while", "atomic", "prefetch", "barrier", "{")
@@ -51,30 +64,46 @@ def from_text(text: str) -> Function:
     """The function that the text describes."""
     parser = _Parser(text)
     function = parser.function()
-    parser.expect_end()
+    parser.expect_kind("end", "the end")
     return function
 
 
-class _Expressions(Reader):
+class _Expressions(Cursor):
     """Expressions: precedence climbing over what is in scope."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
+        super().__init__(text, _LANGUAGE)
         self.buffers: dict[str, Buffer] = {}
         self.variables: dict[str, Var] = {}
         self.forward = False  # whether an unknown name is a scalar declared further on
         self._depth = 0
 
+    def new_name(self) -> str:
+        if self.ahead.text in RESERVED:
+            raise self.error(f"'{self.ahead.text}' is a reserved word")
+        return self.expect_kind("name", "a name").text
+
+    def integer(self) -> int:
+        sign = -1 if self.accept("-") else 1
+        return sign * int(self.expect_kind("number", "an integer").text)
+
+    def type(self) -> tuple[DType, int]:
+        match = _TYPE.fullmatch(self.ahead.text)
+        if match is None or match[1] not in _DTYPES:
+            raise self.expected("a dtype")
+        self.next()
+        return DType(match[1]), int(match[2] or 1)
+
     def expression(self, lowest: int = 1) -> Expr:
         self._depth += 1
         if self._depth > MAX_NESTING:
-            raise self.fail("the expression is nested too deeply to be read")
+            raise self.error("the expression is nested too deeply to be read")
         left = self._primary()
-        while (mark := self.next.text) and self.next.kind == "mark":
+        while (mark := self.ahead.text) and self.ahead.kind == "mark":
             level = COMPARISON if mark in _COMPARISONS else PRECEDENCE.get(mark, 0)
             if level < lowest:
                 break
-            self.take()
+            self.next()
             right = self.expression(level + 1)
             compares = level == COMPARISON
             left = (
@@ -90,13 +119,13 @@ class _Expressions(Reader):
             inner = self.expression()
             self.expect(")")
             return inner
-        if self.next.kind == "number" or self.next.text in ("-", "inf", "nan", "true", "false"):
+        if self.ahead.kind == "number" or self.ahead.text in ("-", "inf", "nan", "true", "false"):
             return self._constant()
         return self._named()
 
     def _constant(self) -> Const:
         negative = self.accept("-")
-        text = self.take()
+        text = self.next().text
         value: int | float | bool
         if text in ("true", "false"):
             value, dtype = text == "true", DType.BOOL
@@ -107,27 +136,27 @@ class _Expressions(Reader):
         elif text[:1].isdigit():
             value, dtype = float(text), DType.FLOAT32
         else:
-            raise self.fail("expected a number")
+            raise self.error("expected a number")
         lanes = 1
         if self.accept(":"):
             dtype, lanes = self.type()
         return Const(-value if negative else value, dtype, lanes)
 
     def _named(self) -> Expr:
-        word = self.next.text
-        if word in DTYPES:
-            self.take()
+        word = self.ahead.text
+        if word in _DTYPES:
+            self.next()
             (value,) = self._arguments(1)
             return Cast(DType(word), value)
         if word in RESERVED:
-            return self._built_in(self.take())
-        name = self.of_kind("name", "an expression")
-        if self.next.text in ("(", ":"):
+            return self._built_in(self.next().text)
+        name = self.expect_kind("name", "an expression").text
+        if self.ahead.text in ("(", ":"):
             return self._call(name)
-        if self.next.text == "[":
+        if self.ahead.text == "[":
             return Load(self.buffer(name), self.indices())
         if name not in self.variables and not self.forward:
-            raise self.fail(f"'{name}' is not in scope")
+            raise self.error(f"'{name}' is not in scope")
         return self.variables.get(name, Var(name))
 
     def _built_in(self, word: str) -> Expr:
@@ -149,7 +178,7 @@ class _Expressions(Reader):
                 self.expect(",")
                 return Broadcast(value, self._last_integer())
             case _:
-                raise self.fail(f"'{word}' is no expression")
+                raise self.error(f"'{word}' is no expression")
 
     def _last_integer(self) -> int:
         value = self.integer()
@@ -160,14 +189,14 @@ class _Expressions(Reader):
         dtype = self.type()[0] if self.accept(":") else None
         arguments = self._arguments(None)
         if dtype is None and not arguments:
-            raise self.fail(f"'{name}' needs its dtype: {name}:float32()")
+            raise self.error(f"'{name}' needs its dtype: {name}:float32()")
         return Call(name, arguments, dtype or arguments[0].dtype)
 
     def _arguments(self, count: int | None) -> tuple[Expr, ...]:
         self.expect("(")
         found = self._separated(")")
         if count is not None and len(found) != count:
-            raise self.fail(f"expected {count} arguments, found {len(found)}")
+            raise self.error(f"expected {count} arguments, found {len(found)}")
         return found
 
     def indices(self) -> tuple[Expr, ...]:
@@ -175,16 +204,11 @@ class _Expressions(Reader):
         return self._separated("]")
 
     def _separated(self, closing: str) -> tuple[Expr, ...]:
-        found: list[Expr] = []
-        while not self.accept(closing):
-            if found:
-                self.expect(",")
-            found.append(self.expression())
-        return tuple(found)
+        return tuple(self.separated(self.expression, closing))
 
     def buffer(self, name: str) -> Buffer:
         if name not in self.buffers:
-            raise self.fail(f"no buffer '{name}' is in scope")
+            raise self.error(f"no buffer '{name}' is in scope")
         return self.buffers[name]
 
 
@@ -193,26 +217,22 @@ class _Parser(_Expressions):
 
     def function(self) -> Function:
         self.expect("kernel")
-        name = self.of_kind("name", "a name")
+        name = self.expect_kind("name", "a name").text
         self.expect("(")
         self.forward = True
-        parameters: list[Buffer | Var] = []
-        while not self.accept(")"):
-            if parameters:
-                self.expect(",")
-            parameters.append(self._parameter())
+        parameters = self.separated(self._parameter, ")")
         self.forward = False
         self.expect("{")
         notes = []
         while self.accept("note"):
-            notes.append(json.loads(self.of_kind("string", "a string")))
+            notes.append(json.loads(self.expect_kind("string", "a string").text))
         return Function(name, tuple(parameters), self._rest_of_body(), tuple(notes))
 
     def _parameter(self) -> Buffer | Var:
         name = self.new_name()
         self.expect(":")
         dtype, lanes = self.type()
-        if self.next.text == "[":
+        if self.ahead.text == "[":
             return self._declare(name, dtype, Scope.ARGUMENT)
         self.variables[name] = Var(name, dtype, lanes)
         return self.variables[name]
@@ -222,9 +242,9 @@ class _Parser(_Expressions):
         alignment = self.integer() if self.accept("align") else 64
         if scope is None:
             self.expect("in")
-            word = self.take()
+            word = self.next().text
             if word not in (Scope.HEAP.value, Scope.REGISTER.value):
-                raise self.fail("expected 'heap' or 'register'")
+                raise self.error("expected 'heap' or 'register'")
             scope = Scope(word)
         self.buffers[name] = Buffer(name, dtype, extents, scope, alignment)
         return self.buffers[name]
@@ -240,7 +260,7 @@ class _Parser(_Expressions):
     def _statements(self) -> tuple[Stmt, ...]:
         self._depth += 1
         if self._depth > MAX_NESTING:
-            raise self.fail("the statements are nested too deeply to be read")
+            raise self.error("the statements are nested too deeply to be read")
         found = []
         while not self.accept("}"):
             found.append(self._statement())
@@ -248,18 +268,18 @@ class _Parser(_Expressions):
         return tuple(found)
 
     def _statement(self) -> Stmt:
-        word = self.next.text
+        word = self.ahead.text
         if word == "for" or word in _LOOP_KINDS:
             return self._loop()
         if word in _KEYWORDS:
-            return self._keyword(self.take())
+            return self._keyword(self.next().text)
         buffer, indices = self._access()
         self.expect("=")
         value = self.expression()
         return Store(buffer, indices, value, self.expression() if self.accept("where") else None)
 
     def _access(self) -> tuple[Buffer, tuple[Expr, ...]]:
-        name = self.of_kind("name", "a statement")
+        name = self.expect_kind("name", "a statement").text
         return self.buffer(name), self.indices()
 
     def _keyword(self, word: str) -> Stmt:
@@ -297,7 +317,7 @@ class _Parser(_Expressions):
         return Let(var, value, self._body())
 
     def _loop(self) -> For:
-        word = self.take()
+        word = self.next().text
         kind = LoopKind.SERIAL
         if word != "for":
             kind = LoopKind(word)
