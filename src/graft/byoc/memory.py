@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graft.passes.plan_memory import Interval, fullest
+from graft.program.plan_memory import Lifetime, fullest
 
 if TYPE_CHECKING:
     from graft.byoc.problem import Flow, Problem
@@ -115,8 +115,10 @@ class _View:
     ) -> None:
         self.problem, self.space, self.forms, self.stages = problem, space, forms, stages
         self.regions = sorted({stages[node] for node in self.forms})
-        self.inside: dict[int, list[tuple[Held, Interval]]] = {stage: [] for stage in self.regions}
-        self.crossing: list[tuple[Held, Interval]] = []
+        self.inside: dict[int, list[tuple[Held, Lifetime[int]]]] = {
+            stage: [] for stage in self.regions
+        }
+        self.crossing: list[tuple[Held, Lifetime[int]]] = []
         touched = {flow for node in self.forms for flow in problem.touching[node]}
         for number in sorted(touched):
             self.add(number, problem.flows[number])
@@ -134,7 +136,7 @@ class _View:
             if not flow.leaves and all(stages[node] == own for node in flow.consumers):
                 held = Held(number, made, own, flow.bytes_in(made), is_inside=True)
                 last = max((maker, *flow.consumers))
-                self.inside[own].append((held, Interval(held.size, maker, last)))
+                self.inside[own].append((held, Lifetime(held.size, maker, last)))
                 return
             readers.setdefault(made, []).append(own)
         for form, during in readers.items():
@@ -144,7 +146,7 @@ class _View:
             size = flow.bytes_in(form)
             for first, last in spans:
                 held = Held(number, form, first, size)
-                self.crossing.append((held, Interval(size, first, last)))
+                self.crossing.append((held, Lifetime(size, first, last)))
 
     def peak(self, options: Sequence[int], with_constants: bool = True) -> Peak:
         constants = self.problem.held_by(self.forms) if with_constants else 0

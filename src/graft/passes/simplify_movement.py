@@ -18,6 +18,11 @@ RULES = RuleSet("simplify_movement")
 VIEWS = ("reshape", "squeeze", "expand_dims")
 
 
+def is_view(node: Node) -> bool:
+    """Whether the node's result is its operand's memory under another shape."""
+    return node.op.name in VIEWS
+
+
 def simplify_movement(graph: Graph) -> Graph:
     """Apply the rules until none fits."""
     return apply_rules(graph, RULES)

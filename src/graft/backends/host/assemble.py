@@ -42,7 +42,7 @@ from graft.ir.op import Work
 from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.loop.share import name_shared
-from graft.passes.plan_memory import is_view
+from graft.passes.simplify_movement import is_view
 from graft.target.target import Target
 
 

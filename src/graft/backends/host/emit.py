@@ -28,10 +28,10 @@ from graft.base.dtypes import DType
 from graft.base.errors import InternalError, Place
 from graft.loop.ir import For, Function, LoopKind
 from graft.loop.traverse import walk_stmt
-from graft.passes.plan_memory import ArenaPlan, Lifetime, plan_arena
 from graft.program import instructions as p
 from graft.program.extents import SizeCheck
 from graft.program.guards import Guard
+from graft.program.plan_memory import ArenaPlan, Lifetime, plan_arena
 from graft.program.program import Value
 
 AnyStep = NativeStep | ReferenceStep | TransferStep
@@ -315,7 +315,7 @@ class _Memory:
             [Lifetime(_known(slot.nbytes), *spans[slot]) for slot in slots]
         )
         self._places: dict[Slot | None, tuple[int, int]] = dict(
-            zip(slots, self.plan.places, strict=True)
+            zip(slots, self.plan.offsets, strict=True)
         )
         self._first = 0 if is_shared else 1
         if is_shared and len(self.plan.pools) > 1:

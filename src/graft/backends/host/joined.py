@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from graft.backends.host.storage import Storage, static_shape
 from graft.ir.graph import Graph, Node, Value
 from graft.ops.slicing import slice_steps
-from graft.passes.plan_memory import ALIGNMENT, is_view
+from graft.passes.simplify_movement import is_view
+from graft.program.program import ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

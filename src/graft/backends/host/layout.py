@@ -41,7 +41,7 @@ from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
-from graft.passes.plan_memory import is_view
+from graft.passes.simplify_movement import is_view
 from graft.target.machine import Machine
 from graft.target.target import Target
 

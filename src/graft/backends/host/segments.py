@@ -24,7 +24,7 @@ from graft.llvm.cache import default_cache
 from graft.llvm.pool import Compilation
 from graft.loop.ir import Function
 from graft.ops.index_ranges import IndexRanges
-from graft.passes.plan_memory import is_view
+from graft.passes.simplify_movement import is_view
 from graft.program.guards import Guard
 from graft.runtime.driver import driver_key, driver_object
 from graft.runtime.spaces import Runner
