@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, Dim, IndexExpr, substitute, symbols_of
+from graft.base.dims import AnyDim, Dim, IndexExpr, substitute, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.ir.literal import Literal
@@ -144,9 +144,7 @@ def _scalar(value: Any) -> Any:
 
 def _int(value: Any) -> int:
     value = _scalar(value)
-    if isinstance(value, float) and not value.is_integer():
-        raise TypeError("a whole number is wanted")
-    if not isinstance(value, (int, float)):
+    if not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         raise TypeError("a whole number is wanted")
     return int(value)
 
@@ -154,13 +152,6 @@ def _int(value: Any) -> int:
 def _dim(value: Any) -> Dim:
     value = _scalar(value)
     return value if isinstance(value, IndexExpr) else _int(value)
-
-
-def _float(value: Any) -> float:
-    value = _scalar(value)
-    if not isinstance(value, (int, float)):
-        raise TypeError("a number is wanted")
-    return float(value)
 
 
 def _number(value: Any) -> Number:
@@ -196,7 +187,7 @@ def _instance(value: Any, kinds: tuple[type, ...]) -> Any:
 _TYPES = (TensorType, SequenceType, OptionalType, MapType)
 _SIMPLE: dict[Any, Coercer] = {
     int: _int,
-    float: _float,
+    float: lambda value: float(_number(value)),
     bool: _bool,
     str: _str,
     DType: DType,
@@ -217,13 +208,9 @@ def dim_fields(cls: type[Any]) -> tuple[str, ...]:
 
 def symbols_in_attrs(attrs: Attrs) -> frozenset[str]:
     """All symbols that the attributes mention."""
-    found: frozenset[str] = frozenset()
-    for name in dim_fields(type(attrs)):
-        value = getattr(attrs, name)
-        for dim in value if isinstance(value, tuple) else (value,):
-            if isinstance(dim, IndexExpr):
-                found |= symbols_of(dim)
-    return found
+    values = (getattr(attrs, name) for name in dim_fields(type(attrs)))
+    dims = (dim for value in values for dim in (value if isinstance(value, tuple) else (value,)))
+    return frozenset().union(*map(symbols_of, dims))
 
 
 def bind_attrs(attrs: A, symbols: Mapping[str, AnyDim]) -> A:
@@ -234,13 +221,7 @@ def bind_attrs(attrs: A, symbols: Mapping[str, AnyDim]) -> A:
     for name in dim_fields(type(attrs)):
         value = getattr(attrs, name)
         if isinstance(value, tuple):
-            changed[name] = tuple(_bind(dim, symbols) for dim in value)
+            changed[name] = tuple(substitute(dim, symbols) for dim in value)
         elif value is not None:
-            changed[name] = _bind(value, symbols)
+            changed[name] = substitute(value, symbols)
     return dataclasses.replace(attrs, **changed)
-
-
-def _bind(dim: AnyDim, symbols: Mapping[str, AnyDim]) -> AnyDim:
-    if isinstance(dim, int) or dim is UNKNOWN:
-        return dim
-    return substitute(dim, symbols)

@@ -80,23 +80,32 @@ def tensor(dtype: DType | str, *shape: AnyDim) -> TensorType:
     return TensorType(DType(dtype), shape)
 
 
+def _inner(type_: SequenceType | OptionalType | MapType) -> Type:
+    return type_.value if isinstance(type_, MapType) else type_.element
+
+
+def _with_inner(type_: SequenceType | OptionalType | MapType, inner: Type) -> Type:
+    return MapType(type_.key, inner) if isinstance(type_, MapType) else type(type_)(inner)
+
+
+def _is_alike(first: Type, second: Type) -> bool:
+    """Whether two types are of one kind; maps have to have the same keys."""
+    if isinstance(first, MapType) and isinstance(second, MapType):
+        return first.key == second.key
+    return type(first) is type(second)
+
+
 def dims_of(type_: Type) -> Iterator[AnyDim]:
     """All dims that a type mentions."""
     if isinstance(type_, TensorType):
         yield from type_.shape or ()
-    elif isinstance(type_, MapType):
-        yield from dims_of(type_.value)
     else:
-        yield from dims_of(type_.element)
+        yield from dims_of(_inner(type_))
 
 
 def symbols_in(type_: Type) -> frozenset[str]:
     """All symbols that a type mentions."""
-    found: frozenset[str] = frozenset()
-    for dim in dims_of(type_):
-        if not isinstance(dim, int) and dim is not UNKNOWN:
-            found |= symbols_of(dim)
-    return found
+    return frozenset().union(*map(symbols_of, dims_of(type_)))
 
 
 def bound_symbols(type_: Type) -> frozenset[str]:
@@ -117,13 +126,9 @@ def compatible(first: Type, second: Type) -> bool:
         return len(first.shape) == len(second.shape) and not any(
             provably_different(a, b) for a, b in zip(first.shape, second.shape, strict=True)
         )
-    if isinstance(first, MapType) and isinstance(second, MapType):
-        return first.key == second.key and compatible(first.value, second.value)
-    if isinstance(first, SequenceType) and isinstance(second, SequenceType):
-        return compatible(first.element, second.element)
-    if isinstance(first, OptionalType) and isinstance(second, OptionalType):
-        return compatible(first.element, second.element)
-    return False
+    if isinstance(first, TensorType) or isinstance(second, TensorType):
+        return False
+    return _is_alike(first, second) and compatible(_inner(first), _inner(second))
 
 
 def join(first: Type, second: Type) -> Type | None:
@@ -135,16 +140,10 @@ def join(first: Type, second: Type) -> Type | None:
             return TensorType(first.dtype, None)
         pairs = zip(first.shape, second.shape, strict=True)
         return TensorType(first.dtype, tuple(a if a == b else UNKNOWN for a, b in pairs))
-    if isinstance(first, SequenceType) and isinstance(second, SequenceType):
-        inner = join(first.element, second.element)
-        return None if inner is None else SequenceType(inner)
-    if isinstance(first, OptionalType) and isinstance(second, OptionalType):
-        inner = join(first.element, second.element)
-        return None if inner is None else OptionalType(inner)
-    if isinstance(first, MapType) and isinstance(second, MapType) and first.key == second.key:
-        inner = join(first.value, second.value)
-        return None if inner is None else MapType(first.key, inner)
-    return first if first == second else None
+    if isinstance(first, TensorType) or isinstance(second, TensorType):
+        return None
+    inner = join(_inner(first), _inner(second)) if _is_alike(first, second) else None
+    return None if inner is None else _with_inner(first, inner)
 
 
 def map_dims(type_: Type, change: Callable[[AnyDim], AnyDim]) -> Type:
@@ -153,11 +152,7 @@ def map_dims(type_: Type, change: Callable[[AnyDim], AnyDim]) -> Type:
         if type_.shape is None:
             return type_
         return TensorType(type_.dtype, tuple(change(dim) for dim in type_.shape))
-    if isinstance(type_, SequenceType):
-        return SequenceType(map_dims(type_.element, change))
-    if isinstance(type_, OptionalType):
-        return OptionalType(map_dims(type_.element, change))
-    return MapType(type_.key, map_dims(type_.value, change))
+    return _with_inner(type_, map_dims(_inner(type_), change))
 
 
 _ONNX_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}

@@ -6,10 +6,20 @@ each operator is one instruction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from graft.llvm.text import Builder, Value, constant
+
+
+def _operator(integers: str, floats: str = "") -> Callable[[Number, Number | float], Number]:
+    """Python's operator for an instruction on integers and one on floats."""
+
+    def operate(self: Number, other: Number | float) -> Number:
+        operation = floats if self.value.is_float else integers
+        return self._new(self.builder.binary(operation, self.value, self._of(other)))
+
+    return operate
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,39 +36,20 @@ class Number:
     def _new(self, value: Value) -> Number:
         return Number(self.builder, value)
 
-    def _operate(self, operation: str, other: Number | float) -> Number:
-        right = other if isinstance(other, Number) else self.like(other)
-        kind = ("f" if self.value.is_float else "") + operation
-        return self._new(self.builder.binary(kind, self.value, right.value))
+    def _of(self, other: Number | float) -> Value:
+        """The value of a number, or a constant of the same type."""
+        return (other if isinstance(other, Number) else self.like(other)).value
 
-    def __add__(self, other: Number | float) -> Number:
-        return self._operate("add", other)
-
-    def __sub__(self, other: Number | float) -> Number:
-        return self._operate("sub", other)
-
-    def __mul__(self, other: Number | float) -> Number:
-        return self._operate("mul", other)
-
-    def __truediv__(self, other: Number | float) -> Number:
-        return self._operate("div", other)
-
-    def __lshift__(self, amount: int) -> Number:
-        return self._new(self.builder.binary("shl", self.value, self.like(amount).value))
-
-    def __rshift__(self, amount: int) -> Number:
-        return self._new(self.builder.binary("ashr", self.value, self.like(amount).value))
-
-    def __and__(self, mask: int) -> Number:
-        return self._new(self.builder.binary("and", self.value, self.like(mask).value))
+    __add__, __sub__ = _operator("add", "fadd"), _operator("sub", "fsub")
+    __mul__, __truediv__ = _operator("mul", "fmul"), _operator("sdiv", "fdiv")
+    __lshift__, __rshift__ = _operator("shl"), _operator("ashr")
+    __and__ = _operator("and")
 
     def fma(self, factor: Number | float, addend: Number | float) -> Number:
         """self * factor + addend, rounded once where the processor can."""
-        right, last = (
-            other if isinstance(other, Number) else self.like(other) for other in (factor, addend)
-        )
         name = "fma" if self.builder.target.has_fma else "fmuladd"
-        return self._new(self.builder.elementwise(name, self.value, right.value, last.value))
+        right, last = self._of(factor), self._of(addend)
+        return self._new(self.builder.elementwise(name, self.value, right, last))
 
     def polynomial(self, coefficients: Sequence[float]) -> Number:
         """The polynomial in self, coefficients from the constant term on."""
@@ -74,13 +65,11 @@ class Number:
 
     def test(self, predicate: str, other: Number | float) -> Value:
         """A comparison, by LLVM's predicate."""
-        right = other if isinstance(other, Number) else self.like(other)
-        return self.builder.compare(predicate, self.value, right.value)
+        return self.builder.compare(predicate, self.value, self._of(other))
 
     def where(self, condition: Value, other: Number | float) -> Number:
         """Self where the condition holds, the other elsewhere."""
-        right = other if isinstance(other, Number) else self.like(other)
-        return self._new(self.builder.select(condition, self.value, right.value))
+        return self._new(self.builder.select(condition, self.value, self._of(other)))
 
     def within(self, low: float, high: float) -> Number:
         """Self moved into a range; NaN stays NaN."""

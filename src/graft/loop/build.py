@@ -8,6 +8,7 @@ which tensors it reads, so that a computation can be found from its outputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,16 @@ from graft.loop.ir import (
 Number = int | float | bool
 
 
+def _binary(kind: BinaryKind, swapped: bool = False) -> Callable[[Term, Operand], Term]:
+    if swapped:
+        return lambda self, other: binary(kind, other, self)
+    return lambda self, other: binary(kind, self, other)
+
+
+def _compare(kind: CompareKind) -> Callable[[Term, Operand], Term]:
+    return lambda self, other: compare(kind, self, other)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
     """An expression with operators, and the tensors it reads."""
@@ -48,60 +59,19 @@ class Term:
     def dtype(self) -> DType:
         return self.expr.dtype
 
-    def __add__(self, other: Operand) -> Term:
-        return binary(BinaryKind.ADD, self, other)
-
-    def __radd__(self, other: Operand) -> Term:
-        return binary(BinaryKind.ADD, other, self)
-
-    def __sub__(self, other: Operand) -> Term:
-        return binary(BinaryKind.SUBTRACT, self, other)
-
-    def __rsub__(self, other: Operand) -> Term:
-        return binary(BinaryKind.SUBTRACT, other, self)
-
-    def __mul__(self, other: Operand) -> Term:
-        return binary(BinaryKind.MULTIPLY, self, other)
-
-    def __rmul__(self, other: Operand) -> Term:
-        return binary(BinaryKind.MULTIPLY, other, self)
-
-    def __truediv__(self, other: Operand) -> Term:
-        return binary(BinaryKind.DIVIDE, self, other)
-
-    def __rtruediv__(self, other: Operand) -> Term:
-        return binary(BinaryKind.DIVIDE, other, self)
-
-    def __floordiv__(self, other: Operand) -> Term:
-        return binary(BinaryKind.FLOOR_DIVIDE, self, other)
-
-    def __mod__(self, other: Operand) -> Term:
-        return binary(BinaryKind.FLOOR_MODULO, self, other)
-
-    def __and__(self, other: Operand) -> Term:
-        return binary(BinaryKind.AND, self, other)
-
-    def __or__(self, other: Operand) -> Term:
-        return binary(BinaryKind.OR, self, other)
-
-    def __xor__(self, other: Operand) -> Term:
-        return binary(BinaryKind.XOR, self, other)
+    __add__, __radd__ = _binary(BinaryKind.ADD), _binary(BinaryKind.ADD, swapped=True)
+    __sub__, __rsub__ = _binary(BinaryKind.SUBTRACT), _binary(BinaryKind.SUBTRACT, swapped=True)
+    __mul__, __rmul__ = _binary(BinaryKind.MULTIPLY), _binary(BinaryKind.MULTIPLY, swapped=True)
+    __truediv__, __rtruediv__ = _binary(BinaryKind.DIVIDE), _binary(BinaryKind.DIVIDE, swapped=True)
+    __floordiv__, __mod__ = _binary(BinaryKind.FLOOR_DIVIDE), _binary(BinaryKind.FLOOR_MODULO)
+    __and__, __or__ = _binary(BinaryKind.AND), _binary(BinaryKind.OR)
+    __xor__ = _binary(BinaryKind.XOR)
+    __lt__, __le__ = _compare(CompareKind.LESS), _compare(CompareKind.LESS_EQUAL)
+    __gt__, __ge__ = _compare(CompareKind.GREATER), _compare(CompareKind.GREATER_EQUAL)
 
     def __neg__(self) -> Term:
         # 0 - 0.0 would be 0.0, not -0.0
         return binary(BinaryKind.SUBTRACT, -0.0 if self.dtype.is_float else 0, self)
-
-    def __lt__(self, other: Operand) -> Term:
-        return compare(CompareKind.LESS, self, other)
-
-    def __le__(self, other: Operand) -> Term:
-        return compare(CompareKind.LESS_EQUAL, self, other)
-
-    def __gt__(self, other: Operand) -> Term:
-        return compare(CompareKind.GREATER, self, other)
-
-    def __ge__(self, other: Operand) -> Term:
-        return compare(CompareKind.GREATER_EQUAL, self, other)
 
 
 Operand = Term | Expr | Number | Symbolic

@@ -21,6 +21,13 @@ from graft.ir.types import Type
 Number = int | float
 
 
+def _operator(name: str, swapped: bool = False) -> Callable[[Pattern, Pattern | Number], Pattern]:
+    """Python's operator for one of the graph's."""
+    if swapped:
+        return lambda self, other: apply(name, other, self)
+    return lambda self, other: apply(name, self, other)
+
+
 class Pattern:
     """Base of all patterns; arithmetic on patterns builds patterns."""
 
@@ -57,32 +64,11 @@ class Pattern:
         """Only values for which the test holds; `reason` says what it wants."""
         return Constrained(self, Passes(test, reason))
 
-    def __add__(self, other: Pattern | Number) -> Pattern:
-        return apply("add", self, other)
-
-    def __radd__(self, other: Number) -> Pattern:
-        return apply("add", other, self)
-
-    def __sub__(self, other: Pattern | Number) -> Pattern:
-        return apply("subtract", self, other)
-
-    def __rsub__(self, other: Number) -> Pattern:
-        return apply("subtract", other, self)
-
-    def __mul__(self, other: Pattern | Number) -> Pattern:
-        return apply("multiply", self, other)
-
-    def __rmul__(self, other: Number) -> Pattern:
-        return apply("multiply", other, self)
-
-    def __truediv__(self, other: Pattern | Number) -> Pattern:
-        return apply("divide", self, other)
-
-    def __rtruediv__(self, other: Number) -> Pattern:
-        return apply("divide", other, self)
-
-    def __pow__(self, other: Pattern | Number) -> Pattern:
-        return apply("power", self, other)
+    __add__, __radd__ = _operator("add"), _operator("add", swapped=True)
+    __sub__, __rsub__ = _operator("subtract"), _operator("subtract", swapped=True)
+    __mul__, __rmul__ = _operator("multiply"), _operator("multiply", swapped=True)
+    __truediv__, __rtruediv__ = _operator("divide"), _operator("divide", swapped=True)
+    __pow__ = _operator("power")
 
     def __neg__(self) -> Pattern:
         return apply("negative", self)
