@@ -1,16 +1,18 @@
-"""Sine and cosine.
+"""Sine, cosine and arctangent.
 
 Part of the math kernels. The angle is reduced modulo π/2 with constants cut into pieces whose
 products are exact, so that accuracy suffers neither near multiples of π nor for huge angles: from
 2^26 on an angle is a whole number m times 2^e, and a table holds 2^e modulo 2π. float32 is computed
 in float64, which leaves nothing to be wished for; float64 carries what its rounding loses along.
+The arctangent inverts a large argument and halves its angle twice, after which a short polynomial
+suffices.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import inf
+from math import inf, pi
 
 from graft.llvm.number import Number, two_sum
 from graft.llvm.text import Value, constant
@@ -217,3 +219,24 @@ def _look_up(index: Number, name: str, table: tuple[float, ...], mask: Value) ->
     gather = f"llvm.masked.gather.v{lanes}f64.v{lanes}p0"
     nothing = constant(0.0, "double", lanes)
     return Number(builder, builder.call(gather, "double", lanes, pointers, mask, nothing))
+
+
+# atan(x) / x as a polynomial in x squared, for arguments up to tan(pi / 16).
+_ARCTANGENT = tuple((-1) ** power / (2 * power + 1) for power in range(12))
+
+
+def arctangent(x: Number) -> Number:
+    """atan(x); a zero keeps its sign."""
+    wide = x.to("fpext", "double")
+    size = wide.apply("fabs")
+    is_large = size.test("ogt", 1.0)
+    small = (size.like(1.0) / size).where(is_large, size)
+    quarter = _half_angle(_half_angle(small))
+    angle = quarter * (quarter * quarter).polynomial(_ARCTANGENT) * 4.0
+    folded = (angle.like(pi / 2) - angle).where(is_large, angle)
+    return folded.apply("copysign", wide).to("fptrunc", x.value.element)
+
+
+def _half_angle(x: Number) -> Number:
+    """tan(a / 2) from tan(a)."""
+    return x / ((x * x + 1.0).apply("sqrt") + 1.0)

@@ -10,40 +10,32 @@ from __future__ import annotations
 from graft.base.dtypes import DType
 from graft.llvm.narrow import fitted, narrow_float, widen_narrow
 from graft.llvm.text import Builder, Value, constant
-from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS, WIDENED, register_bits, register_type
+from graft.llvm.types import NARROW_INTEGERS, WIDENED, register_bits, register_type
 
 
 def widen(builder: Builder, value: Value, dtype: DType) -> Value:
     """A float of 16 bits or less -> float32, exactly; other types are left alone."""
     if dtype is DType.BFLOAT16:
         bits = builder.convert("zext", value, "i32")
-        return builder.convert("bitcast", _shift_left(builder, bits, 16), "float")
-    if dtype in NARROW_FLOATS:
-        return widen_narrow(builder, value, dtype)
-    if dtype is not DType.FLOAT16:
-        return value
-    if builder.target.has_half_conversion:
+        return builder.convert("bitcast", _bits(builder, "shl", bits, 16), "float")
+    if dtype is DType.FLOAT16 and builder.target.has_half_conversion:
         half = builder.convert("bitcast", value, "half")
         return builder.convert("fpext", half, "float")
-    return _widen_half_by_bits(builder, value)
+    return widen_narrow(builder, value, dtype) if dtype in WIDENED else value
 
 
 def narrow(builder: Builder, value: Value, dtype: DType) -> Value:
     """float32 -> a float of 16 bits or less, rounded; other types are left alone."""
     if dtype is DType.BFLOAT16:
         return _narrow_brain(builder, value)
-    if dtype in NARROW_FLOATS:
-        return narrow_float(builder, value, dtype)
-    if dtype is not DType.FLOAT16:
-        return value
-    if builder.target.has_half_conversion:
+    if dtype is DType.FLOAT16 and builder.target.has_half_conversion:
         if value.lanes == 1:
             # LLVM moves conversions into copysign(x, y), and to take the sign of a float64 y has
             # that converted, too, for which processors have no instruction. A fence keeps it out.
             value = builder.elementwise("arithmetic.fence", value)
         half = builder.convert("fptrunc", value, "half")
         return builder.convert("bitcast", half, "i16")
-    return _narrow_half_by_bits(builder, value)
+    return narrow_float(builder, value, dtype) if dtype in WIDENED else value
 
 
 def cast(builder: Builder, value: Value, source: DType, target: DType) -> Value:
@@ -91,61 +83,18 @@ def _float_to_integer(builder: Builder, value: Value, target: DType) -> Value:
     return builder.convert("trunc", frozen, element)
 
 
-def _shift_left(builder: Builder, value: Value, amount: int) -> Value:
-    return builder.binary("shl", value, constant(amount, value.element, value.lanes))
-
-
-def _shift_right(builder: Builder, value: Value, amount: int) -> Value:
-    return builder.binary("lshr", value, constant(amount, value.element, value.lanes))
-
-
 def _bits(builder: Builder, operation: str, value: Value, number: int) -> Value:
     return builder.binary(operation, value, constant(number, value.element, value.lanes))
-
-
-def _widen_half_by_bits(builder: Builder, value: Value) -> Value:
-    """The exponent is moved by a multiplication, which normalises small numbers on the way."""
-    bits = builder.convert("zext", value, "i32")
-    size = _bits(builder, "and", bits, 0x7FFF)
-    sign = _shift_left(builder, _bits(builder, "and", bits, 0x8000), 16)
-    small = builder.convert("bitcast", _shift_left(builder, size, 13), "float")
-    scaled = builder.binary("fmul", small, constant(2.0**112, "float", value.lanes))
-    finite = builder.convert("bitcast", scaled, "i32")
-    special = _bits(builder, "or", finite, 0x7F800000)
-    is_special = builder.compare("uge", size, constant(0x7C00, "i32", value.lanes))
-    magnitude = builder.select(is_special, special, finite)
-    return builder.convert("bitcast", builder.binary("or", magnitude, sign), "float")
-
-
-def _narrow_half_by_bits(builder: Builder, value: Value) -> Value:
-    """Normal numbers are rounded as integers, small ones by adding a number of the right size."""
-    lanes = value.lanes
-    bits = builder.convert("bitcast", value, "i32")
-    size = _bits(builder, "and", bits, 0x7FFFFFFF)
-    sign = _shift_right(builder, _bits(builder, "and", bits, 0x80000000), 16)
-    odd = _bits(builder, "and", _shift_right(builder, size, 13), 1)
-    rebiased = builder.binary("add", _bits(builder, "add", size, 0xC8000FFF), odd)
-    normal = _shift_right(builder, rebiased, 13)
-    magnitude = builder.convert("bitcast", size, "float")
-    shifted = builder.binary("fadd", magnitude, constant(0.5, "float", lanes))
-    small = _bits(builder, "sub", builder.convert("bitcast", shifted, "i32"), 0x3F000000)
-    is_small = builder.compare("ult", size, constant(0x38800000, "i32", lanes))
-    result = builder.select(is_small, small, normal)
-    is_large = builder.compare("uge", size, constant(0x47800000, "i32", lanes))
-    result = builder.select(is_large, constant(0x7C00, "i32", lanes), result)
-    is_nan = builder.compare("ugt", size, constant(0x7F800000, "i32", lanes))
-    result = builder.select(is_nan, constant(0x7E00, "i32", lanes), result)
-    return builder.convert("trunc", builder.binary("or", result, sign), "i16")
 
 
 def _narrow_brain(builder: Builder, value: Value) -> Value:
     lanes = value.lanes
     bits = builder.convert("bitcast", value, "i32")
-    odd = _bits(builder, "and", _shift_right(builder, bits, 16), 1)
+    odd = _bits(builder, "and", _bits(builder, "lshr", bits, 16), 1)
     rounded = builder.binary("add", _bits(builder, "add", bits, 0x7FFF), odd)
     is_nan = builder.compare("uno", value, constant(0.0, "float", lanes))
     quiet = _bits(builder, "or", bits, 0x400000)
-    result = _shift_right(builder, builder.select(is_nan, quiet, rounded), 16)
+    result = _bits(builder, "lshr", builder.select(is_nan, quiet, rounded), 16)
     return builder.convert("trunc", result, "i16")
 
 

@@ -12,7 +12,7 @@ from graft.base.errors import UnsupportedError
 from graft.llvm.convert import narrow, widen
 from graft.llvm.dot import dot4
 from graft.llvm.math import KERNELS, math_call
-from graft.llvm.rounding import ceil, floor, round_even, truncate
+from graft.llvm.rounding import rounded
 from graft.llvm.text import CONTRACT, Builder, Value, constant
 from graft.llvm.types import WIDENED, register_bits
 from graft.loop.ir import BinaryKind
@@ -41,10 +41,10 @@ _FLOATS: dict[str, Callable[..., Value]] = {
     "sqrt": lambda builder, x: builder.elementwise("sqrt", x),
     "rsqrt": _inverse_root,
     "fma": fused,
-    "floor": floor,
-    "ceil": ceil,
-    "round": round_even,
-    "trunc": truncate,
+    "floor": lambda builder, x: rounded(builder, "floor", x),
+    "ceil": lambda builder, x: rounded(builder, "ceil", x),
+    "round": lambda builder, x: rounded(builder, "roundeven", x),
+    "trunc": lambda builder, x: rounded(builder, "trunc", x),
     "abs": lambda builder, x: builder.elementwise("fabs", x),
     "copysign": lambda builder, x, y: builder.elementwise("copysign", x, y),
 }

@@ -32,7 +32,7 @@ from graft.loop.ir import (
     Select,
     Var,
 )
-from graft.loop.vectors import is_mask
+from graft.loop.vectors import is_mask, scalar_of
 
 _FLOAT = {
     BinaryKind.ADD: f"fadd {CONTRACT}",
@@ -224,7 +224,7 @@ def _compare_lanes(context: Context, expr: Compare) -> Value | None:
     Such are the masks of tails and borders. 32 bits are enough for that, and compare faster than
     64, if the difference is first brought to between -1 and the number of lanes.
     """
-    ramp, limit = expr.left, emit_memory.uniform(expr.right)
+    ramp, limit = expr.left, scalar_of(expr.right)
     if not isinstance(ramp, Ramp) or ramp.stride != 1 or limit is None:
         return None
     if ramp.dtype is not DType.INT64:

@@ -26,8 +26,7 @@ def floor_divide(builder: Builder, signed: bool, left: Value, right: Value) -> V
         return builder.binary("ashr" if signed else "lshr", left, amount)
     if not signed:
         return _guarded(builder, "udiv", left, right)
-    quotient = _guarded(builder, "sdiv", left, right)
-    rest = builder.binary("sub", left, builder.binary("mul", quotient, right))
+    quotient, rest = _truncated(builder, "sdiv", left, right)
     wrong = _wrong_sign(builder, rest, right)
     minus_one = builder.convert("sext", wrong, left.element)
     return _zero_if_zero(builder, builder.binary("add", quotient, minus_one), right)
@@ -38,16 +37,18 @@ def floor_modulo(builder: Builder, signed: bool, left: Value, right: Value) -> V
     divisor = known(right)
     if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
         return builder.binary("and", left, constant(divisor - 1, left.element, left.lanes))
-    if not signed:
-        quotient = _guarded(builder, "udiv", left, right)
-        rest = builder.binary("sub", left, builder.binary("mul", quotient, right))
-        return _zero_if_zero(builder, rest, right)
-    quotient = _guarded(builder, "sdiv", left, right)
-    rest = builder.binary("sub", left, builder.binary("mul", quotient, right))
-    wrong = _wrong_sign(builder, rest, right)
-    nothing = constant(0, left.element, left.lanes)
-    fixed = builder.binary("add", rest, builder.select(wrong, right, nothing))
-    return _zero_if_zero(builder, fixed, right)
+    _, rest = _truncated(builder, "sdiv" if signed else "udiv", left, right)
+    if signed:
+        wrong = _wrong_sign(builder, rest, right)
+        nothing = constant(0, left.element, left.lanes)
+        rest = builder.binary("add", rest, builder.select(wrong, right, nothing))
+    return _zero_if_zero(builder, rest, right)
+
+
+def _truncated(builder: Builder, operation: str, left: Value, right: Value) -> tuple[Value, Value]:
+    """Quotient and rest of a division that rounds towards zero."""
+    quotient = _guarded(builder, operation, left, right)
+    return quotient, builder.binary("sub", left, builder.binary("mul", quotient, right))
 
 
 def divided_shortly(builder: Builder, kind: BinaryKind, left: Value, right: Value) -> Value:

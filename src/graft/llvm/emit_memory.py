@@ -14,7 +14,8 @@ from graft.llvm.context import Context, Offset, Place
 from graft.llvm.narrow import fitted, packed
 from graft.llvm.text import Builder, Value, constant, constants, type_suffix
 from graft.llvm.types import NARROW_INTEGERS, byte_size, memory_type, vector_type
-from graft.loop.ir import Binary, BinaryKind, Broadcast, Buffer, Const, Expr, Ramp
+from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Ramp
+from graft.loop.vectors import scalar_of
 
 Emit = Callable[[Context, Expr], Value]
 
@@ -27,33 +28,23 @@ def affine(expr: Expr) -> tuple[Expr, int] | None:
     match expr:
         case Ramp():
             return expr.base, expr.stride
-        case Broadcast():
-            return expr.value, 0
-        case Const():
-            return Const(expr.value, expr.dtype), 0
         case Binary(kind=BinaryKind.ADD | BinaryKind.SUBTRACT):
             left, right = affine(expr.left), affine(expr.right)
             if left is None or right is None:
                 return None
             sign = 1 if expr.kind is BinaryKind.ADD else -1
             return Binary(expr.kind, left[0], right[0]), left[1] + sign * right[1]
-    return None
-
-
-def uniform(expr: Expr) -> Expr | None:
-    """The scalar that is in every lane, if that can be seen."""
-    if isinstance(expr, Broadcast):
-        return expr.value
-    return Const(expr.value, expr.dtype) if isinstance(expr, Const) else None
+    scalar = scalar_of(expr)
+    return None if scalar is None else (scalar, 0)
 
 
 def _clamped(expr: Expr) -> tuple[Ramp, list[tuple[BinaryKind, Expr]]] | None:
     """A ramp of neighbours and the bounds within which its lanes are kept, if the index is such."""
     bounds: list[tuple[BinaryKind, Expr]] = []
     while isinstance(expr, Binary) and expr.kind in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM):
-        bound, rest = uniform(expr.right), expr.left
+        bound, rest = scalar_of(expr.right), expr.left
         if bound is None:
-            bound, rest = uniform(expr.left), expr.right
+            bound, rest = scalar_of(expr.left), expr.right
         if bound is None:
             return None
         bounds.append((expr.kind, bound))
@@ -75,7 +66,7 @@ def load(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit
         if straight is not None:
             return straight
         pointers = _pointers(context, place, indices, lanes, emit)
-        return _gather(context, place, pointers, lanes, mask)
+        return _gather(context, place, pointers, mask)
     bases, stride = spread
     offset = _offset(context, place, bases, emit)
     if stride == 0 and mask is None:
@@ -83,11 +74,11 @@ def load(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit
     if stride == 1:
         if mask is None:
             return _load_plain(context, place, offset, lanes)
-        return _load_masked(context, place, offset, lanes, mask)
+        return _load_masked(context, "load", place, _pointer(context, place, offset), mask)
     if mask is None and abs(stride) <= WIDEST_PICKED_STRIDE:
         return _load_picked(context, place, offset, lanes, stride)
     pointers = _spaced_pointers(context, place, offset, lanes, stride)
-    return _gather(context, place, pointers, lanes, mask)
+    return _gather(context, place, pointers, mask)
 
 
 def _load_unclamped(
@@ -121,7 +112,7 @@ def _load_unclamped(
     builder.jump(labels[2])
     builder.start(labels[1])
     pointers = _pointers(context, place, indices, ramp.lanes, emit)
-    gathered = _gather(context, place, pointers, ramp.lanes, context.mask_for(ramp.lanes))
+    gathered = _gather(context, place, pointers, context.mask_for(ramp.lanes))
     sources.append((gathered.text, builder.block))
     builder.jump(labels[2])
     builder.start(labels[2])
@@ -272,23 +263,16 @@ def _load_picked(context: Context, place: Place, offset: Offset, lanes: int, str
     return context.builder.shuffle(wide, wide, order)
 
 
-def _load_masked(context: Context, place: Place, offset: Offset, lanes: int, mask: Value) -> Value:
-    pointer = _pointer(context, place, offset)
-    loaded = _call_masked(context, "load", place, _nothing(place, lanes), pointer, mask)
-    return _from_memory(context, loaded, place.buffer.dtype)
+def _gather(context: Context, place: Place, pointers: Value, mask: Value | None) -> Value:
+    active = mask or constant(True, "i1", pointers.lanes)
+    return _load_masked(context, "gather", place, pointers, active)
 
 
-def _gather(
-    context: Context, place: Place, pointers: Value, lanes: int, mask: Value | None
-) -> Value:
-    active = mask or constant(True, "i1", lanes)
-    loaded = _call_masked(context, "gather", place, _nothing(place, lanes), pointers, active)
-    return _from_memory(context, loaded, place.buffer.dtype)
-
-
-def _nothing(place: Place, lanes: int) -> Value:
-    """What lanes that are not read hold: zero, so that computing with them does no harm."""
-    return constant(0, memory_type(place.buffer.dtype), lanes)
+def _load_masked(context: Context, kind: str, place: Place, pointer: Value, mask: Value) -> Value:
+    """Lanes that are not read hold zero, so that computing with them does no harm."""
+    dtype = place.buffer.dtype
+    zeros = constant(0, memory_type(dtype), mask.lanes)
+    return _from_memory(context, _call_masked(context, kind, place, zeros, pointer, mask), dtype)
 
 
 def _call_masked(

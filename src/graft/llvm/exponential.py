@@ -5,6 +5,8 @@ Part of the math kernels.
 
 from __future__ import annotations
 
+from math import sqrt
+
 from graft.llvm.number import Number
 from graft.llvm.text import Value
 
@@ -40,6 +42,15 @@ INTEGER = {"float": "i32", "double": "i64"}
 FRACTION_BITS = {"float": 23, "double": 52}
 _EXPONENT_BIAS = {"float": 127, "double": 1023}
 _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}
+
+
+def split_exponent(x: Number) -> tuple[Number, Number]:
+    """(e, m) with x = m 2^e and m around 1, for a normal number x > 0; e is an integer."""
+    element = x.value.element
+    bits, integer = FRACTION_BITS[element], INTEGER[element]
+    pattern = x.to("bitcast", integer)
+    exponent = (pattern - x.like(sqrt(0.5)).to("bitcast", integer)) >> bits
+    return exponent, (pattern - (exponent << bits)).to("bitcast", element)
 
 
 def exponential(x: Number, low: Number | None = None) -> Number:

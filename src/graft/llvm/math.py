@@ -15,15 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, nan, sqrt
 
-from graft.llvm.angles import cosine, sine
-from graft.llvm.arctangent import arctangent
+from graft.llvm.angles import arctangent, cosine, sine
 from graft.llvm.exponential import (
     FRACTION_BITS,
-    INTEGER,
     LOG2,
     decay,
     exponential,
     moderate_exponential,
+    split_exponent,
 )
 from graft.llvm.number import Number
 from graft.llvm.power import power
@@ -165,10 +164,8 @@ def logarithm(x: Number) -> Number:
     bits = FRACTION_BITS[element]
     small = x.test("olt", _SMALLEST_NORMAL[element])
     normal = (x * 2.0**bits).where(small, x)
-    pattern = normal.to("bitcast", INTEGER[element])
-    boundary = x.like(sqrt(0.5)).to("bitcast", INTEGER[element])
-    exponent = (pattern - boundary) >> bits
-    f = (pattern - (exponent << bits)).to("bitcast", element) - 1.0
+    exponent, mantissa = split_exponent(normal)
+    f = mantissa - 1.0
     e = exponent.to("sitofp", element)
     e = (e - float(bits)).where(small, e)
     high, low = LOG2[element]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from graft.base.dtypes import DType
 from graft.llvm.text import Builder, Value, constant
+from graft.llvm.types import register_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Format:
 
 
 FORMATS = {
+    DType.FLOAT16: Format(10, 15, 15, 0x7BFF, 0x7C00, 0x7E00, has_infinity=True),
     DType.FLOAT8E4M3FN: Format(3, 7, 7, 0x7E, 0x7F, 0x7F),
     DType.FLOAT8E4M3FNUZ: Format(3, 7, 8, 0x7F, 0x80, 0x80, nan_is_negative_zero=True),
     DType.FLOAT8E5M2: Format(2, 7, 15, 0x7B, 0x7C, 0x7E, has_infinity=True),
@@ -115,7 +117,7 @@ def narrow_float(builder: Builder, value: Value, dtype: DType) -> Value:
     has_none = not (form.has_nan or form.has_infinity or form.nan_is_negative_zero)
     # Where there is no NaN it becomes a zero of the other sign, as in the reference.
     signed = do.do("xor" if has_none else "or", found, sign)
-    return builder.convert("trunc", signed, "i8")
+    return builder.convert("trunc", signed, register_type(dtype))
 
 
 def _to_exponent(builder: Builder, value: Value) -> Value:

@@ -7,9 +7,9 @@ numbers. The special cases are those of C's `pow`.
 
 from __future__ import annotations
 
-from math import inf, nan, sqrt
+from math import inf, nan
 
-from graft.llvm.exponential import LOG2, exponential
+from graft.llvm.exponential import LOG2, exponential, split_exponent
 from graft.llvm.number import Number, two_product, two_sum
 from graft.llvm.rounding import floor
 from graft.llvm.text import Value
@@ -93,9 +93,7 @@ def _log_twice(x: Number) -> tuple[Number, Number]:
     """log(x) as the sum of two float64 numbers."""
     small = x.test("olt", 2.0**-1022)
     normal = (x * 2.0**52).where(small, x)
-    pattern = normal.to("bitcast", "i64")
-    exponent = (pattern - x.like(sqrt(0.5)).to("bitcast", "i64")) >> _FRACTION_BITS
-    m = (pattern - (exponent << _FRACTION_BITS)).to("bitcast", "double")
+    exponent, m = split_exponent(normal)
     e = exponent.to("trunc", "i32").to("sitofp", "double")
     e = (e - 52.0).where(small, e)
     # s = (m - 1) / (m + 1), the division's rest divided once more
@@ -127,9 +125,8 @@ def _all(x: Number, first: Value, *others: Value) -> Value:
 
 def _log2(x: Number) -> Number:
     """log2 of a float64 that is a float32, hence never subnormal."""
-    pattern = x.to("bitcast", "i64")
-    exponent = (pattern - x.like(sqrt(0.5)).to("bitcast", "i64")) >> _FRACTION_BITS
-    f = (pattern - (exponent << _FRACTION_BITS)).to("bitcast", "double") - 1.0
+    exponent, mantissa = split_exponent(x)
+    f = mantissa - 1.0
     s = f / (f + 2.0)
     # The exponent fits 32 bits, which convert faster than 64.
     e = exponent.to("trunc", "i32").to("sitofp", "double")

@@ -14,37 +14,21 @@ _LARGE = {"float": 2.0**23, "double": 2.0**52}
 
 def floor(builder: Builder, value: Value) -> Value:
     """The next whole number towards minus infinity."""
-    if _has_instruction(builder):
-        return builder.elementwise("floor", value)
+    return rounded(builder, "floor", value)
+
+
+def rounded(builder: Builder, mode: str, value: Value) -> Value:
+    """A whole number: that of LLVM's intrinsic floor, ceil, roundeven or trunc."""
+    if builder.target.is_aarch64 or builder.target.has("sse4.1"):
+        return builder.elementwise(mode, value)
+    if mode == "trunc":
+        size = floor(builder, builder.elementwise("fabs", value))
+        return builder.elementwise("copysign", size, value)
     nearest = _nearest(builder, value)
-    return _step(builder, value, nearest, "ogt", -1.0)
-
-
-def ceil(builder: Builder, value: Value) -> Value:
-    """The next whole number towards infinity."""
-    if _has_instruction(builder):
-        return builder.elementwise("ceil", value)
-    nearest = _nearest(builder, value)
-    return _step(builder, value, nearest, "olt", 1.0)
-
-
-def round_even(builder: Builder, value: Value) -> Value:
-    """The nearest whole number; of two, the even one."""
-    if _has_instruction(builder):
-        return builder.elementwise("roundeven", value)
-    return _nearest(builder, value)
-
-
-def truncate(builder: Builder, value: Value) -> Value:
-    """The next whole number towards zero."""
-    if _has_instruction(builder):
-        return builder.elementwise("trunc", value)
-    size = floor(builder, builder.elementwise("fabs", value))
-    return builder.elementwise("copysign", size, value)
-
-
-def _has_instruction(builder: Builder) -> bool:
-    return builder.target.is_aarch64 or builder.target.has("sse4.1")
+    if mode == "roundeven":
+        return nearest
+    predicate, step = ("ogt", -1.0) if mode == "floor" else ("olt", 1.0)
+    return _step(builder, value, nearest, predicate, step)
 
 
 def _nearest(builder: Builder, value: Value) -> Value:
