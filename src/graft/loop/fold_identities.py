@@ -23,7 +23,7 @@ from graft.loop.ir import (
     Store,
 )
 from graft.loop.tensor import identity
-from graft.loop.traverse import block, map_stmt, walk_all, walk_expr, walk_stmt
+from graft.loop.traverse import block, buffers_read, buffers_written, loads_in, map_stmt
 
 _Element = tuple[Buffer, tuple[Expr, ...]]
 _COMBINING = (BinaryKind.ADD, BinaryKind.MULTIPLY, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
@@ -47,12 +47,11 @@ def _folded(stmt: Stmt) -> Stmt:
             term = _first_term(one, start.value) if isinstance(start, Store) else None
             if term is not None and before is not None:
                 one, result[before] = replace(one, value=term), None
-            _drop(pending, {part.buffer for part in walk_expr(one.value) if isinstance(part, Load)})
+            _drop(pending, _buffers(one.value))
             if isinstance(one.value, Const):
                 pending[element] = len(result)
         else:
-            _drop(pending, {part.buffer for part in walk_all(one) if isinstance(part, Load)})
-            _drop(pending, {s.buffer for s in walk_stmt(one) if isinstance(s, Store)})
+            _drop(pending, buffers_read(one) | buffers_written(one))
         result.append(one)
     return block(*(one for one in result if one is not None))
 
@@ -68,15 +67,18 @@ def _first_term(store: Store, start: Expr) -> Expr | None:
             is_identity = _is_identity(start, BinaryKind.ADD)
         case _:
             return None
-    reads = (part for part in walk_expr(term) if isinstance(part, Load))
-    return term if is_identity and store.buffer not in {part.buffer for part in reads} else None
+    return term if is_identity and store.buffer not in _buffers(term) else None
+
+
+def _buffers(expr: Expr) -> frozenset[Buffer]:
+    return frozenset(load.buffer for load in loads_in(expr))
 
 
 def _is_identity(expr: Expr, kind: BinaryKind) -> bool:
     return isinstance(expr, Const) and expr.value == identity(kind, expr.dtype).value
 
 
-def _drop(pending: dict[_Element, int], buffers: set[Buffer]) -> None:
+def _drop(pending: dict[_Element, int], buffers: frozenset[Buffer]) -> None:
     """Elements of buffers that are read or written otherwise have to be what they were."""
     for element in [one for one in pending if one[0] in buffers]:
         del pending[element]

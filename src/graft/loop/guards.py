@@ -34,10 +34,12 @@ from graft.loop.ir import (
 from graft.loop.ranges import Context, facts
 from graft.loop.simplify import simplify
 from graft.loop.traverse import (
+    accesses,
     block,
+    loads_in,
     map_expr,
+    reads_memory,
     variables,
-    walk_all,
     walk_expr,
     walk_stmt,
     with_statements,
@@ -160,7 +162,7 @@ def _readable(choice: Select, empty: list[Load]) -> Expr:
     element is asked for, and any will do."""
 
     def reads(expr: Expr) -> bool:
-        return any(load in empty for load in walk_expr(expr) if isinstance(load, Load))
+        return any(load in empty for load in loads_in(expr))
 
     def change(expr: Expr) -> Expr:
         if not isinstance(expr, Select) or reads(expr.yes) == reads(expr.no):
@@ -185,14 +187,12 @@ def _is_safe(index: Expr, extent: Expr, context: Context) -> bool:
 
 
 def _unsafe_loads(choice: Select, context: Context) -> list[Load]:
-    parts = [part for branch in (choice.yes, choice.no) for part in walk_expr(branch)]
     return [
-        part
-        for part in parts
-        if isinstance(part, Load)
-        and not all(
+        load
+        for load in (*loads_in(choice.yes), *loads_in(choice.no))
+        if not all(
             _is_safe(index, extent, context)
-            for index, extent in zip(part.indices, part.buffer.extents, strict=True)
+            for index, extent in zip(load.indices, load.buffer.extents, strict=True)
         )
     ]
 
@@ -225,7 +225,7 @@ def _tightened(stmt: Stmt, context: Context) -> Stmt:
         for part in reversed(parts):
             nested = If(part, nested, branch.otherwise)
         return _tightened(replace(stmt, body=nested), context)
-    if any(isinstance(part, Load) for part in walk_expr(branch.condition)):
+    if reads_memory(branch.condition):
         return stmt
     if stmt.var.name not in variables(branch.condition):
         return _hoisted(stmt, branch, context)
@@ -295,12 +295,10 @@ def _vector_or_not(loop: For, branch: If, rises: bool, value: Expr, context: Con
 
 def one_by_one(loop: For) -> For:
     """A vector loop without vectors; registers have no address, so it is written out for them."""
-    accesses = [(node.buffer, node.indices) for node in walk_all(loop) if isinstance(node, Load)]
-    stores = (stmt for stmt in walk_stmt(loop) if isinstance(stmt, Store))
-    accesses += [(store.buffer, store.indices) for store in stores]
     addresses = any(
         buffer.scope is Scope.REGISTER and loop.var.name in variables(index)
-        for buffer, indices in accesses
+        for stmt in walk_stmt(loop)
+        for buffer, indices in accesses(stmt)
         for index in indices
     )
     return replace(loop, kind=LoopKind.UNROLLED if addresses else LoopKind.SERIAL)

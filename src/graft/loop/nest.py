@@ -14,16 +14,10 @@ from graft.loop.errors import ScheduleError
 from graft.loop.ir import LoopKind, Scope
 from graft.loop.schedule import (
     SCOPES,
-    CacheWrite,
     Combine,
     ComputeAt,
     Directive,
-    Factor,
     Fuse,
-    Inline,
-    Interleave,
-    Overlap,
-    Pack,
     Parallel,
     Prefetch,
     Reorder,
@@ -99,7 +93,8 @@ def make_nest(tensor: Tensor, directives: Iterable[Directive]) -> Nest:
         loops += [Loop(short(axis.name), reduces=True) for axis, _ in tensor.body.axes]
     nest = Nest(tensor.name, tuple(loops))
     for directive in directives:
-        nest = _APPLY[type(directive)](nest, directive)
+        if type(directive) in _APPLY:  # others have changed the tensors before there are nests
+            nest = _APPLY[type(directive)](nest, directive)
     _check_tails(nest)
     _check_kinds(nest)
     _check_prefetches(nest)
@@ -180,14 +175,17 @@ def _combine(nest: Nest, directive: Combine) -> Nest:
     loop = _plain(nest, directive.loop)
     if not loop.reduces:
         raise nest.fail(f"cannot combine lanes of loop '{loop.name}': it carries no reduction")
-    loops = tuple(replace(loop, kind=LoopKind.VECTOR) if one is loop else one for one in nest.loops)
-    return replace(nest, loops=loops)
+    return _of_kind(nest, loop, LoopKind.VECTOR)
 
 
 def _mark(nest: Nest, name: str, kind: LoopKind) -> Nest:
     loop = _plain(nest, name)
     if loop.reduces and kind is not LoopKind.UNROLLED:
         raise nest.fail(f"cannot {_VERBS[kind]} loop '{name}': it carries a reduction")
+    return _of_kind(nest, loop, kind)
+
+
+def _of_kind(nest: Nest, loop: Loop, kind: LoopKind) -> Nest:
     loops = tuple(replace(loop, kind=kind) if one is loop else one for one in nest.loops)
     return replace(nest, loops=loops)
 
@@ -215,13 +213,6 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     Combine: _combine,
     Prefetch: _prefetch,
     Tensorize: _tensorize,
-    # These have done their work on the tensors before there are nests.
-    Inline: lambda nest, directive: nest,
-    CacheWrite: lambda nest, directive: nest,
-    Factor: lambda nest, directive: nest,
-    Interleave: lambda nest, directive: nest,
-    Overlap: lambda nest, directive: nest,
-    Pack: lambda nest, directive: nest,
 }
 
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graft.loop.errors import LoopError, ScheduleError
-from graft.loop.ir import Load, LoopKind, Scope
+from graft.loop.ir import LoopKind, Scope
 from graft.loop.nest import Nest, make_nest
 from graft.loop.schedule import Schedule
 from graft.loop.stages import fail, reads, rewrite_stages
 from graft.loop.tensor import Reduce, Tensor, in_order
-from graft.loop.traverse import walk_expr
+from graft.loop.traverse import loads_in
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,7 @@ def _reads_initially(program: Program, reader: str, name: str) -> bool:
     body = program.tensors[reader].body
     if not isinstance(body, Reduce):
         return False
-    parts = walk_expr(body.initial)
-    return any(isinstance(part, Load) and part.buffer.name == name for part in parts)
+    return any(load.buffer.name == name for load in loads_in(body.initial))
 
 
 def _check_memory(program: Program, name: str, nest: Nest) -> None:

@@ -16,8 +16,8 @@ from graft.base.assumptions import ONE, Assumptions
 from graft.base.dims import Dim, index_expr
 from graft.base.polynomials import Polynomial, constant_value, plus
 from graft.loop.index import index_of, is_index, polynomial
-from graft.loop.ir import Binary, BinaryKind, Compare, CompareKind, Const, Expr, Load, Var
-from graft.loop.traverse import walk_expr
+from graft.loop.ir import Binary, BinaryKind, Compare, CompareKind, Const, Expr, Var
+from graft.loop.traverse import reads_memory
 
 
 class Range(NamedTuple):
@@ -91,11 +91,6 @@ def _with_dims(ranges: Mapping[str, Range]) -> dict[str, bounds.Range]:
 
 def _with_expressions(ends: bounds.Range) -> Range:
     return Range(*(None if end is None else index_of(end) for end in ends))
-
-
-def reads_memory(expr: Expr) -> bool:
-    """Whether there is a load in the expression."""
-    return any(isinstance(part, Load) for part in walk_expr(expr))
 
 
 NEGATED = {

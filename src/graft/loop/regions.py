@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graft.loop.index import add
-from graft.loop.ir import BinaryKind, Const, Expr, Load
+from graft.loop.ir import BinaryKind, Const, Expr
 from graft.loop.nest import short
 from graft.loop.position import Position, binary
 from graft.loop.ranges import Context, Range, constant_upper_bound, hull, interval
 from graft.loop.simplify import simplify
 from graft.loop.stages import loads
 from graft.loop.tensor import Reduce, Tensor
-from graft.loop.traverse import variables, walk_expr
+from graft.loop.traverse import reads_memory, variables
 
 Spans = Mapping[str, Range]  # of a stage's axes, those it reduces over too
 
@@ -92,7 +92,7 @@ def _needed(tensor: Tensor, readers: Iterable[tuple[Tensor, Spans]], context: Co
 
 def _reached(index: Expr, spans: Spans, context: Context) -> Range:
     """Between which positions an index lies; positions that are data may be any."""
-    if any(isinstance(part, Load) for part in walk_expr(index)):
+    if reads_memory(index):
         return Range(None, None)
     return interval(simplify(index, context), spans, context)
 

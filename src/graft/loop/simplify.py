@@ -41,13 +41,14 @@ from graft.loop.ir import (
     Var,
     While,
 )
-from graft.loop.ranges import NATURAL, NEGATED, Context, facts, reads_memory
+from graft.loop.ranges import NATURAL, NEGATED, Context, facts
 from graft.loop.traverse import (
     block,
     buffers_read,
     buffers_written,
     children,
     map_expr,
+    reads_memory,
     substitute_in,
     variables_in,
     with_expressions,

@@ -7,7 +7,7 @@ has the same elements elsewhere, a cached stage the same values one step earlier
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -28,7 +28,7 @@ from graft.loop.ir import (
 from graft.loop.schedule import CacheWrite, Factor, Inline, Interleave, Overlap, Pack, Schedule
 from graft.loop.simplify import simplify
 from graft.loop.tensor import Reduce, Tensor, identity
-from graft.loop.traverse import map_expr, substitute, walk_expr
+from graft.loop.traverse import loads_in, map_expr, substitute
 
 Tensors = dict[str, Tensor]
 
@@ -91,8 +91,7 @@ def body_expressions(tensor: Tensor) -> tuple[Expr, ...]:
 
 def loads(tensor: Tensor) -> list[Load]:
     """All reads in the tensor's body."""
-    parts = [part for expr in body_expressions(tensor) for part in walk_expr(expr)]
-    return [part for part in parts if isinstance(part, Load)]
+    return loads_in(*body_expressions(tensor))
 
 
 def reads(tensor: Tensor) -> set[str]:
@@ -138,24 +137,38 @@ def _insert(found: Tensors, before: str, new: Tensor, changed: Tensor) -> Tensor
     return result
 
 
+def _renamed(tensor: Tensor, new: str, values: Mapping[Var, Expr] | None = None) -> Tensor:
+    """The stage under a new name, its axes named after it; `values` are index expressions of the
+    new stage's axes for some of the axes that it reduces over."""
+    reduced = dict(tensor.body.axes) if isinstance(tensor.body, Reduce) else {}
+    own: dict[str, Expr] = {
+        axis.name: _moved(axis, tensor.name, new) for axis in (*tensor.axes, *reduced)
+    }
+    own |= {axis.name: value for axis, value in (values or {}).items()}
+    body = map_body(tensor, lambda expr: substitute(expr, own)).body
+    if isinstance(body, Reduce):
+        axes = tuple((_moved(axis, tensor.name, new), extent) for axis, extent in body.axes)
+        body = replace(body, axes=axes)
+    places = tuple(_moved(axis, tensor.name, new) for axis in tensor.axes)
+    return Tensor(replace(tensor.buffer, name=new), places, body, tensor.sources)
+
+
+def _moved(variable: Var, old: str, new: str) -> Var:
+    """A stage's axis as that of another stage."""
+    return Var(new + variable.name.removeprefix(old))
+
+
+def _with_reduction(tensor: Tensor, axis: Var, extent: Expr, **changes: Expr) -> Tensor:
+    """The stage with another extent for an axis that it reduces over, and other changes."""
+    assert isinstance(tensor.body, Reduce)
+    axes = tuple((one, extent if one == axis else n) for one, n in tensor.body.axes)
+    return replace(tensor, body=replace(tensor.body, axes=axes, **changes))
+
+
 def _cache_write(found: Tensors, name: str, directive: CacheWrite) -> Tensors:
     tensor = found[name]
-    new_name = directive.name
-    own: dict[str, Expr] = {}
-    axes = tuple(Var(new_name + axis.name.removeprefix(name)) for axis in tensor.axes)
-    own |= {old.name: new for old, new in zip(tensor.axes, axes, strict=True)}
-    if isinstance(tensor.body, Reduce):
-        reduced = [
-            (axis, Var(new_name + axis.name.removeprefix(name)), extent)
-            for axis, extent in tensor.body.axes
-        ]
-        own |= {old.name: new for old, new, _ in reduced}
-        body = replace(tensor.body, axes=tuple((new, extent) for _, new, extent in reduced))
-        tensor = replace(tensor, body=body)
-    cache = map_body(tensor, lambda expr: substitute(expr, own))
-    buffer = replace(tensor.buffer, name=new_name)
-    cache = replace(cache, buffer=buffer, axes=axes)
-    copy = replace(tensor, body=Load(buffer, tensor.axes))
+    cache = _renamed(tensor, directive.name)
+    copy = replace(tensor, body=Load(cache.buffer, tensor.axes))
     return _insert(found, name, cache, copy)
 
 
@@ -170,29 +183,18 @@ def _factor(found: Tensors, name: str, factor: Factor) -> Tensors:
     lanes = Const(factor.lanes)
     count = simplify(Binary(BinaryKind.FLOOR_DIVIDE, axes[axis], lanes))
     left = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], lanes))
+    lane, own = Var(f"{factor.name}@lane"), _moved(axis, name, factor.name)
+    totals = _renamed(tensor, factor.name, {axis: add(multiply(own, lanes), lane)})
     nothing = identity(reduction.kind, reduction.dtype)
-
-    def part(new: str, extent: Expr, place: Callable[[Var], Expr], initial: Expr) -> Tensor:
-        """The reduction with the axis replaced, under a new name."""
-        others = [other for other in axes if other != axis]
-        own: dict[str, Expr] = {v.name: _moved(v, name, new) for v in (*tensor.axes, *others)}
-        inner = _moved(axis, name, new)
-        own[axis.name] = place(inner)
-        pairs = tuple((_moved(v, name, new), axes[v] if v != axis else extent) for v in axes)
-        body = substitute(reduction.body, own)
-        first = substitute(initial, own)
-        moved = replace(reduction, body=body, axes=pairs, initial=first)
-        places = tuple(_moved(v, name, new) for v in tensor.axes)
-        return Tensor(replace(tensor.buffer, name=new), places, moved)
-
-    lane = Var(f"{factor.name}@lane")
-    totals = part(factor.name, count, lambda v: add(multiply(v, lanes), lane), nothing)
+    totals = _with_reduction(totals, own, count, initial=nothing)
     buffer = replace(totals.buffer, extents=(*tensor.shape, lanes))
     totals = replace(totals, buffer=buffer, axes=(*totals.axes, lane))
     start = reduction.initial
     if left != Const(0):
         rest = f"{factor.name}.tail"
-        tail = part(rest, left, lambda v: add(multiply(count, lanes), v), start)
+        own = _moved(axis, name, rest)
+        tail = _renamed(tensor, rest, {axis: add(multiply(count, lanes), own)})
+        tail = _with_reduction(tail, own, left)
         found = _insert(found, name, tail, tensor)
         start = Load(tail.buffer, tensor.axes)
     own_lane = Var(f"{name}@lane")
@@ -238,28 +240,20 @@ def _interleave(found: Tensors, name: str, directive: Interleave) -> Tensors:
     whole = simplify(Binary(BinaryKind.FLOOR_DIVIDE, axes[axis], count))
     left = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], count))
     new, turn = directive.name, Var(f"{directive.name}@turn")
-    own: dict[str, Expr] = {v.name: _moved(v, name, new) for v in (*tensor.axes, *axes)}
-    own[axis.name] = add(multiply(_moved(axis, name, new), count), turn)
-    pairs = tuple((_moved(v, name, new), n if v != axis else whole) for v, n in axes.items())
+    own = _moved(axis, name, new)
+    totals = _renamed(tensor, new, {axis: add(multiply(own, count), turn)})
     nothing = identity(reduction.kind, reduction.dtype)
-    turns = replace(reduction, body=substitute(reduction.body, own), axes=pairs, initial=nothing)
+    totals = _with_reduction(totals, own, whole, initial=nothing)
     buffer = replace(tensor.buffer, name=new, extents=(count, *tensor.shape))
-    places = tuple(_moved(v, name, new) for v in tensor.axes)
+    totals = replace(totals, buffer=buffer, axes=(turn, *totals.axes))
     parts: list[Expr] = [Load(buffer, (Const(n), *tensor.axes)) for n in range(directive.count)]
     parts += [reduction.initial] if reduction.initial != nothing else []
     while len(parts) > 1:  # as a tree: a chain of additions would wait for each of them
         pairs_of = zip_longest(parts[::2], parts[1::2])
         parts = [Binary(reduction.kind, one, two) if two else one for one, two in pairs_of]
     rest = substitute(reduction.body, {axis.name: add(multiply(whole, count), axis)})
-    pairs = tuple((v, n if v != axis else left) for v, n in axes.items())
-    changed = replace(reduction, body=rest, axes=pairs, initial=parts[0])
-    made = Tensor(buffer, (turn, *places), turns)
-    return _insert(found, name, made, replace(tensor, body=changed))
-
-
-def _moved(variable: Var, old: str, new: str) -> Var:
-    """A stage's axis as that of another stage."""
-    return Var(new + variable.name.removeprefix(old))
+    changed = _with_reduction(tensor, axis, left, body=rest, initial=parts[0])
+    return _insert(found, name, totals, changed)
 
 
 def _pack(found: Tensors, name: str, pack: Pack) -> Tensors:

@@ -147,6 +147,16 @@ def walk_expr(*roots: Expr) -> Iterator[Expr]:
                     waiting.append(child)
 
 
+def loads_in(*roots: Expr) -> list[Load]:
+    """The loads within expressions."""
+    return [node for node in walk_expr(*roots) if isinstance(node, Load)]
+
+
+def reads_memory(expr: Expr) -> bool:
+    """Whether there is a load in the expression."""
+    return any(isinstance(node, Load) for node in walk_expr(expr))
+
+
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:
     """The expressions directly inside a statement."""
     match stmt:
@@ -244,6 +254,12 @@ def walk_all(stmt: Stmt) -> Iterator[Expr]:
             yield from walk_expr(expr)
 
 
+def accesses(stmt: Stmt) -> list[tuple[Buffer, tuple[Expr, ...]]]:
+    """The elements that the statement itself loads and stores, not those inside it."""
+    found = [(load.buffer, load.indices) for load in loads_in(*expressions(stmt))]
+    return [*found, (stmt.buffer, stmt.indices)] if isinstance(stmt, Store) else found
+
+
 def block(*stmts: Stmt) -> Stmt:
     """Statements one after the other: nested blocks flattened, one statement left alone."""
     flat: list[Stmt] = []
@@ -278,7 +294,8 @@ def variables_in(stmt: Stmt) -> frozenset[str]:
 
 def buffers_read(stmt: Stmt) -> frozenset[Buffer]:
     """The buffers that the statement loads from."""
-    return frozenset(node.buffer for node in walk_all(stmt) if isinstance(node, Load))
+    parts = (expr for inner in walk_stmt(stmt) for expr in expressions(inner))
+    return frozenset(load.buffer for load in loads_in(*parts))
 
 
 def buffers_written(stmt: Stmt) -> frozenset[Buffer]:

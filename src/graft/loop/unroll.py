@@ -18,23 +18,14 @@ from graft.loop.ir import (
     Expr,
     For,
     If,
-    Load,
     LoopKind,
     Scope,
     Stmt,
-    Store,
     Var,
 )
 from graft.loop.ranges import Context, constant_upper_bound
 from graft.loop.simplify import simplify
-from graft.loop.traverse import (
-    block,
-    expressions,
-    statements,
-    substitute_in,
-    variables,
-    walk_expr,
-)
+from graft.loop.traverse import accesses, block, statements, substitute_in, variables
 from graft.loop.vectorize import loop_error
 
 
@@ -54,21 +45,17 @@ def _copies(loop: For, context: Context) -> Stmt:
     if count is None:
         raise loop_error(loop.var, "unroll", "its extent has no constant bound")
     copies: list[Stmt] = []
-    for turn in range(count):
-        value = Binary(BinaryKind.ADD, loop.start, Const(turn))
+    for iteration in range(count):
+        value = Binary(BinaryKind.ADD, loop.start, Const(iteration))
         body = substitute_in(loop.body, {loop.var.name: simplify(value, context)})
-        in_range = Compare(CompareKind.LESS, Const(turn), loop.extent)
+        in_range = Compare(CompareKind.LESS, Const(iteration), loop.extent)
         copies.append(body if isinstance(loop.extent, Const) else If(in_range, body))
     return block(*copies)
 
 
 def check_registers(stmt: Stmt, around: tuple[Var, ...] = ()) -> None:
     """Registers have no address: each access has to be at a constant."""
-    parts = [part for expr in expressions(stmt) for part in walk_expr(expr)]
-    accesses = [(part.buffer, part.indices) for part in parts if isinstance(part, Load)]
-    if isinstance(stmt, Store):
-        accesses.append((stmt.buffer, stmt.indices))
-    for buffer, indices in accesses:
+    for buffer, indices in accesses(stmt):
         if buffer.scope is Scope.REGISTER:
             for index in indices:
                 _check_index(buffer, index, around)
