@@ -32,18 +32,13 @@ def _gelu(site: Site, x: Value, approximate: bool = False) -> Replacement:
     return site.emit("nn.gelu", x, approximate=approximate)
 
 
-@RULES.rule(lambda x: (x * 0.5) * _one_plus_erf(x))
-def gelu_half_first(site: Site, x: Value) -> Replacement:
-    return _gelu(site, x)
+def _half_of_product(x: Pattern, factor: Pattern) -> Pattern:
+    """x * factor / 2, in any order."""
+    return ((x * 0.5) * factor) | (x * (factor * 0.5)) | ((x * factor) * 0.5)
 
 
-@RULES.rule(lambda x: x * (_one_plus_erf(x) * 0.5))
-def gelu_half_second(site: Site, x: Value) -> Replacement:
-    return _gelu(site, x)
-
-
-@RULES.rule(lambda x: (x * _one_plus_erf(x)) * 0.5)
-def gelu_half_last(site: Site, x: Value) -> Replacement:
+@RULES.rule(lambda x: _half_of_product(x, _one_plus_erf(x)))
+def gelu(site: Site, x: Value) -> Replacement:
     return _gelu(site, x)
 
 
@@ -52,13 +47,8 @@ def _inner_of_tanh_gelu(x: Pattern) -> Pattern:
     return (x + cube * 0.044715) * 0.7978845608
 
 
-@RULES.rule(lambda x: (x * 0.5) * (op.tanh(_inner_of_tanh_gelu(x)) + 1))
+@RULES.rule(lambda x: _half_of_product(x, op.tanh(_inner_of_tanh_gelu(x)) + 1))
 def tanh_gelu(site: Site, x: Value) -> Replacement:
-    return _gelu(site, x, approximate=True)
-
-
-@RULES.rule(lambda x: x * ((op.tanh(_inner_of_tanh_gelu(x)) + 1) * 0.5))
-def tanh_gelu_half_second(site: Site, x: Value) -> Replacement:
     return _gelu(site, x, approximate=True)
 
 

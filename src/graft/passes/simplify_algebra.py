@@ -26,13 +26,8 @@ def _unless_broadcast(site: Site, x: Value) -> Replacement:
     return x if same_shape(x, site.root) else Refusal("the other operand broadcasts it")
 
 
-@RULES.rule(lambda x: x * 1)
-def times_one(site: Site, x: Value) -> Replacement:
-    return _unless_broadcast(site, x)
-
-
-@RULES.rule(lambda x: x / 1)
-def divided_by_one(site: Site, x: Value) -> Replacement:
+@RULES.rule(lambda x: (x * 1) | (x / 1) | (x**1))
+def combined_with_one(site: Site, x: Value) -> Replacement:
     return _unless_broadcast(site, x)
 
 
@@ -48,11 +43,6 @@ def minus_zero(site: Site, x: Value) -> Replacement:
 def plus_zero(site: Site, x: Value) -> Replacement:
     if not x.dtype.is_integer:
         return Refusal("adding 0.0 turns -0.0 into 0.0")
-    return _unless_broadcast(site, x)
-
-
-@RULES.rule(lambda x: x**1)
-def power_of_one(site: Site, x: Value) -> Replacement:
     return _unless_broadcast(site, x)
 
 
@@ -135,17 +125,9 @@ def condition_is_constant(site: Site) -> Replacement:
 
 
 @RULES.rule(is_op("clip"))
-def clip_without_bounds(site: Site) -> Replacement:
+def clip_at_nothing_or_zero(site: Site) -> Replacement:
     low, high = site.node.attrs.a_min, site.node.attrs.a_max
-    if len(site.node.inputs) > 1 or low is not None or high is not None:
-        return Refusal("it has bounds")
-    return site.node.args[0]
-
-
-@RULES.rule(is_op("clip"))
-def clip_at_zero(site: Site) -> Replacement:
-    attrs = site.node.attrs
-    low, high = attrs.a_min, attrs.a_max
-    if len(site.node.inputs) > 1 or low != 0 or high is not None:
-        return Refusal("it is not a plain lower bound of zero")
-    return site.emit("nn.relu", site.node.args[0])
+    if len(site.node.inputs) > 1 or low not in (None, 0) or high is not None:
+        return Refusal("it has bounds beside a lower one of zero")
+    data = site.node.args[0]
+    return data if low is None else site.emit("nn.relu", data)

@@ -11,7 +11,7 @@ The same wildcard used twice has to match the same value. Commutative operators 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,7 +219,36 @@ def is_tuple_get_item(node: Pattern, index: int) -> Pattern:
 
 def operators_in(pattern: Pattern) -> set[str]:
     """The names of all operators that a pattern speaks of."""
-    found: set[str] = set()
+    inner = (one for one in _walk(pattern, with_paths=True) if isinstance(one, OpIs))
+    return {name for one in inner for name in one.names}
+
+
+def leaves(pattern: Pattern) -> tuple[Pattern, ...]:
+    """What a match reads from outside, in the order in which it is written, each once: wildcards,
+    constants of any value, and operators whose operands are left open."""
+    return tuple(
+        one
+        for one in _walk(pattern)
+        if isinstance(one, Wildcard)
+        or (isinstance(one, ConstantIs) and one.number is None)
+        or (isinstance(one, OpIs) and one.args is None)
+    )
+
+
+def fixed_attrs(pattern: Pattern) -> frozenset[str]:
+    """The names of attributes that a pattern says the value of."""
+    attrs: list[tuple[str, Any]] = []
+    for one in _walk(pattern):
+        if isinstance(one, OpIs):
+            attrs += one.attrs
+        elif isinstance(one, Constrained) and isinstance(one.constraint, AttrsAre):
+            attrs += one.constraint.wanted
+    return frozenset(name for name, _ in attrs)
+
+
+def _walk(pattern: Pattern, with_paths: bool = False) -> Iterator[Pattern]:
+    """The pattern and all within it, each once, in the order in which it is written; `with_paths`
+    also what variadic operands and nodes on the way to a dominator have to match."""
     seen: set[Pattern] = set()
     waiting = [pattern]
     while waiting:
@@ -227,61 +256,22 @@ def operators_in(pattern: Pattern) -> set[str]:
         if one in seen:
             continue
         seen.add(one)
-        if isinstance(one, OpIs):
-            found.update(one.names)
-            waiting += [*(one.args or ()), *([one.every] if one.every is not None else [])]
-        elif isinstance(one, ResultOf):
-            waiting.append(one.node)
-        elif isinstance(one, Either):
-            waiting += one.alternatives
-        elif isinstance(one, Constrained):
-            waiting.append(one.inner)
-        elif isinstance(one, Dominated):
-            waiting += [one.child, one.parent, one.path]
-    return found
-
-
-def leaves(pattern: Pattern) -> tuple[Pattern, ...]:
-    """What a match reads from outside, in the order in which it is written, each once: wildcards,
-    constants of any value, and operators whose operands are left open."""
-    found: dict[Pattern, None] = {}
-    seen: set[Pattern] = set()
-
-    def visit(one: Pattern) -> None:
-        if one in seen:
-            return
-        seen.add(one)
-        constant = isinstance(one, ConstantIs) and one.number is None
-        open_operands = isinstance(one, OpIs) and one.args is None
-        if isinstance(one, Wildcard) or constant or open_operands:
-            found[one] = None
-        for inner in _parts(one):
-            visit(inner)
-
-    visit(pattern)
-    return tuple(found)
-
-
-def fixed_attrs(pattern: Pattern) -> frozenset[str]:
-    """The names of attributes that a pattern says the value of."""
-    own: frozenset[str] = frozenset()
-    if isinstance(pattern, OpIs):
-        own = frozenset(name for name, _ in pattern.attrs)
-    if isinstance(pattern, Constrained) and isinstance(pattern.constraint, AttrsAre):
-        own = frozenset(name for name, _ in pattern.constraint.wanted)
-    return own.union(*map(fixed_attrs, _parts(pattern)))
-
-
-def _parts(pattern: Pattern) -> tuple[Pattern, ...]:
-    if isinstance(pattern, OpIs):
-        return pattern.args or ()
-    if isinstance(pattern, ResultOf):
-        return (pattern.node,)
-    if isinstance(pattern, Either):
-        return pattern.alternatives
-    if isinstance(pattern, Constrained):
-        return (pattern.inner,)
-    return (pattern.child, pattern.parent) if isinstance(pattern, Dominated) else ()
+        yield one
+        match one:
+            case OpIs():
+                inner = list(one.args or ())
+                inner += [one.every] if with_paths and one.every is not None else []
+            case ResultOf():
+                inner = [one.node]
+            case Either():
+                inner = list(one.alternatives)
+            case Constrained():
+                inner = [one.inner]
+            case Dominated():
+                inner = [one.child, one.parent, *([one.path] if with_paths else [])]
+            case _:
+                inner = []
+        waiting += reversed(inner)
 
 
 def as_pattern(given: Pattern | Number) -> Pattern:
