@@ -135,10 +135,10 @@ def hull(ranges: list[Range]) -> Range:
 
 
 def _combined(function: str, dims: tuple[Dim | None, ...]) -> Dim | None:
-    kept = tuple(dict.fromkeys(dim for dim in dims if dim is not None))
+    distinct = tuple(dict.fromkeys(dim for dim in dims if dim is not None))
     if None in dims:
         return None
-    return kept[0] if len(kept) == 1 else index_expr({(call_atom(function, kept),): 1})
+    return distinct[0] if len(distinct) == 1 else index_expr({(call_atom(function, distinct),): 1})
 
 
 def _added(
@@ -154,7 +154,7 @@ class _Prover:
 
     def __init__(self, assumptions: Assumptions) -> None:
         self._assumptions = assumptions
-        self._order = {name: place for place, name in enumerate(assumptions.ranges)}
+        self._order = {name: depth for depth, name in enumerate(assumptions.ranges)}
         self._ranks: dict[Atom, tuple[int, tuple[bool, str]]] = {}
         self._work = 0
 
@@ -185,8 +185,8 @@ class _Prover:
         """Later bound is further inside; what contains a symbol goes before it."""
         rank = self._ranks.get(atom)
         if rank is None:
-            place = max((self._order.get(name, -1) for name in atom.symbols), default=-1)
-            rank = self._ranks[atom] = place, atom.key
+            depth = max((self._order.get(name, -1) for name in atom.symbols), default=-1)
+            rank = self._ranks[atom] = depth, atom.key
         return rank
 
     def _sign(self, factor: Polynomial, steps: int) -> int:
@@ -243,8 +243,8 @@ def _factored(terms: Polynomial, atom: Atom) -> tuple[Polynomial, Polynomial]:
     rest: Polynomial = {}
     for monomial, coefficient in terms.items():
         if atom in monomial:
-            place = monomial.index(atom)
-            factor[monomial[:place] + monomial[place + 1 :]] = coefficient
+            position = monomial.index(atom)
+            factor[monomial[:position] + monomial[position + 1 :]] = coefficient
         else:
             rest[monomial] = coefficient
     return factor, rest

@@ -26,9 +26,9 @@ class CacheWarning(GraftWarning):
 
 def default_folder() -> Path:
     """$GRAFT_CACHE_DIR, or `graft` in the user's cache folder."""
-    chosen = os.environ.get("GRAFT_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
+    override = os.environ.get("GRAFT_CACHE_DIR")
+    if override:
+        return Path(override)
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # no $HOME, and a user whom the system does not know

@@ -44,10 +44,10 @@ def author_code(
     except (BackendError, CrashedError, InternalError, TimeoutError):
         raise
     except (Exception, SystemExit) as error:
-        asked = f" for {subject}" if subject else ""
+        about = f" for {subject}" if subject else ""
         where = author_line(error) or _definition(callback)
         at = f", at {where}" if where else ""
-        message = f"{what} raised {_said(error)}{asked}{at}"
+        message = f"{what} raised {_said(error)}{about}{at}"
         raise BackendError(message, place, _HINT) from error
 
 

@@ -112,10 +112,10 @@ class _Parser(Cursor):
 
     def _call(self, token: Token) -> Any:
         if token.text not in self._functions:
-            known = ", ".join(self._functions)
+            names = ", ".join(self._functions)
             raise ParseError(
                 f"cannot read the dimension '{self.text}': no function '{token.text}'",
-                hint=f"the functions are {known}",
+                hint=f"the functions are {names}",
             )
         arguments = [self._sum()]
         while self.accept(","):

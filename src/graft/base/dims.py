@@ -204,40 +204,40 @@ def _limited(polynomial: Polynomial) -> AnyDim:
     return UNKNOWN if isinstance(dim, IndexExpr) and dim.size > LARGEST_SIZE else dim
 
 
-def floor_divide(dividend: Polynomial, divisor: Polynomial, known: Intervals) -> Polynomial:
+def floor_divide(dividend: Polynomial, divisor: Polynomial, intervals: Intervals) -> Polynomial:
     """The quotient, rounded down."""
     quotient, rest, divisor, _ = divide(dividend, divisor)
-    if _is_within(rest, divisor, known):
+    if _is_within(rest, divisor, intervals):
         return quotient
     count = constant_value(divisor)
-    digits = None if count is None else _digits(rest, count, known)
+    digits = None if count is None else _digits(rest, count, intervals)
     inner = None if count is None else only_floordiv(rest)
     if digits is not None:
         high, _, divisor = digits[1:]
-        return plus(quotient, floor_divide(high, divisor, known))
+        return plus(quotient, floor_divide(high, divisor, intervals))
     if inner is None or count is None:
-        return plus(quotient, _call("floordiv", rest, divisor, known))
+        return plus(quotient, _call("floordiv", rest, divisor, intervals))
     # (a//b + r)//c == (a + b*r)//(b*c) for integers b, c > 0
     numerator, step = inner.arguments
     whole = plus(dict(terms_of(numerator)), plus(rest, {(inner,): 1}, -1), step)
-    return plus(quotient, floor_divide(whole, {(): step * count}, known))
+    return plus(quotient, floor_divide(whole, {(): step * count}, intervals))
 
 
-def modulo(dividend: Polynomial, divisor: Polynomial, known: Intervals) -> Polynomial:
+def modulo(dividend: Polynomial, divisor: Polynomial, intervals: Intervals) -> Polynomial:
     """What the division leaves, with the divisor's sign."""
     _, rest, divisor, scale = divide(dividend, divisor, for_remainder=True)
-    if _is_within(rest, divisor, known):
+    if _is_within(rest, divisor, intervals):
         return times(scale, rest)
     count = constant_value(divisor)
-    digits = None if count is None else _digits(rest, count, known)
+    digits = None if count is None else _digits(rest, count, intervals)
     if digits is None:
-        return times(scale, _call("mod", rest, divisor, known))
+        return times(scale, _call("mod", rest, divisor, intervals))
     step, high, low, divisor = digits
-    return times(scale, plus(low, modulo(high, divisor, known), step))
+    return times(scale, plus(low, modulo(high, divisor, intervals), step))
 
 
 def _digits(
-    terms: Polynomial, divisor: int, known: Intervals
+    terms: Polynomial, divisor: int, intervals: Intervals
 ) -> tuple[int, Polynomial, Polynomial, Polynomial] | None:
     """A step that divides the divisor, terms == step*high + low with 0 <= low < step, and the
     divisor of high: terms//divisor is high//(divisor//step), and terms%divisor is
@@ -246,22 +246,22 @@ def _digits(
     steps = {math.gcd(divisor, count) for count in counts}
     for step in (math.gcd(divisor, *counts), *sorted(steps, reverse=True)):
         high, low = split_by(terms, step)
-        if step > 1 and _is_within(low, {(): step}, known):
+        if step > 1 and _is_within(low, {(): step}, intervals):
             return step, high, low, {(): divisor // step}
     return None
 
 
-def _is_within(rest: Polynomial, divisor: Polynomial, known: Intervals) -> bool:
+def _is_within(rest: Polynomial, divisor: Polynomial, intervals: Intervals) -> bool:
     """Whether 0 <= rest < divisor for sure, so that // gives 0 and % the rest itself."""
     if not rest:
         return True
-    return known.proves(rest) and known.proves(plus(plus(divisor, rest, -1), {(): 1}, -1))
+    return intervals.proves(rest) and intervals.proves(plus(plus(divisor, rest, -1), {(): 1}, -1))
 
 
-def _call(function: str, left: Polynomial, right: Polynomial, known: Intervals) -> Polynomial:
+def _call(function: str, left: Polynomial, right: Polynomial, intervals: Intervals) -> Polynomial:
     """A call that nothing simplifies any further, unless it has just one value."""
     atom = call_atom(function, (index_expr(left), index_expr(right)))
-    low, high = known.atom_bounds(atom)
+    low, high = intervals.atom_bounds(atom)
     return dict(terms_of(int(low))) if low == high else {(atom,): 1}
 
 
@@ -295,22 +295,22 @@ def _extreme(
     return UNKNOWN if dims is None else _limited(dict(terms_of(extreme(function, dims, NATURAL))))
 
 
-def extreme(function: str, dims: Sequence[Dim], known: Intervals) -> Dim:
+def extreme(function: str, dims: Sequence[Dim], intervals: Intervals) -> Dim:
     """The min or max of the dims, without those that surely never decide it.
 
     Of dims that are surely equal an integer stays, or else the first."""
-    kept = list(dict.fromkeys(dims))
-    candidates = list(reversed(kept))
+    rest = list(dict.fromkeys(dims))
+    candidates = list(reversed(rest))
     candidates.sort(key=lambda dim: isinstance(dim, int))
     for one in candidates:
-        for other in kept:
+        for other in rest:
             low, high = (other, one) if function == "min" else (one, other)
-            if other is not one and known.proves(
+            if other is not one and intervals.proves(
                 plus(dict(terms_of(high)), dict(terms_of(low)), -1)
             ):
-                kept.remove(one)
+                rest.remove(one)
                 break
-    return kept[0] if len(kept) == 1 else index_expr({(call_atom(function, tuple(kept)),): 1})
+    return rest[0] if len(rest) == 1 else index_expr({(call_atom(function, tuple(rest)),): 1})
 
 
 def broadcast_dim(*operands: Operand) -> AnyDim:
@@ -327,11 +327,11 @@ def broadcast_dim(*operands: Operand) -> AnyDim:
     dims = _flattened("broadcast", operands)
     if dims is None:
         return UNKNOWN
-    kept = [dim for dim in dims if dim != 1 and not _is_cut(dim, dims)] or [1]
-    kept = [one for one in kept if not any(_is_floored(one, other) for other in kept)]
-    if len(kept) == 1:
-        return kept[0]
-    return _limited({(call_atom("broadcast", tuple(kept)),): 1})
+    rest = [dim for dim in dims if dim != 1 and not _is_cut(dim, dims)] or [1]
+    rest = [one for one in rest if not any(_is_floored(one, other) for other in rest)]
+    if len(rest) == 1:
+        return rest[0]
+    return _limited({(call_atom("broadcast", tuple(rest)),): 1})
 
 
 def _is_cut(dim: Dim, others: Sequence[Dim]) -> bool:
@@ -378,16 +378,16 @@ def _is_floored(dim: Dim, other: Dim) -> bool:
 
 def _flattened(function: str, operands: Iterable[Operand]) -> list[Dim] | None:
     """Each operand once, calls of `function` opened, integers last; None if one is UNKNOWN."""
-    found: dict[Dim, None] = {}
+    distinct: dict[Dim, None] = {}
     for dim in [_plain(operand) for operand in operands]:
         if isinstance(dim, Unknown):
             return None
         atom = sole_atom(terms_of(dim))
         if atom is not None and atom.kind == function:
-            found.update(dict.fromkeys(atom.arguments))
+            distinct.update(dict.fromkeys(atom.arguments))
         else:
-            found[dim] = None
-    return sorted(found, key=lambda dim: (isinstance(dim, int), str(dim)))
+            distinct[dim] = None
+    return sorted(distinct, key=lambda dim: (isinstance(dim, int), str(dim)))
 
 
 def _plain(operand: Operand) -> AnyDim:

@@ -76,8 +76,8 @@ class Cursor:
 
     def expected(self, what: str, token: Token | None = None) -> ParseError:
         """An error at a token, by default the next one, in the place of something else."""
-        found = token or self.ahead
-        shown = "the end" if found.kind == "end" else f"'{found.text}'"
+        actual = token or self.ahead
+        shown = "the end" if actual.kind == "end" else f"'{actual.text}'"
         return self.error(f"expected {what}, found {shown}", token)
 
     def error(

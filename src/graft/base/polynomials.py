@@ -319,13 +319,13 @@ def _split(
     rest: Polynomial = {}
     for monomial, coefficient in dividend.items():
         partner = _without(monomial, factor) if factor else monomial
-        whole, left = divmod(coefficient, count) if partner is not None else (0, coefficient)
-        if coefficient < 0 and left and monomial and not for_remainder and partner is not None:
-            whole, left = whole + 1, left - count
+        whole, remainder = divmod(coefficient, count) if partner is not None else (0, coefficient)
+        if coefficient < 0 and remainder and monomial and not for_remainder and partner is not None:
+            whole, remainder = whole + 1, remainder - count
         if partner is not None and whole:
             quotient[partner] = whole
-        if left:
-            rest[monomial] = left
+        if remainder:
+            rest[monomial] = remainder
     return quotient, rest
 
 
@@ -334,13 +334,13 @@ def split_by(terms: Polynomial, step: int) -> tuple[Polynomial, Polynomial]:
     high: Polynomial = {}
     low: Polynomial = {}
     for monomial, coefficient in terms.items():
-        whole, left = divmod(coefficient, step)
-        if left and monomial:
-            whole, left = 0, coefficient
+        whole, remainder = divmod(coefficient, step)
+        if remainder and monomial:
+            whole, remainder = 0, coefficient
         if whole:
             high[monomial] = whole
-        if left:
-            low[monomial] = left
+        if remainder:
+            low[monomial] = remainder
     return high, low
 
 

@@ -50,18 +50,18 @@ def per_class(function: Callable[[type[Any]], R]) -> Callable[[type[Any]], R]:
     return ask
 
 
-def make_attrs(cls: type[A], given: Mapping[str, Any]) -> A:
+def make_attrs(cls: type[A], attributes: Mapping[str, Any]) -> A:
     """Build attributes from friendly values; errors name the attribute."""
-    if not given:
+    if not attributes:
         default = _all_defaults(cls)
         if default is not None:
             return default  # type: ignore[no-any-return]
     coercers = field_coercers(cls)
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in attributes.items():
         if name not in coercers:
-            known = ", ".join(coercers) or "none"
-            raise UserError(f"unknown attribute '{name}'", hint=f"known attributes: {known}")
+            names = ", ".join(coercers) or "none"
+            raise UserError(f"unknown attribute '{name}'", hint=f"known attributes: {names}")
         values[name] = coerce_field(cls, name, value)
     missing = [f.name for f in dataclasses.fields(cls) if _required(f) and f.name not in values]
     if missing:
@@ -82,11 +82,11 @@ def coerce_field(cls: type[Attrs], name: str, value: Any) -> Any:
         raise UserError(f"attribute '{name}' cannot be {value!r}: {error}") from None
 
 
-def coerce_operand(cls: type[Attrs], name: str, given: Array) -> Any:
+def coerce_operand(cls: type[Attrs], name: str, elements: Array) -> Any:
     """An operand's elements as the attribute that they stand for; one may be a list, too."""
-    if given.ndim:
-        return coerce_field(cls, name, given)
-    single = given.reshape(1)
+    if elements.ndim:
+        return coerce_field(cls, name, elements)
+    single = elements.reshape(1)
     try:
         return coerce_field(cls, name, single[0])
     except UserError:
@@ -202,8 +202,8 @@ _SIMPLE: dict[Any, Coercer] = {
 def dim_fields(cls: type[Any]) -> tuple[str, ...]:
     """The fields that may hold symbolic dims."""
     hints = typing.get_type_hints(cls)
-    wanted = (Dim, Dims, Dim | None, Dims | None)
-    return tuple(f.name for f in dataclasses.fields(cls) if hints[f.name] in wanted)
+    dim_types = (Dim, Dims, Dim | None, Dims | None)
+    return tuple(f.name for f in dataclasses.fields(cls) if hints[f.name] in dim_types)
 
 
 def symbols_in_attrs(attrs: Attrs) -> frozenset[str]:

@@ -41,8 +41,8 @@ class Builder:
     @classmethod
     def beside(cls, graph: Graph, prefix: str) -> Self:
         """A builder of nodes for a graph: has its inputs, and avoids its names and symbols."""
-        taken = (name for value in graph.values for name in symbols_in(value.type))
-        builder = cls(graph.name, FreshSymbols(prefix, taken))
+        symbols = (name for value in graph.values for name in symbols_in(value.type))
+        builder = cls(graph.name, FreshSymbols(prefix, symbols))
         builder.adopt_inputs(graph.inputs)
         builder.names.reserve(*(value.name for value in graph.values))
         return builder
@@ -171,17 +171,17 @@ class Builder:
         typing_attrs = attrs
         for position, name in op.alternatives:
             value = inputs[position] if position < len(inputs) else None
-            known = self.knowledge.known(value)
-            if known is None or value is None:
+            content = self.knowledge.known(value)
+            if content is None or value is None:
                 continue
             try:
-                made = coerce_operand(op.attrs, name, known)
+                attribute = coerce_operand(op.attrs, name, content)
             except GraftError:
                 continue
-            if value.dtype.is_float and _holds_integers(made):
+            if value.dtype.is_float and _holds_integers(attribute):
                 continue  # the type rule says that floats are no such numbers
-            typing_attrs = replace(typing_attrs, **{name: made})
-            if self.binds(symbols_of_array(known)):
+            typing_attrs = replace(typing_attrs, **{name: attribute})
+            if self.binds(symbols_of_array(content)):
                 inputs[position] = None
                 attrs = replace(attrs, **{name: getattr(typing_attrs, name)})
         while inputs and inputs[-1] is None:

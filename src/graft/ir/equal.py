@@ -29,9 +29,9 @@ def difference(first: Graph, second: Graph) -> str | None:
         return f"{len(first.nodes)} nodes and {len(second.nodes)} nodes"
     renaming: Renaming = dict(zip(first.inputs, second.inputs, strict=True))
     for one, other in zip(first.nodes, second.nodes, strict=True):
-        found = _node_difference(one, other, renaming)
-        if found is not None:
-            return f"{one!r} and {other!r}: {found}"
+        reason = _node_difference(one, other, renaming)
+        if reason is not None:
+            return f"{one!r} and {other!r}: {reason}"
         renaming.update(zip(one.outputs, other.outputs, strict=True))
     same_outputs = all(
         renaming.get(a) is b for a, b in zip(first.outputs, second.outputs, strict=True)
@@ -55,9 +55,9 @@ def _node_difference(one: Node, other: Node, renaming: Renaming) -> str | None:
 def attrs_difference(one: Attrs, other: Attrs) -> str | None:
     """The first difference between attributes of one class in words, or None."""
     for field in fields(one):
-        found = _attr_difference(getattr(one, field.name), getattr(other, field.name))
-        if found is not None:
-            return f"attribute '{field.name}': {found}"
+        reason = _attr_difference(getattr(one, field.name), getattr(other, field.name))
+        if reason is not None:
+            return f"attribute '{field.name}': {reason}"
     return None
 
 
@@ -65,8 +65,8 @@ def _attr_difference(one: Any, other: Any) -> str | None:
     if isinstance(one, Graph) and isinstance(other, Graph):
         return difference(one, other)
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
-        found = (_attr_difference(a, b) for a, b in zip(one, other, strict=True))
-        return next((f for f in found if f is not None), None)
+        reason = (_attr_difference(a, b) for a, b in zip(one, other, strict=True))
+        return next((f for f in reason if f is not None), None)
     if isinstance(one, float) and isinstance(other, float):
         same = repr(one) == repr(other)  # NaN equals itself, and -0.0 differs from 0.0
     else:

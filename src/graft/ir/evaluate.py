@@ -221,5 +221,5 @@ def _bind_dim(dim: AnyDim, extent: int, symbols: Symbols) -> bool:
     name = bare_symbol(dim)
     if name is not None:
         return symbols.setdefault(name, extent) == extent
-    wanted = substitute(dim, symbols)
-    return wanted == extent if isinstance(wanted, int) else True
+    expected = substitute(dim, symbols)
+    return expected == extent if isinstance(expected, int) else True

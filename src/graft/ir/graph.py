@@ -79,8 +79,8 @@ class Node:
     def graphs(self) -> Iterator[tuple[str, Graph]]:
         """Nested graphs with the attribute that holds each."""
         for field in fields(self.attrs):
-            held = getattr(self.attrs, field.name)
-            for item in held if isinstance(held, tuple) else (held,):
+            attribute = getattr(self.attrs, field.name)
+            for item in attribute if isinstance(attribute, tuple) else (attribute,):
                 if isinstance(item, Graph):
                     yield field.name, item
 
@@ -121,21 +121,21 @@ class Graph:
     @cached_property
     def users(self) -> dict[Value, list[Node]]:
         """The nodes that read each value, in order; one entry per reading node."""
-        found: dict[Value, list[Node]] = {}
+        readers: dict[Value, list[Node]] = {}
         for node in self.nodes:
             for value in dict.fromkeys(node.args):
-                found.setdefault(value, []).append(node)
-        return found
+                readers.setdefault(value, []).append(node)
+        return readers
 
     @cached_property
     def last_reads(self) -> tuple[tuple[Value, ...], ...]:
         """Per node, the values that nobody reads after it."""
-        kept = set(self.outputs)
+        returned = set(self.outputs)
         seen: set[Value] = set()
         reversed_reads: list[tuple[Value, ...]] = []
         for node in reversed(self.nodes):
             touched = dict.fromkeys((*node.args, *node.outputs))
-            fresh = tuple(v for v in touched if v not in seen and v not in kept)
+            fresh = tuple(v for v in touched if v not in seen and v not in returned)
             seen.update(fresh)
             reversed_reads.append(fresh)
         return tuple(reversed(reversed_reads))

@@ -39,17 +39,17 @@ class Knowledge:
 
     def concrete(self, value: Value | None) -> Array | None:
         """The value of a small tensor where it is known and has no symbols in it."""
-        found = self.known(value)
-        return None if found is None or symbols_of_array(found) else found
+        array = self.known(value)
+        return None if array is None or symbols_of_array(array) else array
 
     def literal(self, value: Value | None) -> Literal | None:
         """The constant that a value is, whatever its size; None where it is not one."""
         return None if value is None else self._literals.get(value)
 
-    def learn(self, value: Value, known: Array) -> None:
+    def learn(self, value: Value, array: Array) -> None:
         """Be told a value, such as a captured one's."""
-        if known.size <= KNOWN_LIMIT:
-            self._known[value] = known
+        if array.size <= KNOWN_LIMIT:
+            self._known[value] = array
 
     def move(self, old: Value, new: Value) -> None:
         """Another value now stands for what an earlier one did."""
@@ -93,10 +93,10 @@ def known_results(node: Node, known: Sequence[Array | None]) -> list[Array]:
             absent = op.absent(len(known))
             types = [v.type if v else None for v in node.inputs]
             results = op.symbolic(attrs, [*known, *absent], [*types, *absent])
-        found = results if isinstance(results, tuple) else (results,)
-        if any(not isinstance(result, (np.ndarray, np.generic)) for result in found):
+        listed = results if isinstance(results, tuple) else (results,)
+        if any(not isinstance(result, (np.ndarray, np.generic)) for result in listed):
             return []
-        pairs = zip(found, node.outputs, strict=False)
+        pairs = zip(listed, node.outputs, strict=False)
         return [_settled(np.asarray(result), value.type) for result, value in pairs]
     except _FAILURES:
         return []

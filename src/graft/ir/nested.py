@@ -23,13 +23,13 @@ def change_node(node: Node, change: GraphChange) -> Node:
     """The node with `change` applied to the graphs in its attributes."""
     changed: dict[str, Any] = {}
     for name in {name for name, _ in node.graphs()}:
-        held = getattr(node.attrs, name)
-        if isinstance(held, tuple):
-            new: Any = tuple(change(g) if isinstance(g, Graph) else g for g in held)
-            same = all(a is b for a, b in zip(new, held, strict=True))
+        attribute = getattr(node.attrs, name)
+        if isinstance(attribute, tuple):
+            new: Any = tuple(change(g) if isinstance(g, Graph) else g for g in attribute)
+            same = all(a is b for a, b in zip(new, attribute, strict=True))
         else:
-            new = change(held)
-            same = new is held
+            new = change(attribute)
+            same = new is attribute
         if not same:
             changed[name] = new
     return replace(node, attrs=replace(node.attrs, **changed)) if changed else node

@@ -40,11 +40,11 @@ def in_order(
 
 
 def _needed(outputs: Iterable[Value], producer: dict[Value, Node]) -> list[Node]:
-    found: dict[Node, None] = {}
+    needed: dict[Node, None] = {}
     stack = [producer[value] for value in outputs if value in producer]
     while stack:
         node = stack.pop()
-        if node not in found:
-            found[node] = None
+        if node not in needed:
+            needed[node] = None
             stack.extend(producer[value] for value in node.args if value in producer)
-    return list(found)
+    return list(needed)

@@ -151,7 +151,7 @@ class _Parser(Cursor):
         token = self.expect_kind("word", "an operator's name")
         self.expect("(")
         operands = self.separated(lambda: self.operand(scope), ")")
-        given = self.attributes(depth) if self.accept("{") else {}
+        attributes = self.attributes(depth) if self.accept("{") else {}
         place = self.place() if self.accept("at") else None
         for name in results:
             if name in scope:
@@ -159,23 +159,23 @@ class _Parser(Cursor):
         scope.update(results)
         try:
             op = get_op(token.text)
-            attrs = make_attrs(op.attrs, given)
+            attrs = make_attrs(op.attrs, attributes)
         except GraftError as error:
             raise self.error(f"{token.text}: {error.message}", token, error.lines[1:]) from None
         return Node(op, tuple(operands), attrs, tuple(results.values()), place)
 
     def attributes(self, depth: int) -> dict[str, Any]:
-        given: dict[str, Any] = {}
+        attrs: dict[str, Any] = {}
 
         def attribute() -> None:
             token = self.expect_kind("word", "an attribute's name")
-            if token.text in given:
+            if token.text in attrs:
                 raise self.error(f"attribute '{token.text}' is given twice", token)
             self.expect("=")
-            given[token.text] = self.value(depth)
+            attrs[token.text] = self.value(depth)
 
         self.separated(attribute, "}")
-        return given
+        return attrs
 
     def value(self, depth: int) -> Any:
         token = self.ahead
@@ -226,12 +226,12 @@ class _Parser(Cursor):
         return array
 
     def elements(self) -> list[Any]:
-        found: list[Any] = []
+        elements: list[Any] = []
         if self.accept(":"):
-            found.append(self.scalar(self.next()))
+            elements.append(self.scalar(self.next()))
             while self.accept(","):
-                found.append(self.scalar(self.next()))
-        return found
+                elements.append(self.scalar(self.next()))
+        return elements
 
     def type(self) -> Type:
         token = self.next()
@@ -263,9 +263,9 @@ class _Parser(Cursor):
         text = token.text[1:]
         return self.unquoted(text, token) if text[0] == '"' else text
 
-    def string(self, wanted: str) -> str:
+    def string(self, what: str) -> str:
         """Step over a string; gives what it says."""
-        token = self.expect_kind("string", wanted)
+        token = self.expect_kind("string", what)
         return self.unquoted(token.text, token)
 
     def unquoted(self, text: str, token: Token) -> str:

@@ -103,15 +103,15 @@ class _Printer:
 
     def attributes(self, node: Node, indent: str) -> None:
         attrs = node.attrs
-        shown = [
+        explicit = [
             (name, value)
             for name, default in _defaults(type(attrs))
             if (value := getattr(attrs, name)) is not default and _differs(value, default)
         ]
-        if not shown:
+        if not explicit:
             return
         opening = " {"
-        for name, value in shown:
+        for name, value in explicit:
             self.parts.append(f"{opening}{name}=")
             self.value(value, node, indent)
             opening = ", "

@@ -68,7 +68,7 @@ _DIRECT = 2.0**26  # angles below are reduced as they are
 class _Plan:
     """How angles of one type are cut: binary places where pieces end, and powers of two."""
 
-    places: tuple[int, ...]
+    cuts: tuple[int, ...]
     first_exponent: int
     last_exponent: int
 
@@ -79,14 +79,14 @@ _PLANS = {
 }
 
 
-def _pieces(scaled: int, places: tuple[int, ...]) -> list[float]:
+def _parts(scaled: int, cuts: tuple[int, ...]) -> list[float]:
     """A number times 2^1300 as floats whose sum it is, all but the last of few bits."""
     result = []
-    for end in places:
+    for end in cuts:
         step = 1 << (_SCALE_BITS - end)
-        piece = (scaled + step // 2) // step * step
-        result.append(piece / (1 << _SCALE_BITS))
-        scaled -= piece
+        part = (scaled + step // 2) // step * step
+        result.append(part / (1 << _SCALE_BITS))
+        scaled -= part
     return [*result, scaled / (1 << _SCALE_BITS)]
 
 
@@ -97,7 +97,7 @@ def _tables(element: str) -> list[tuple[float, ...]]:
     rows = []
     for exponent in range(plan.first_exponent, plan.last_exponent + 1):
         rest = (1 << (_SCALE_BITS + exponent)) % (2 * _PI)
-        rows.append(_pieces(rest - 2 * _PI if rest > _PI else rest, plan.places))
+        rows.append(_parts(rest - 2 * _PI if rest > _PI else rest, plan.cuts))
     return list(zip(*rows, strict=True))
 
 
@@ -131,14 +131,14 @@ def _wave(x: Number, quarters: int) -> Number:
 
 def _reduced(x: Number) -> tuple[Number, Number, Number]:
     """(r, low, q) with x = r + low + q π/2 up to whole turns and |r| at most about π/4."""
-    places = _PLANS[x.value.element].places
+    cuts = _PLANS[x.value.element].cuts
     terms = _terms(x)
-    sums = [_sum([factor * pieces[k] for factor, pieces in terms]) for k in range(len(places) + 1)]
+    sums = [_sum([factor * parts[k] for factor, parts in terms]) for k in range(len(cuts) + 1)]
     total = sums[0] + sums[1]
     large = total.like(1.5 * 2.0**52)
     shifted = total.fma(0.63661977236758134308, large)
     n = shifted - large
-    steps = _pieces(_PI // 2, places)
+    steps = _parts(_PI // 2, cuts)
     parts = [part - n * step for part, step in zip(sums, steps, strict=True)]
     r, low = parts[0] + parts[1], parts[-1]
     for part in parts[2:-1]:
@@ -173,19 +173,19 @@ def _terms(x: Number) -> list[tuple[Number, list[Number]]]:
     terms = []
     for position, factor in enumerate(factors):
         index = exponent + (step * position - plan.first_exponent)
-        found = [
+        entries = [
             _look_up(index, f"graft.angles.{element}.{number}", table, is_large)
             for number, table in enumerate(_tables(element))
         ]
         plain = 1.0 if position == 0 else 0.0
-        pieces = [
-            piece.where(is_large, plain if number == 0 else 0.0)
-            for number, piece in enumerate(found)
+        parts = [
+            part.where(is_large, plain if number == 0 else 0.0)
+            for number, part in enumerate(entries)
         ]
         direct = wide if position == 0 else wide.like(0.0)
         # Infinity has no remainder; minus itself it is NaN.
-        chosen = factor.where(is_large, direct).where(size.test("olt", inf), wide - wide)
-        terms.append((chosen, pieces))
+        selected = factor.where(is_large, direct).where(size.test("olt", inf), wide - wide)
+        terms.append((selected, parts))
     return terms
 
 

@@ -1,7 +1,7 @@
 """Object code on disk, by content.
 
 In go a `Function` and a `Target`; out comes a key, a hash of all that the object code depends on:
-the loop IR, the target, LLVM, and the code of this room itself, so that no entry is ever stale.
+the loop IR, the target, LLVM, and the code of this package, so that no entry is ever stale.
 Many processes may use one folder: entries appear complete or not at all, a damaged one counts as
 missing, and the least recently used go when the folder grows too large. The folder is this user's
 alone, or it is not used: machine code is run from it.
@@ -31,7 +31,7 @@ DEFAULT_LIMIT = 512 * 1024 * 1024
 _SUFFIX = ".o"
 _TEMPORARY = ".partial"
 _DIGEST_BYTES = 32
-_SHELVES = 256  # folders, named by the first two digits of the keys in them
+_SHARDS = 256  # folders, named by the first two digits of the keys in them
 _ABANDONED_SECONDS = 3600  # after which nobody still writes a file
 # After eviction this much of the limit is in use, so that not every entry evicts another.
 _KEPT_TENTHS = 8
@@ -40,7 +40,7 @@ _KEPT_TENTHS = 8
 def kernel_key(function: Function, target: Target) -> str:
     """The name of the function's object code; notes for people don't count."""
     content = _digest((function.name, function.parameters, function.body), {})
-    parts = (content, target.key, llvmlite.__version__, _code_of_this_room())
+    parts = (content, target.key, llvmlite.__version__, _emitter_hash())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -90,7 +90,7 @@ def _children(kind: Any) -> Callable[[object], tuple[object, ...]] | None:
 
 
 @cache
-def _code_of_this_room() -> str:
+def _emitter_hash() -> str:
     """A hash of the modules that turn loop IR into object code."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
@@ -138,11 +138,11 @@ class KernelCache:
 
     def remembered(self, key: str, make: Callable[[], bytes]) -> bytes:
         """The object code under a key, made and kept if it is not there."""
-        known = self.get(key)
-        if known is None:
-            known = make()
-            self.put(key, known)
-        return known
+        code = self.get(key)
+        if code is None:
+            code = make()
+            self.put(key, code)
+        return code
 
     def put(self, key: str, code: bytes) -> None:
         """Keep object code under a key; whoever reads at the same time sees all of it or none."""
@@ -175,16 +175,16 @@ class KernelCache:
         """Time of last use, size and path of each file; some may vanish meanwhile."""
         return _statuses(self._root.glob(f"*/*{suffix}"))
 
-    def _tidy(self, shelf: Path) -> None:
-        """Make room where it is needed; what is needed, one shelf tells.
+    def _tidy(self, shard: Path) -> None:
+        """Evict entries if this shard suggests that the cache is over its limit.
 
-        Entries spread evenly over the shelves, so that looking through all of them, which may take
-        longer than compiling, waits until one holds more than its share."""
-        for written, _, path in _statuses(shelf.glob(f"*{_TEMPORARY}")):
+        Keys are uniformly distributed, so one shard's size times their number estimates the total
+        without listing every file, which may take longer than compiling."""
+        for written, _, path in _statuses(shard.glob(f"*{_TEMPORARY}")):
             if written < time.time() - _ABANDONED_SECONDS:
                 path.unlink(missing_ok=True)
-        sizes = (size for _, size, _ in _statuses(shelf.glob(f"*{_SUFFIX}")))
-        if sum(sizes) * _SHELVES > self.limit:
+        sizes = (size for _, size, _ in _statuses(shard.glob(f"*{_SUFFIX}")))
+        if sum(sizes) * _SHARDS > self.limit:
             self._evict()
 
     def _evict(self) -> None:

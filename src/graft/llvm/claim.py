@@ -120,7 +120,7 @@ done:
 
 
 def share(
-    builder: Builder, team: tuple[Value, Value, Value], count: Value, run: Callable[..., None]
+    builder: Builder, threads: tuple[Value, Value, Value], count: Value, run: Callable[..., None]
 ) -> None:
     """Let `run(first, length)` write the code for iterations that this thread has claimed.
 
@@ -135,7 +135,7 @@ def share(
     claim, work, after = (builder.fresh(hint) for hint in ("claim", "work", "shared"))
     builder.jump(claim)
     builder.start(claim)
-    arguments = ", ".join(value.typed for value in (*team, count, state))
+    arguments = ", ".join(value.typed for value in (*threads, count, state))
     builder.branch(builder.make("i1", 1, f"call i1 @graft.claim({arguments})"), work, after)
     builder.start(work)
     run(*(builder.make("i64", 1, f"load i64, {one.typed}, align 8") for one in (state, length)))

@@ -22,8 +22,8 @@ Offset = int | Value
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a buffer lies: its first element, its strides in elements, and what LLVM may assume."""
+class MemRef:
+    """A buffer in memory: its first element, its strides in elements, and its aliasing metadata."""
 
     buffer: Buffer
     pointer: Value
@@ -42,7 +42,7 @@ class Context:
     builder: Builder
     function: str
     variables: dict[str, Value] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    memrefs: dict[str, MemRef] = field(default_factory=dict)
     mask: Value | None = None  # the lanes in which memory may be touched, if not all
     in_parallel: bool = False
     ranges: dict[str, Range] = field(default_factory=dict)  # of integer variables, as numbers
@@ -64,11 +64,11 @@ class Context:
             ends = self.bounds(least)[0], self.bounds(most)[1]
             self.ranges[var.name] = Range(*(None if math.isinf(end) else int(end) for end in ends))
 
-    def place(self, buffer: Buffer) -> Place:
-        """Where a buffer that is in scope lies."""
-        if buffer.name not in self.places:
+    def memref(self, buffer: Buffer) -> MemRef:
+        """The memory of a buffer that is in scope."""
+        if buffer.name not in self.memrefs:
             raise InternalError(f"{self.function}: buffer '{buffer.name}' is not allocated here")
-        return self.places[buffer.name]
+        return self.memrefs[buffer.name]
 
     @contextmanager
     def under(self, mask: Value) -> Iterator[None]:

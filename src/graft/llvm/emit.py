@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
-from graft.llvm.context import Context, Offset, Place
+from graft.llvm.context import Context, MemRef, Offset
 from graft.llvm.convert import cast
 from graft.llvm.emit_expr import expression
 from graft.llvm.emit_memory import multiply
@@ -119,7 +119,7 @@ def _bind_buffers(context: Context, function: Function) -> None:
         others = ", ".join(scopes[:position] + scopes[position + 1 :])
         aliasing = f", !alias.scope {own}, !noalias {module.metadata(f'!{{{others}}}')}"
         strides = _strides(context, buffer)[1:]
-        context.places[buffer.name] = Place(buffer, pointer, tuple(strides), aliasing)
+        context.memrefs[buffer.name] = MemRef(buffer, pointer, tuple(strides), aliasing)
 
 
 def _load_pointer(context: Context, position: int, alignment: int) -> Value:

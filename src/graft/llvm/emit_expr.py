@@ -196,10 +196,10 @@ def _extremum(builder: Builder, largest: bool, left: Value, right: Value) -> Val
     if right.text.startswith(("0x", "splat")):
         left, right = right, left
     better = builder.compare("ogt" if largest else "olt", left, right)
-    chosen = builder.select(better, left, right)
+    result = builder.select(better, left, right)
     if left.text.startswith(("0x", "splat")) and "0x7FF8" not in left.text:
-        return chosen
-    return builder.select(builder.compare("uno", left, left), left, chosen)
+        return result
+    return builder.select(builder.compare("uno", left, left), left, result)
 
 
 def _compare(context: Context, expr: Compare) -> Value:

@@ -12,7 +12,7 @@ from graft.llvm.types import register_bits
 from graft.loop.ir import BinaryKind
 
 
-def known(value: Value) -> int | None:
+def constant_of(value: Value) -> int | None:
     """The number that a value is in every lane, if it is a constant."""
     text = value.text.removeprefix(f"splat ({value.element} ").removesuffix(")")
     return int(text) if text.lstrip("-").isdigit() else None
@@ -20,7 +20,7 @@ def known(value: Value) -> int | None:
 
 def floor_divide(builder: Builder, signed: bool, left: Value, right: Value) -> Value:
     """The quotient, rounded towards minus infinity."""
-    divisor = known(right)
+    divisor = constant_of(right)
     if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
         amount = constant(divisor.bit_length() - 1, left.element, left.lanes)
         return builder.binary("ashr" if signed else "lshr", left, amount)
@@ -34,7 +34,7 @@ def floor_divide(builder: Builder, signed: bool, left: Value, right: Value) -> V
 
 def floor_modulo(builder: Builder, signed: bool, left: Value, right: Value) -> Value:
     """The rest, which has the divisor's sign."""
-    divisor = known(right)
+    divisor = constant_of(right)
     if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
         return builder.binary("and", left, constant(divisor - 1, left.element, left.lanes))
     _, rest = _truncated(builder, "sdiv" if signed else "udiv", left, right)
@@ -58,7 +58,7 @@ def divided_shortly(builder: Builder, kind: BinaryKind, left: Value, right: Valu
     divide by a constant: LLVM would do it lane by lane."""
     divide = floor_divide if kind is BinaryKind.FLOOR_DIVIDE else floor_modulo
     short = builder.convert("trunc", left, "i32")
-    divisor = known(right)
+    divisor = constant_of(right)
     assert divisor is not None
     result = divide(builder, False, short, constant(divisor, "i32", left.lanes))
     return builder.convert("zext", result, left.element)
@@ -73,7 +73,7 @@ def _wrong_sign(builder: Builder, rest: Value, divisor: Value) -> Value:
 
 def _guarded(builder: Builder, operation: str, left: Value, right: Value) -> Value:
     """A quotient that exists for all operands: by zero it is zero, by -1 it wraps around."""
-    divisor = known(right)
+    divisor = constant_of(right)
     if divisor is not None and divisor not in (0, -1):
         return builder.binary(operation, left, right)
     element, lanes = left.element, left.lanes
@@ -90,7 +90,7 @@ def _guarded(builder: Builder, operation: str, left: Value, right: Value) -> Val
 
 
 def _zero_if_zero(builder: Builder, value: Value, divisor: Value) -> Value:
-    if known(divisor) not in (None, 0):
+    if constant_of(divisor) not in (None, 0):
         return value
     zero = constant(0, value.element, value.lanes)
     return builder.select(builder.compare("eq", divisor, zero), zero, value)
@@ -100,7 +100,7 @@ def shift(builder: Builder, to_left: bool, signed: bool, left: Value, right: Val
     """A shift; by the width or more, nothing is left but copies of the sign."""
     element, lanes = left.element, left.lanes
     width = register_bits(element)
-    amount = known(right)
+    amount = constant_of(right)
     keeps_sign = signed and not to_left
     operation = "shl" if to_left else "ashr" if signed else "lshr"
     if amount is not None and 0 <= amount < width:

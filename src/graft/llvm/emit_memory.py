@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graft.base.dtypes import DType
-from graft.llvm.context import Context, Offset, Place
+from graft.llvm.context import Context, MemRef, Offset
 from graft.llvm.narrow import fitted, packed
 from graft.llvm.text import Builder, Value, constant, constants, type_suffix
 from graft.llvm.types import NARROW_INTEGERS, byte_size, memory_type, vector_type
@@ -55,34 +55,34 @@ def _clamped(expr: Expr) -> tuple[Ramp, list[tuple[BinaryKind, Expr]]] | None:
 
 def load(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit) -> Value:
     """The element, or the vector of elements, at the indices."""
-    place = context.place(buffer)
+    memref = context.memref(buffer)
     lanes = max((index.lanes for index in indices), default=1)
     if lanes == 1:
-        return _load_plain(context, place, _offset(context, place, indices, emit), 1)
-    mask = None if place.is_register else context.mask_for(lanes)
-    spread = _evenly_spaced(place, indices)
+        return _load_plain(context, memref, _offset(context, memref, indices, emit), 1)
+    mask = None if memref.is_register else context.mask_for(lanes)
+    spread = _evenly_spaced(memref, indices)
     if spread is None:
-        straight = _load_unclamped(context, place, indices, emit)
+        straight = _load_unclamped(context, memref, indices, emit)
         if straight is not None:
             return straight
-        pointers = _pointers(context, place, indices, lanes, emit)
-        return _gather(context, place, pointers, mask)
+        pointers = _pointers(context, memref, indices, lanes, emit)
+        return _gather(context, memref, pointers, mask)
     bases, stride = spread
-    offset = _offset(context, place, bases, emit)
+    offset = _offset(context, memref, bases, emit)
     if stride == 0 and mask is None:
-        return context.builder.splat(_load_plain(context, place, offset, 1), lanes)
+        return context.builder.splat(_load_plain(context, memref, offset, 1), lanes)
     if stride == 1:
         if mask is None:
-            return _load_plain(context, place, offset, lanes)
-        return _load_masked(context, "load", place, _pointer(context, place, offset), mask)
+            return _load_plain(context, memref, offset, lanes)
+        return _load_masked(context, "load", memref, _pointer(context, memref, offset), mask)
     if mask is None and abs(stride) <= WIDEST_PICKED_STRIDE:
-        return _load_picked(context, place, offset, lanes, stride)
-    pointers = _spaced_pointers(context, place, offset, lanes, stride)
-    return _gather(context, place, pointers, mask)
+        return _load_picked(context, memref, offset, lanes, stride)
+    pointers = _spaced_pointers(context, memref, offset, lanes, stride)
+    return _gather(context, memref, pointers, mask)
 
 
 def _load_unclamped(
-    context: Context, place: Place, indices: tuple[Expr, ...], emit: Emit
+    context: Context, memref: MemRef, indices: tuple[Expr, ...], emit: Emit
 ) -> Value | None:
     """A read along a border: lanes are neighbours unless the clamps of their index have an effect.
 
@@ -90,10 +90,10 @@ def _load_unclamped(
     is almost always taken, since gathering costs as much as many loads.
     """
     position = next(k for k, index in enumerate(indices) if index.lanes > 1)
-    found = _clamped(indices[position])
-    if found is None or place.strides[position] != 1:
+    clamped = _clamped(indices[position])
+    if clamped is None or memref.strides[position] != 1:
         return None
-    ramp, bounds = found
+    ramp, bounds = clamped
     builder = context.builder
     first = emit(context, ramp.base)
     last = builder.binary("add", first, constant(ramp.lanes - 1, first.element))
@@ -107,12 +107,12 @@ def _load_unclamped(
     builder.branch(inside, labels[0], labels[1])
     builder.start(labels[0])
     plain = (*indices[:position], ramp, *indices[position + 1 :])
-    straight = load(context, place.buffer, plain, emit)
+    straight = load(context, memref.buffer, plain, emit)
     sources = [(straight.text, builder.block)]
     builder.jump(labels[2])
     builder.start(labels[1])
-    pointers = _pointers(context, place, indices, ramp.lanes, emit)
-    gathered = _gather(context, place, pointers, context.mask_for(ramp.lanes))
+    pointers = _pointers(context, memref, indices, ramp.lanes, emit)
+    gathered = _gather(context, memref, pointers, context.mask_for(ramp.lanes))
     sources.append((gathered.text, builder.block))
     builder.jump(labels[2])
     builder.start(labels[2])
@@ -123,51 +123,53 @@ def store(
     context: Context, buffer: Buffer, indices: tuple[Expr, ...], value: Value, emit: Emit
 ) -> None:
     """Write the element or vector; a vector only in the lanes of the context's mask."""
-    place, builder = context.place(buffer), context.builder
+    memref, builder = context.memref(buffer), context.builder
     value = _to_memory(context, value, buffer.dtype)
     lanes = value.lanes
     mask = context.mask_for(lanes) if lanes > 1 else None
-    spread = _evenly_spaced(place, indices) if lanes > 1 else (indices, 1)
+    spread = _evenly_spaced(memref, indices) if lanes > 1 else (indices, 1)
     size = byte_size(buffer.dtype)
     if spread is None or spread[1] != 1:
-        pointers = _pointers(context, place, indices, lanes, emit)
+        pointers = _pointers(context, memref, indices, lanes, emit)
         active = mask or constant(True, "i1", lanes)
-        _call_masked(context, "scatter", place, value, pointers, active)
+        _call_masked(context, "scatter", memref, value, pointers, active)
         return
-    pointer = _pointer(context, place, _offset(context, place, spread[0], emit))
+    pointer = _pointer(context, memref, _offset(context, memref, spread[0], emit))
     if mask is None:
-        text = f"store {value.typed}, {pointer.typed}, align {size}{place.aliasing}"
+        text = f"store {value.typed}, {pointer.typed}, align {size}{memref.aliasing}"
         builder.do(text)
     else:
-        _call_masked(context, "store", place, value, pointer, mask)
+        _call_masked(context, "store", memref, value, pointer, mask)
 
 
 def address(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit) -> Value:
     """A pointer to an element, or one to each."""
-    place = context.place(buffer)
+    memref = context.memref(buffer)
     lanes = max((index.lanes for index in indices), default=1)
     if lanes > 1:
-        return _pointers(context, place, indices, lanes, emit)
-    return _pointer(context, place, _offset(context, place, indices, emit))
+        return _pointers(context, memref, indices, lanes, emit)
+    return _pointer(context, memref, _offset(context, memref, indices, emit))
 
 
-def _evenly_spaced(place: Place, indices: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], int] | None:
+def _evenly_spaced(
+    memref: MemRef, indices: tuple[Expr, ...]
+) -> tuple[tuple[Expr, ...], int] | None:
     """Scalar indices of the first lane and the distance of the lanes in elements, if constant."""
     bases: list[Expr] = []
     total = 0
-    for index, stride in zip(indices, place.strides, strict=True):
-        found = (index, 0) if index.lanes == 1 else affine(index)
-        if found is None or (found[1] != 0 and not isinstance(stride, int)):
+    for index, stride in zip(indices, memref.strides, strict=True):
+        form = (index, 0) if index.lanes == 1 else affine(index)
+        if form is None or (form[1] != 0 and not isinstance(stride, int)):
             return None
-        bases.append(found[0])
-        total += found[1] * (stride if isinstance(stride, int) else 0)
+        bases.append(form[0])
+        total += form[1] * (stride if isinstance(stride, int) else 0)
     return tuple(bases), total
 
 
-def _offset(context: Context, place: Place, indices: tuple[Expr, ...], emit: Emit) -> Offset:
+def _offset(context: Context, memref: MemRef, indices: tuple[Expr, ...], emit: Emit) -> Offset:
     """The position of an element, counted from the buffer's first."""
     total: Offset = 0
-    for index, stride in zip(indices, place.strides, strict=True):
+    for index, stride in zip(indices, memref.strides, strict=True):
         if isinstance(index, Const):
             value: Offset = int(index.value)
         else:
@@ -208,90 +210,94 @@ def _add(context: Context, left: Offset, right: Offset) -> Offset:
     return context.builder.binary("add nsw", _index_value(left), _index_value(right))
 
 
-def _pointer(context: Context, place: Place, offset: Offset) -> Value:
+def _pointer(context: Context, memref: MemRef, offset: Offset) -> Value:
     if offset == 0:
-        return place.pointer
-    element = memory_type(place.buffer.dtype)
+        return memref.pointer
+    element = memory_type(memref.buffer.dtype)
     # Without `inbounds`: the first lane of a masked access may lie outside.
-    text = f"getelementptr {element}, {place.pointer.typed}, {_index_value(offset).typed}"
+    text = f"getelementptr {element}, {memref.pointer.typed}, {_index_value(offset).typed}"
     return context.builder.make("ptr", 1, text)
 
 
 def _pointers(
-    context: Context, place: Place, indices: tuple[Expr, ...], lanes: int, emit: Emit
+    context: Context, memref: MemRef, indices: tuple[Expr, ...], lanes: int, emit: Emit
 ) -> Value:
     """A pointer per lane for indices of any kind."""
     builder = context.builder
     total = constant(0, "i64", lanes)
-    for index, stride in zip(indices, place.strides, strict=True):
+    for index, stride in zip(indices, memref.strides, strict=True):
         value = as_index(context, emit(context, index), index.dtype)
         if value.lanes == 1:
             value = builder.splat(value, lanes)
         step = builder.splat(_index_value(stride), lanes)
         total = builder.binary("add", total, builder.binary("mul", value, step))
-    element = memory_type(place.buffer.dtype)
+    element = memory_type(memref.buffer.dtype)
     return builder.make(
-        "ptr", lanes, f"getelementptr {element}, {place.pointer.typed}, {total.typed}"
+        "ptr", lanes, f"getelementptr {element}, {memref.pointer.typed}, {total.typed}"
     )
 
 
 def _spaced_pointers(
-    context: Context, place: Place, offset: Offset, lanes: int, stride: int
+    context: Context, memref: MemRef, offset: Offset, lanes: int, stride: int
 ) -> Value:
-    first = _pointer(context, place, offset)
+    first = _pointer(context, memref, offset)
     steps = constants([lane * stride for lane in range(lanes)], "i64")
-    element = memory_type(place.buffer.dtype)
+    element = memory_type(memref.buffer.dtype)
     return context.builder.make(
         "ptr", lanes, f"getelementptr {element}, {first.typed}, {steps.typed}"
     )
 
 
-def _load_plain(context: Context, place: Place, offset: Offset, lanes: int) -> Value:
-    dtype = place.buffer.dtype
-    element, pointer = memory_type(dtype), _pointer(context, place, offset)
+def _load_plain(context: Context, memref: MemRef, offset: Offset, lanes: int) -> Value:
+    dtype = memref.buffer.dtype
+    element, pointer = memory_type(dtype), _pointer(context, memref, offset)
     text = f"load {vector_type(element, lanes)}, {pointer.typed}, align {byte_size(dtype)}"
-    return _from_memory(context, context.builder.make(element, lanes, text + place.aliasing), dtype)
+    return _from_memory(
+        context, context.builder.make(element, lanes, text + memref.aliasing), dtype
+    )
 
 
-def _load_picked(context: Context, place: Place, offset: Offset, lanes: int, stride: int) -> Value:
+def _load_picked(
+    context: Context, memref: MemRef, offset: Offset, lanes: int, stride: int
+) -> Value:
     """All elements from the first lane's to the last's in one vector, of which some are picked."""
     span = (lanes - 1) * abs(stride)
     first = _add(context, offset, -span if stride < 0 else 0)
-    wide = _load_plain(context, place, first, span + 1)
+    wide = _load_plain(context, memref, first, span + 1)
     start = span if stride < 0 else 0
     order = [start + lane * stride for lane in range(lanes)]
     return context.builder.shuffle(wide, wide, order)
 
 
-def _gather(context: Context, place: Place, pointers: Value, mask: Value | None) -> Value:
+def _gather(context: Context, memref: MemRef, pointers: Value, mask: Value | None) -> Value:
     active = mask or constant(True, "i1", pointers.lanes)
-    return _load_masked(context, "gather", place, pointers, active)
+    return _load_masked(context, "gather", memref, pointers, active)
 
 
-def _load_masked(context: Context, kind: str, place: Place, pointer: Value, mask: Value) -> Value:
+def _load_masked(context: Context, kind: str, memref: MemRef, pointer: Value, mask: Value) -> Value:
     """Lanes that are not read hold zero, so that computing with them does no harm."""
-    dtype = place.buffer.dtype
+    dtype = memref.buffer.dtype
     zeros = constant(0, memory_type(dtype), mask.lanes)
-    return _from_memory(context, _call_masked(context, kind, place, zeros, pointer, mask), dtype)
+    return _from_memory(context, _call_masked(context, kind, memref, zeros, pointer, mask), dtype)
 
 
 def _call_masked(
-    context: Context, kind: str, place: Place, value: Value, pointer: Value, mask: Value
+    context: Context, kind: str, memref: MemRef, value: Value, pointer: Value, mask: Value
 ) -> Value:
     """llvm.masked.load, store, gather or scatter; returns what it read."""
     builder = context.builder
     pointers = "p0" if pointer.lanes == 1 else f"v{pointer.lanes}p0"
     name = f"llvm.masked.{kind}.{type_suffix(value)}.{pointers}"
-    align = f" align {byte_size(place.buffer.dtype)}"
+    align = f" align {byte_size(memref.buffer.dtype)}"
     where = f"{pointer.type}{align} {pointer.text}"
     if kind in ("load", "gather"):
         builder.module.declare(name, value.type, [pointer.type, mask.type, value.type])
-        text = f"call {value.type} @{name}({where}, {mask.typed}, {value.typed}){place.aliasing}"
+        text = f"call {value.type} @{name}({where}, {mask.typed}, {value.typed}){memref.aliasing}"
         return builder.make(value.element, value.lanes, text)
-    if kind == "store" and builder.target.is_x86 and byte_size(place.buffer.dtype) < 4:
+    if kind == "store" and builder.target.is_x86 and byte_size(memref.buffer.dtype) < 4:
         mask = _hidden(builder, mask)
     builder.module.declare(name, "void", [value.type, pointer.type, mask.type])
-    builder.do(f"call void @{name}({value.typed}, {where}, {mask.typed}){place.aliasing}")
+    builder.do(f"call void @{name}({value.typed}, {where}, {mask.typed}){memref.aliasing}")
     return value
 
 

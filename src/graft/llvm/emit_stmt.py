@@ -15,7 +15,7 @@ from graft.base.names import identifier
 from graft.llvm import emit_memory
 from graft.llvm.barrier import barrier
 from graft.llvm.claim import share
-from graft.llvm.context import Context, Place
+from graft.llvm.context import Context, MemRef
 from graft.llvm.emit_expr import expression, scalar
 from graft.llvm.text import Value, constant
 from graft.llvm.types import WIDENED, byte_size, memory_type, register_type
@@ -175,11 +175,11 @@ def _while(context: Context, stmt: While) -> None:
 def _allocate(context: Context, buffer: Buffer) -> None:
     if buffer.scope is Scope.ARGUMENT:
         raise InternalError(f"{context.function}: '{buffer.name}' is allocated as an argument")
-    if buffer.scope is Scope.REGISTER and buffer.name not in context.places:
-        context.places[buffer.name] = _registers(context, buffer)
+    if buffer.scope is Scope.REGISTER and buffer.name not in context.memrefs:
+        context.memrefs[buffer.name] = _registers(context, buffer)
 
 
-def _registers(context: Context, buffer: Buffer) -> Place:
+def _registers(context: Context, buffer: Buffer) -> MemRef:
     """Stack memory of constant size, which LLVM keeps in registers if all indices are constant."""
     strides: list[int] = []
     count = 1
@@ -190,7 +190,7 @@ def _registers(context: Context, buffer: Buffer) -> Place:
         strides.insert(0, count)
         count *= int(extent.value)
     pointer = context.builder.allocate(memory_type(buffer.dtype), count, buffer.alignment)
-    return Place(buffer, pointer, tuple(strides))
+    return MemRef(buffer, pointer, tuple(strides))
 
 
 def _store(context: Context, stmt: Store) -> None:

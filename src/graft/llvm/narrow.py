@@ -62,34 +62,34 @@ class _Bits:
 
     def choose(self, test: str, value: Value, limit: int, yes: int | Value, no: Value) -> Value:
         """`yes` where the value compares so with the limit, `no` elsewhere."""
-        chosen = self.number(yes) if isinstance(yes, int) else yes
+        value_if_true = self.number(yes) if isinstance(yes, int) else yes
         condition = self.builder.compare(test, value, self.number(limit))
-        return self.builder.select(condition, chosen, no)
+        return self.builder.select(condition, value_if_true, no)
 
 
 def widen_narrow(builder: Builder, value: Value, dtype: DType) -> Value:
     """The bits of a narrow float -> float32, exactly."""
     do = _Bits(builder, value.lanes)
-    given = builder.convert("zext", value, "i32")
+    bits = builder.convert("zext", value, "i32")
     if dtype is DType.FLOAT8E8M0FNU:  # an exponent alone; 2**-127 has a fraction in float32
-        wide = do.choose("eq", given, 0, 0x00400000, do.do("shl", given, 23))
-        return builder.convert("bitcast", do.choose("eq", given, 0xFF, _NAN, wide), "float")
+        wide = do.choose("eq", bits, 0, 0x00400000, do.do("shl", bits, 23))
+        return builder.convert("bitcast", do.choose("eq", bits, 0xFF, _NAN, wide), "float")
     form = FORMATS[dtype]
-    size = do.do("and", given, (1 << form.bits) - 1)
-    sign = do.do("shl", do.do("and", given, 1 << form.bits), 31 - form.bits)
+    size = do.do("and", bits, (1 << form.bits) - 1)
+    sign = do.do("shl", do.do("and", bits, 1 << form.bits), 31 - form.bits)
     # The exponent is moved by a multiplication, which normalises small numbers on the way.
     small = builder.convert("bitcast", do.do("shl", size, 23 - form.fraction), "float")
     factor = constant(2.0 ** (127 - form.bias), "float", value.lanes)
-    found = builder.convert("bitcast", builder.binary("fmul", small, factor), "i32")
+    result = builder.convert("bitcast", builder.binary("fmul", small, factor), "i32")
     if form.has_infinity:
-        special = do.do("or", found, _INFINITY)
-        found = do.choose("ugt", size, form.largest, special, found)
+        special = do.do("or", result, _INFINITY)
+        result = do.choose("ugt", size, form.largest, special, result)
     elif form.has_nan:
-        found = do.choose("eq", size, form.nan, _NAN, found)
-    found = do.do("or", found, sign)
+        result = do.choose("eq", size, form.nan, _NAN, result)
+    result = do.do("or", result, sign)
     if form.nan_is_negative_zero:
-        found = do.choose("eq", given, form.nan, _NAN, found)
-    return builder.convert("bitcast", found, "float")
+        result = do.choose("eq", bits, form.nan, _NAN, result)
+    return builder.convert("bitcast", result, "float")
 
 
 def narrow_float(builder: Builder, value: Value, dtype: DType) -> Value:
@@ -97,9 +97,9 @@ def narrow_float(builder: Builder, value: Value, dtype: DType) -> Value:
     if dtype is DType.FLOAT8E8M0FNU:
         return _to_exponent(builder, value)
     form, do = FORMATS[dtype], _Bits(builder, value.lanes)
-    given = builder.convert("bitcast", value, "i32")
-    size = do.do("and", given, 0x7FFFFFFF)
-    sign = do.do("shl", do.do("lshr", given, 31), form.bits)
+    bits = builder.convert("bitcast", value, "i32")
+    size = do.do("and", bits, 0x7FFFFFFF)
+    sign = do.do("shl", do.do("lshr", bits, 31), form.bits)
     cut = 23 - form.fraction
     odd = do.do("and", do.do("lshr", size, cut), 1)
     rebiased = do.do("add", size, ((form.bias - 127) << 23) + (1 << (cut - 1)) - 1)
@@ -109,30 +109,30 @@ def narrow_float(builder: Builder, value: Value, dtype: DType) -> Value:
     anchor = constant(magic, "float", value.lanes)
     moved = builder.binary("fadd", builder.convert("bitcast", size, "float"), anchor)
     small = do.do("sub", builder.convert("bitcast", moved, "i32"), _bits_of(magic))
-    found = do.choose("ult", size, (128 - form.bias) << 23, small, normal)
-    found = do.choose("ugt", found, form.largest, form.overflow, found)
-    found = do.choose("ugt", size, _INFINITY, form.nan, found)
+    result = do.choose("ult", size, (128 - form.bias) << 23, small, normal)
+    result = do.choose("ugt", result, form.largest, form.overflow, result)
+    result = do.choose("ugt", size, _INFINITY, form.nan, result)
     if form.nan_is_negative_zero:
-        sign = do.choose("eq", found, 0, 0, sign)
+        sign = do.choose("eq", result, 0, 0, sign)
     has_none = not (form.has_nan or form.has_infinity or form.nan_is_negative_zero)
     # Where there is no NaN it becomes a zero of the other sign, as in the reference.
-    signed = do.do("xor" if has_none else "or", found, sign)
+    signed = do.do("xor" if has_none else "or", result, sign)
     return builder.convert("trunc", signed, register_type(dtype))
 
 
 def _to_exponent(builder: Builder, value: Value) -> Value:
     """The nearest power of two, ties to the even exponent; NaN for what is negative."""
     do = _Bits(builder, value.lanes)
-    given = builder.convert("bitcast", value, "i32")
-    size = do.do("and", given, 0x7FFFFFFF)
+    bits = builder.convert("bitcast", value, "i32")
+    size = do.do("and", bits, 0x7FFFFFFF)
     odd = do.do("and", do.do("lshr", size, 23), 1)
     normal = do.do("lshr", do.do("add", do.do("add", size, 0x3FFFFF), odd), 23)
     # Below 2**-126 the exponent is in the fraction: 2**-127 is held, half of it is halfway to none.
     tiny = do.choose("ugt", size, 0x600000, 1, do.number(0))
-    found = do.choose("ult", size, 0x800000, tiny, normal)
-    found = do.choose("uge", size, _INFINITY, 0xFF, found)
-    found = do.choose("slt", given, 0, 0xFF, found)
-    return builder.convert("trunc", found, "i8")
+    result = do.choose("ult", size, 0x800000, tiny, normal)
+    result = do.choose("uge", size, _INFINITY, 0xFF, result)
+    result = do.choose("slt", bits, 0, 0xFF, result)
+    return builder.convert("trunc", result, "i8")
 
 
 def _bits_of(power: float) -> int:

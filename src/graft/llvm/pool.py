@@ -100,9 +100,9 @@ class Compilation:
         position, cache = self._count, self._cache
         self._count += 1
         key = kernel_key(function, self._target) if cache is not None else ""
-        known = cache.get(key) if cache is not None else None
-        if known is not None:
-            self._codes[position] = known
+        code = cache.get(key) if cache is not None else None
+        if code is not None:
+            self._codes[position] = code
             return
         job = _Job(position, function.name, key, llvm_text(function, self._target))
         self._waiting.put(job)

@@ -31,9 +31,9 @@ def request(text: str, processor: Processor) -> bytes:
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
     """Answer requests until there are no more."""
     while len(header := source.read(LENGTH.size)) == LENGTH.size:
-        asked = json.loads(source.read(LENGTH.unpack(header)[0]))
+        job = json.loads(source.read(LENGTH.unpack(header)[0]))
         try:
-            status, answer = DONE, compile_text(asked["text"], Processor(**asked["processor"]))
+            status, answer = DONE, compile_text(job["text"], Processor(**job["processor"]))
         except GraftError as error:
             status, answer = FAILED, str(error).encode()
         sink.write(status + LENGTH.pack(len(answer)) + answer)

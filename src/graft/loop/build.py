@@ -159,8 +159,8 @@ def select(condition: Operand, yes: Operand, no: Operand) -> Term:
 
 def cast(dtype: DType, value: Operand) -> Term:
     """The value in another dtype; itself if it has it already."""
-    given = term(value)
-    return given if given.dtype is dtype else Term(Cast(dtype, given.expr), given.sources)
+    operand = term(value)
+    return operand if operand.dtype is dtype else Term(Cast(dtype, operand.expr), operand.sources)
 
 
 def call(name: str, *arguments: Operand) -> Term:

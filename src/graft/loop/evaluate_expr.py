@@ -165,15 +165,17 @@ def _load(load: Load, masked: bool) -> Compiled:
         mask = environment[_MASK]
         if len(mask) != lanes:
             return environment[name][position(environment)]
-        found = np.zeros(lanes, load.dtype.numpy)
-        place = [index(environment) for index in indices]
-        found[mask] = environment[name][chosen(name, environment[name].shape, place, mask)]
-        return found
+        values = np.zeros(lanes, load.dtype.numpy)
+        rows = [index(environment) for index in indices]
+        values[mask] = environment[name][masked_indices(name, environment[name].shape, rows, mask)]
+        return values
 
     return read
 
 
-def chosen(name: str, shape: tuple[int, ...], indices: Sequence[Any], mask: Any) -> tuple[Any, ...]:
+def masked_indices(
+    name: str, shape: tuple[int, ...], indices: Sequence[Any], mask: Any
+) -> tuple[Any, ...]:
     """The positions that a mask leaves of a vector access, checked against the extents."""
     rows = tuple([np.broadcast_to(index, mask.shape)[mask] for index in indices])
     for row, extent in zip(rows, shape, strict=True):

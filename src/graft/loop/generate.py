@@ -144,10 +144,10 @@ class Generator:
         """Whole tiles, then one tile of what is left, if anything is."""
         whole, factor = position.extent(split.loop, context), Const(split.factor)
         tiles = binary(BinaryKind.FLOOR_DIVIDE, whole, factor, context)
-        left = binary(BinaryKind.FLOOR_MODULO, whole, factor, context)
+        rest = binary(BinaryKind.FLOOR_MODULO, whole, factor, context)
         main = body(ZERO, tiles, position.with_extent(split.inner, factor))
-        once = binary(BinaryKind.MINIMUM, left, ONE, context)
-        return block(main, body(tiles, once, position.with_extent(split.inner, left)))
+        once = binary(BinaryKind.MINIMUM, rest, ONE, context)
+        return block(main, body(tiles, once, position.with_extent(split.inner, rest)))
 
     def _iteration(
         self,
@@ -224,8 +224,8 @@ def _tile(
     """What a micro-kernel makes of the loops that are left and the statement inside them."""
     nest = position.nest
     if nest.tensorize is None or nest.tensorize.kernel not in MICRO_KERNELS:
-        known = ", ".join(sorted(MICRO_KERNELS))
-        raise nest.fail("there is no such micro-kernel", hint=f"there are {known}")
+        names = ", ".join(sorted(MICRO_KERNELS))
+        raise nest.fail("there is no such micro-kernel", hint=f"there are {names}")
     what = f"cannot tensorize loop '{nest.tensorize.loop}'"
     loops: list[tuple[Var, int]] = []
     for loop in pending:
@@ -354,14 +354,14 @@ def _prefetches(tensor: Tensor, position: Position, loop: Loop, around: Around) 
             continue
         ahead = add(position.values[loop.name], Const(prefetch.distance))
         later = position.enter(loop.name, ahead)
-        found = [load for load in loads(tensor) if load.buffer.name == prefetch.tensor]
-        if not found:
+        reads = [load for load in loads(tensor) if load.buffer.name == prefetch.tensor]
+        if not reads:
             raise position.nest.fail(f"cannot prefetch '{prefetch.tensor}': it does not read it")
         values: dict[str, Expr] = {}
         for name in axis_extents(tensor):
             low = later.span(short(name), around.context).low
             values[name] = add(position.starts.get(short(name), ZERO), low or ZERO)
-        for load in found:
+        for load in reads:
             moved = _relocated(substitute(load, values), around)
             moved = simplify(moved, around.context)
             if isinstance(moved, Load):

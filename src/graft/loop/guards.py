@@ -83,9 +83,9 @@ def _predicated(stmt: Stmt, context: Context, lane: Var | None, within: bool) ->
             body = _predicated(stmt.body, inside, new, lane is not None)
             return replace(stmt, body=body)
         case If(condition, then, None):
-            known = context.assume(condition)
+            inner = context.assume(condition)
             if lane is None or not within or lane.name not in variables(condition):
-                return If(condition, _predicated(then, known, lane, within))
+                return If(condition, _predicated(then, inner, lane, within))
             return _selected(condition, _predicated(then, context, lane, within), context)
         case _:
             return with_statements(stmt, lambda child: _predicated(child, context, lane, within))
@@ -98,8 +98,8 @@ def _selected(condition: Expr, stmt: Stmt, context: Context) -> Stmt:
     pairs = zip(stmt.indices, stmt.buffer.extents, strict=True)
     if not all(_is_safe(index, extent, context) for index, extent in pairs):
         return If(condition, stmt)
-    kept = Load(stmt.buffer, stmt.indices)
-    return replace(stmt, value=Select(condition, stmt.value, kept))
+    current = Load(stmt.buffer, stmt.indices)
+    return replace(stmt, value=Select(condition, stmt.value, current))
 
 
 def branch_on_selects(stmt: Stmt, context: Context) -> Stmt:
@@ -110,8 +110,8 @@ def branch_on_selects(stmt: Stmt, context: Context) -> Stmt:
         if isinstance(loop, For) and loop.kind is LoopKind.VECTOR
     }
 
-    def change(one: Stmt, known: Context) -> Stmt:
-        return _branched(one, known, lanes) if isinstance(one, Store) else one
+    def change(one: Stmt, inner: Context) -> Stmt:
+        return _branched(one, inner, lanes) if isinstance(one, Store) else one
 
     return rewrite(stmt, context, change)
 
@@ -128,9 +128,9 @@ def _branched(store: Store, context: Context, lanes: set[str]) -> Stmt:
     if choice is None:
         return store
 
-    def with_value(value: Expr, known: Context) -> Stmt:
+    def with_value(value: Expr, inner: Context) -> Stmt:
         changed = map_expr(lambda e: value if e == choice else e, store.value)
-        return _branched(replace(store, value=simplify(changed, known)), known, lanes)
+        return _branched(replace(store, value=simplify(changed, inner)), inner, lanes)
 
     if variables(choice.condition) & lanes:
         return _clamped_store(store, choice, context, with_value)
@@ -169,8 +169,8 @@ def _readable(choice: Select, empty: list[Load]) -> Expr:
             return expr
         return expr.no if reads(expr.yes) else expr.yes
 
-    left = map_expr(change, choice)
-    return choice.no if reads(left) else left
+    rest = map_expr(change, choice)
+    return choice.no if reads(rest) else rest
 
 
 def conjuncts(condition: Expr) -> list[Expr]:
@@ -212,7 +212,7 @@ def _clamped(expr: Expr, unsafe: list[Load], context: Context) -> Expr:
 
 def tighten_loops(stmt: Stmt, context: Context) -> Stmt:
     """Branches moved out of loops that do not change them, or into the loops' bounds."""
-    return rewrite(stmt, context, lambda one, known: _tightened(one, known))
+    return rewrite(stmt, context, lambda one, inner: _tightened(one, inner))
 
 
 def _tightened(stmt: Stmt, context: Context) -> Stmt:
@@ -237,8 +237,8 @@ def _hoisted(loop: For, branch: If, context: Context) -> Stmt:
     then = _tightened(replace(loop, body=branch.then), context.assume(branch.condition))
     if branch.otherwise is None:
         return If(branch.condition, then)
-    known = context.assume(branch.condition, False)
-    return If(branch.condition, then, _tightened(replace(loop, body=branch.otherwise), known))
+    inner = context.assume(branch.condition, False)
+    return If(branch.condition, then, _tightened(replace(loop, body=branch.otherwise), inner))
 
 
 def _cut(condition: Expr, var: Var, context: Context) -> tuple[bool, Expr] | None:
@@ -277,10 +277,10 @@ def _narrowed(loop: For, branch: If, rises: bool, value: Expr, context: Context)
     empty = branch.otherwise or Block(())
     first, second = (empty, branch.then) if rises else (branch.then, empty)
     parts = [(before, first), (after, second)]
-    kept = [
+    loops = [
         _tightened(replace(part, body=body), context) for part, body in parts if body != Block(())
     ]
-    return block(*kept)
+    return block(*loops)
 
 
 def _vector_or_not(loop: For, branch: If, rises: bool, value: Expr, context: Context) -> Stmt:

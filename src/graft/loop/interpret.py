@@ -22,9 +22,9 @@ from graft.base.errors import EvaluationError
 from graft.loop.evaluate_expr import (
     Compiled,
     Environment,
-    chosen,
     compile_expr,
     indices_of,
+    masked_indices,
     under,
 )
 from graft.loop.ir import (
@@ -51,15 +51,15 @@ Runner = Callable[[Environment], None]
 def interpret(function: Function, arguments: Mapping[str, Argument], threads: int = 1) -> None:
     """Run the function on its arguments, with that many threads."""
     environment = _bind(function, arguments)
-    team = _Team(threads)
+    shared = _Shared(threads)
 
     def run(thread: int) -> None:
         try:
             with np.errstate(all="ignore"):
-                _Statements(team, thread).compile(function.body)(dict(environment))
+                _Statements(shared, thread).compile(function.body)(dict(environment))
         except Exception as error:  # noqa: BLE001 - handed to the calling thread
-            team.failures.append(error)
-            team.meeting.abort()
+            shared.failures.append(error)
+            shared.meeting.abort()
 
     if threads == 1:
         run(0)
@@ -69,13 +69,13 @@ def interpret(function: Function, arguments: Mapping[str, Argument], threads: in
             worker.start()
         for worker in workers:
             worker.join()
-    for failure in team.failures:
+    for failure in shared.failures:
         if not isinstance(failure, threading.BrokenBarrierError):
             raise failure
 
 
 @dataclass(frozen=True)
-class _Team:
+class _Shared:
     """What the threads of one run share."""
 
     threads: int
@@ -128,8 +128,8 @@ def _shape(buffer: Buffer, environment: Environment) -> tuple[int, ...]:
 class _Statements:
     """Turns statements into closures for one thread."""
 
-    def __init__(self, team: _Team, thread: int) -> None:
-        self._team = team
+    def __init__(self, shared: _Shared, thread: int) -> None:
+        self._shared = shared
         self._thread = thread
 
     def compile(self, stmt: Stmt) -> Runner:
@@ -166,7 +166,7 @@ class _Statements:
         start, extent = compile_expr(loop.start), compile_expr(loop.extent)
         body, name = self.compile(loop.body), loop.var.name
         share = loop.kind is LoopKind.PARALLEL
-        thread, threads = self._thread, self._team.threads
+        thread, threads = self._thread, self._shared.threads
         plain = loop.var.dtype is DType.INT64
         convert = int if plain else loop.var.dtype.numpy.type
 
@@ -222,14 +222,14 @@ class _Statements:
         position = indices_of(stmt.buffer, stmt.indices)
 
         def run(environment: Environment) -> None:
-            with self._team.lock:
+            with self._shared.lock:
                 # Lanes that hit the same element all count.
                 np.add.at(environment[name], position(environment), value(environment))
 
         return run
 
     def _barrier(self, environment: Environment) -> None:
-        self._team.meeting.wait()
+        self._shared.meeting.wait()
 
 
 def _store(stmt: Store) -> Runner:
@@ -260,7 +260,7 @@ def _masked_store(stmt: Store, condition: Compiled) -> Runner:
     def run(environment: Environment) -> None:
         mask, array = condition(environment), environment[name]
         values = np.broadcast_to(under(mask, value, environment), mask.shape)
-        places = [under(mask, index, environment) for index in indices]
-        array[chosen(name, array.shape, places, mask)] = values[mask]
+        positions = [under(mask, index, environment) for index in indices]
+        array[masked_indices(name, array.shape, positions, mask)] = values[mask]
 
     return run

@@ -62,7 +62,7 @@ def lower_variants(
     programs = [make_program(arguments, variant.schedule) for variant in variants]
     extents = index_variables([one for program in programs for one in program.tensors.values()])
     bodies = [
-        _body(program, _known(extents, variant.needs))
+        _body(program, _assumptions(extents, variant.needs))
         for program, variant in zip(programs, variants, strict=True)
     ]
     body = bodies[-1]
@@ -84,7 +84,7 @@ def _body(program: Program, context: Context) -> Stmt:
     return body
 
 
-def _known(scalars: Sequence[Var], needs: Sequence[tuple[str, int]]) -> Context:
+def _assumptions(scalars: Sequence[Var], needs: Sequence[tuple[str, int]]) -> Context:
     """What a variant knows: scalars are natural numbers, some of them no small ones."""
     least = dict(needs)
     return Context({one.name: Range(least.get(one.name, 0), None) for one in scalars})
@@ -103,11 +103,11 @@ def _generated(program: Program, context: Context) -> Stmt:
     memory: dict[str, Memory] = {}
     roots = program.roots()
     for tensor in [*(program.tensors[argument] for argument in program.arguments), *roots]:
-        memory[tensor.name] = Memory(_home(program, tensor), full_box(tensor).starts)
+        memory[tensor.name] = Memory(_buffer_of(program, tensor), full_box(tensor).starts)
     generator = Generator(program)
     around = Around(memory, context, {})
-    pieces = [(root, generator.stage(root, full_box(root), around)) for root in roots]
-    body = block(*_in_step(program, pieces))
+    stages = [(root, generator.stage(root, full_box(root), around)) for root in roots]
+    body = block(*_synchronized(program, stages))
     for root in reversed(roots):
         if root.name not in program.arguments:
             body = Allocate(memory[root.name].buffer, body)
@@ -118,22 +118,22 @@ def _buffers(program: Program) -> list[Buffer]:
     return [program.tensors[argument].buffer for argument in program.arguments]
 
 
-def _home(program: Program, tensor: Tensor) -> Buffer:
+def _buffer_of(program: Program, tensor: Tensor) -> Buffer:
     if tensor.name in program.arguments:
         return tensor.buffer
     return replace(tensor.buffer, scope=program.nests[tensor.name].scope)
 
 
-def _in_step(program: Program, pieces: list[tuple[Tensor, Stmt]]) -> list[Stmt]:
+def _synchronized(program: Program, stages: list[tuple[Tensor, Stmt]]) -> list[Stmt]:
     """Root stages such that threads see each other's results: barriers, and no work done twice.
 
     A function without any parallel loop is for one thread and needs neither.
     """
-    if not any(_is_parallel(stmt) for _, stmt in pieces):
-        return [stmt for _, stmt in pieces]
+    if not any(_is_parallel(stmt) for _, stmt in stages):
+        return [stmt for _, stmt in stages]
     result: list[Stmt] = []
     unseen: set[str] = set()
-    for tensor, stmt in pieces:
+    for tensor, stmt in stages:
         if unseen & _reads_within(program, tensor):
             result.append(Barrier())
             unseen = set()
@@ -146,11 +146,11 @@ def _in_step(program: Program, pieces: list[tuple[Tensor, Stmt]]) -> list[Stmt]:
 
 def _reads_within(program: Program, root: Tensor) -> set[str]:
     """What the stage and all stages computed in its loops read."""
-    found = reads(root)
+    names = reads(root)
     for name, nest in program.nests.items():
         if nest.site is not None and nest.site.stage == root.name:
-            found |= _reads_within(program, program.tensors[name])
-    return found
+            names |= _reads_within(program, program.tensors[name])
+    return names
 
 
 def _is_parallel(stmt: Stmt) -> bool:

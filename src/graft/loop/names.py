@@ -26,26 +26,26 @@ from graft.loop.print import RESERVED
 from graft.loop.traverse import map_expr, with_expressions, with_statements
 
 
-def unique_names(stmt: Stmt, taken: Iterable[str]) -> Stmt:
+def unique_names(stmt: Stmt, reserved: Iterable[str]) -> Stmt:
     """The statement with unique names, none of them `taken`."""
-    return _Names(set(taken)).statement(stmt, {}, {})
+    return _Names(set(reserved)).statement(stmt, {}, {})
 
 
 class _Names:
     """Hands out names in the order of the text."""
 
-    def __init__(self, taken: set[str]) -> None:
-        self._taken = taken
+    def __init__(self, reserved: set[str]) -> None:
+        self._reserved = reserved
 
     def _new(self, name: str, *candidates: str) -> str:
         for candidate in candidates:
-            if candidate not in self._taken and candidate not in RESERVED:
-                self._taken.add(candidate)
+            if candidate not in self._reserved and candidate not in RESERVED:
+                self._reserved.add(candidate)
                 return candidate
         number = 1
-        while f"{name}_{number}" in self._taken:
+        while f"{name}_{number}" in self._reserved:
             number += 1
-        self._taken.add(f"{name}_{number}")
+        self._reserved.add(f"{name}_{number}")
         return f"{name}_{number}"
 
     def statement(self, stmt: Stmt, names: dict[str, Expr], buffers: dict[str, Buffer]) -> Stmt:

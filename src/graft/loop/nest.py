@@ -55,13 +55,13 @@ class Nest:
     def fail(self, message: str, hint: str = "") -> ScheduleError:
         return ScheduleError(f"schedule of {self.stage}: {message}", hint=hint)
 
-    def place(self, name: str) -> int:
+    def position(self, name: str) -> int:
         """Where the loop stands, outermost is 0."""
-        for place, loop in enumerate(self.loops):
+        for position, loop in enumerate(self.loops):
             if loop.name == name:
-                return place
-        known = ", ".join(loop.name for loop in self.loops) or "none"
-        raise self.fail(f"there is no loop '{name}'", hint=f"its loops are {known}")
+                return position
+        names = ", ".join(loop.name for loop in self.loops) or "none"
+        raise self.fail(f"there is no loop '{name}'", hint=f"its loops are {names}")
 
     def leaves(self, name: str) -> frozenset[str]:
         """The loops of the nest that an axis or former loop is made of."""
@@ -75,10 +75,10 @@ class Nest:
                     continue
         return frozenset([name])
 
-    def reduction_place(self) -> int:
+    def reduction_position(self) -> int:
         """The place of the outermost loop that reduces, or one past the last loop."""
-        places = (place for place, loop in enumerate(self.loops) if loop.reduces)
-        return next(places, len(self.loops))
+        positions = (position for position, loop in enumerate(self.loops) if loop.reduces)
+        return next(positions, len(self.loops))
 
 
 def short(name: str) -> str:
@@ -102,17 +102,17 @@ def make_nest(tensor: Tensor, directives: Iterable[Directive]) -> Nest:
 
 
 def _new_names(nest: Nest, *names: str) -> None:
-    taken = {loop.name for loop in nest.loops}
+    names_in_use = {loop.name for loop in nest.loops}
     for relation in nest.relations:
-        taken |= {relation.outer, relation.inner}
-        taken.add(relation.loop if isinstance(relation, Split) else relation.fused)
+        names_in_use |= {relation.outer, relation.inner}
+        names_in_use.add(relation.loop if isinstance(relation, Split) else relation.fused)
     for name in names:
-        if name in taken or names.count(name) > 1:
+        if name in names_in_use or names.count(name) > 1:
             raise nest.fail(f"there is a loop '{name}' already")
 
 
 def _plain(nest: Nest, name: str) -> Loop:
-    loop = nest.loops[nest.place(name)]
+    loop = nest.loops[nest.position(name)]
     if loop.kind is not LoopKind.SERIAL:
         raise nest.fail(f"loop '{name}' is {loop.kind.value} already")
     return loop
@@ -126,9 +126,9 @@ def _split(nest: Nest, split: Split) -> Nest:
     if split.tail == "shift_inwards" and loop.reduces:
         message = f"cannot shift the tail of loop '{split.loop}' inwards: it carries a reduction"
         raise nest.fail(message, hint="elements would count twice; use guard or remainder")
-    place = nest.place(split.loop)
+    position = nest.position(split.loop)
     new = (replace(loop, name=split.outer), replace(loop, name=split.inner))
-    loops = nest.loops[:place] + new + nest.loops[place + 1 :]
+    loops = nest.loops[:position] + new + nest.loops[position + 1 :]
     return replace(nest, loops=loops, relations=(*nest.relations, split))
 
 
@@ -142,25 +142,25 @@ def _tile(nest: Nest, tile: Tile) -> Nest:
 def _fuse(nest: Nest, fuse: Fuse) -> Nest:
     outer, inner = _plain(nest, fuse.outer), _plain(nest, fuse.inner)
     _new_names(nest, fuse.fused)
-    place = nest.place(fuse.outer)
-    if nest.place(fuse.inner) != place + 1:
+    position = nest.position(fuse.outer)
+    if nest.position(fuse.inner) != position + 1:
         message = f"cannot fuse loops '{fuse.outer}' and '{fuse.inner}'"
         raise nest.fail(f"{message}: they are no neighbours, in this order")
     if outer.reduces != inner.reduces:
         carrier = fuse.outer if outer.reduces else fuse.inner
         message = f"cannot fuse loops '{fuse.outer}' and '{fuse.inner}'"
         raise nest.fail(f"{message}: only '{carrier}' carries a reduction")
-    loops = (*nest.loops[:place], replace(outer, name=fuse.fused), *nest.loops[place + 2 :])
+    loops = (*nest.loops[:position], replace(outer, name=fuse.fused), *nest.loops[position + 2 :])
     return replace(nest, loops=loops, relations=(*nest.relations, fuse))
 
 
 def _reorder(nest: Nest, reorder: Reorder) -> Nest:
-    places = sorted(nest.place(name) for name in reorder.loops)
-    if len(set(places)) != len(places):
+    positions = sorted(nest.position(name) for name in reorder.loops)
+    if len(set(positions)) != len(positions):
         raise nest.fail(f"cannot reorder loops: a name of {', '.join(reorder.loops)} is repeated")
     loops = list(nest.loops)
-    for place, name in zip(places, reorder.loops, strict=True):
-        loops[place] = nest.loops[nest.place(name)]
+    for position, name in zip(positions, reorder.loops, strict=True):
+        loops[position] = nest.loops[nest.position(name)]
     return replace(nest, loops=tuple(loops))
 
 
@@ -196,7 +196,7 @@ def _tensorize(nest: Nest, directive: Tensorize) -> Nest:
 
 
 def _prefetch(nest: Nest, directive: Prefetch) -> Nest:
-    nest.place(directive.loop)
+    nest.position(directive.loop)
     return replace(nest, prefetches=(*nest.prefetches, directive))
 
 
@@ -209,7 +209,7 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     Unroll: lambda nest, directive: _mark(nest, directive.loop, LoopKind.UNROLLED),
     Parallel: lambda nest, directive: _mark(nest, directive.loop, LoopKind.PARALLEL),
     ComputeAt: lambda nest, directive: replace(nest, site=directive),
-    StoreIn: lambda nest, directive: replace(nest, scope=SCOPES[directive.place]),
+    StoreIn: lambda nest, directive: replace(nest, scope=SCOPES[directive.scope]),
     Combine: _combine,
     Prefetch: _prefetch,
     Tensorize: _tensorize,
@@ -221,18 +221,18 @@ def _check_tails(nest: Nest) -> None:
     splits = [relation for relation in nest.relations if isinstance(relation, Split)]
     for split in splits:
         outer, inner = nest.leaves(split.outer), nest.leaves(split.inner)
-        first_inner = min(nest.place(name) for name in inner)
+        first_inner = min(nest.position(name) for name in inner)
         if split.tail == "remainder":
             if outer != {split.outer}:
                 message = f"cannot split or fuse loop '{split.outer}'"
                 raise nest.fail(f"{message}: the remainder of '{split.loop}' follows it")
-            if nest.place(split.outer) > first_inner:
+            if nest.position(split.outer) > first_inner:
                 message = f"cannot put loop '{split.inner}' outside '{split.outer}'"
                 raise nest.fail(f"{message}: the remainder of '{split.loop}' follows it")
         if split.tail == "shift_inwards":
-            last_outer = max(nest.place(name) for name in outer)
-            if last_outer > nest.reduction_place():
-                carrier = nest.loops[nest.reduction_place()].name
+            last_outer = max(nest.position(name) for name in outer)
+            if last_outer > nest.reduction_position():
+                carrier = nest.loops[nest.reduction_position()].name
                 message = f"cannot shift the tail of loop '{split.loop}' inwards"
                 raise nest.fail(f"{message}: '{split.outer}' is inside '{carrier}', which reduces")
             _check_overlap(nest, split, outer)
@@ -240,15 +240,15 @@ def _check_tails(nest: Nest) -> None:
 
 def _check_overlap(nest: Nest, split: Split, outer: frozenset[str]) -> None:
     """Tiles that share elements do not add them up side by side."""
-    if nest.reduction_place() == len(nest.loops):
+    if nest.reduction_position() == len(nest.loops):
         return
-    around = {loop.name for loop in nest.loops[: max(nest.place(name) for name in outer)]}
+    around = {loop.name for loop in nest.loops[: max(nest.position(name) for name in outer)]}
     shared = outer | (nest.leaves(split.inner) & around)
     for loop in nest.loops:
         is_vector = loop.kind is LoopKind.VECTOR and loop.name in outer
         if is_vector or (loop.kind is LoopKind.PARALLEL and loop.name in shared):
             message = f"cannot shift the tail of loop '{split.loop}' inwards"
-            carrier = nest.loops[nest.reduction_place()].name
+            carrier = nest.loops[nest.reduction_position()].name
             kind = "a vector" if is_vector else "parallel"
             raise nest.fail(
                 f"{message}: '{loop.name}' is {kind} around '{carrier}', which reduces",
@@ -260,7 +260,7 @@ def _check_prefetches(nest: Nest) -> None:
     """No prefetch inside what a micro-kernel writes."""
     for prefetch in nest.prefetches:
         tile = nest.tensorize
-        if tile is not None and nest.place(prefetch.loop) >= nest.place(tile.loop):
+        if tile is not None and nest.position(prefetch.loop) >= nest.position(tile.loop):
             message = f"cannot prefetch '{prefetch.tensor}' at loop '{prefetch.loop}'"
             raise nest.fail(f"{message}: that is inside the tensorized loop '{tile.loop}'")
 
@@ -273,9 +273,9 @@ def _check_kinds(nest: Nest) -> None:
         raise nest.fail(f"loop '{parallel[1]}' is parallel inside '{parallel[0]}', which is too")
     if len(vector) > 1:
         raise nest.fail(f"loop '{vector[1]}' is a vector inside '{vector[0]}', which is one too")
-    if parallel and nest.place(parallel[0]) > nest.reduction_place():
-        carrier = nest.loops[nest.reduction_place()].name
+    if parallel and nest.position(parallel[0]) > nest.reduction_position():
+        carrier = nest.loops[nest.reduction_position()].name
         message = f"loop '{parallel[0]}' is parallel inside '{carrier}', which carries a reduction"
         raise nest.fail(message)
-    if parallel and vector and nest.place(parallel[0]) > nest.place(vector[0]):
+    if parallel and vector and nest.position(parallel[0]) > nest.position(vector[0]):
         raise nest.fail(f"loop '{parallel[0]}' is parallel inside the vector loop '{vector[0]}'")

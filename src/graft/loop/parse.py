@@ -194,10 +194,10 @@ class _Expressions(Cursor):
 
     def _arguments(self, count: int | None) -> tuple[Expr, ...]:
         self.expect("(")
-        found = self._separated(")")
-        if count is not None and len(found) != count:
-            raise self.error(f"expected {count} arguments, found {len(found)}")
-        return found
+        arguments = self._separated(")")
+        if count is not None and len(arguments) != count:
+            raise self.error(f"expected {count} arguments, found {len(arguments)}")
+        return arguments
 
     def indices(self) -> tuple[Expr, ...]:
         self.expect("[")
@@ -254,18 +254,18 @@ class _Parser(_Expressions):
         return self._rest_of_body()
 
     def _rest_of_body(self) -> Stmt:
-        found = self._statements()
-        return found[0] if len(found) == 1 else Block(found)
+        body = self._statements()
+        return body[0] if len(body) == 1 else Block(body)
 
     def _statements(self) -> tuple[Stmt, ...]:
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise self.error("the statements are nested too deeply to be read")
-        found = []
+        body = []
         while not self.accept("}"):
-            found.append(self._statement())
+            body.append(self._statement())
         self._depth -= 1
-        return tuple(found)
+        return tuple(body)
 
     def _statement(self) -> Stmt:
         word = self.ahead.text

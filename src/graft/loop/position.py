@@ -121,7 +121,7 @@ class Position:
 
     def _split_span(self, split: Split, context: Context) -> Range:
         outer, inner = self.span(split.outer, context), self.span(split.inner, context)
-        known = outer.low == outer.high and inner.low == inner.high
+        fixed = outer.low == outer.high and inner.low == inner.high
         whole = self.extent(split.loop, context)
         exact = self.is_exact(split, context)
         bounds: list[Expr | None] = []
@@ -135,7 +135,7 @@ class Position:
                 base = binary(BinaryKind.MINIMUM, base, last, context)
             bounds.append(add(base, other))
         low, high = bounds
-        if not known and not exact and high is not None:
+        if not fixed and not exact and high is not None:
             high = binary(BinaryKind.MINIMUM, high, add(whole, Const(-1)), context)
         return Range(low, high)
 

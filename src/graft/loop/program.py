@@ -37,21 +37,21 @@ class Program:
     def computed_at(self, stage: str, loop: str) -> list[Tensor]:
         """The stages computed at the start of each iteration of a loop."""
         sites = {name: nest.site for name, nest in self.nests.items() if nest.site is not None}
-        found = [n for n, site in sites.items() if (site.stage, site.loop) == (stage, loop)]
-        return [self.tensors[name] for name in found]
+        names = [n for n, site in sites.items() if (site.stage, site.loop) == (stage, loop)]
+        return [self.tensors[name] for name in names]
 
     def inside(self, stage: str, loop: str) -> list[Tensor]:
         """The stages computed anywhere within an iteration of a loop."""
-        place = self.nests[stage].place(loop)
-        return [self.tensors[name] for name in self.nests if self._is_inside(name, stage, place)]
+        position = self.nests[stage].position(loop)
+        return [self.tensors[name] for name in self.nests if self._is_inside(name, stage, position)]
 
-    def _is_inside(self, name: str, stage: str, place: int) -> bool:
+    def _is_inside(self, name: str, stage: str, position: int) -> bool:
         site = self.nests[name].site
         if site is None:
             return False
         if site.stage == stage:
-            return self.nests[stage].place(site.loop) >= place
-        return self._is_inside(site.stage, stage, place)
+            return self.nests[stage].position(site.loop) >= position
+        return self._is_inside(site.stage, stage, position)
 
 
 def make_program(arguments: Sequence[Tensor], schedule: Schedule) -> Program:
@@ -63,13 +63,13 @@ def make_program(arguments: Sequence[Tensor], schedule: Schedule) -> Program:
     missing = [t.name for t in tensors if t.body is None and t.name not in names]
     if missing:
         raise LoopError(f"'{missing[0]}' is read and has to be an argument")
-    found = rewrite_stages(tensors, set(names), schedule)
+    rewritten = rewrite_stages(tensors, set(names), schedule)
     nests = {
         name: make_nest(tensor, schedule.directives(name))
-        for name, tensor in found.items()
+        for name, tensor in rewritten.items()
         if tensor.body is not None
     }
-    program = Program(found, nests, tuple(names))
+    program = Program(rewritten, nests, tuple(names))
     for name, nest in nests.items():
         _check_site(program, name, nest)
         _check_memory(program, name, nest)
@@ -87,7 +87,7 @@ def _check_site(program: Program, name: str, nest: Nest) -> None:
         raise fail(name, f"{where}: there is no such stage")
     owner = program.nests[site.stage]
     try:
-        place = owner.place(site.loop)
+        position = owner.position(site.loop)
     except ScheduleError as error:
         raise fail(name, f"{where}: {error.message}", error.hint) from None
     order = list(program.nests)
@@ -97,12 +97,12 @@ def _check_site(program: Program, name: str, nest: Nest) -> None:
     outside = [reader for reader in program.readers(name) if reader not in inside]
     if outside:
         raise fail(name, f"{where}: {outside[0]} reads it outside that loop")
-    if owner.reduction_place() <= place and _reads_initially(program, site.stage, name):
+    if owner.reduction_position() <= position and _reads_initially(program, site.stage, name):
         raise fail(name, f"{where}: the initial value needs it before that loop")
     tile = owner.tensorize
-    if tile is not None and place >= owner.place(tile.loop):
+    if tile is not None and position >= owner.position(tile.loop):
         raise fail(name, f"{where}: that is inside the tensorized loop '{tile.loop}'")
-    inner_vector = [one.name for one in owner.loops[: place + 1] if one.kind is LoopKind.VECTOR]
+    inner_vector = [one.name for one in owner.loops[: position + 1] if one.kind is LoopKind.VECTOR]
     if inner_vector:
         raise fail(name, f"{where}: that is inside the vector loop '{inner_vector[0]}'")
 

@@ -133,6 +133,6 @@ def allocation(box: Box, tensor: Tensor, loops: Spans, context: Context) -> tupl
         high = interval(extent, loops, context).high
         size = whole if high is None else simplify(high, context)
         # no loop's variable has a value where memory is set aside
-        known = {name for one in tensor.shape for name in variables(one)}
-        sizes.append(size if variables(size) <= known else whole)
+        names = {name for one in tensor.shape for name in variables(one)}
+        sizes.append(size if variables(size) <= names else whole)
     return tuple(sizes)

@@ -19,7 +19,7 @@ from graft.base.errors import ParseError
 from graft.loop.ir import Scope
 
 Tail = Literal["guard", "remainder", "shift_inwards"]
-Place = Literal["heap", "register"]
+ScopeName = Literal["heap", "register"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class ComputeAt:
 class StoreIn:
     """Keep the stage's elements in registers, or in scratch memory (the default)."""
 
-    place: Place
+    scope: ScopeName
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ Directive = (
     | Prefetch
     | Tensorize
 )
-SCOPES: dict[Place, Scope] = {"heap": Scope.HEAP, "register": Scope.REGISTER}
+SCOPES: dict[ScopeName, Scope] = {"heap": Scope.HEAP, "register": Scope.REGISTER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,15 +280,15 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def _parse_directives(text: str, number: int) -> tuple[Directive, ...]:
-    found, position = [], 0
+    directives, position = [], 0
     while text[position:].strip():
         match = _DIRECTIVE.match(text, position)
         if match is None or match[1] not in _KINDS:
             raise ParseError(f"line {number}: cannot read '{text[position:].strip()}'")
         parts = [part.strip() for part in match[2].split(",")] if match[2].strip() else []
-        found.append(_make(_KINDS[match[1]], parts, f"line {number}: {match[0].strip()}"))
+        directives.append(_make(_KINDS[match[1]], parts, f"line {number}: {match[0].strip()}"))
         position = match.end()
-    return tuple(found)
+    return tuple(directives)
 
 
 def _make(kind: type, parts: list[str], where: str) -> Directive:

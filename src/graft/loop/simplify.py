@@ -73,8 +73,8 @@ def simplify(expr: Expr, context: Context | None = None) -> Expr:
     """The expression, simplified given what is known about its variables."""
     if isinstance(expr, (Const, Var)) and expr.lanes == 1:
         return expr
-    known = context or Context()
-    return map_expr(lambda node: _node(node, known), expr)
+    scope = context or Context()
+    return map_expr(lambda node: _node(node, scope), expr)
 
 
 def _node(expr: Expr, context: Context) -> Expr:
@@ -101,11 +101,13 @@ def _node(expr: Expr, context: Context) -> Expr:
 
 def _remembered(expr: Binary | Compare, context: Context) -> Expr:
     """Index arithmetic, whose normal form takes proofs: made once where the same is known."""
-    known = context.simplified.get(expr)
-    if known is None:
-        known = _index(expr, context) if isinstance(expr, Binary) else _comparison(expr, context)
-        context.simplified[expr] = known
-    return known
+    simplified = context.simplified.get(expr)
+    if simplified is None:
+        simplified = (
+            _index(expr, context) if isinstance(expr, Binary) else _comparison(expr, context)
+        )
+        context.simplified[expr] = simplified
+    return simplified
 
 
 def _folded(expr: Expr) -> Const | None:
@@ -222,35 +224,35 @@ def _select(expr: Select) -> Expr:
 
 def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
     """The statement, simplified from the outside in."""
-    known = context or Context()
+    scope = context or Context()
     if isinstance(stmt, While):  # variables keep their ranges, but facts may not survive a turn
-        body = simplify_stmt(stmt.body, known)
-        return While(simplify(stmt.condition, known), body)
-    stmt = with_expressions(stmt, lambda expr: simplify(expr, known))
+        body = simplify_stmt(stmt.body, scope)
+        return While(simplify(stmt.condition, scope), body)
+    stmt = with_expressions(stmt, lambda expr: simplify(expr, scope))
     match stmt:
         case For():
-            return _loop(stmt, known)
+            return _loop(stmt, scope)
         case If():
-            return _branch(stmt, known)
+            return _branch(stmt, scope)
         case Let(var, value, body):
             if isinstance(value, (Const, Var)):
-                return simplify_stmt(substitute_in(body, {var.name: value}), known)
+                return simplify_stmt(substitute_in(body, {var.name: value}), scope)
             if var.name not in variables_in(body):
-                return simplify_stmt(body, known)
+                return simplify_stmt(body, scope)
             bounded = is_index(value) and not reads_memory(value)
-            inside = known.variable(var.name, value, value) if bounded else known
+            inside = scope.variable(var.name, value, value) if bounded else scope
             return _unless_empty(replace(stmt, body=simplify_stmt(body, inside)))
         case Allocate(buffer, body):
-            inner = simplify_stmt(body, known)
+            inner = simplify_stmt(body, scope)
             used = buffer in buffers_read(inner) | buffers_written(inner)
             return replace(stmt, body=inner) if used else inner
-        case Store(buffer, indices, Load(source, place), _) if source == buffer:
-            return EMPTY if place == indices else stmt
+        case Store(buffer, indices, Load(source, source_indices), _) if source == buffer:
+            return EMPTY if source_indices == indices else stmt
         case Block():
-            parts = [simplify_stmt(one, known) for one in stmt.statements]
+            parts = [simplify_stmt(one, scope) for one in stmt.statements]
             return block(*(part for part in parts if part != EMPTY))
         case _:
-            return with_statements(stmt, lambda inner: simplify_stmt(inner, known))
+            return with_statements(stmt, lambda inner: simplify_stmt(inner, scope))
 
 
 def _unless_empty(stmt: For | Let) -> Stmt:
@@ -268,8 +270,8 @@ def _loop(loop: For, context: Context) -> Stmt:
 
 def _branch(stmt: If, context: Context) -> Stmt:
     if isinstance(stmt.condition, Const):
-        chosen = stmt.then if stmt.condition.value else stmt.otherwise
-        return EMPTY if chosen is None else simplify_stmt(chosen, context)
+        branch = stmt.then if stmt.condition.value else stmt.otherwise
+        return EMPTY if branch is None else simplify_stmt(branch, context)
     then = simplify_stmt(stmt.then, context.assume(stmt.condition))
     otherwise = None
     if stmt.otherwise is not None:

@@ -38,39 +38,39 @@ def fail(stage: str, message: str, hint: str = "") -> ScheduleError:
     return ScheduleError(f"schedule of {stage}: {message}", hint=hint)
 
 
-def rewrite_stages(tensors: Sequence[Tensor], arguments: set[str], schedule: Schedule) -> Tensors:
+def rewrite_stages(stages: Sequence[Tensor], arguments: set[str], schedule: Schedule) -> Tensors:
     """The tensors after all Inline, CacheWrite and Pack directives, each after what it reads."""
-    found = {tensor.name: tensor for tensor in tensors}
-    pending = list(found)
+    tensors = {tensor.name: tensor for tensor in stages}
+    pending = list(tensors)
     while pending:
         name = pending.pop(0)
         for directive in schedule.directives(name):
             match directive:
                 case Inline():
-                    found = _inline(found, name, arguments)
+                    tensors = _inline(tensors, name, arguments)
                 case CacheWrite():
-                    found = _cache_write(found, name, directive)
+                    tensors = _cache_write(tensors, name, directive)
                     pending.append(directive.name)
                 case Pack():
-                    found = _pack(found, name, directive)
+                    tensors = _pack(tensors, name, directive)
                     pending.append(directive.name)
                 case Factor():
-                    found = _factor(found, name, directive)
+                    tensors = _factor(tensors, name, directive)
                     pending += [directive.name, f"{directive.name}.tail"]
                 case Overlap():
-                    found = _overlap(found, name, directive)
+                    tensors = _overlap(tensors, name, directive)
                     pending += [directive.name, f"{directive.name}.tail"]
                 case Interleave():
-                    found = _interleave(found, name, directive)
+                    tensors = _interleave(tensors, name, directive)
                     pending.append(directive.name)
                 case _:
                     continue
     for name, _ in schedule.stages:
-        known = name in found and found[name].body is not None
-        if not known and not any(isinstance(d, Inline) for d in schedule.directives(name)):
-            stages = ", ".join(one for one in found if found[one].body is not None)
-            raise fail(name, "there is no such stage", hint=f"the stages are {stages}")
-    return found
+        exists = name in tensors and tensors[name].body is not None
+        if not exists and not any(isinstance(d, Inline) for d in schedule.directives(name)):
+            names = ", ".join(one for one in tensors if tensors[one].body is not None)
+            raise fail(name, "there is no such stage", hint=f"the stages are {names}")
+    return tensors
 
 
 def map_body(tensor: Tensor, change: Callable[[Expr], Expr]) -> Tensor:
@@ -106,8 +106,8 @@ def _replace_loads(tensor: Tensor, name: str, value: Callable[[Load], Expr]) -> 
     return map_body(tensor, lambda expr: map_expr(change, expr))
 
 
-def _inline(found: Tensors, name: str, arguments: set[str]) -> Tensors:
-    tensor = found[name]
+def _inline(tensors: Tensors, name: str, arguments: set[str]) -> Tensors:
+    tensor = tensors[name]
     body = tensor.body
     if name in arguments:
         raise fail(name, "cannot inline it: it is an argument")
@@ -115,22 +115,22 @@ def _inline(found: Tensors, name: str, arguments: set[str]) -> Tensors:
         raise fail(name, "cannot inline it: it carries a reduction")
 
     def value(load: Load) -> Expr:
-        places = {axis.name: i for axis, i in zip(tensor.axes, load.indices, strict=True)}
-        return substitute(body, places)
+        indices = {axis.name: i for axis, i in zip(tensor.axes, load.indices, strict=True)}
+        return substitute(body, indices)
 
     return {
         other: _replace_loads(reader, name, value)
-        for other, reader in found.items()
+        for other, reader in tensors.items()
         if other != name
     }
 
 
-def _insert(found: Tensors, before: str, new: Tensor, changed: Tensor) -> Tensors:
+def _insert(tensors: Tensors, before: str, new: Tensor, changed: Tensor) -> Tensors:
     """The tensors with a new one just before another, which is changed."""
-    if new.name in found:
+    if new.name in tensors:
         raise fail(before, f"there is a tensor '{new.name}' already")
     result: Tensors = {}
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         if name == before:
             result[new.name] = new
         result[name] = changed if name == before else tensor
@@ -147,10 +147,9 @@ def _renamed(tensor: Tensor, new: str, values: Mapping[Var, Expr] | None = None)
     own |= {axis.name: value for axis, value in (values or {}).items()}
     body = map_body(tensor, lambda expr: substitute(expr, own)).body
     if isinstance(body, Reduce):
-        axes = tuple((_moved(axis, tensor.name, new), extent) for axis, extent in body.axes)
-        body = replace(body, axes=axes)
-    places = tuple(_moved(axis, tensor.name, new) for axis in tensor.axes)
-    return Tensor(replace(tensor.buffer, name=new), places, body, tensor.sources)
+        body = replace(body, axes=tuple((_moved(a, tensor.name, new), n) for a, n in body.axes))
+    axes = tuple(_moved(axis, tensor.name, new) for axis in tensor.axes)
+    return Tensor(replace(tensor.buffer, name=new), axes, body, tensor.sources)
 
 
 def _moved(variable: Var, old: str, new: str) -> Var:
@@ -165,15 +164,15 @@ def _with_reduction(tensor: Tensor, axis: Var, extent: Expr, **changes: Expr) ->
     return replace(tensor, body=replace(tensor.body, axes=axes, **changes))
 
 
-def _cache_write(found: Tensors, name: str, directive: CacheWrite) -> Tensors:
-    tensor = found[name]
+def _cache_write(tensors: Tensors, name: str, directive: CacheWrite) -> Tensors:
+    tensor = tensors[name]
     cache = _renamed(tensor, directive.name)
     copy = replace(tensor, body=Load(cache.buffer, tensor.axes))
-    return _insert(found, name, cache, copy)
+    return _insert(tensors, name, cache, copy)
 
 
-def _factor(found: Tensors, name: str, factor: Factor) -> Tensors:
-    tensor, reduction = found[name], found[name].body
+def _factor(tensors: Tensors, name: str, factor: Factor) -> Tensors:
+    tensor, reduction = tensors[name], tensors[name].body
     axes = {} if not isinstance(reduction, Reduce) else dict(reduction.axes)
     axis = Var(f"{name}@{factor.axis}")
     if not isinstance(reduction, Reduce) or axis not in axes:
@@ -182,7 +181,7 @@ def _factor(found: Tensors, name: str, factor: Factor) -> Tensors:
         raise fail(name, f"cannot reduce over '{factor.axis}' in {factor.lanes} lanes")
     lanes = Const(factor.lanes)
     count = simplify(Binary(BinaryKind.FLOOR_DIVIDE, axes[axis], lanes))
-    left = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], lanes))
+    remainder = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], lanes))
     lane, own = Var(f"{factor.name}@lane"), _moved(axis, name, factor.name)
     totals = _renamed(tensor, factor.name, {axis: add(multiply(own, lanes), lane)})
     nothing = identity(reduction.kind, reduction.dtype)
@@ -190,55 +189,55 @@ def _factor(found: Tensors, name: str, factor: Factor) -> Tensors:
     buffer = replace(totals.buffer, extents=(*tensor.shape, lanes))
     totals = replace(totals, buffer=buffer, axes=(*totals.axes, lane))
     start = reduction.initial
-    if left != Const(0):
+    if remainder != Const(0):
         rest = f"{factor.name}.tail"
         own = _moved(axis, name, rest)
         tail = _renamed(tensor, rest, {axis: add(multiply(count, lanes), own)})
-        tail = _with_reduction(tail, own, left)
-        found = _insert(found, name, tail, tensor)
+        tail = _with_reduction(tail, own, remainder)
+        tensors = _insert(tensors, name, tail, tensor)
         start = Load(tail.buffer, tensor.axes)
     own_lane = Var(f"{name}@lane")
     read = Load(buffer, (*tensor.axes, own_lane))
     changed = replace(reduction, body=read, axes=((own_lane, lanes),), initial=start)
-    return _insert(found, name, totals, replace(tensor, body=changed))
+    return _insert(tensors, name, totals, replace(tensor, body=changed))
 
 
-def _overlap(found: Tensors, name: str, overlap: Overlap) -> Tensors:
-    before = found[name].body
-    found = _factor(found, name, Factor(overlap.axis, overlap.name, overlap.lanes))
+def _overlap(tensors: Tensors, name: str, overlap: Overlap) -> Tensors:
+    before = tensors[name].body
+    tensors = _factor(tensors, name, Factor(overlap.axis, overlap.name, overlap.lanes))
     last = f"{overlap.name}.tail"
-    if last not in found:
-        return found
-    tail, totals, stage = found[last], found[overlap.name], found[name]
+    if last not in tensors:
+        return tensors
+    tail, totals, stage = tensors[last], tensors[overlap.name], tensors[name]
     reductions = [one.body for one in (tail, totals, stage)]
     rest, sums, combined = (body for body in reductions if isinstance(body, Reduce))
     if not isinstance(before, Reduce) or len(rest.axes) > 1:
         raise fail(name, f"cannot overlap '{overlap.axis}': it reduces over other axes too")
-    ((inner, left),) = rest.axes
+    ((inner, rest_extent),) = rest.axes
     lane, lanes = Var(f"{last}@lane"), Const(overlap.lanes)
-    back = add(left, lanes, -1)
+    back = add(rest_extent, lanes, -1)
     value = substitute(rest.body, {inner.name: add(back, lane)})
-    new = Compare(CompareKind.GREATER_EQUAL, lane, add(lanes, left, -1))
+    new = Compare(CompareKind.GREATER_EQUAL, lane, add(lanes, rest_extent, -1))
     buffer = replace(tail.buffer, extents=totals.shape)
-    chosen = Select(new, value, identity(rest.kind, rest.dtype))
-    found[last] = Tensor(buffer, (*tail.axes, lane), chosen)
-    found[overlap.name] = replace(totals, body=replace(sums, initial=Load(buffer, totals.axes)))
-    found[name] = replace(stage, body=replace(combined, initial=before.initial))
-    order = [one for one in found if one not in (last, overlap.name, name)]
-    place = list(found).index(last)
-    names = [*order[:place], last, overlap.name, name, *order[place:]]
-    return {one: found[one] for one in names}
+    new_terms = Select(new, value, identity(rest.kind, rest.dtype))
+    tensors[last] = Tensor(buffer, (*tail.axes, lane), new_terms)
+    tensors[overlap.name] = replace(totals, body=replace(sums, initial=Load(buffer, totals.axes)))
+    tensors[name] = replace(stage, body=replace(combined, initial=before.initial))
+    order = [one for one in tensors if one not in (last, overlap.name, name)]
+    position = list(tensors).index(last)
+    names = [*order[:position], last, overlap.name, name, *order[position:]]
+    return {one: tensors[one] for one in names}
 
 
-def _interleave(found: Tensors, name: str, directive: Interleave) -> Tensors:
-    tensor, reduction = found[name], found[name].body
+def _interleave(tensors: Tensors, name: str, directive: Interleave) -> Tensors:
+    tensor, reduction = tensors[name], tensors[name].body
     axes = {} if not isinstance(reduction, Reduce) else dict(reduction.axes)
     axis = Var(f"{name}@{directive.axis}")
     if not isinstance(reduction, Reduce) or axis not in axes or directive.count < 2:
         raise fail(name, f"cannot reduce over '{directive.axis}' in {directive.count} turns")
     count = Const(directive.count)
     whole = simplify(Binary(BinaryKind.FLOOR_DIVIDE, axes[axis], count))
-    left = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], count))
+    remainder = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], count))
     new, turn = directive.name, Var(f"{directive.name}@turn")
     own = _moved(axis, name, new)
     totals = _renamed(tensor, new, {axis: add(multiply(own, count), turn)})
@@ -252,21 +251,21 @@ def _interleave(found: Tensors, name: str, directive: Interleave) -> Tensors:
         pairs_of = zip_longest(parts[::2], parts[1::2])
         parts = [Binary(reduction.kind, one, two) if two else one for one, two in pairs_of]
     rest = substitute(reduction.body, {axis.name: add(multiply(whole, count), axis)})
-    changed = _with_reduction(tensor, axis, left, body=rest, initial=parts[0])
-    return _insert(found, name, totals, changed)
+    changed = _with_reduction(tensor, axis, remainder, body=rest, initial=parts[0])
+    return _insert(tensors, name, totals, changed)
 
 
-def _pack(found: Tensors, name: str, pack: Pack) -> Tensors:
-    if pack.tensor not in reads(found[name]):
+def _pack(tensors: Tensors, name: str, pack: Pack) -> Tensors:
+    if pack.tensor not in reads(tensors[name]):
         raise fail(name, f"cannot pack '{pack.tensor}': it does not read it")
-    source = found[pack.tensor]
+    source = tensors[pack.tensor]
     new = _packed_copy(name, source, pack)
 
     def value(load: Load) -> Expr:
         parts = _blocked(load.indices, pack.blocks)
-        return Load(new.buffer, tuple(simplify(parts[place]) for place in pack.order))
+        return Load(new.buffer, tuple(simplify(parts[dimension]) for dimension in pack.order))
 
-    return _insert(found, name, new, _replace_loads(found[name], pack.tensor, value))
+    return _insert(tensors, name, new, _replace_loads(tensors[name], pack.tensor, value))
 
 
 def _blocked(indices: Sequence[Expr], blocks: Sequence[int]) -> list[Expr]:
@@ -290,8 +289,8 @@ def _packed_copy(name: str, source: Tensor, pack: Pack) -> Tensor:
     extents: list[Expr] = []
     indices: list[Expr] = []
     condition: Expr | None = None
-    for place, (extent, block) in enumerate(zip(source.shape, pack.blocks, strict=True)):
-        outer, inner = Var(f"{pack.name}@d{place}"), Var(f"{pack.name}@d{place}_block")
+    for dimension, (extent, block) in enumerate(zip(source.shape, pack.blocks, strict=True)):
+        outer, inner = Var(f"{pack.name}@d{dimension}"), Var(f"{pack.name}@d{dimension}_block")
         if not block:
             names, extents = [*names, outer.name], [*extents, extent]
             indices.append(outer)
@@ -306,6 +305,6 @@ def _packed_copy(name: str, source: Tensor, pack: Pack) -> Tensor:
     value: Expr = Load(source.buffer, tuple(indices))
     if condition is not None:
         value = Select(condition, value, identity(BinaryKind.ADD, source.dtype))
-    shape = tuple(extents[place] for place in pack.order)
-    axes = tuple(Var(names[place]) for place in pack.order)
+    shape = tuple(extents[dimension] for dimension in pack.order)
+    axes = tuple(Var(names[dimension]) for dimension in pack.order)
     return Tensor(Buffer(pack.name, source.dtype, shape), axes, value)

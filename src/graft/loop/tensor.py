@@ -75,10 +75,10 @@ class Tensor:
         return self.buffer.dtype
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Term:
-        given = indices if isinstance(indices, tuple) else (indices,)
-        if len(given) != len(self.shape):
-            raise LoopError(f"'{self.name}' has {len(self.shape)} dimensions, not {len(given)}")
-        read = load(self.buffer, *given)
+        listed = indices if isinstance(indices, tuple) else (indices,)
+        if len(listed) != len(self.shape):
+            raise LoopError(f"'{self.name}' has {len(self.shape)} dimensions, not {len(listed)}")
+        read = load(self.buffer, *listed)
         return Term(read.expr, read.sources | {self})
 
 
@@ -200,19 +200,19 @@ def identity(kind: BinaryKind, dtype: DType) -> Const:
 
 def in_order(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """All tensors that the outputs need, inputs too, each after what it reads."""
-    found: dict[str, Tensor] = {}
+    ordered: dict[str, Tensor] = {}
 
     def visit(tensor: Tensor) -> Iterator[Tensor]:
-        known = found.get(tensor.name)
-        if known is tensor:
+        previous = ordered.get(tensor.name)
+        if previous is tensor:
             return
-        if known is not None:
+        if previous is not None:
             raise LoopError(f"two tensors are called '{tensor.name}'")
         for source in tensor.sources:
             yield from visit(source)
-        if found.get(tensor.name) not in (None, tensor):
+        if ordered.get(tensor.name) not in (None, tensor):
             raise LoopError(f"two tensors are called '{tensor.name}'")
-        found[tensor.name] = tensor
+        ordered[tensor.name] = tensor
         yield tensor
 
     return tuple(tensor for output in outputs for tensor in visit(output))

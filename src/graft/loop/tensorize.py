@@ -26,11 +26,11 @@ class Tile:
     loops: tuple[tuple[Var, int], ...]
     statement: Stmt
 
-    def points(self, names: set[str]) -> Iterator[dict[str, Expr]]:
+    def iterations(self, names: set[str]) -> Iterator[dict[str, Expr]]:
         """The values of the named loops' variables, the last one running fastest."""
-        chosen = [(var, extent) for var, extent in self.loops if var.name in names]
-        for values in product(*(range(extent) for _, extent in chosen)):
-            pairs = zip(chosen, values, strict=True)
+        loops = [(var, extent) for var, extent in self.loops if var.name in names]
+        for values in product(*(range(extent) for _, extent in loops)):
+            pairs = zip(loops, values, strict=True)
             yield {var.name: Const(value) for (var, _), value in pairs}
 
 
@@ -73,20 +73,20 @@ def outer_product(tile: Tile) -> Stmt:
         raise TileError(f"not just one factor depends on loop '{_short(lane)}'")
     across = Lanes(lane, Const(0), lanes)
     vector = across.expression(right)
-    place = tuple(across.expression(index) for index in store.indices)
+    element = tuple(across.expression(index) for index in store.indices)
     shared = {var.name for var, _ in tile.loops if var.name in variables(right)} - {lane.name}
     single = {var.name for var, _ in tile.loops} - shared - {lane.name}
     stmts: list[Stmt] = []
-    for number, outer in enumerate(tile.points(shared)):
-        held = Var(f"{tile.stage}.vector{number}", vector.dtype, lanes)
+    for number, outer in enumerate(tile.iterations(shared)):
+        register = Var(f"{tile.stage}.vector{number}", vector.dtype, lanes)
         updates: list[Stmt] = []
-        for inner in tile.points(single):
+        for inner in tile.iterations(single):
             at = outer | inner
-            indices = tuple(substitute(index, at) for index in place)
+            indices = tuple(substitute(index, at) for index in element)
             factor = Broadcast(substitute(left, at), lanes)
-            total = Call("fma", (factor, held, Load(store.buffer, indices)), value.dtype)
+            total = Call("fma", (factor, register, Load(store.buffer, indices)), value.dtype)
             updates.append(Store(store.buffer, indices, total))
-        stmts.append(Let(held, substitute(vector, outer), block(*updates)))
+        stmts.append(Let(register, substitute(vector, outer), block(*updates)))
     return block(*stmts)
 
 

@@ -256,8 +256,8 @@ def walk_all(stmt: Stmt) -> Iterator[Expr]:
 
 def accesses(stmt: Stmt) -> list[tuple[Buffer, tuple[Expr, ...]]]:
     """The elements that the statement itself loads and stores, not those inside it."""
-    found = [(load.buffer, load.indices) for load in loads_in(*expressions(stmt))]
-    return [*found, (stmt.buffer, stmt.indices)] if isinstance(stmt, Store) else found
+    loads = [(load.buffer, load.indices) for load in loads_in(*expressions(stmt))]
+    return [*loads, (stmt.buffer, stmt.indices)] if isinstance(stmt, Store) else loads
 
 
 def block(*stmts: Stmt) -> Stmt:

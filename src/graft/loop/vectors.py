@@ -65,9 +65,9 @@ def simplify_vector(expr: Expr, scalar: Scalar) -> Expr:
         return broadcast(expr.value, expr.lanes)
     if isinstance(expr, (Binary, Compare, Select, Cast, Call)):
         uniform = [scalar_of(child) for child in children(expr)]
-        known = tuple(part for part in uniform if part is not None)
-        if len(known) == len(uniform):
-            return broadcast(scalar(with_children(expr, known)), expr.lanes)
+        scalars = tuple(part for part in uniform if part is not None)
+        if len(scalars) == len(uniform):
+            return broadcast(scalar(with_children(expr, scalars)), expr.lanes)
     if isinstance(expr, Select):
         condition = scalar_of(expr.condition)
         if isinstance(condition, Const):

@@ -34,8 +34,8 @@ class _Binder(Substitution):
         """A nested graph with the numbers that its symbols have by now."""
         outside = nested_bindings(node, inner)
         numbers = {name: substitute(dim, self.dims) for name, dim in outside.items()}
-        known = {name: size for name, size in numbers.items() if isinstance(size, int)}
-        return _Binder(known).graph(inner) if known else inner
+        inner_sizes = {name: size for name, size in numbers.items() if isinstance(size, int)}
+        return _Binder(inner_sizes).graph(inner) if inner_sizes else inner
 
     def type_of(self, value: Value) -> Type:
         """Refuses extents that no tensor has."""

@@ -39,7 +39,7 @@ def crop(site: Site) -> Replacement:
         return Refusal("which taps meet the image depends on sizes")
     attrs, rank = node.attrs, weight.ndim - 2
     padding = list(attrs.padding)
-    kept: list[slice] = []
+    slices: list[slice] = []
     for axis in range(rank):
         extent, count = extents[axis], counts[axis]
         stride, step = attrs.strides[axis], attrs.dilation[axis]
@@ -52,8 +52,8 @@ def crop(site: Site) -> Replacement:
             return Refusal("no result reads the image")
         padding[axis] -= alive[0] * step
         padding[rank + axis] -= (len(taps) - 1 - alive[-1]) * step
-        kept.append(slice(alive[0], alive[-1] + 1))
-    cropped = weight[(slice(None), slice(None), *kept)]
+        slices.append(slice(alive[0], alive[-1] + 1))
+    cropped = weight[(slice(None), slice(None), *slices)]
     if cropped.shape == weight.shape:
         return Refusal("every tap meets the image")
     if min(padding) < 0:

@@ -11,11 +11,11 @@ from graft.ir.nested import change_nested
 def eliminate_dead_code(graph: Graph) -> Graph:
     """Keep the nodes that the outputs depend on, in their order."""
     needed: set[Value] = set(graph.outputs)
-    kept: list[Node] = []
+    alive: list[Node] = []
     for node in reversed(graph.nodes):
         if any(value in needed for value in node.outputs):
-            kept.append(node)
+            alive.append(node)
             needed.update(node.args)
-    if len(kept) < len(graph.nodes):
-        graph = replace(graph, nodes=tuple(reversed(kept)))
+    if len(alive) < len(graph.nodes):
+        graph = replace(graph, nodes=tuple(reversed(alive)))
     return change_nested(graph, eliminate_dead_code)

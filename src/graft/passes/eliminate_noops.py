@@ -44,8 +44,8 @@ def movement_to_the_same_shape(site: Site) -> Replacement:
 
 def _reverses(site: Site) -> bool:
     strides = getattr(site.node.attrs, "strides", None)
-    given = len(site.node.inputs) > 4 and site.node.inputs[4] is not None
-    return given or any(not isinstance(s, int) or s < 0 for s in strides or ())
+    is_operand = len(site.node.inputs) > 4 and site.node.inputs[4] is not None
+    return is_operand or any(not isinstance(s, int) or s < 0 for s in strides or ())
 
 
 def _crops(site: Site) -> bool:
@@ -90,7 +90,7 @@ def split_into_one(site: Site) -> Replacement:
 @RULES.rule(is_op("demand"))
 def demand_that_is_met(site: Site) -> Replacement:
     data, condition = site.node.args
-    found = site.array(condition)
-    if found is None or bool(found.all()) != site.node.attrs.wanted:
+    value = site.array(condition)
+    if value is None or bool(value.all()) != site.node.attrs.wanted:
         return Refusal("the condition is not known, or not the wanted one")
     return data

@@ -31,8 +31,8 @@ def _without_empty_work(node: Node) -> list[Node]:
     if node.outputs and all(is_empty(value) for value in node.outputs):
         return [_empty_constant(value, node) for value in node.outputs]
     if node.op.name == "concatenate" and any(_is_vacant(v, node) for v in node.args):
-        kept = tuple(v for v in node.args if not _is_vacant(v, node))
-        return [replace(node, inputs=kept)] if kept else [node]
+        operands = tuple(v for v in node.args if not _is_vacant(v, node))
+        return [replace(node, inputs=operands)] if operands else [node]
     return [node]
 
 

@@ -93,8 +93,8 @@ class _Encoder:
             if source is None or source not in self.vocabularies:
                 self._nodes.append(node)
                 continue
-            places = {key: place for place, key in enumerate(self.vocabularies[source])}
-            keys = np.array([places[key] for key in _keys(node)], np.int64)
+            positions = {key: position for position, key in enumerate(self.vocabularies[source])}
+            keys = np.array([positions[key] for key in _keys(node)], np.int64)
             attrs = replace(node.attrs, keys=Literal(keys))
             inputs = (self._positions(node.args[0]),)
             self._nodes.append(replace(node, inputs=inputs, attrs=attrs))
@@ -114,8 +114,8 @@ class _Encoder:
 
     def _looked_up(self, strings: Value) -> Value:
         keys = self.vocabularies[strings]
-        places, beyond = np.arange(len(keys)), np.array(len(keys))
-        attrs = LabelMapAttrs(Literal(np.array(keys, object)), Literal(places), Literal(beyond))
+        positions, beyond = np.arange(len(keys)), np.array(len(keys))
+        attrs = LabelMapAttrs(Literal(np.array(keys, object)), Literal(positions), Literal(beyond))
         result = self._emit(_LOOKUP, (strings,), attrs, None)
         if strings in self.graph.inputs:
             self._first.append(self._nodes.pop())
@@ -131,6 +131,6 @@ class _Encoder:
             assert isinstance(like.output.type, TensorType)
             type_ = TensorType(DType.INT64, like.output.type.shape)
         result = Value(self._names("positions"), type_)
-        place = None if like is None else like.place
-        self._nodes.append(Node(op, inputs, attrs, (result,), place))
+        location = None if like is None else like.place
+        self._nodes.append(Node(op, inputs, attrs, (result,), location))
         return result

@@ -87,8 +87,8 @@ def _rebuild(site: Site, layer: _Layer, scale: Array | None, shift: Array | None
     bias = bias.astype(dtype)
     if not _finite(bias) or (scale is not None and not _finite(weight)):
         return Refusal("the new weights are not finite, and 0 times infinity is not 0")
-    kept = layer.node.args[1] if scale is None else site.constant(weight)
-    result = site.again(layer.node, layer.node.args[0], kept)
+    weights = layer.node.args[1] if scale is None else site.constant(weight)
+    result = site.again(layer.node, layer.node.args[0], weights)
     if layer.bias is None and shift is None:
         return result
     return site.emit("nn.bias_add", result, site.constant(bias), axis=layer.axis)

@@ -84,11 +84,11 @@ class _Folder:
         self.changed |= refined is not node or node not in self.original
         self.builder.append(refined)
         foldable = len(refined.outputs) == 1 and node.op.name not in self.options.kept
-        known = self.builder.knowledge.concrete(refined.output) if foldable else None
-        if known is None:
+        content = self.builder.knowledge.concrete(refined.output) if foldable else None
+        if content is None:
             return refined.outputs
         self.builder.take_last()
-        return self.constants(refined, [known.astype(refined.output.dtype.numpy, copy=False)])
+        return self.constants(refined, [content.astype(refined.output.dtype.numpy, copy=False)])
 
     def constants(self, node: Node, arrays: Sequence[Any]) -> tuple[Value, ...]:
         return tuple(
@@ -97,9 +97,9 @@ class _Folder:
 
     def constant(self, value: Value, array: Any) -> Value:
         literal = Literal(np.asarray(array))
-        made = Value(value.name, literal.type)
-        self.builder.append(make_node("constant", (), (made,), self.builder.place, value=literal))
-        return made
+        result = Value(value.name, literal.type)
+        self.builder.append(make_node("constant", (), (result,), self.builder.place, value=literal))
+        return result
 
     def refined(self, node: Node, inputs: tuple[Value | None, ...]) -> Node:
         """The node on its new operands, with the sharpest types known."""
@@ -136,18 +136,19 @@ class _Folder:
         arrays = [result for result in results if isinstance(result, (np.ndarray, np.generic))]
         return arrays if len(arrays) == len(node.outputs) else None
 
-    def affordable(self, node: Node, given: int) -> bool:
+    def affordable(self, node: Node, operand_bytes: int) -> bool:
         total: AnyDim = 0
         for value in node.outputs:
             if not isinstance(value.type, TensorType):
                 return False
             total = total + bytes_of(value.type)
-        limit = max(self.options.always_bytes, self.options.growth * given)
+        limit = max(self.options.always_bytes, self.options.growth * operand_bytes)
         if _is_costly(node):
             limit = max(limit, self.options.costly_bytes)
         if isinstance(total, int):
             return total <= limit
-        return given <= self.options.always_bytes  # the size depends on the constants' content
+        # The size depends on the constants' content.
+        return operand_bytes <= self.options.always_bytes
 
 
 def _is_costly(node: Node) -> bool:

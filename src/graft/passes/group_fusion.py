@@ -60,14 +60,14 @@ class _Group:
 
     def needed(self, node: Node, readers: list[Node]) -> frozenset[object]:
         """The places where members that read a node need it."""
-        found: set[object] = set()
+        needs: set[object] = set()
         for reader in readers:
             if reader.op.kind is not Kind.INJECTIVE:
-                found |= self.places[reader]
+                needs |= self.places[reader]
                 continue
             slots = [slot for slot, value in enumerate(reader.inputs) if value in node.outputs]
-            found |= {(reader, slot, place) for slot in slots for place in self.places[reader]}
-        return frozenset(found)
+            needs |= {(reader, slot, path) for slot in slots for path in self.places[reader]}
+        return frozenset(needs)
 
     def add(self, node: Node, readers: list[Node]) -> bool:
         """Take a node in that some members read, unless it were computed or moved too often."""

@@ -27,8 +27,8 @@ Put = Callable[[Node, tuple[Value | None, ...]], Sequence[Value] | None]
 def inline_branches(graph: Graph) -> Graph:
     """Splice in the branches that are certain, innermost first."""
     graph = change_nested(graph, inline_branches)
-    taken = {node: branch for node in graph.nodes if (branch := _taken(node, graph.constants))}
-    return _with_branches(Splicer(graph), taken) if taken else graph
+    branches = {node: branch for node in graph.nodes if (branch := _certain(node, graph.constants))}
+    return _with_branches(Splicer(graph), branches) if branches else graph
 
 
 def with_branch(graph: Graph, node: Node, branch: Graph) -> tuple[Graph, dict[Value, Value]] | None:
@@ -36,8 +36,8 @@ def with_branch(graph: Graph, node: Node, branch: Graph) -> tuple[Graph, dict[Va
     its results; None where attributes would name extents that nothing in the graph has. Whether
     its inputs bind those that attributes name is left to the caller (`names_bound`)."""
     splicer = Splicer(graph, graph.input_symbols | _made_symbols(graph))
-    found = _with_branches(splicer, {node: branch})
-    return None if node in found.nodes else (found, splicer.same)
+    result = _with_branches(splicer, {node: branch})
+    return None if node in result.nodes else (result, splicer.same)
 
 
 def names_bound(graph: Graph) -> bool:
@@ -52,13 +52,13 @@ def _made_symbols(graph: Graph) -> frozenset[str]:
     return frozenset[str]().union(*map(bound_symbols, types))
 
 
-def _with_branches(splicer: Splicer, taken: Mapping[Node, Graph]) -> Graph:
+def _with_branches(splicer: Splicer, by_node: Mapping[Node, Graph]) -> Graph:
     return splicer.run(
-        lambda node, inputs: splicer.splice(taken[node], inputs[1:]) if node in taken else None
+        lambda node, inputs: splicer.splice(by_node[node], inputs[1:]) if node in by_node else None
     )
 
 
-def _taken(node: Node, constants: dict[Value, Literal]) -> Graph | None:
+def _certain(node: Node, constants: dict[Value, Literal]) -> Graph | None:
     condition = node.inputs[0] if node.inputs else None
     if node.op.name != "if" or condition not in constants:
         return None
@@ -77,8 +77,8 @@ class Splicer:
         self.same: dict[Value, Value] = {}
         self.nodes: list[Node] = []
         self.names = FreshNames(value.name for value in graph.values)
-        taken = (name for value in graph.values for name in symbols_in(value.type))
-        self.symbols = FreshSymbols("i", taken)
+        symbols = (name for value in graph.values for name in symbols_in(value.type))
+        self.symbols = FreshSymbols("i", symbols)
 
     def run(self, put: Put) -> Graph:
         """The graph with what `put` puts in the place of nodes."""

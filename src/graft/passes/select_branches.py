@@ -55,23 +55,24 @@ class _If:
         shared = [self.shared(position) for position in range(len(self.node.outputs))]
         open_ = [position for position, value in enumerate(shared) if value is None]
         if not open_:
-            chosen = []
+            selected = []
         elif self.may_select(open_):
-            chosen = self.selected(open_)
+            selected = self.selected(open_)
         elif len(open_) < len(shared):
-            chosen = self.narrowed(open_)
+            selected = self.narrowed(open_)
         else:
             return None
-        others = iter(chosen)
+        others = iter(selected)
         return [next(others) if value is None else value for value in shared]
 
     def shared(self, position: int) -> Value | None:
         """What both branches hand on as one result."""
         results = [branch.outputs[position] for branch in self.branches]
-        places = {_place(branch, one) for branch, one in zip(self.branches, results, strict=True)}
-        if places != {None}:
-            place = places.pop()
-            return None if places or place is None else self.handed_on(place, position)
+        pairs = zip(self.branches, results, strict=True)
+        captures = {_input_index(branch, one) for branch, one in pairs}
+        if captures != {None}:
+            capture = captures.pop()
+            return None if captures or capture is None else self.handed_on(capture, position)
         makers = [b.producers[one] for b, one in zip(self.branches, results, strict=True)]
         constant = all(maker.op.name == "constant" for maker in makers)
         if not constant or makers[0].attrs.value != makers[1].attrs.value:
@@ -80,9 +81,9 @@ class _If:
         self.splicer.nodes.append(replace(makers[0], outputs=(value,)))
         return value
 
-    def handed_on(self, place: int, position: int) -> Value | None:
+    def handed_on(self, capture: int, position: int) -> Value | None:
         """The captured value, unless it only becomes an optional one as a result."""
-        value = self.captures[place]
+        value = self.captures[capture]
         return value if type(value.type) is type(self.node.outputs[position].type) else None
 
     def may_select(self, positions: Iterable[int]) -> bool:
@@ -92,10 +93,10 @@ class _If:
             return False
         if sum(len(branch.nodes) for branch in self.branches) > _MOST_NODES:
             return False
-        known = [self.types(branch) for branch in self.branches]
-        pairs = zip(self.branches, known, strict=True)
-        return all(self.fits(b, types) and _is_harmless(b, types) for b, types in pairs) and all(
-            _may_choose(*(t[b.outputs[p]] for b, t in zip(self.branches, known, strict=True)))
+        types = [self.types(branch) for branch in self.branches]
+        pairs = zip(self.branches, types, strict=True)
+        return all(self.fits(b, t) and _is_harmless(b, t) for b, t in pairs) and all(
+            _may_choose(*(t[b.outputs[p]] for b, t in zip(self.branches, types, strict=True)))
             and isinstance(self.node.outputs[p].type, TensorType)
             for p in positions
         )
@@ -119,14 +120,17 @@ class _If:
     def selected(self, positions: Sequence[int]) -> list[Value]:
         """Both branches, and the results of one of them."""
         condition = self.flag()
-        given = [self.splicer.splice(branch, self.captures) for branch in self.branches]
-        assert None not in given  # no attribute names an extent
+        outcomes = [self.splicer.splice(branch, self.captures) for branch in self.branches]
+        assert None not in outcomes  # no attribute names an extent
         results = []
         for position in positions:
-            operands = (condition, *(values[position] for values in given if values is not None))
-            made = Value(self.node.outputs[position].name, operands[1].type)
-            self.add("where", operands, made)
-            results.append(made)
+            operands = (
+                condition,
+                *(values[position] for values in outcomes if values is not None),
+            )
+            result = Value(self.node.outputs[position].name, operands[1].type)
+            self.add("where", operands, result)
+            results.append(result)
         return results
 
     def flag(self) -> Value:
@@ -135,33 +139,33 @@ class _If:
         if not rank:
             return self.condition
         name = self.splicer.names(self.condition.name)
-        made = Value(name, TensorType(DType.BOOL, ()))
-        self.add("squeeze", (self.condition,), made, axes=range(rank))
-        return made
+        scalar = Value(name, TensorType(DType.BOOL, ()))
+        self.add("squeeze", (self.condition,), scalar, axes=range(rank))
+        return scalar
 
-    def add(self, name: str, operands: tuple[Value, ...], made: Value, **attrs: object) -> None:
-        self.splicer.nodes.append(make_node(name, operands, (made,), self.node.place, **attrs))
+    def add(self, name: str, operands: tuple[Value, ...], result: Value, **attrs: object) -> None:
+        self.splicer.nodes.append(make_node(name, operands, (result,), self.node.place, **attrs))
 
     def narrowed(self, positions: Sequence[int]) -> list[Value]:
         """The `if` with some of its results only, and without captures that nobody reads then."""
         then_branch, else_branch = (_only(branch, positions) for branch in self.branches)
         needed = list(range(len(self.captures)))
-        for place in range(len(self.captures)):
-            others = [other for other in needed if other != place]
-            if all(_is_idle(branch, place, others) for branch in (then_branch, else_branch)):
+        for capture in range(len(self.captures)):
+            others = [other for other in needed if other != capture]
+            if all(_is_idle(branch, capture, others) for branch in (then_branch, else_branch)):
                 needed = others
         attrs = replace(
             self.node.attrs,
             then_branch=_taking(then_branch, needed),
             else_branch=_taking(else_branch, needed),
         )
-        inputs = (self.condition, *(self.captures[place] for place in needed))
+        inputs = (self.condition, *(self.captures[capture] for capture in needed))
         outputs = tuple(self.node.outputs[position] for position in positions)
         self.splicer.nodes.append(replace(self.node, inputs=inputs, attrs=attrs, outputs=outputs))
         return list(outputs)
 
 
-def _place(branch: Graph, value: Value) -> int | None:
+def _input_index(branch: Graph, value: Value) -> int | None:
     """Which operand of the branch a value is."""
     return branch.inputs.index(value) if value in branch.inputs else None
 
@@ -172,17 +176,17 @@ def _only(branch: Graph, positions: Sequence[int]) -> Graph:
     return replace(branch, outputs=outputs, output_names=names)
 
 
-def _taking(branch: Graph, places: Sequence[int]) -> Graph:
-    return replace(branch, inputs=tuple(branch.inputs[place] for place in places))
+def _taking(branch: Graph, captures: Sequence[int]) -> Graph:
+    return replace(branch, inputs=tuple(branch.inputs[capture] for capture in captures))
 
 
-def _is_idle(branch: Graph, place: int, others: Iterable[int]) -> bool:
+def _is_idle(branch: Graph, capture: int, others: Iterable[int]) -> bool:
     """Whether nothing depends on an operand: nobody reads it, and others tell its extents."""
-    value = branch.inputs[place]
+    value = branch.inputs[capture]
     if value in branch.users or value in branch.outputs:
         return False
-    told = (bound_symbols(branch.inputs[other].type) for other in others)
-    return bound_symbols(value.type) <= frozenset().union(*told)
+    bound = (bound_symbols(branch.inputs[other].type) for other in others)
+    return bound_symbols(value.type) <= frozenset().union(*bound)
 
 
 def _is_harmless(branch: Graph, types: Mapping[Value, Type]) -> bool:
@@ -232,8 +236,8 @@ def _may_choose(first: Type, second: Type) -> bool:
 def _broadcast(types: Iterable[Type]) -> bool:
     """Whether extents certainly broadcast: no two of them can differ, but for those of 1."""
     shapes = [type_.shape or () for type_ in types if isinstance(type_, TensorType)]
-    for place in range(1, max(map(len, shapes), default=0) + 1):
-        dims = {shape[-place] for shape in shapes if len(shape) >= place}
+    for axis in range(1, max(map(len, shapes), default=0) + 1):
+        dims = {shape[-axis] for shape in shapes if len(shape) >= axis}
         if len(dims - {1}) > 1:
             return False
     return True

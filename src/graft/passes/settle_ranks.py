@@ -35,12 +35,12 @@ def settle_ranks(graph: Graph) -> Graph:
 
 def _settled(graph: Graph, depth: int) -> Graph:
     inner = change_nested(graph, lambda nested: _settled(nested, depth))
-    found = inner if inner is graph else fold_constants(inner)
+    result = inner if inner is graph else fold_constants(inner)
     tried: set[str] = set()
-    while depth and (node := _next(found, tried)) is not None:
+    while depth and (node := _next(result, tried)) is not None:
         tried.add(node.output.name)
-        found = _Branching(found, node, depth - 1).decided() or found
-    return found
+        result = _Branching(result, node, depth - 1).decided() or result
+    return result
 
 
 def _next(graph: Graph, tried: set[str]) -> Node | None:
@@ -72,7 +72,7 @@ def _branches(node: Node) -> tuple[Graph, Graph]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Taken:
+class _Spliced:
     """The graph with one branch in the place of the `if`, and the results of that."""
 
     whole: Graph
@@ -89,47 +89,47 @@ class _Branching:
     def decided(self) -> Graph | None:
         """The graph without the `if`, or with one whose branches know their ranks; None where that
         cannot be."""
-        found = [with_branch(self.graph, self.node, one) for one in _branches(self.node)]
-        taken = [_Taken(*one) for one in found if one is not None]
-        if len(taken) < 2:
+        graphs = [with_branch(self.graph, self.node, one) for one in _branches(self.node)]
+        spliced = [_Spliced(*one) for one in graphs if one is not None]
+        if len(spliced) < 2:
             return None
-        errors = [_failure(one.whole) for one in taken]
+        errors = [_failure(one.whole) for one in spliced]
         match errors:
             case [None, None]:
-                return self.moved(taken)
+                return self.moved(spliced)
             case [TypeRuleError() as error, None]:
-                return self.demanded(taken[1], True, error)
+                return self.demanded(spliced[1], True, error)
             case [None, TypeRuleError() as error]:
-                return self.demanded(taken[0], False, error)
+                return self.demanded(spliced[0], False, error)
         return None  # it fails either way, and says so when it runs
 
-    def demanded(self, taken: _Taken, wanted: bool, error: TypeRuleError) -> Graph | None:
+    def demanded(self, spliced: _Spliced, expected: bool, error: TypeRuleError) -> Graph | None:
         """The graph with the branch that does not fail; its results want the condition."""
-        whole, condition = taken.whole, self.node.args[0]
+        whole, condition = spliced.whole, self.node.args[0]
         if not names_bound(whole):
             return None
         names = FreshNames(value.name for value in whole.values)
-        message = f"the condition of an if is {not wanted}, and then {error.message}"
+        message = f"the condition of an if is {not expected}, and then {error.message}"
         place = error.place or self.node.place
-        made = {value for node in (self.node, *self.later) for value in node.outputs}
+        dependent = {value for node in (self.node, *self.later) for value in node.outputs}
         checked: dict[Value, Node] = {}
         outputs = []
         for old, value in zip(self.graph.outputs, whole.outputs, strict=True):
-            if old in made and value not in checked:
+            if old in dependent and value not in checked:
                 result = Value(names(value.name), value.type)
                 operands = value, condition
                 checked[value] = make_node(
-                    "demand", operands, (result,), place, wanted=wanted, message=message
+                    "demand", operands, (result,), place, wanted=expected, message=message
                 )
-            outputs.append(checked[value].output if old in made else value)
+            outputs.append(checked[value].output if old in dependent else value)
         nodes = (*whole.nodes, *checked.values())
         return _folded(replace(whole, nodes=nodes, outputs=tuple(outputs)))
 
-    def moved(self, taken: Sequence[_Taken]) -> Graph | None:
+    def moved(self, spliced: Sequence[_Spliced]) -> Graph | None:
         """The graph with what has to know ranks in both branches."""
         inside = {self.node, *self.wanting()}
         results = self.results(inside)
-        parts = [self.part(one, inside, results) for one in taken]
+        parts = [self.part(one, inside, results) for one in spliced]
         read = dict.fromkeys(value for part in parts for value in part.inputs)
         binding = self.binding([node for part in parts for node in part.nodes], read)
         if binding is None:
@@ -138,9 +138,9 @@ class _Branching:
         branches = [self.branch(part, captures) for part in parts]
         attrs = replace(self.node.attrs, else_branch=branches[0], then_branch=branches[1])
         outer = {value: Value(value.name, value.type) for value in results}
-        made = tuple(outer.values())
+        outputs_of_if = tuple(outer.values())
         decision = replace(
-            self.node, inputs=(self.node.args[0], *captures), attrs=attrs, outputs=made
+            self.node, inputs=(self.node.args[0], *captures), attrs=attrs, outputs=outputs_of_if
         )
         before = [n for n in self.graph.nodes if n not in inside and n not in self.later]
         after = [n.on(outer) for n in self.graph.nodes if n in self.later - inside]
@@ -175,11 +175,11 @@ class _Branching:
         made = (value for n in self.graph.nodes if n in inside for value in n.outputs)
         return [v for v in made if v in returned or not inside.issuperset(users.get(v, ()))]
 
-    def part(self, taken: _Taken, inside: set[Node], results: Sequence[Value]) -> Graph:
+    def part(self, spliced: _Spliced, inside: set[Node], results: Sequence[Value]) -> Graph:
         """The nodes with a branch in place; its inputs are values of the graph around."""
-        kept = set(self.graph.nodes) - inside
-        own = [node for node in taken.whole.nodes if node not in kept]
-        outputs = tuple(taken.same.get(value, value) for value in results)
+        outside_nodes = set(self.graph.nodes) - inside
+        own = [node for node in spliced.whole.nodes if node not in outside_nodes]
+        outputs = tuple(spliced.same.get(value, value) for value in results)
         made = {value for node in own for value in node.outputs}
         read = (value for values in (*(n.args for n in own), outputs) for value in values)
         outside = [value for value in dict.fromkeys(read) if value not in made]
@@ -198,24 +198,24 @@ class _Branching:
         typed = {
             name for node in nodes for value in node.outputs for name in symbols_in(value.type)
         }
-        found: list[Value] = []
+        values: list[Value] = []
         for value in self.graph.inputs:
-            told = bound_symbols(value.type) - bound
-            if not told.isdisjoint(named | typed):
-                found.append(value)
-                bound |= told
-        return found if named <= bound else None
+            new_symbols = bound_symbols(value.type) - bound
+            if not new_symbols.isdisjoint(named | typed):
+                values.append(value)
+                bound |= new_symbols
+        return values if named <= bound else None
 
 
 def _readers(nodes: Sequence[Node], values: Iterable[Value]) -> set[Node]:
     """The nodes that depend on some values."""
-    made = set(values)
-    found: set[Node] = set()
+    dependent = set(values)
+    readers: set[Node] = set()
     for node in nodes:
-        if not made.isdisjoint(node.args):
-            found.add(node)
-            made.update(node.outputs)
-    return found
+        if not dependent.isdisjoint(node.args):
+            readers.add(node)
+            dependent.update(node.outputs)
+    return readers
 
 
 def _failure(graph: Graph) -> TypeRuleError | None:

@@ -32,8 +32,8 @@ NOTHING_TO_JOIN = "an empty sequence has no elements to join"
 
 def stack_appended(graph: Graph) -> Graph:
     """Apply to every loop, innermost first; what follows learns sizes and ranks from it."""
-    found = _stacked(graph)
-    return graph if found is graph else fold_constants(found)
+    stacked = _stacked(graph)
+    return graph if stacked is graph else fold_constants(stacked)
 
 
 def _stacked(graph: Graph) -> Graph:
@@ -47,8 +47,8 @@ def _stacked(graph: Graph) -> Graph:
 class _Appended:
     """A carried value of a loop: which one, what is appended in each turn, and by what node."""
 
-    place: int
-    piece: Value
+    index: int
+    slice_: Value
     maker: Node
 
     @property
@@ -58,7 +58,7 @@ class _Appended:
     @property
     def in_front(self) -> bool:
         """Whether a piece goes before those of earlier turns."""
-        return self.maker.inputs[0] is self.piece
+        return self.maker.inputs[0] is self.slice_
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,32 +66,32 @@ class _Loop:
     """A loop that stacks pieces of a type instead of carrying a value."""
 
     node: Node
-    piece: TensorType
+    slice_: TensorType
 
 
 def _candidates(graph: Graph, node: Node) -> list[_Appended]:
     """Carried values to which turns only append, as far as the body and the readers tell."""
     body: Graph = node.attrs.body
-    found = []
-    for place in range(node.attrs.carried):
-        before, after = body.inputs[2 + place], body.outputs[1 + place]
+    candidates = []
+    for index in range(node.attrs.carried):
+        before, after = body.inputs[2 + index], body.outputs[1 + index]
         maker = body.producers.get(after)
         read = [*body.users.get(before, ()), *body.users.get(after, ())]
         returned = body.outputs.count(before) + body.outputs.count(after)
         if maker is None or read != [maker] or returned != 1 or len(maker.args) != 2:
             continue
-        piece = next((value for value in maker.args if value is not before), None)
-        if piece is None or not isinstance(piece.type, TensorType):
+        slice_ = next((value for value in maker.args if value is not before), None)
+        if slice_ is None or not isinstance(slice_.type, TensorType):
             continue
-        appended = _Appended(place, piece, maker)
+        appended = _Appended(index, slice_, maker)
         if maker.op.name == "concatenate" or _is_joined_list(graph, node, appended):
-            found.append(appended)
-    return found
+            candidates.append(appended)
+    return candidates
 
 
 def _is_joined_list(graph: Graph, node: Node, appended: _Appended) -> bool:
     """Whether a list begins empty, and is only joined in the end."""
-    first, result = node.inputs[2 + appended.place], node.outputs[appended.place]
+    first, result = node.inputs[2 + appended.index], node.outputs[appended.index]
     maker = None if first is None else graph.producers.get(first)
     readers = graph.users.get(result, [])
     return (
@@ -107,43 +107,43 @@ def _is_joined_list(graph: Graph, node: Node, appended: _Appended) -> bool:
 def _without(node: Node, appended: _Appended) -> _Loop | None:
     """The loop that stacks the pieces; None where their size may differ from turn to turn."""
     body: Graph = node.attrs.body
-    place, piece = appended.place, appended.piece
+    index, slice_ = appended.index, appended.slice_
     smaller = replace(
         body,
-        inputs=_dropped(body.inputs, 2 + place),
+        inputs=_dropped(body.inputs, 2 + index),
         nodes=tuple(one for one in body.nodes if one is not appended.maker),
-        outputs=(*_dropped(body.outputs, 1 + place), piece),
-        output_names=(*_dropped(body.output_names, 1 + place), body.output_names[1 + place]),
+        outputs=(*_dropped(body.outputs, 1 + index), slice_),
+        output_names=(*_dropped(body.output_names, 1 + index), body.output_names[1 + index]),
     )
     named = (symbols_in_attrs(one.attrs) for one in smaller.nodes)
-    if not symbols_in(piece.type).union(*named) <= smaller.input_symbols:
+    if not symbols_in(slice_.type).union(*named) <= smaller.input_symbols:
         return None
-    inputs = _dropped(node.inputs, 2 + place)
+    inputs = _dropped(node.inputs, 2 + index)
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
     attrs = replace(node.attrs, body=smaller, carried=node.attrs.carried - 1)
-    made = replace(node, inputs=inputs, attrs=attrs, outputs=_dropped(node.outputs, place))
-    each = seen_outside(piece.type, nested_bindings(made, smaller))
+    smaller_loop = replace(node, inputs=inputs, attrs=attrs, outputs=_dropped(node.outputs, index))
+    each = seen_outside(slice_.type, nested_bindings(smaller_loop, smaller))
     if not isinstance(each, TensorType) or each.shape is None or UNKNOWN in each.shape:
         return None
-    return _Loop(made, each)
+    return _Loop(smaller_loop, each)
 
 
-def _dropped(items: tuple[T, ...], place: int) -> tuple[T, ...]:
-    return (*items[:place], *items[place + 1 :])
+def _dropped(items: tuple[T, ...], index: int) -> tuple[T, ...]:
+    return (*items[:index], *items[index + 1 :])
 
 
 def _begins_alike(node: Node, appended: _Appended, loop: _Loop) -> bool:
     """Whether the initial tensor certainly has the extents of the pieces but along the axis, and
     nobody else speaks of how far it has grown."""
-    first, before = node.inputs[2 + appended.place], node.attrs.body.inputs[2 + appended.place]
+    first, before = node.inputs[2 + appended.index], node.attrs.body.inputs[2 + appended.index]
     if first is None or not isinstance(first.type, TensorType):
         return False
-    shape, grown, piece = first.shape, before.shape, loop.piece.shape or ()
-    axis = _axis(appended.maker.attrs.axis, len(piece))
-    if axis is None or shape is None or len(shape) != len(piece):
+    shape, grown, slice_ = first.shape, before.shape, loop.slice_.shape or ()
+    axis = _axis(appended.maker.attrs.axis, len(slice_))
+    if axis is None or shape is None or len(shape) != len(slice_):
         return False
-    if _dropped(shape, axis) != _dropped(piece, axis):
+    if _dropped(shape, axis) != _dropped(slice_, axis):
         return False
     if grown is None:
         return True
@@ -196,18 +196,18 @@ class _Rebuilt:
             loop = _without(current, appended)
             if loop is None or not self.fits(node, current, appended, loop):
                 continue
-            shape = (UNKNOWN, *(loop.piece.shape or ()))
-            type_ = self.builder.named(TensorType(loop.piece.dtype, shape))
-            stack = Value(self.builder.names(appended.piece.name), type_)
+            shape = (UNKNOWN, *(loop.slice_.shape or ()))
+            type_ = self.builder.named(TensorType(loop.slice_.dtype, shape))
+            stack = Value(self.builder.names(appended.slice_.name), type_)
             current = replace(loop.node, outputs=(*loop.node.outputs, stack))
             ready.append((appended, stack))
         self.builder.append(current)
         for appended, stack in ready:
-            old = node.outputs[appended.place]
+            old = node.outputs[appended.index]
             if appended.is_sequence:
                 self.lists[old] = current, stack
             else:
-                first = node.inputs[2 + appended.place]
+                first = node.inputs[2 + appended.index]
                 assert first is not None
                 self.same[old] = self.grown(self.same.get(first, first), appended, stack, old.name)
 
@@ -215,8 +215,8 @@ class _Rebuilt:
         """Whether what is stacked can be put into the shape that readers know."""
         if not appended.is_sequence:
             return _begins_alike(current, appended, loop)
-        rank = len(loop.piece.shape or ())
-        readers = (one.attrs for one in self.graph.users[node.outputs[appended.place]])
+        rank = len(loop.slice_.shape or ())
+        readers = (one.attrs for one in self.graph.users[node.outputs[appended.index]])
         return all(_axis(attrs.axis, rank + attrs.new_axis) is not None for attrs in readers)
 
     def grown(self, first: Value, appended: _Appended, stack: Value, name: str) -> Value:
@@ -225,23 +225,23 @@ class _Rebuilt:
         if appended.in_front:
             end = -FAR - 1
             stack = self.builder("strided_slice", stack, begin=[-1], end=[end], strides=[-1])
-        pieces = self.merged(stack, axis)
-        parts = (pieces, first) if appended.in_front else (first, pieces)
+        slices = self.merged(stack, axis)
+        parts = (slices, first) if appended.in_front else (first, slices)
         return self.builder("concatenate", *parts, out=name, axis=axis)
 
     def joined(self, node: Node, loop: Node, stack: Value) -> Value:
         """What joining a list of the pieces gives, which is an error where there are none."""
-        if not self.has_turns(loop):
+        if not self.surely_iterates(loop):
             zero = self.builder.constant(np.array(0))
-            turns = self.builder("take", self.builder("shape_of", stack), zero)
-            some = self.builder("greater", turns, zero)
+            iterations = self.builder("take", self.builder("shape_of", stack), zero)
+            some = self.builder("greater", iterations, zero)
             stack = self.builder("demand", stack, some, wanted=True, message=NOTHING_TO_JOIN)
         rank = len(stack.shape or ()) - 1
         axis = _axis(node.attrs.axis, rank + node.attrs.new_axis)
         assert axis is not None
         return self.moved(stack, axis) if node.attrs.new_axis else self.merged(stack, axis)
 
-    def has_turns(self, loop: Node) -> bool:
+    def surely_iterates(self, loop: Node) -> bool:
         """Whether there certainly is a turn."""
         known = [self.builder.knowledge.concrete(value) for value in loop.inputs[:2]]
         pairs = zip(loop.inputs[:2], known, strict=True)
@@ -257,14 +257,14 @@ class _Rebuilt:
         """The pieces along an axis that they have.
 
         No attribute names an extent, since some are known from data only."""
-        _, *piece = stack.shape or ()
-        if piece[axis] == 1:
+        _, *shape = stack.shape or ()
+        if shape[axis] == 1:
             return self.builder("squeeze", self.moved(stack, axis), axes=[axis + 1])
-        rest = piece[1:]
+        rest = shape[1:]
         if axis == 0 and all(isinstance(dim, int) and dim for dim in rest):
             return self.builder("reshape", stack, shape=[-1, *rest])
-        rank = len(piece)
-        others = [place for place in range(1, rank + 1) if place != axis + 1]
+        rank = len(shape)
+        others = [other for other in range(1, rank + 1) if other != axis + 1]
         last = self.builder("transpose", stack, axes=[*others, 0, axis + 1])
         flat = self.builder("reshape", last, shape=[*[0] * len(others), -1])
         order = [*range(axis), rank - 1, *range(axis, rank - 1)]

@@ -31,10 +31,10 @@ class VariantSizes:
 
 def variant_sizes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> VariantSizes:
     """All combinations of the sizes that are asked for; refuses what the graph knows nothing of."""
-    known = _symbols(graph)
+    symbols = _symbols(graph)
     for name in shapes:
-        if name not in known:
-            raise _unknown(name, known)
+        if name not in symbols:
+            raise _unknown(name, symbols)
     each = [_sizes(name, shapes[name]) for name in shapes]
     count = 1
     for sizes in each:
@@ -55,34 +55,34 @@ def _symbols(graph: Graph) -> list[str]:
     return [name for name in names if name is not None and name in graph.input_symbols]
 
 
-def _unknown(name: str, known: Sequence[str]) -> UserError:
-    if not known:
+def _unknown(name: str, symbols: Sequence[str]) -> UserError:
+    if not symbols:
         return UserError(
             f"shapes= names '{name}', and no input of the model has a symbolic dim",
             hint="leave it out: a model with static shapes is compiled for its sizes anyway",
         )
-    listed = ", ".join(f"'{one}'" for one in known)
+    listed = ", ".join(f"'{one}'" for one in symbols)
     return UserError(
         f"shapes= names '{name}', which is no symbolic dim of the model's inputs",
-        hint=f"there are {listed}" if len(known) > 1 else f"there is {listed}",
+        hint=f"there are {listed}" if len(symbols) > 1 else f"there is {listed}",
     )
 
 
-def _sizes(name: str, given: Any) -> list[int]:
+def _sizes(name: str, requested: Any) -> list[int]:
     """The sizes of one symbol, each once."""
-    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+    if isinstance(requested, str) or not isinstance(requested, Sequence) or not requested:
         raise UserError(
-            f"shapes= wants a list of sizes for '{name}', not {given!r}",
+            f"shapes= wants a list of sizes for '{name}', not {requested!r}",
             hint=f'shapes={{"{name}": [1, 8]}}',
         )
-    return list(dict.fromkeys(_size(name, one) for one in given))
+    return list(dict.fromkeys(_size(name, one) for one in requested))
 
 
-def _size(name: str, given: Any) -> int:
+def _size(name: str, requested: Any) -> int:
     try:
-        size = operator.index(given)
+        size = operator.index(requested)
     except TypeError:
         size = 0
-    if size < 1 or isinstance(given, bool):
-        raise UserError(f"shapes= wants positive whole numbers for '{name}', not {given!r}")
+    if size < 1 or isinstance(requested, bool):
+        raise UserError(f"shapes= wants positive whole numbers for '{name}', not {requested!r}")
     return size

@@ -38,10 +38,10 @@ def apply_rules(graph: Graph, rules: RuleSet) -> Graph:
 class Site:
     """Where a rule applies: what its action may ask and emit."""
 
-    def __init__(self, workspace: _Workspace, found: Match, node: Node) -> None:
+    def __init__(self, workspace: _Workspace, match_: Match, node: Node) -> None:
         self._workspace = workspace
-        self.match = found
-        self.root = found.root
+        self.match = match_
+        self.root = match_.root
         self.node = node
 
     def emit(self, op: str, *inputs: Value | None, **attrs: Any) -> Value:
@@ -128,11 +128,11 @@ class _Workspace:
     def rewrite(self, node: Node) -> bool:
         """Apply the first rule that fits the node."""
         for rule in self.index.get(node.op.name, ()):
-            found = match(rule.formula.pattern, _root(rule, node), self.producer.get)
-            if not isinstance(found, Match):
+            result = match(rule.formula.pattern, _root(rule, node), self.producer.get)
+            if not isinstance(result, Match):
                 continue
             self.emitted = []
-            replacement = call_action(rule, Site(self, found, node), found.bound)
+            replacement = call_action(rule, Site(self, result, node), result.bound)
             if isinstance(replacement, Refusal):
                 continue
             self.replace(rule, node, replacement)

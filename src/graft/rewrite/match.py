@@ -171,8 +171,8 @@ class _Matcher:
         if not values:
             yield state
             return
-        for found in self.match(pattern, values[0], state):
-            yield from self.every(pattern, values[1:], _State(state.bound, found.nodes))
+        for state_ in self.match(pattern, values[0], state):
+            yield from self.every(pattern, values[1:], _State(state.bound, state_.nodes))
 
     def constant(self, pattern: ConstantIs, value: Value, state: _State) -> Iterator[_State]:
         literal = literal_of(value, self.producer)
@@ -184,24 +184,24 @@ class _Matcher:
 
     def either(self, pattern: Either, value: Value, state: _State) -> Iterator[_State]:
         for alternative in pattern.alternatives:
-            for found in self.match(alternative, value, state):
-                yield found.bind(pattern, value)
+            for matched in self.match(alternative, value, state):
+                yield matched.bind(pattern, value)
 
     def constrained(self, pattern: Constrained, value: Value, state: _State) -> Iterator[_State]:
-        for found in self.match(pattern.inner, value, state):
+        for matched in self.match(pattern.inner, value, state):
             reason = self.violation(pattern.constraint, value)
             if reason:
-                yield from self.fail(reason, value, found)
+                yield from self.fail(reason, value, matched)
             else:
-                yield found.bind(pattern, value)
+                yield matched.bind(pattern, value)
 
     def dominated(self, pattern: Dominated, value: Value, state: _State) -> Iterator[_State]:
         for child in self.match(pattern.child, value, state):
             for reached, passed in self.upwards(pattern.path, value, child):
                 state = _State(child.bound, child.nodes, passed)
                 for parent in self.match(pattern.parent, reached, state):
-                    way = between(reached, value, self.producer)
-                    for led in self.led(pattern.path, way, child, parent):
+                    path_values = between(reached, value, self.producer)
+                    for led in self.led(pattern.path, path_values, child, parent):
                         yield led.bind(pattern, value)
 
     def upwards(self, path: Pattern, root: Value, child: _State) -> Iterator[tuple[Value, int]]:
@@ -227,12 +227,12 @@ class _Matcher:
         if node in child.nodes:
             yield state
             return
-        for found in self.match(path, value, _State(child.bound, state.nodes, state.passed)):
-            covered = _State(state.bound, found.nodes)
+        for matched in self.match(path, value, _State(child.bound, state.nodes, state.passed)):
+            covered = _State(state.bound, matched.nodes)
             yield covered if node is None else covered.cover(node)
 
     def led(
-        self, path: Pattern, way: list[Value], child: _State, state: _State
+        self, path: Pattern, path_values: list[Value], child: _State, state: _State
     ) -> Iterator[_State]:
         """The states after all values on the way; none where one of them does not match."""
         stack = [iter((state,))]  # not recursive: ways may be as long as the graph
@@ -240,10 +240,10 @@ class _Matcher:
             reached = next(stack[-1], None)
             if reached is None:
                 stack.pop()
-            elif len(stack) > len(way):
+            elif len(stack) > len(path_values):
                 yield reached
             else:
-                stack.append(self.passed(path, way[len(stack) - 1], reached, child))
+                stack.append(self.passed(path, path_values[len(stack) - 1], reached, child))
 
     def violation(self, constraint: Constraint, value: Value) -> str:
         if isinstance(constraint, AttrsAre):
@@ -257,8 +257,8 @@ class _Matcher:
         if not isinstance(value.type, TensorType):
             return "is not a tensor"
         if isinstance(constraint, DTypeIn):
-            wanted = " or ".join(constraint.dtypes)
-            return "" if value.dtype in constraint.dtypes else f"is {value.dtype}, not {wanted}"
+            expected = " or ".join(constraint.dtypes)
+            return "" if value.dtype in constraint.dtypes else f"is {value.dtype}, not {expected}"
         return _shape_violation(constraint, value.type)
 
 
@@ -274,36 +274,36 @@ def between(first: Value, last: Value, producer: Producer) -> list[Value]:
             if operand not in seen and operand is not first:
                 seen.add(operand)
                 stack.append(operand)
-    found: dict[Value, None] = {}
+    inside: dict[Value, None] = {}
     stack = [first]
     while stack:
         for reader in readers.get(stack.pop(), ()):
-            if reader is not last and reader not in found:
-                found[reader] = None
+            if reader is not last and reader not in inside:
+                inside[reader] = None
                 stack.append(reader)
-    return list(found)
+    return list(inside)
 
 
 def _shape_violation(constraint: ShapeIs, type_: TensorType) -> str:
-    wanted, shape = constraint.shape, type_.shape
-    if shape is None or len(shape) != len(wanted):
-        return f"is {type_}, not of rank {len(wanted)}"
-    pairs = zip(wanted, shape, strict=True)
+    expected, shape = constraint.shape, type_.shape
+    if shape is None or len(shape) != len(expected):
+        return f"is {type_}, not of rank {len(expected)}"
+    pairs = zip(expected, shape, strict=True)
     fits = all(extent is None or extent == dim for extent, dim in pairs)
-    return "" if fits else f"is {type_}, not of shape {list(wanted)}"
+    return "" if fits else f"is {type_}, not of shape {list(expected)}"
 
 
 def _names(pattern: OpIs) -> str:
     return " or ".join(pattern.names)
 
 
-def attrs_differ(attrs: Attrs, wanted: tuple[tuple[str, Any], ...]) -> str:
-    """Which wanted attribute differs, in words; empty where none does."""
-    for name, expected in wanted:
+def attrs_differ(attrs: Attrs, expected: tuple[tuple[str, Any], ...]) -> str:
+    """The first attribute that is not the expected one, in words; empty where all are."""
+    for name, value in expected:
         actual = getattr(attrs, name, None)
-        expected = tuple(expected) if isinstance(expected, list) else expected
-        if actual != expected:
-            return f"{name} is {actual}, not {expected}"
+        value = tuple(value) if isinstance(value, list) else value
+        if actual != value:
+            return f"{name} is {actual}, not {value}"
     return ""
 
 

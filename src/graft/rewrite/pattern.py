@@ -40,8 +40,8 @@ class Pattern:
 
     def has_attr(self, attrs: Mapping[str, Any] | None = None, **more: Any) -> Pattern:
         """Only where the node's attributes have these values."""
-        wanted = {**(attrs or {}), **more}
-        return Constrained(self, AttrsAre(tuple(wanted.items())))
+        expected = {**(attrs or {}), **more}
+        return Constrained(self, AttrsAre(tuple(expected.items())))
 
     def has_dtype(self, *dtypes: DType | str) -> Pattern:
         """Only values of one of these dtypes."""
@@ -274,9 +274,9 @@ def _walk(pattern: Pattern, with_paths: bool = False) -> Iterator[Pattern]:
         waiting += reversed(inner)
 
 
-def as_pattern(given: Pattern | Number) -> Pattern:
+def as_pattern(operand: Pattern | Number) -> Pattern:
     """A number stands for a constant of that value."""
-    return given if isinstance(given, Pattern) else ConstantIs(given)
+    return operand if isinstance(operand, Pattern) else ConstantIs(operand)
 
 
 def apply(name: str, *args: Pattern | Number, **attrs: Any) -> OpIs:
