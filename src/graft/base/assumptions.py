@@ -38,8 +38,7 @@ _Question: TypeAlias = frozenset[tuple[Monomial, int]]  # a polynomial, as a key
 class Assumptions(Intervals):
     """Ranges of symbols in the order they were bound, and facts.
 
-    Lowering comes to the same places again, pass after pass: so assumptions remember those made of
-    them, and what they were asked.
+    Derived assumptions and answers are memoised: every lowering pass visits the same loops again.
     """
 
     def __init__(
@@ -52,14 +51,14 @@ class Assumptions(Intervals):
         self._assumed: dict[_Question, Self] = {}
 
     def bind(self, name: str, low: Dim | None, high: Dim | None) -> Self:
-        """With a symbol and its range, which may mention those bound before."""
+        """Add a symbol with its range, whose ends may mention symbols bound before."""
         key = name, Range(low, high)
         if key not in self._bound:
             self._bound[key] = type(self)({**self.ranges, name: key[1]}, self.facts)
         return self._bound[key]
 
     def with_fact(self, fact: Polynomial) -> Self:
-        """Where the polynomial is at least 0."""
+        """Add the fact that the polynomial is at least 0."""
         key = frozenset(fact.items())
         if key not in self._assumed:
             self._assumed[key] = type(self)(self.ranges, (*self.facts, fact))

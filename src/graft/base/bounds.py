@@ -1,8 +1,8 @@
 """Between which integers index expressions lie, by interval arithmetic.
 
 Ranges of symbols and a polynomial enter; its least and its largest value leave, infinite where
-there is no limit. The time is linear, since nothing is asked on the way; `assumptions` builds on it
-and proves more.
+there is no limit. It takes linear time and attempts no proofs; `assumptions` builds on it and
+proves more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANY, NATURAL_NUMBERS = Range(None, None), Range(0, None)
 
 
 class Intervals:
-    """What is known of symbols: the range of each, and of those of which nothing was said."""
+    """Interval arithmetic over symbols: the range of each, and one range for all others."""
 
     def __init__(self, ranges: Mapping[str, Range], others: Range = ANY) -> None:
         self.ranges = ranges
@@ -126,6 +126,6 @@ _CALL_BOUNDS: Final[dict[str, Callable[[Limits, Limits], Bounds]]] = {
 
 
 def bounds_of_call(function: str, arguments: Sequence[Bounds]) -> Bounds:
-    """Between which values the call lies, given the bounds of its arguments."""
+    """Bounds of a call from the bounds of its arguments."""
     lows, highs = [low for low, _ in arguments], [high for _, high in arguments]
     return _CALL_BOUNDS[function](lows, highs)

@@ -1,6 +1,6 @@
-"""The folder of everything that Graft keeps between processes: kernels, prices, calibrations.
+"""The folder that Graft caches kernels, prices and calibrations in.
 
-Nothing depends on it: where it cannot be used, there is one warning, and all is made anew.
+Nothing depends on it: if it cannot be used, there is one warning and everything is recomputed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def default_folder() -> Path:
 
 @cache
 def is_private(folder: Path) -> bool:
-    """Whether a folder is there, or can be made, and belongs to this user alone.
+    """Whether a folder exists or can be created, and only this user has access to it.
 
-    Code is run from it: what another user could have put there must not be. Asked once a process.
+    Machine code is loaded from it, so nobody else may be able to write there. Checked once per
+    process.
     """
     try:
         folder.mkdir(_PRIVATE, parents=True, exist_ok=True)
@@ -57,12 +58,12 @@ def is_private(folder: Path) -> bool:
 
 
 def keep_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all; a disk that is full or read-only only costs time."""
+    """Write a file atomically; a full or read-only disk is a warning, not an error."""
     keep_bytes(path, text.encode("utf-8"))
 
 
 def keep_bytes(path: Path, content: bytes, suffix: str = "") -> None:
-    """The same for bytes; until it is whole, the file has another name, with this suffix."""
+    """As `keep_text`, for bytes; `suffix` is that of the temporary file."""
     temporary = None
     try:
         path.parent.mkdir(_PRIVATE, parents=True, exist_ok=True)
@@ -81,7 +82,7 @@ def keep_bytes(path: Path, content: bytes, suffix: str = "") -> None:
 
 
 def warn_uncached(folder: Path, reason: str) -> None:
-    """Say that something is not kept, the first time; one reason mostly keeps all of it away."""
+    """Warn once per cache folder that results are not cached, and why."""
     root = default_folder()
     if root in _warned:
         return

@@ -115,7 +115,7 @@ def _said(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The message of an exception, which may be long, or fail to be had: it is foreign, too."""
+    """The message of an exception, shortened; foreign exceptions may even fail to print."""
     try:
         return shortened(f"{error}", LONGEST_LINE)
     except Exception:  # noqa: BLE001

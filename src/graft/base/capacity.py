@@ -1,8 +1,8 @@
-"""Refuses results that no machine could hold, before anything tries to make them.
+"""Refuses results larger than this machine's memory, before anything allocates them.
 
-A few bytes of a model can ask for any amount of memory. In goes the size of a result, as soon as
-it is known; what is larger than this machine's memory is an `EvaluationError` that names it. The
-evaluator asks for sizes that types tell, operators for sizes that only their operands' values do.
+A few bytes of a model can ask for any amount of memory. The evaluator checks sizes that follow
+from types, operators those that depend on the values of their operands; an `EvaluationError` names
+the result.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MOST_BYTES = _physical_memory()
 
 
 def check_bytes(count: int, what: str) -> None:
-    """Refuse to make what takes so many bytes."""
+    """Raise an error if `count` bytes are more than this machine has."""
     if count > MOST_BYTES:
         size = f"{count / 2**30:.0f} GiB" if count < 1 << 80 else f"2**{count.bit_length()} bytes"
         raise EvaluationError(f"{what} of {size}, more than this machine's memory")
 
 
 def check_extents(extents: Sequence[int], dtype: np.dtype[Any], what: str) -> None:
-    """Refuse to make a tensor of these extents, as operands' values have given them."""
+    """Raise an error for a tensor with negative extents or more bytes than this machine has."""
     if any(extent < 0 for extent in extents):
         raise EvaluationError(f"{what} would have a negative extent: {list(extents)}")
     check_bytes(math.prod(extents) * dtype.itemsize, f"{what} would make {list(extents)}")

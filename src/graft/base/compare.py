@@ -54,7 +54,7 @@ class Difference:
         return not self.problem and not self.mismatches
 
     def words(self, whose: str) -> str:
-        """The difference from somebody's results; empty where there is none."""
+        """The difference from the results of `whose`, in words; empty if there is none."""
         if self.problem:
             return f"is {self.problem}"
         if self.nans:
@@ -101,7 +101,7 @@ def compare_arrays(
 
 
 def together(one: Difference, other: Difference) -> Difference:
-    """The differences of two parts as one."""
+    """Combine the differences of two parts."""
     return Difference(
         max(one.max_absolute, other.max_absolute),
         max(one.max_relative, other.max_relative),

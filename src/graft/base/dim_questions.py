@@ -1,9 +1,9 @@
-"""What can be said of extents for every binding of their symbols: extents in, yes or no out.
+"""Predicates on extents that hold for every binding of their symbols.
 
-"No" means: not for all that is known. Whoever wants to know what a decision depends on gives an
-oracle (`supposing`): it is asked wherever the answer is yes for some bindings and no for others.
-All questions come down to one, whether two extents differ, so that an answer is easy to write down
-and to check once the symbols have numbers.
+False means "not provable". A caller that wants to know what a decision depends on installs an
+oracle (`supposing`), which decides wherever the answer differs between bindings. All predicates
+come down to whether two extents differ, so that such decisions can be recorded and checked once
+the symbols have values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from graft.base.dims import AnyDim, Dim, Unknown, at_least, dim_max
 
-# Two extents in, whether they are to be taken for different out.
+# Whether two extents are to be treated as different.
 Oracle: TypeAlias = Callable[[Dim, Dim], bool]
 
 _ORACLE: Final[ContextVar[Oracle | None]] = ContextVar("oracle", default=None)
@@ -23,7 +23,7 @@ _ORACLE: Final[ContextVar[Oracle | None]] = ContextVar("oracle", default=None)
 
 @contextmanager
 def supposing(oracle: Oracle) -> Iterator[None]:
-    """Let the oracle decide what symbols leave open."""
+    """Let the oracle decide what is not provable."""
     token = _ORACLE.set(oracle)
     try:
         yield

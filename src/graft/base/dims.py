@@ -110,9 +110,9 @@ def _subtract(left: Dim, right: Dim) -> AnyDim:
 
 
 def _sum(polynomial: Polynomial) -> AnyDim:
-    """The sum, without pairs of a max and a min that are simply a sum.
+    """The sum, with max(a, b) + min(a, b) written as a + b.
 
-    What is rolled is cut in two, and its parts are max(n - k, 0) and min(n, k) elements long."""
+    Such pairs are the extents of the two parts of a rolled tensor: max(n - k, 0) and min(n, k)."""
     for most, least, count in opposite_extremes(polynomial):
         (first, second), (third, fourth) = most.arguments, least.arguments
         gap = first - second
@@ -224,7 +224,7 @@ def floor_divide(dividend: Polynomial, divisor: Polynomial, intervals: Intervals
 
 
 def modulo(dividend: Polynomial, divisor: Polynomial, intervals: Intervals) -> Polynomial:
-    """What the division leaves, with the divisor's sign."""
+    """The remainder, which has the divisor's sign."""
     _, rest, divisor, scale = divide(dividend, divisor, for_remainder=True)
     if _is_within(rest, divisor, intervals):
         return times(scale, rest)
@@ -259,7 +259,7 @@ def _is_within(rest: Polynomial, divisor: Polynomial, intervals: Intervals) -> b
 
 
 def _call(function: str, left: Polynomial, right: Polynomial, intervals: Intervals) -> Polynomial:
-    """A call that nothing simplifies any further, unless it has just one value."""
+    """The call as an atom, or its value where its bounds coincide."""
     atom = call_atom(function, (index_expr(left), index_expr(right)))
     low, high = intervals.atom_bounds(atom)
     return dict(terms_of(int(low))) if low == high else {(atom,): 1}
@@ -335,8 +335,8 @@ def broadcast_dim(*operands: Operand) -> AnyDim:
 
 
 def _is_cut(dim: Dim, others: Sequence[Dim]) -> bool:
-    """Whether a dim is another one, cut to so many, but not to 1: where it is shorter, the two do
-    not broadcast, so the other one says it all."""
+    """Whether a dim is min(other, limits) with limits above 1: where it is smaller than `other`, the
+    two do not broadcast, so `other` alone determines the result."""
     atom = sole_atom(terms_of(dim))
     if atom is None or atom.kind != "min":
         return False
@@ -345,10 +345,10 @@ def _is_cut(dim: Dim, others: Sequence[Dim]) -> bool:
 
 
 def uncut(dims: Sequence[AnyDim], pairs: Iterable[tuple[AnyDim, AnyDim]]) -> tuple[AnyDim, ...]:
-    """The dims without cuts that never cut where each pair of extents broadcasts: beside `n`,
-    `min(n, 8)` can only be `n`.
+    """The dims without `min` calls that have no effect if each pair of extents broadcasts: beside
+    `n`, `min(n, 8)` can only be `n`.
 
-    So a mask of 8 positions tells all axes of a result that there are at most 8."""
+    So a mask of 8 positions bounds the other axes of a result, too."""
     whole: dict[Atom, Dim] = {}
     for pair in pairs:
         for one, other in (pair, pair[::-1]):
@@ -461,7 +461,7 @@ def _substituted(dim: AnyDim, mapping: Mapping[str, Operand]) -> AnyDim:
 
 
 def map_atoms(change: Callable[[Atom], AnyDim], dim: AnyDim) -> AnyDim:
-    """The dim with other dims for its atoms."""
+    """The dim with its atoms replaced."""
     if not isinstance(dim, IndexExpr):
         return dim
     total: AnyDim = 0

@@ -49,7 +49,7 @@ class Atom:
 
     @property
     def is_call(self) -> bool:
-        """Whether this is no symbol."""
+        """Whether this is a call or opaque."""
         return self.kind is not SYMBOL
 
     def __repr__(self) -> str:
@@ -85,9 +85,9 @@ def call_atom(function: str, arguments: tuple[Any, ...]) -> Atom:
 def opaque_atom(
     form: tuple[str, Any], symbols: frozenset[str], alternatives: tuple[Any, ...] = ()
 ) -> Atom:
-    """What only the client can read: a key that sorts it, and the thing itself.
+    """An expression that only the client interprets, as (sort key, expression).
 
-    It is known to be one of the alternatives, where there are any."""
+    Its value is one of the alternatives, where there are any."""
     atom = _ATOMS.get((OPAQUE, form))
     if atom is None:
         atom = _interned((OPAQUE, form), OPAQUE, alternatives, form[0], symbols)

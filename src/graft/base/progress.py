@@ -1,4 +1,4 @@
-"""What long work is at: stages and their shares, for whoever shows progress."""
+"""Progress reports of long computations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Stage:
 
     @property
     def heading(self) -> str:
-        """The stage and its share."""
+        """The stage and how far it has come."""
         return f"{self.name} {self.step} of {self.steps}" if self.steps else self.name
 
     def __str__(self) -> str:
@@ -29,4 +29,4 @@ Progress = Callable[[Stage], None]
 
 
 def quietly(_stage: Stage) -> None:
-    """Tell nobody."""
+    """Ignore progress."""

@@ -1,7 +1,7 @@
 """A name-to-thing table filled by decorators and definitions; a duplicate is an error.
 
-What fills it may lie in modules that nobody has imported yet, and that the table's own may not
-import: `load` does, when something is looked for."""
+Entries may be defined in modules that are not imported yet and that the registry's own module must
+not import: `load` imports them on the first lookup that fails."""
 
 from __future__ import annotations
 

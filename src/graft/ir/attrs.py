@@ -39,7 +39,7 @@ Coercer = Callable[[Any], Any]
 
 
 def per_class(function: Callable[[type[Any]], R]) -> Callable[[type[Any]], R]:
-    """Answer a question about a class once."""
+    """Memoise a function of a class."""
     answers: dict[type[Any], R] = {}
 
     def ask(cls: type[Any]) -> R:

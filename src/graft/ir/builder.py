@@ -109,7 +109,7 @@ class Builder:
         self._place_node(node)
 
     def take_last(self) -> Node:
-        """Take back the node added last, for whoever keeps the order of nodes elsewhere."""
+        """Remove and return the last node, for callers that order nodes themselves."""
         return self._nodes.pop()
 
     def adopt_inputs(self, values: Iterable[Value]) -> None:

@@ -42,8 +42,8 @@ def evaluate(graph: Graph, inputs: Sequence[Data], observe: Observer | None = No
 def _check_elements(value: Value, type_: Type, data: Data) -> None:
     """Refuse a sequence with an element that is not what the graph was typed for.
 
-    Only what comes from outside is looked at: going through sequences in each turn of a loop that
-    appends to them would take the square of its time.
+    Only inputs of the outermost graph are checked: checking sequences in each iteration of a loop
+    that appends to them would take quadratic time.
     """
     if isinstance(type_, OptionalType):
         _check_elements(value, type_.element, data)
@@ -140,8 +140,8 @@ def function_of(node: Node) -> Callable[[Sequence[Data], Mapping[str, int]], Seq
 
 
 def evaluator_of(node: Node) -> Callable[[Sequence[Data], Mapping[str, int]], Sequence[Data]]:
-    """A node's meaning as a function of the operands that it has, for code that runs it alone;
-    refuses to make what no machine could hold."""
+    """A node's meaning as a function of its present operands, for code that runs it alone; checks
+    the sizes of results."""
     meaning = function_of(node)
 
     def run(operands: Sequence[Data], symbols: Mapping[str, int]) -> Sequence[Data]:
@@ -153,7 +153,7 @@ def evaluator_of(node: Node) -> Callable[[Sequence[Data], Mapping[str, int]], Se
 
 
 def refuse_absurd_sizes(node: Node, symbols: Mapping[str, int]) -> None:
-    """Refuse to make results that no machine could hold."""
+    """Raise an error if a result is larger than this machine's memory."""
     for value in node.outputs:
         size = bytes_of(value.type)
         if not isinstance(size, int):

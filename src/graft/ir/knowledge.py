@@ -1,4 +1,4 @@
-"""What is known of values while a graph is built or changed: constants, and small integers.
+"""Constant propagation while a graph is built or changed: constants, and small integer tensors.
 
 Shapes, indices and sizes are followed from node to node with each operator's own NumPy meaning,
 symbolically where a dim is symbolic: arrays of dims are NumPy object arrays.
@@ -47,19 +47,19 @@ class Knowledge:
         return None if value is None else self._literals.get(value)
 
     def learn(self, value: Value, array: Array) -> None:
-        """Be told a value, such as a captured one's."""
+        """Record the content of a value, such as a captured one."""
         if array.size <= KNOWN_LIMIT:
             self._known[value] = array
 
     def move(self, old: Value, new: Value) -> None:
-        """Another value now stands for what an earlier one did."""
+        """Record that `new` has replaced `old`."""
         if old in self._known:
             self._known[new] = self._known.pop(old)
         if old in self._literals:
             self._literals[new] = self._literals.pop(old)
 
     def follow(self, node: Node) -> None:
-        """Learn a node's results where they are small and determined."""
+        """Record a node's results where they are small and known."""
         if node.op.name == "constant":
             self._literals[node.output] = node.attrs.value
         if not self._worth_following(node):
@@ -71,7 +71,7 @@ class Knowledge:
         self._known.update(zip(node.outputs, results, strict=False))
 
     def _worth_following(self, node: Node) -> bool:
-        """A quick no for the many nodes whose operands are data."""
+        """A quick test that rules out the many nodes whose operands are data."""
         known = self._known
         if node.op.symbolic is None:
             return all(value is None or value in known for value in node.inputs)

@@ -1,4 +1,4 @@
-"""Fresh names for values and symbols, none of them given twice."""
+"""Fresh names for values and symbols, each handed out once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class FreshNames:
         return name in self._reserved
 
     def reserve(self, *names: str) -> None:
-        """Keep names from being given."""
+        """Reserve names, so that they are not handed out."""
         self._reserved.update(names)
 
     def __call__(self, stem: str) -> str:
-        """`wanted`, or with a number behind it where that is taken."""
+        """The stem, with a number behind it where it is reserved."""
         name = stem
         while name in self._reserved:
             number = self._counters.get(stem, 0) + 1
@@ -42,7 +42,7 @@ class FreshSymbols:
         self._reserved = set(reserved)
 
     def reserve(self, names: Iterable[str]) -> None:
-        """Keep names from being given."""
+        """Reserve names, so that they are not handed out."""
         self._reserved.update(names)
 
     def __call__(self) -> IndexExpr:

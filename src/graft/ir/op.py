@@ -184,7 +184,7 @@ class Op:
         return not any(f.type in _UNHASHED for f in dataclasses.fields(self.attrs))
 
     def result_types(self, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, ...]:
-        """Run the type rule; equal questions are answered once."""
+        """Run the type rule, memoised."""
         if self._may_memoize:
             return _infer_once(self, attrs, types)
         return infer_types(self, attrs, types)
@@ -223,7 +223,7 @@ _NUMBER_FIELDS: dict[Any, tuple[Callable[[DType], bool], str]] = {
 
 
 def infer_types(op: Op, attrs: Attrs, types: tuple[Type | None, ...]) -> tuple[Type, ...]:
-    """What the type rule says, asked anew; others want `Op.result_types`."""
+    """Run the type rule, not memoised (`Op.result_types` is)."""
     try:
         op.check_types(types)
         result = op.infer(attrs, *types, *op.absent(len(types)))

@@ -1,8 +1,7 @@
-"""Refuses graphs with tensors that no machine could hold, before anything is made of them.
+"""Refuses graphs with a tensor that has too many axes or exceeds this machine's memory.
 
-A few bytes of a model can ask for any amount of memory. A graph enters and leaves as it is, unless
-a type in it has more axes than arrays have, or an extent so large that one tensor alone takes more
-than this machine's memory. Sizes that only inputs or data tell are checked when they are known.
+A few bytes of a model can ask for any amount of memory. Sizes that depend on inputs or data are
+checked when they are known (`base/capacity.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ MOST_AXES = 64  # NumPy's limit
 
 
 def check_sizes(graph: Graph) -> Graph:
-    """The graph, unless a tensor in it, or in a graph nested in it, is too large to exist."""
+    """Return the graph, or raise an error that names the tensor; nested graphs included."""
     for value in graph.inputs:
         _check(value, Place(kind="input", node=value.name))
     for node in graph.walk():

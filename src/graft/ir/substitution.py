@@ -1,7 +1,6 @@
-"""Dims in the place of symbols throughout a graph: a graph in, the same with other types and
-attributes out.
+"""Substitution of dims for symbols throughout a graph, in types and attributes.
 
-What becomes of nested graphs, whose symbols are their own, is up to whoever substitutes.
+Nested graphs have symbols of their own: subclasses decide what becomes of them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from graft.ir.types import Type, map_dims
 
 
 class Substitution(ABC):
-    """Dims for some symbols, and the values that have become others by them."""
+    """Dims for some symbols, and the values with types changed by them."""
 
     def __init__(self, dims: Mapping[str, AnyDim]) -> None:
         self.dims = dims

@@ -17,9 +17,9 @@ class VerifyError(ModelError):
 
 
 def verify(graph: Graph, around: frozenset[str] = frozenset()) -> Graph:
-    """Raise `VerifyError` at the first broken rule; otherwise give the graph back.
+    """Raise `VerifyError` at the first broken rule; otherwise return the graph.
 
-    `around` are symbols that somebody outside of the graph has numbers for."""
+    `around` are symbols that are bound outside of the graph."""
     defined: set[Value] = set()
     names: set[str] = set()
     for value in graph.inputs:
