@@ -335,8 +335,8 @@ def broadcast_dim(*operands: Operand) -> AnyDim:
 
 
 def _is_cut(dim: Dim, others: Sequence[Dim]) -> bool:
-    """Whether a dim is min(other, limits) with limits above 1: where it is smaller than `other`, the
-    two do not broadcast, so `other` alone determines the result."""
+    """Whether a dim is min(other, limits) with limits above 1: where it is smaller than `other`,
+    the two do not broadcast, so `other` alone determines the result."""
     atom = sole_atom(terms_of(dim))
     if atom is None or atom.kind != "min":
         return False

@@ -66,7 +66,7 @@ _DIRECT = 2.0**26  # angles below are reduced as they are
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How angles of one type are cut: binary places where pieces end, and powers of two."""
+    """How angles of one type are split: fraction bits at which parts end, and exponents."""
 
     cuts: tuple[int, ...]
     first_exponent: int
@@ -92,7 +92,7 @@ def _parts(scaled: int, cuts: tuple[int, ...]) -> list[float]:
 
 @cache
 def _tables(element: str) -> list[tuple[float, ...]]:
-    """For each piece, that of every power of two modulo 2π, of the least size."""
+    """For each part, a table of that part of every power of two modulo 2π."""
     plan = _PLANS[element]
     rows = []
     for exponent in range(plan.first_exponent, plan.last_exponent + 1):
@@ -156,9 +156,9 @@ def _sum(numbers: list[Number]) -> Number:
 
 
 def _terms(x: Number) -> list[tuple[Number, list[Number]]]:
-    """x as a sum of products: a factor of few bits times a number in pieces from the table.
+    """x as a sum of products: a factor of few bits times a number in parts from the table.
 
-    An angle that is small enough is itself times one.
+    A small angle is itself times one.
     """
     element = x.value.element
     plan = _PLANS[element]

@@ -124,7 +124,7 @@ def share(
 ) -> None:
     """Let `run(first, length)` write the code for iterations that this thread has claimed.
 
-    `team` is what the threads share, the number of this thread, and how many there are."""
+    `threads` is the memory they share, the number of this thread, and their count."""
     builder.module.functions["graft.claim"] = _CLAIM.format(bytes=CLAIM_BYTES, offset=CLAIMS_OFFSET)
     state = builder.allocate("i64", 4, 8)
     length, distance = (

@@ -65,8 +65,8 @@ def compile_all(
 
 
 class Compilation:
-    """Object code of functions that are added one by one. As soon as there is enough to do,
-    processes are at it, up to `jobs`, by default one per processor; they end with the context."""
+    """Compiles functions that are added one by one. Worker processes, up to `jobs` (by default one
+    per processor), start as soon as there is enough to do, and end with the context."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Compilation:
         self._progress(Stage("compiling kernels", len(self._codes), self._count, job.name))
 
     def _start_workers(self) -> None:
-        """As many processes as pay: one per so much text, none for what one could do alone."""
+        """Start one worker per `WORTH_A_PROCESS` characters of text, none for less than two."""
         count = min(self._allowed, self._missing, self._characters // WORTH_A_PROCESS)
         if count > 1:
             while len(self._workers) < count:

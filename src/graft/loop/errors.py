@@ -1,4 +1,4 @@
-"""What can go wrong in this room, as errors that name the kernel, the stage or the loop."""
+"""Errors of the loop IR and of schedules; they name the kernel, the stage or the loop."""
 
 from __future__ import annotations
 

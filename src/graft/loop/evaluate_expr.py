@@ -105,8 +105,8 @@ def compile_expr(expr: Expr, masked: bool = False) -> Compiled:
 def evaluate_arrays(expr: Expr, arrays: Mapping[str, Array]) -> Array:
     """The value of an expression over arrays, which broadcast, in place of scalar variables.
 
-    Integers wrap around, and what is divided by zero is zero, as NumPy has it. An object that
-    occurs several times is computed once.
+    Integers wrap around, and division by zero gives zero, as in NumPy. Shared subexpressions are
+    computed once.
     """
     values: dict[int, Array] = {}
 
@@ -176,7 +176,7 @@ def _load(load: Load, masked: bool) -> Compiled:
 def masked_indices(
     name: str, shape: tuple[int, ...], indices: Sequence[Any], mask: Any
 ) -> tuple[Any, ...]:
-    """The positions that a mask leaves of a vector access, checked against the extents."""
+    """The indices of the active lanes of a vector access, checked against the extents."""
     rows = tuple([np.broadcast_to(index, mask.shape)[mask] for index in indices])
     for row, extent in zip(rows, shape, strict=True):
         if ((row < 0) | (row >= extent)).any():
@@ -185,7 +185,7 @@ def masked_indices(
 
 
 def under(mask: Any, compiled: Compiled, environment: Environment) -> Any:
-    """The value under a mask, within the one that there is."""
+    """The value under a mask, combined with the mask in effect."""
     outer = environment.get(_MASK)
     environment[_MASK] = mask if outer is None or outer.shape != mask.shape else mask & outer
     value = compiled(environment)

@@ -1,8 +1,7 @@
-"""Reductions that begin with their first term instead of the number that changes nothing.
+"""Starts reductions in registers with their first term instead of the identity.
 
-Statements enter in which loops are unrolled; where a register is set to a reduction's identity and
-then combined with a term in the same block, it leaves set to the term. LLVM must not do that to
-floats: 0.0 + -0.0 is not -0.0.
+Runs after unrolling, on registers that are set to a reduction's identity and combined with a term
+in the same block. LLVM must not do this to floats: 0.0 + -0.0 is not -0.0.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _COMBINING = (BinaryKind.ADD, BinaryKind.MULTIPLY, BinaryKind.MAXIMUM, BinaryKin
 
 
 def fold_identities(stmt: Stmt) -> Stmt:
-    """The statement without stores of identities to elements that are then combined with terms."""
+    """Replace `r = identity; r = r op term` on registers by `r = term`."""
     return map_stmt(stmt, lambda expr: expr, _folded)
 
 
@@ -57,7 +56,7 @@ def _folded(stmt: Stmt) -> Stmt:
 
 
 def _first_term(store: Store, start: Expr) -> Expr | None:
-    """What a store combines with the element that holds `start`, if that changes nothing."""
+    """The term that a store combines with its element, if `start` is the identity."""
     own = Load(store.buffer, store.indices)
     match store.value:
         case Binary(kind, left, term) if left == own and kind in _COMBINING:
@@ -79,6 +78,6 @@ def _is_identity(expr: Expr, kind: BinaryKind) -> bool:
 
 
 def _drop(pending: dict[_Element, int], buffers: frozenset[Buffer]) -> None:
-    """Elements of buffers that are read or written otherwise have to be what they were."""
+    """Forget pending identities in buffers that are accessed in any other way."""
     for element in [one for one in pending if one[0] in buffers]:
         del pending[element]

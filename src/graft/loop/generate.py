@@ -69,7 +69,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Around:
-    """What surrounds a statement: memory of the stages in scope, loops and what is known."""
+    """What surrounds a statement: memory of the stages in scope, assumptions and loops."""
 
     memory: Mapping[str, Memory]
     context: Context
@@ -141,7 +141,7 @@ class Generator:
     def _with_remainder(
         self, position: Position, split: Split, context: Context, body: LoopBody
     ) -> Stmt:
-        """Whole tiles, then one tile of what is left, if anything is."""
+        """Loops over the full tiles, then one partial tile if there is a remainder."""
         whole, factor = position.extent(split.loop, context), Const(split.factor)
         tiles = binary(BinaryKind.FLOOR_DIVIDE, whole, factor, context)
         rest = binary(BinaryKind.FLOOR_MODULO, whole, factor, context)
@@ -158,7 +158,7 @@ class Generator:
         part: Part,
         around: Around,
     ) -> Stmt:
-        """One turn of a loop: guards around the stages computed here and the rest of the nest."""
+        """One iteration: guards around the stages computed here and the rest of the nest."""
         position, lets, around = _decomposed(tensor, position, around)
         guards = _guards(position, loop, around.context)
         for guard in guards:
@@ -221,7 +221,7 @@ def _reduces(tensor: Tensor) -> bool:
 def _tile(
     tensor: Tensor, position: Position, pending: tuple[Loop, ...], part: Part, around: Around
 ) -> Stmt:
-    """What a micro-kernel makes of the loops that are left and the statement inside them."""
+    """Replace the remaining loops and the statement inside them by a micro-kernel."""
     nest = position.nest
     if nest.tensorize is None or nest.tensorize.kernel not in MICRO_KERNELS:
         names = ", ".join(sorted(MICRO_KERNELS))
@@ -314,7 +314,7 @@ def _element(tensor: Tensor, position: Position, part: Part, around: Around) -> 
 
 
 def _relocated(expr: Expr, around: Around) -> Expr:
-    """The expression with reads of stages turned into reads of where their elements are."""
+    """The expression with loads from stages redirected to their memory."""
 
     def change(node: Expr) -> Expr:
         if not isinstance(node, Load):
@@ -347,7 +347,7 @@ def _update(reduction: Reduce, total: Load, value: Expr) -> Stmt:
 
 
 def _prefetches(tensor: Tensor, position: Position, loop: Loop, around: Around) -> list[Stmt]:
-    """Requests for what reads will touch some iterations later, at the first element of each."""
+    """Prefetches of the first element that loads will access some iterations later."""
     stmts: list[Stmt] = []
     for prefetch in position.nest.prefetches:
         if prefetch.loop != loop.name:

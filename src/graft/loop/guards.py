@@ -1,9 +1,8 @@
-"""Tests moved to where they cost least: out of loops, and into the bounds of loops.
+"""Guards: selects into branches, branches out of loops and into loop bounds.
 
-Statements whose innermost parts are guarded enter; equal ones leave in which reads that only a
-`select` keeps harmless happen under a branch, branches that do not depend on a loop stand outside
-it, and loops run only over the iterations that do something. Natively a select reads both sides,
-so the first is needed for correctness; the others are what a person would write.
+Loads that only a `select` keeps in bounds are put under a branch or clamped (machine code evaluates
+both sides of a select, so this is needed for correctness). Branches that do not depend on a loop
+are hoisted out of it, and loops are split or shortened where a branch depends on their variable.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ Change = Callable[[Stmt, Context], Stmt]
 
 
 def rewrite(stmt: Stmt, context: Context, change: Change) -> Stmt:
-    """The statement with `change` applied everywhere, inner first, told what is known there."""
+    """Apply `change` to every statement, inner first, with the assumptions that hold there."""
     match stmt:
         case For():
             inside = context.loop(stmt.var, stmt.start, stmt.extent)
@@ -92,7 +91,7 @@ def _predicated(stmt: Stmt, context: Context, lane: Var | None, within: bool) ->
 
 
 def _selected(condition: Expr, stmt: Stmt, context: Context) -> Stmt:
-    """The statement under the condition, as a store of one of two values where that is safe."""
+    """The guarded statement as a store of a select, where storing is in bounds either way."""
     if not isinstance(stmt, Store):
         return If(condition, stmt)
     pairs = zip(stmt.indices, stmt.buffer.extents, strict=True)
@@ -144,7 +143,7 @@ def _branched(store: Store, context: Context, lanes: set[str]) -> Stmt:
 def _clamped_store(
     store: Store, choice: Select, context: Context, with_value: Callable[[Expr, Context], Stmt]
 ) -> Stmt:
-    """The store with reads moved into their buffers, where those are not empty."""
+    """The store with out-of-bounds loads clamped, guarded against empty buffers."""
     unsafe = _unsafe_loads(choice, context)
     result: Stmt = replace(
         store, value=map_expr(lambda e: _clamped(e, unsafe, context), store.value)
@@ -158,8 +157,8 @@ def _clamped_store(
 
 
 def _readable(choice: Select, empty: list[Load]) -> Expr:
-    """What is left to choose from where some loads have nothing to read; if that is nothing, no
-    element is asked for, and any will do."""
+    """The select without the sides that load from empty buffers; where both do, the result is
+    never used and any value will do."""
 
     def reads(expr: Expr) -> bool:
         return any(load in empty for load in loads_in(expr))
@@ -174,7 +173,7 @@ def _readable(choice: Select, empty: list[Load]) -> Expr:
 
 
 def conjuncts(condition: Expr) -> list[Expr]:
-    """The conditions that hold when this one does, and only then."""
+    """The operands of a conjunction; the condition itself where it is none."""
     match condition:
         case Binary(BinaryKind.AND, left, right):
             return [*conjuncts(left), *conjuncts(right)]
@@ -242,7 +241,7 @@ def _hoisted(loop: For, branch: If, context: Context) -> Stmt:
 
 
 def _cut(condition: Expr, var: Var, context: Context) -> tuple[bool, Expr] | None:
-    """Where the condition changes: (True, first value where it holds) or (False, one past last)."""
+    """Where the condition changes: (True, first value that satisfies it) or (False, end)."""
     if not isinstance(condition, Compare) or not is_index(condition.left):
         return None
     needed = facts(condition.kind, condition.left, condition.right)
@@ -262,7 +261,7 @@ def _cut(condition: Expr, var: Var, context: Context) -> tuple[bool, Expr] | Non
 
 
 def _narrowed(loop: For, branch: If, rises: bool, value: Expr, context: Context) -> Stmt:
-    """The loop cut where the branch changes."""
+    """Split the loop where the branch condition changes."""
     if loop.kind is LoopKind.UNROLLED:
         return loop  # its copies are tested one by one
     end = add(loop.start, loop.extent)
@@ -284,7 +283,7 @@ def _narrowed(loop: For, branch: If, rises: bool, value: Expr, context: Context)
 
 
 def _vector_or_not(loop: For, branch: If, rises: bool, value: Expr, context: Context) -> Stmt:
-    """Whole vectors where no lane is left out; one element after the other elsewhere."""
+    """A vector loop if no lane is masked out, a scalar loop otherwise."""
     end = add(loop.start, loop.extent)
     left, right = (value, loop.start) if rises else (end, value)
     full = simplify(Compare(CompareKind.LESS_EQUAL, left, right), context)
@@ -294,7 +293,7 @@ def _vector_or_not(loop: For, branch: If, rises: bool, value: Expr, context: Con
 
 
 def one_by_one(loop: For) -> For:
-    """A vector loop without vectors; registers have no address, so it is written out for them."""
+    """A vector loop as a serial one, or unrolled if it indexes registers."""
     addresses = any(
         buffer.scope is Scope.REGISTER and loop.var.name in variables(index)
         for stmt in walk_stmt(loop)

@@ -70,7 +70,7 @@ def polynomial(expr: Expr) -> Polynomial:
 
 
 def _polynomial(expr: Expr) -> Polynomial:
-    """The normal form, which the expression remembers: nobody may change it."""
+    """The normal form, cached on the expression: callers must not change it."""
     normal: Polynomial | None = getattr(expr, "_normal", None)
     if normal is not None:
         return normal
@@ -206,7 +206,7 @@ def _term(factors: list[_Form], coefficient: int) -> Expr:
 
 
 def _form(atom: Atom) -> _Form:
-    """The atom as an expression, which it remembers."""
+    """The atom as an expression, cached on the atom."""
     if atom.form is None:
         expr = _written(atom)
         atom.form = _sort_key(expr), expr
@@ -267,5 +267,5 @@ def index_of(dim: AnyDim) -> Expr:
 
 
 def dim_of(expr: Expr) -> AnyDim:
-    """The dim that an index expression is; UNKNOWN if it is none."""
+    """The index expression as a dim; UNKNOWN if it is not one."""
     return normalized(index_expr(_polynomial(expr)))

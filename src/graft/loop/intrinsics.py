@@ -71,7 +71,7 @@ def _leading_zeros(value: Any) -> Any:
 
 
 def _dot4(unsigned: Any, signed: Any, addend: Any) -> Any:
-    """A lane of 32 bits is four bytes: unsigned ones times signed ones, and the sum of it all."""
+    """Per 32-bit lane, the dot product of four unsigned with four signed bytes, accumulated."""
     left = np.asarray(unsigned, np.int32)[..., None].view(np.uint8).astype(np.int64)
     right = np.asarray(signed, np.int32)[..., None].view(np.int8).astype(np.int64)
     return ((left * right).sum(axis=-1) + addend).astype(np.int32)[()]

@@ -33,8 +33,7 @@ INDEX = DType.INT64
 
 
 class _Hashed:
-    """Has room for its hash, since expressions are deep and the keys of many tables, and for the
-    normal form of index arithmetic (see `index`)."""
+    """Slots for the cached hash and for the cached normal form of index arithmetic (`index`)."""
 
     __slots__ = ("_hash", "_normal")
     _hash: int
@@ -45,7 +44,7 @@ _Kind = TypeVar("_Kind", bound=type[_Hashed])
 
 
 def _hashed_once(kind: _Kind) -> _Kind:
-    """The class, whose hash is worked out when it is first asked for, and `==` in linear time."""
+    """Cache the hash of a node class, and make `==` take linear time on shared graphs."""
     compute = kind.__hash__
     read = attrgetter(*(one.name for one in fields(kind) if one.init))  # type: ignore[arg-type]
 
@@ -91,7 +90,7 @@ def _hash_operands(node: _Hashed) -> None:
 
 
 def _are_equal(one: object, other: object) -> bool:
-    """Whether nodes of one class are alike, each pair of objects being compared once."""
+    """Structural equality of two nodes, comparing each pair of objects once."""
     seen: set[tuple[int, int]] = set()
     waiting = [(one, other)]
     while waiting:

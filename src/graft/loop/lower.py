@@ -51,14 +51,14 @@ def lower(
     schedule: Schedule | None = None,
     notes: tuple[str, ...] = (),
 ) -> Function:
-    """The function that computes those arguments that are computed from the others."""
+    """The function that computes the arguments with a body from the others."""
     return lower_variants(name, arguments, [Variant(schedule or Schedule())], notes)
 
 
 def lower_variants(
     name: str, arguments: Sequence[Tensor], variants: Sequence[Variant], notes: tuple[str, ...] = ()
 ) -> Function:
-    """The same by the first variant that will do when it runs; the last one needs nothing."""
+    """As `lower`, choosing the first variant whose needs are met at run time; the last has none."""
     programs = [make_program(arguments, variant.schedule) for variant in variants]
     extents = index_variables([one for program in programs for one in program.tensors.values()])
     bodies = [
@@ -85,13 +85,13 @@ def _body(program: Program, context: Context) -> Stmt:
 
 
 def _assumptions(scalars: Sequence[Var], needs: Sequence[tuple[str, int]]) -> Context:
-    """What a variant knows: scalars are natural numbers, some of them no small ones."""
+    """The assumptions of a variant: scalars are at least 0, or as large as it needs."""
     least = dict(needs)
     return Context({one.name: Range(least.get(one.name, 0), None) for one in scalars})
 
 
 def _either(needs: Sequence[tuple[str, int]], body: Stmt, otherwise: Stmt) -> Stmt:
-    """One of two statements, by whether scalars are as large as they have to be."""
+    """`body` if all scalars are as large as needed, else `otherwise`."""
     tests: list[Expr] = [
         Compare(CompareKind.GREATER_EQUAL, Var(name), Const(least)) for name, least in needs
     ]
@@ -99,7 +99,7 @@ def _either(needs: Sequence[tuple[str, int]], body: Stmt, otherwise: Stmt) -> St
 
 
 def _generated(program: Program, context: Context) -> Stmt:
-    """All root stages one after the other, with what they keep in scratch memory around them."""
+    """All root stages in order, inside the allocations of their scratch memory."""
     memory: dict[str, Memory] = {}
     roots = program.roots()
     for tensor in [*(program.tensors[argument] for argument in program.arguments), *roots]:
@@ -125,7 +125,8 @@ def _buffer_of(program: Program, tensor: Tensor) -> Buffer:
 
 
 def _synchronized(program: Program, stages: list[tuple[Tensor, Stmt]]) -> list[Stmt]:
-    """Root stages such that threads see each other's results: barriers, and no work done twice.
+    """Add barriers where a stage reads what other threads wrote, and let one thread run stages
+    without a parallel loop that write shared memory.
 
     A function without any parallel loop is for one thread and needs neither.
     """

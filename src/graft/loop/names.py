@@ -1,7 +1,7 @@
-"""Names for people: every variable and buffer gets a short one of its own.
+"""Makes the names of variables and buffers unique and short.
 
-A statement in which copies of a loop share names and every name carries its stage enters; one with
-unique names leaves, each as short as it can be: `ow_o`, or `conv.ow_o` where another stage has one.
+Generated code qualifies names by their stage and repeats them in copies of a loop. Each gets a
+unique name, as short as possible: `ow_o`, or `conv.ow_o` if another stage has an `ow_o`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graft.loop.traverse import map_expr, with_expressions, with_statements
 
 
 def unique_names(stmt: Stmt, reserved: Iterable[str]) -> Stmt:
-    """The statement with unique names, none of them `taken`."""
+    """The statement with unique names, none of them `reserved`."""
     return _Names(set(reserved)).statement(stmt, {}, {})
 
 

@@ -42,7 +42,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Loops, outermost first; the splits and fusions that made them; and where all this goes."""
+    """Loops, outermost first, the splits and fusions that made them, and where it is computed."""
 
     stage: str
     loops: tuple[Loop, ...]
@@ -56,7 +56,7 @@ class Nest:
         return ScheduleError(f"schedule of {self.stage}: {message}", hint=hint)
 
     def position(self, name: str) -> int:
-        """Where the loop stands, outermost is 0."""
+        """The position of a loop; the outermost is 0."""
         for position, loop in enumerate(self.loops):
             if loop.name == name:
                 return position
@@ -76,7 +76,7 @@ class Nest:
         return frozenset([name])
 
     def reduction_position(self) -> int:
-        """The place of the outermost loop that reduces, or one past the last loop."""
+        """The position of the outermost reduction loop, or the number of loops."""
         positions = (position for position, loop in enumerate(self.loops) if loop.reduces)
         return next(positions, len(self.loops))
 
@@ -217,7 +217,7 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
 
 
 def _check_tails(nest: Nest) -> None:
-    """Tails whose loops ended up where the tail has no meaning."""
+    """Refuse splits whose loops were reordered or fused such that their tail is undefined."""
     splits = [relation for relation in nest.relations if isinstance(relation, Split)]
     for split in splits:
         outer, inner = nest.leaves(split.outer), nest.leaves(split.inner)
@@ -239,7 +239,7 @@ def _check_tails(nest: Nest) -> None:
 
 
 def _check_overlap(nest: Nest, split: Split, outer: frozenset[str]) -> None:
-    """Tiles that share elements do not add them up side by side."""
+    """Refuse overlapping tiles that would accumulate into the same elements concurrently."""
     if nest.reduction_position() == len(nest.loops):
         return
     around = {loop.name for loop in nest.loops[: max(nest.position(name) for name in outer)]}
@@ -257,7 +257,7 @@ def _check_overlap(nest: Nest, split: Split, outer: frozenset[str]) -> None:
 
 
 def _check_prefetches(nest: Nest) -> None:
-    """No prefetch inside what a micro-kernel writes."""
+    """Refuse prefetches inside a tensorized loop."""
     for prefetch in nest.prefetches:
         tile = nest.tensorize
         if tile is not None and nest.position(prefetch.loop) >= nest.position(tile.loop):
@@ -266,7 +266,7 @@ def _check_prefetches(nest: Nest) -> None:
 
 
 def _check_kinds(nest: Nest) -> None:
-    """At most one parallel loop, outside what reduces, and one vector loop, further inside."""
+    """Allow one parallel loop, outside reductions, and one vector loop inside it."""
     parallel = [loop.name for loop in nest.loops if loop.kind is LoopKind.PARALLEL]
     vector = [loop.name for loop in nest.loops if loop.kind is LoopKind.VECTOR]
     if len(parallel) > 1:

@@ -39,7 +39,7 @@ class Position:
     values: Mapping[str, Expr] = field(default_factory=dict)
 
     def enter(self, name: str, value: Expr) -> Position:
-        """Inside the loop, which has this value."""
+        """Inside an iteration of the loop."""
         return replace(self, values={**self.values, name: value})
 
     def with_extent(self, name: str, extent: Expr) -> Position:
@@ -59,7 +59,7 @@ class Position:
                 return False
 
     def made_by(self, name: str) -> Split | Fuse | None:
-        """What the loop came from."""
+        """The split or fusion that the loop is a result of."""
         for relation in self.nest.relations:
             if isinstance(relation, Split) and name in (relation.outer, relation.inner):
                 return relation
@@ -68,7 +68,7 @@ class Position:
         return None
 
     def made_into(self, name: str) -> Split | Fuse | None:
-        """What the loop became."""
+        """The split or fusion that replaced the loop."""
         for relation in self.nest.relations:
             if isinstance(relation, Split) and name == relation.loop:
                 return relation
@@ -108,7 +108,7 @@ class Position:
         return span.low
 
     def span(self, name: str, context: Context) -> Range:
-        """Between which values the loop or axis lies, counted from 0."""
+        """Bounds of the loop or axis, counted from 0."""
         if name in self.values:
             return Range(self.values[name], self.values[name])
         match self.made_into(name):

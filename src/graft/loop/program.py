@@ -55,7 +55,7 @@ class Program:
 
 
 def make_program(arguments: Sequence[Tensor], schedule: Schedule) -> Program:
-    """The program that computes those of the arguments that are computed."""
+    """Apply a schedule to the stages that the arguments need."""
     names = [tensor.name for tensor in arguments]
     if len(set(names)) != len(names):
         raise LoopError(f"an argument is given twice: {', '.join(names)}")

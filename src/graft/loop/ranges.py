@@ -1,7 +1,7 @@
-"""What is known about the variables of a kernel at a place in it.
+"""Assumptions about the variables of a kernel at one point of its code.
 
-A `Context` is a set of assumptions (`base.assumptions`) that is made by going into loops and
-branches, and that is asked about expressions of the loop IR.
+A `Context` is a set of assumptions (`base.assumptions`) that is extended on entering loops and
+branches, with queries about expressions of the loop IR.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Context(Assumptions):
         self.simplified: dict[Expr, Expr] = {}  # index arithmetic that was simplified here
 
     def variable(self, name: str, low: Expr | None, high: Expr | None) -> Context:
-        """With a variable and its bounds, which may mention those bound before."""
+        """Add a variable with its bounds, which may mention variables bound before."""
         return self.bind(name, _dim(low), _dim(high))
 
     def range_of(self, name: str) -> Range:
@@ -51,7 +51,7 @@ class Context(Assumptions):
         return _with_expressions(self.ranges[name])
 
     def loop(self, var: Var, start: Expr, extent: Expr) -> Context:
-        """Inside the body of a loop, which runs at least once if one is there at all."""
+        """The assumptions inside a loop body, which is executed at least once."""
         if reads_memory(extent) or reads_memory(start):
             return self.variable(var.name, None if reads_memory(start) else start, None)
         least = plus(polynomial(extent), ONE, -1)
@@ -60,7 +60,7 @@ class Context(Assumptions):
         return inside if constant_value(least) is not None else inside.with_fact(least)
 
     def assume(self, condition: Expr, holds: bool = True) -> Context:
-        """Where the condition holds, or where it does not."""
+        """Add the condition, or its negation."""
         match condition:
             case Binary(BinaryKind.AND, left, right) if holds:
                 return self.assume(left).assume(right)
@@ -104,7 +104,7 @@ NEGATED = {
 
 
 def facts(kind: CompareKind, left: Expr, right: Expr) -> list[Polynomial]:
-    """What is not negative if and only if the comparison holds; nothing for `!=`."""
+    """Polynomials that are all at least 0 exactly if the comparison holds; none for `!=`."""
     rising = plus(polynomial(right), polynomial(left), -1)
     falling = plus({}, rising, -1)
     return {

@@ -40,7 +40,7 @@ def axis_extents(tensor: Tensor) -> dict[str, Expr]:
 
 
 def spans_at(tensor: Tensor, position: Position, context: Context) -> Spans:
-    """Between which values a stage's axes lie in the rest of an iteration."""
+    """Bounds of a stage's axes in the rest of an iteration."""
     spans = {}
     for name in axis_extents(tensor):
         low, high = position.span(short(name), context)
@@ -66,7 +66,7 @@ def spans_of_box(tensor: Tensor, box: Box) -> Spans:
 def infer_boxes(
     owner: Tensor, position: Position, inside: Iterable[Tensor], context: Context
 ) -> dict[str, Box]:
-    """The box of each stage inside; they come with each after what it reads."""
+    """The box of each stage computed inside; `inside` is in topological order."""
     spans: dict[str, tuple[Tensor, Spans]] = {
         owner.name: (owner, spans_at(owner, position, context))
     }
@@ -91,7 +91,7 @@ def _needed(tensor: Tensor, readers: Iterable[tuple[Tensor, Spans]], context: Co
 
 
 def _reached(index: Expr, spans: Spans, context: Context) -> Range:
-    """Between which positions an index lies; positions that are data may be any."""
+    """Bounds of an index; none if it is read from memory."""
     if reads_memory(index):
         return Range(None, None)
     return interval(simplify(index, context), spans, context)
@@ -123,7 +123,7 @@ def _box(ranges: list[Range], context: Context) -> Box:
 
 
 def allocation(box: Box, tensor: Tensor, loops: Spans, context: Context) -> tuple[Expr, ...]:
-    """Extents large enough for every iteration of the loops around; the tensor's own at most."""
+    """Extents that suffice in every iteration of the surrounding loops."""
     sizes: list[Expr] = []
     for extent, whole in zip(box.extents, tensor.shape, strict=True):
         bound = constant_upper_bound(extent, context)

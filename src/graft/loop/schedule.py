@@ -63,7 +63,7 @@ class Fuse:
 
 @dataclass(frozen=True, slots=True)
 class Reorder:
-    """Put the named loops into this order, outermost first, in the places they hold together."""
+    """Permute the named loops among their positions, outermost first."""
 
     loops: tuple[str, ...]
 
@@ -77,7 +77,7 @@ class Vectorize:
 
 @dataclass(frozen=True, slots=True)
 class Unroll:
-    """Write a loop out; its extent has to have a constant bound."""
+    """Unroll a loop; its extent has to have a constant bound."""
 
     loop: str
 
@@ -158,7 +158,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Interleave:
-    """Reduce over an axis in `count` totals that take turns, so that none waits for the one before.
+    """Reduce over an axis in `count` interleaved totals, which shortens the dependence chain.
 
     The totals are a stage of the given name with one more axis, `turn`, in front; the stage itself
     begins with them combined and goes on with what does not fill a turn of all of them.
@@ -171,14 +171,14 @@ class Interleave:
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """Run a loop that reduces in the lanes of a vector, which are combined in one step."""
+    """Vectorize a reduction loop; its lanes are combined by a horizontal reduction."""
 
     loop: str
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """In each iteration of a loop ask for what a tensor's read will need `distance` later."""
+    """In each iteration of a loop, prefetch what loads from a tensor access `distance` later."""
 
     tensor: str
     loop: str
@@ -240,7 +240,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A schedule that will do where some scalars have at least some values."""
+    """A schedule that is valid where scalars are at least the values in `needs`."""
 
     schedule: Schedule
     needs: tuple[tuple[str, int], ...] = ()

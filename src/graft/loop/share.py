@@ -1,9 +1,8 @@
-"""Names for what large expressions share, so that written out they are no larger than in memory.
+"""Binds shared parts of large expressions to names.
 
-A function enters and leaves; it does the same. Expressions are graphs, and text, machine code and
-whatever else is made of them one operand after the other is as long as the tree of all paths
-through them. Where that is long, parts that occur several times, and parts of what is merely deep,
-become `let`s around the statement. Small expressions stay as they are.
+Expressions are graphs, but text and machine code are written operand by operand, so their size is
+that of the expanded tree. Where that is large, parts that occur several times, and parts of very
+deep expressions, become `let`s around the statement. Small expressions are left alone.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class _Names:
         self.values: list[tuple[Var, Expr]] = []
 
     def expression(self, expr: Expr, guards: tuple[Guard, ...]) -> Expr:
-        """The expression, which is asked for only in the lanes that the guards choose."""
+        """The expression, which is evaluated only in the lanes that satisfy the guards."""
         order = operands_first(expr, self._operands)
         uses = Counter(id(child) for node in order for child in self._operands(node))
         names_allowed = all(is_mask(condition) for condition, _ in guards)
@@ -112,7 +111,7 @@ class _Names:
         return with_children(node, tuple(changed.get(id(one), one) for one in children(node)))
 
     def _name(self, value: Expr, guards: tuple[Guard, ...]) -> Var:
-        """A name for a value; what guards leave out is not read for it either."""
+        """Bind a value to a name, masked by the guards."""
         var = Var(next(self._names), value.dtype, value.lanes)
         nothing = Const(_zero(value.dtype), value.dtype, value.lanes)
         for condition, chosen in reversed(guards):

@@ -100,7 +100,7 @@ def _node(expr: Expr, context: Context) -> Expr:
 
 
 def _remembered(expr: Binary | Compare, context: Context) -> Expr:
-    """Index arithmetic, whose normal form takes proofs: made once where the same is known."""
+    """Simplified index arithmetic, memoised per context since it takes proofs."""
     simplified = context.simplified.get(expr)
     if simplified is None:
         simplified = (

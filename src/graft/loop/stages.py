@@ -126,7 +126,7 @@ def _inline(tensors: Tensors, name: str, arguments: set[str]) -> Tensors:
 
 
 def _insert(tensors: Tensors, before: str, new: Tensor, changed: Tensor) -> Tensors:
-    """The tensors with a new one just before another, which is changed."""
+    """Insert a tensor before another one, and replace that."""
     if new.name in tensors:
         raise fail(before, f"there is a tensor '{new.name}' already")
     result: Tensors = {}

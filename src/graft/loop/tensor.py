@@ -40,7 +40,7 @@ class Axis(Term):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduce:
-    """`initial`, then combined with the body at every point of the axes."""
+    """`initial`, combined with the body at all coordinates of the axes."""
 
     kind: BinaryKind
     body: Expr
@@ -132,7 +132,7 @@ def compute(
 
 
 def _own_axes(name: str, names: list[str], reduction: Reduce) -> Reduce:
-    """The reduction with its axes named after the tensor, so that they are like no other's."""
+    """The reduction with its axes qualified by the tensor's name, which makes them unique."""
     reduced = [variable.name for variable, _ in reduction.axes]
     repeated = {axis for axis in reduced if axis in names or reduced.count(axis) > 1}
     if repeated:
@@ -151,7 +151,7 @@ def reduce_axis(name: str, extent: Extent) -> Axis:
 def reduce(
     kind: BinaryKind, value: Operand, axes: Sequence[Axis], initial: Operand | None = None
 ) -> Reduce:
-    """The values at all points of the axes combined, beginning with `initial`."""
+    """The values at all coordinates of the axes combined, beginning with `initial`."""
     body = term(value)
     start = identity(kind, body.dtype) if initial is None else term(initial, body.dtype).expr
     if start.dtype is not body.dtype:
@@ -184,7 +184,7 @@ def min_(value: Operand, axes: Sequence[Axis], initial: Operand | None = None) -
 
 
 def identity(kind: BinaryKind, dtype: DType) -> Const:
-    """What changes nothing when combined."""
+    """The identity element of a reduction."""
     if kind in (BinaryKind.ADD, BinaryKind.MULTIPLY):
         return constant(int(kind is BinaryKind.MULTIPLY), dtype)
     if kind not in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM):

@@ -29,7 +29,7 @@ Scalar = Callable[[Expr], Expr]  # simplifies a scalar node
 
 
 def scalar_of(expr: Expr) -> Expr | None:
-    """The scalar in every lane, if all lanes are alike for a reason seen here."""
+    """The scalar that all lanes are, if that can be seen."""
     match expr:
         case Broadcast(value, _):
             return value
@@ -49,9 +49,9 @@ def broadcast(value: Expr, lanes: int) -> Expr:
 
 
 def is_mask(condition: Expr) -> bool:
-    """Whether lanes are chosen by where they are alone, not by data.
+    """Whether the condition is a vector that depends on indices only, not on data.
 
-    A select by such a condition guards what it reads: no lane is read that it does not choose.
+    A select by a mask guards its operands: only active lanes are read from memory.
     """
     parts = walk_expr(condition)
     return condition.lanes > 1 and not any(

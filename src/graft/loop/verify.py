@@ -75,7 +75,7 @@ def _unique(function: Function) -> None:
 
 
 class _Scope:
-    """A walk that keeps what is in scope and what is known about it."""
+    """A walk that tracks what is in scope."""
 
     def __init__(self, function: Function) -> None:
         self._function = function

@@ -1,7 +1,7 @@
-"""Gives symbols of a graph their numbers: a graph and sizes in, the graph for these sizes out.
+"""Specialises a graph: binds symbols to sizes.
 
-What was computed from the sizes is constant then, which the passes after this one fold. Nested
-graphs speak in symbols of their own; those that mean the same in every turn get their numbers, too.
+What was computed from the sizes becomes constant, which later passes fold. Nested graphs have
+symbols of their own; those that are the same in every iteration are bound, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sizes = Mapping[str, AnyDim]
 
 
 def bind_sizes(graph: Graph, sizes: Sizes) -> Graph:
-    """The graph with numbers or other dims for these symbols; refuses sizes that it cannot have."""
+    """Substitute numbers or other dims for symbols; raise an error for impossible sizes."""
     try:
         return verify(_Binder(sizes).graph(graph)) if sizes else graph
     except GraftError as error:
@@ -31,14 +31,14 @@ def bind_sizes(graph: Graph, sizes: Sizes) -> Graph:
 
 class _Binder(Substitution):
     def nested(self, node: Node, inner: Graph) -> Graph:
-        """A nested graph with the numbers that its symbols have by now."""
+        """Bind the symbols of a nested graph that follow from the sizes."""
         outside = nested_bindings(node, inner)
         numbers = {name: substitute(dim, self.dims) for name, dim in outside.items()}
         inner_sizes = {name: size for name, size in numbers.items() if isinstance(size, int)}
         return _Binder(inner_sizes).graph(inner) if inner_sizes else inner
 
     def type_of(self, value: Value) -> Type:
-        """Refuses extents that no tensor has."""
+        """As the base class; negative extents are an error."""
         type_ = super().type_of(value)
         if any(isinstance(dim, int) and dim < 0 for dim in dims_of(type_)):
             raise UserError(f"%{value.name} would be {type_}")

@@ -26,7 +26,7 @@ def crop_kernels(graph: Graph) -> Graph:
 
 @RULES.rule(is_op("nn.conv1d") | is_op("nn.conv2d") | is_op("nn.conv3d"))
 def crop(site: Site) -> Replacement:
-    """Keep the taps that some result reads the image through."""
+    """Keep the taps that overlap the image for some output."""
     node = site.node
     weight = site.array(node.args[1])
     if weight is None or not np.isfinite(weight).all():

@@ -1,9 +1,9 @@
-"""Looks strings up once where they come from, so that everything behind works on numbers.
+"""Replaces strings by positions in a vocabulary, as early as possible.
 
-A graph enters and leaves. Encoders of categories take columns out of a tensor of strings and look
-each up among keys of its own. Strings have no native code, but their positions in the union of all
-keys have: the source is looked up in that, what moved strings moves positions, and positions are
-looked up instead of strings. A string that is no key anywhere has the position behind the last.
+Category encoders slice columns out of a tensor of strings and look each up among its own keys.
+There are no native kernels for strings, so the source is looked up once in the union of all keys;
+movement and lookups behind it work on the positions. A string that is no key gets the position
+behind the last.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Encoder:
         return replace(self.graph, nodes=(*self._first, *self._nodes))
 
     def _positions(self, strings: Value) -> Value:
-        """The value with positions in the vocabulary in the place of strings."""
+        """The value with strings replaced by their positions in the vocabulary."""
         if strings not in self._encoded:
             maker = self.graph.producers.get(strings)
             if strings in self.vocabularies:

@@ -3,9 +3,9 @@
 Consumers are looked at first. A node joins the group of its readers when all of them are in that
 one group, so the group's root is the only way out and groups are convex by construction. A group
 has at most one anchor (convolution, matrix product) or reduction; elementwise work before a
-reduction joins it, work before an anchor does not. What movement would have computed again for many
-places of each result stays outside. Groups of two and more become `composite` nodes, unless the
-backend that asks has no kernel for such a group.
+reduction joins it, work before an anchor does not. Nodes that movement would recompute for several
+elements of the result stay outside. Groups of two and more become `composite` nodes, unless the
+backend has no kernel for such a group.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Group:
     depth: dict[Node, int] = field(default_factory=dict)  # movements up to and with each node
 
     def needed(self, node: Node, readers: list[Node]) -> frozenset[object]:
-        """The places where members that read a node need it."""
+        """The paths of movements through which members that read a node need it."""
         needs: set[object] = set()
         for reader in readers:
             if reader.op.kind is not Kind.INJECTIVE:
@@ -70,7 +70,7 @@ class _Group:
         return frozenset(needs)
 
     def add(self, node: Node, readers: list[Node]) -> bool:
-        """Take a node in that some members read, unless it were computed or moved too often."""
+        """Add a node that members read; False if it would be recomputed or moved too often."""
         places = self.needed(node, readers) if readers else frozenset[object]({node})
         copies = sum(self.copies[reader] * repetitions(reader) for reader in readers) or 1
         moves = node.op.kind is Kind.INJECTIVE

@@ -47,7 +47,7 @@ def names_bound(graph: Graph) -> bool:
 
 
 def _made_symbols(graph: Graph) -> frozenset[str]:
-    """The extents of values that nodes make."""
+    """The symbols in the types of node results."""
     types = (value.type for node in graph.nodes for value in node.outputs)
     return frozenset[str]().union(*map(bound_symbols, types))
 
@@ -68,7 +68,7 @@ def _certain(node: Node, constants: dict[Value, Literal]) -> Graph | None:
 
 
 class Splicer:
-    """Rebuilds a graph with other nodes, those of branches among them, in the place of some."""
+    """Rebuilds a graph, replacing nodes by others or by the nodes of a branch."""
 
     def __init__(self, graph: Graph, nameable: frozenset[str] | None = None) -> None:
         self.graph = graph
@@ -81,7 +81,7 @@ class Splicer:
         self.symbols = FreshSymbols("i", symbols)
 
     def run(self, put: Put) -> Graph:
-        """The graph with what `put` puts in the place of nodes."""
+        """The graph with each node replaced as `put` says."""
         for node in self.graph.nodes:
             current = node.on(self.same)
             results = put(node, current.inputs)
@@ -96,7 +96,7 @@ class Splicer:
         return replace(self.graph, nodes=nodes, outputs=outputs)
 
     def splice(self, branch: Graph, operands: Sequence[Value | None]) -> list[Value] | None:
-        """Add the branch's nodes with values and symbols of their own; None if that cannot be."""
+        """Add the branch's nodes with fresh values and symbols; None if that is not possible."""
         local: dict[Value, Value] = {
             formal: actual
             for formal, actual in zip(branch.inputs, operands, strict=True)

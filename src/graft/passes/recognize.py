@@ -1,4 +1,4 @@
-"""Recognises what exporters write out in small operators: the whole is worth more to a backend.
+"""Recognises composite operators that exporters decompose into small ones.
 
 GELU, layer and group normalisation and attention, each written as its formula.
 """
@@ -110,7 +110,7 @@ def _with_parameters(site: Site, x: Value, *parameters: Value) -> Replacement:
 
 @RULES.rule(is_op("reshape"))
 def group_norm(site: Site) -> Replacement:
-    """Groups of channels made channels of their own, normalised, and taken apart again."""
+    """An instance normalisation of reshaped channel groups."""
     norm = site.producer(site.node.args[0])
     if norm is None or norm.op.name != "nn.instance_norm" or norm.attrs.axis != 1:
         return Refusal("what is reshaped is no normalisation of instances")
@@ -199,7 +199,7 @@ def _scale_of_scores(site: Site, product: Value) -> float | None:
 
 @RULES.rule(is_op("nn.attention"))
 def attention_of_scaled_operands(site: Site) -> Replacement:
-    """A number that multiplies queries or keys belongs to the attention's own scale."""
+    """Fold a scalar factor of queries or keys into the attention's scale."""
     scale: float | None = site.node.attrs.scale
     operands = list(site.node.inputs)
     if scale is None:

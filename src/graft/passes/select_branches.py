@@ -1,8 +1,8 @@
 """Replaces an `if` between two cheap branches by both of them, and a `where` for each result.
 
-A graph enters and leaves. Exporters write an `if` for every `and` and `or` in the condition of a
-loop; without it the body is one segment of native code. Only what cannot fail, whatever the data,
-is computed in vain, and little of it. A result that both branches hand on is what they hand on.
+Exporters write an `if` for every `and` and `or` in the condition of a loop; without it the body is
+one segment of native code. Only cheap nodes that cannot fail, whatever the data, are executed
+speculatively. A result that both branches pass through is replaced by what they pass through.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def select_branches(graph: Graph) -> Graph:
 
 
 class _If:
-    """An `if` on its operands, as far as they have been replaced already."""
+    """An `if` on its current operands."""
 
     def __init__(self, splicer: Splicer, node: Node, inputs: Sequence[Value | None]) -> None:
         self.splicer, self.node = splicer, node
@@ -51,7 +51,7 @@ class _If:
         self.branches: tuple[Graph, Graph] = node.attrs.then_branch, node.attrs.else_branch
 
     def decided(self) -> list[Value] | None:
-        """What stands for the results; None where all of them stay what they are."""
+        """The replacements of the results; None if the node stays as it is."""
         shared = [self.shared(position) for position in range(len(self.node.outputs))]
         open_ = [position for position, value in enumerate(shared) if value is None]
         if not open_:
@@ -66,7 +66,7 @@ class _If:
         return [next(others) if value is None else value for value in shared]
 
     def shared(self, position: int) -> Value | None:
-        """What both branches hand on as one result."""
+        """The value that both branches return as one result, if they do."""
         results = [branch.outputs[position] for branch in self.branches]
         pairs = zip(self.branches, results, strict=True)
         captures = {_input_index(branch, one) for branch, one in pairs}
@@ -87,7 +87,7 @@ class _If:
         return value if type(value.type) is type(self.node.outputs[position].type) else None
 
     def may_select(self, positions: Iterable[int]) -> bool:
-        """Whether both branches may run, and these results of theirs may be chosen from."""
+        """Whether both branches may be executed unconditionally and these results selected."""
         condition = self.condition.type
         if not isinstance(condition, TensorType) or not _is_static(condition):
             return False
@@ -102,14 +102,14 @@ class _If:
         )
 
     def types(self, branch: Graph) -> dict[Value, Type]:
-        """What the graph around a branch knows of the values in it."""
+        """The types of a branch's values in terms of the outer graph's symbols."""
         inputs = dict(zip(branch.inputs, (value.type for value in self.captures), strict=True))
         bindings = bind_symbols((value.type, actual) for value, actual in inputs.items())
         made = (value for node in branch.nodes for value in node.outputs)
         return inputs | {value: seen_outside(value.type, bindings) for value in made}
 
     def fits(self, branch: Graph, types: Mapping[Value, Type]) -> bool:
-        """Whether the operands certainly are what the branch takes."""
+        """Whether the operands certainly have the types of the branch's inputs."""
         bindings = bind_symbols((value.type, types[value]) for value in branch.inputs)
         for value in branch.inputs:
             ranked = isinstance(value.type, TensorType) and value.type.shape is not None
@@ -118,7 +118,7 @@ class _If:
         return True
 
     def selected(self, positions: Sequence[int]) -> list[Value]:
-        """Both branches, and the results of one of them."""
+        """Splice in both branches and select between their results."""
         condition = self.flag()
         outcomes = [self.splicer.splice(branch, self.captures) for branch in self.branches]
         assert None not in outcomes  # no attribute names an extent
@@ -134,7 +134,7 @@ class _If:
         return results
 
     def flag(self) -> Value:
-        """The condition without axes, so that it gives none to what is chosen."""
+        """The condition as a scalar, which does not broadcast the results."""
         rank = len(self.condition.shape or ())
         if not rank:
             return self.condition
@@ -147,7 +147,7 @@ class _If:
         self.splicer.nodes.append(make_node(name, operands, (result,), self.node.place, **attrs))
 
     def narrowed(self, positions: Sequence[int]) -> list[Value]:
-        """The `if` with some of its results only, and without captures that nobody reads then."""
+        """The `if` with a subset of its results, without captures that become unused."""
         then_branch, else_branch = (_only(branch, positions) for branch in self.branches)
         needed = list(range(len(self.captures)))
         for capture in range(len(self.captures)):
@@ -166,7 +166,7 @@ class _If:
 
 
 def _input_index(branch: Graph, value: Value) -> int | None:
-    """Which operand of the branch a value is."""
+    """The index of a branch input; None for other values."""
     return branch.inputs.index(value) if value in branch.inputs else None
 
 
@@ -181,7 +181,7 @@ def _taking(branch: Graph, captures: Sequence[int]) -> Graph:
 
 
 def _is_idle(branch: Graph, capture: int, others: Iterable[int]) -> bool:
-    """Whether nothing depends on an operand: nobody reads it, and others tell its extents."""
+    """Whether an input is unused, and other inputs bind its symbols."""
     value = branch.inputs[capture]
     if value in branch.users or value in branch.outputs:
         return False

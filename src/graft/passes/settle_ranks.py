@@ -1,9 +1,9 @@
-"""Gives values a known rank where the branches of an `if` differ in it.
+"""Resolves unknown ranks where the branches of an `if` differ in rank.
 
-A graph enters and leaves. What reads a result of unknown rank moves into both branches, where the
-rank is known. Where the type rules then say that one of them certainly fails, the `if` disappears:
-the other branch runs, and the results demand the condition. Native code wants ranks, and exporters
-write an `if` wherever a program drops an axis of extent 1.
+Readers of a result of unknown rank are moved into both branches, where the rank is known. If the
+type rules then prove that one branch fails, the `if` is replaced by the other one and a check of
+the condition. Native code needs ranks, and exporters write an `if` wherever a program drops an axis
+of extent 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.passes.fold_constants import fold_constants
 from graft.passes.inline_branches import inline_branches, names_bound, with_branch
 
-# Every `if` that both ways are open for doubles what comes after it.
+# Every `if` whose branches are both possible doubles the nodes behind it.
 _DEPTH = 4
 _ROUNDS = 8
 _COUNTING = (DType.INT64, DType.BOOL)  # what ranks and extents are, and what is said of them
@@ -44,7 +44,7 @@ def _settled(graph: Graph, depth: int) -> Graph:
 
 
 def _next(graph: Graph, tried: set[str]) -> Node | None:
-    """The first `if` that is worth it."""
+    """The first `if` with results of unknown rank, or branches that know less than the graph."""
     for node in graph.nodes:
         if node.op.name == "if" and node.output.name not in tried:
             read = any(_is_open(v) and v in graph.users for v in node.outputs)
@@ -73,7 +73,7 @@ def _branches(node: Node) -> tuple[Graph, Graph]:
 
 @dataclass(frozen=True, eq=False)
 class _Spliced:
-    """The graph with one branch in the place of the `if`, and the results of that."""
+    """The graph with one branch spliced in for the `if`, and the replacements of values."""
 
     whole: Graph
     same: dict[Value, Value]
@@ -87,8 +87,8 @@ class _Branching:
         self.later = _readers(graph.nodes, node.outputs)
 
     def decided(self) -> Graph | None:
-        """The graph without the `if`, or with one whose branches know their ranks; None where that
-        cannot be."""
+        """The graph without the `if`, or with branches in which ranks are known; None if that is
+        not possible."""
         graphs = [with_branch(self.graph, self.node, one) for one in _branches(self.node)]
         spliced = [_Spliced(*one) for one in graphs if one is not None]
         if len(spliced) < 2:
@@ -104,7 +104,7 @@ class _Branching:
         return None  # it fails either way, and says so when it runs
 
     def demanded(self, spliced: _Spliced, expected: bool, error: TypeRuleError) -> Graph | None:
-        """The graph with the branch that does not fail; its results want the condition."""
+        """The graph with the branch that does not fail, and checks of the condition."""
         whole, condition = spliced.whole, self.node.args[0]
         if not names_bound(whole):
             return None
@@ -126,7 +126,7 @@ class _Branching:
         return _folded(replace(whole, nodes=nodes, outputs=tuple(outputs)))
 
     def moved(self, spliced: Sequence[_Spliced]) -> Graph | None:
-        """The graph with what has to know ranks in both branches."""
+        """The graph with the nodes that need ranks moved into both branches."""
         inside = {self.node, *self.wanting()}
         results = self.results(inside)
         parts = [self.part(one, inside, results) for one in spliced]
@@ -153,8 +153,8 @@ class _Branching:
         return _settled(_folded(closed), self.depth)
 
     def wanting(self) -> set[Node]:
-        """Nodes that read results of unknown rank, or numbers that come of them (a rank may decide
-        the next `if`), and all between them."""
+        """Nodes that read results of unknown rank, or integers derived from them (a rank may decide
+        the next `if`), and all nodes between them."""
         nodes = self.graph.nodes
         wanting: set[Node] = set()
         unsettled = {value for value in self.node.outputs if _is_open(value)}
@@ -170,13 +170,13 @@ class _Branching:
         return wanting
 
     def results(self, inside: set[Node]) -> list[Value]:
-        """What others read of some nodes."""
+        """The results of some nodes that others read."""
         users, returned = self.graph.users, set(self.graph.outputs)
         made = (value for n in self.graph.nodes if n in inside for value in n.outputs)
         return [v for v in made if v in returned or not inside.issuperset(users.get(v, ()))]
 
     def part(self, spliced: _Spliced, inside: set[Node], results: Sequence[Value]) -> Graph:
-        """The nodes with a branch in place; its inputs are values of the graph around."""
+        """The nodes with a branch spliced in; its inputs are values of the outer graph."""
         outside_nodes = set(self.graph.nodes) - inside
         own = [node for node in spliced.whole.nodes if node not in outside_nodes]
         outputs = tuple(spliced.same.get(value, value) for value in results)
@@ -191,7 +191,7 @@ class _Branching:
         return Graph(self.graph.name, inputs, (*constants, *own), outputs)
 
     def binding(self, nodes: Iterable[Node], read: Iterable[Value]) -> list[Value] | None:
-        """Values that tell the extents which nodes name; None where there are none for some."""
+        """Graph inputs that bind the symbols in nodes' attributes; None if some are unbound."""
         nodes = list(nodes)
         bound = {name for value in read for name in bound_symbols(value.type)}
         named = {name for node in nodes for name in symbols_in_attrs(node.attrs)}
@@ -219,7 +219,7 @@ def _readers(nodes: Sequence[Node], values: Iterable[Value]) -> set[Node]:
 
 
 def _failure(graph: Graph) -> TypeRuleError | None:
-    """What the type rules have against the graph."""
+    """The error that the type rules raise for the graph, if any."""
     try:
         _folded(graph)
     except TypeRuleError as error:
@@ -228,7 +228,7 @@ def _failure(graph: Graph) -> TypeRuleError | None:
 
 
 def _folded(graph: Graph) -> Graph:
-    """The graph with all that follows from its types."""
+    """The graph after folding, inlining and dead-code elimination to a fixpoint."""
     for _ in range(_ROUNDS):
         better = eliminate_dead_code(inline_branches(fold_constants(graph)))
         if better is graph:

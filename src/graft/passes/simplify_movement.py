@@ -76,9 +76,9 @@ def transpose_of_unit_axes(site: Site) -> Replacement:
 
 @RULES.rule(is_op("concatenate"))
 def concat_of_concat(site: Site) -> Replacement:
-    """All concatenations within one another at once, from the outermost one.
+    """Flatten nested concatenations in one step, from the outermost one.
 
-    Only such as are read in a single place are merged, so that operands never become more."""
+    Only those with a single use are merged, so that no operand is duplicated."""
     axis = _axis(site.node.attrs.axis, site.root.tensor)
     if any(_merges(reader, axis, site.root, site) for reader in site.readers(site.root)):
         return Refusal("it is merged into the one that reads it")

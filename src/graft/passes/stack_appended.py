@@ -1,9 +1,9 @@
-"""Turns what a loop only appends to into pieces that it stacks.
+"""Replaces carried values that a loop only appends to by stacked scan outputs.
 
-A graph enters and leaves. In the body of a loop, a tensor to which every turn joins a piece, or a
-sequence into which every turn puts an element, is copied or carried for nothing: nobody reads it
-before the loop ends. The body gives the piece instead, and what the loop stacks is put into shape
-behind it. Native code turns loops whose carried values keep their sizes; so do these, then.
+A tensor to which every iteration concatenates a slice, or a sequence into which it inserts an
+element, is copied in each iteration although nobody reads it before the loop ends. The body returns
+the slice instead, and the stacked slices are brought into shape behind the loop. Native code runs
+loops whose carried values keep their sizes, which these then do.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from graft.passes.fold_constants import fold_constants
 
 T = TypeVar("T")
 
-# As joining an empty sequence says it.
+# The message of concatenating an empty sequence.
 NOTHING_TO_JOIN = "an empty sequence has no elements to join"
 
 
 def stack_appended(graph: Graph) -> Graph:
-    """Apply to every loop, innermost first; what follows learns sizes and ranks from it."""
+    """Apply to every loop, innermost first, and infer types behind them again."""
     stacked = _stacked(graph)
     return graph if stacked is graph else fold_constants(stacked)
 
@@ -45,7 +45,7 @@ def _stacked(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class _Appended:
-    """A carried value of a loop: which one, what is appended in each turn, and by what node."""
+    """A carried value: its index, the slice appended in each iteration, and the node that does."""
 
     index: int
     slice_: Value
@@ -57,20 +57,20 @@ class _Appended:
 
     @property
     def in_front(self) -> bool:
-        """Whether a piece goes before those of earlier turns."""
+        """Whether a slice goes before those of earlier iterations."""
         return self.maker.inputs[0] is self.slice_
 
 
 @dataclass(frozen=True, eq=False)
 class _Loop:
-    """A loop that stacks pieces of a type instead of carrying a value."""
+    """A loop that stacks slices of a type instead of carrying a value."""
 
     node: Node
     slice_: TensorType
 
 
 def _candidates(graph: Graph, node: Node) -> list[_Appended]:
-    """Carried values to which turns only append, as far as the body and the readers tell."""
+    """Carried values that the body only appends to and nobody else reads."""
     body: Graph = node.attrs.body
     candidates = []
     for index in range(node.attrs.carried):
@@ -90,7 +90,7 @@ def _candidates(graph: Graph, node: Node) -> list[_Appended]:
 
 
 def _is_joined_list(graph: Graph, node: Node, appended: _Appended) -> bool:
-    """Whether a list begins empty, and is only joined in the end."""
+    """Whether a sequence starts empty and is only concatenated after the loop."""
     first, result = node.inputs[2 + appended.index], node.outputs[appended.index]
     maker = None if first is None else graph.producers.get(first)
     readers = graph.users.get(result, [])
@@ -105,7 +105,7 @@ def _is_joined_list(graph: Graph, node: Node, appended: _Appended) -> bool:
 
 
 def _without(node: Node, appended: _Appended) -> _Loop | None:
-    """The loop that stacks the pieces; None where their size may differ from turn to turn."""
+    """The loop that stacks the slices; None if their size may change between iterations."""
     body: Graph = node.attrs.body
     index, slice_ = appended.index, appended.slice_
     smaller = replace(
@@ -134,8 +134,8 @@ def _dropped(items: tuple[T, ...], index: int) -> tuple[T, ...]:
 
 
 def _begins_alike(node: Node, appended: _Appended, loop: _Loop) -> bool:
-    """Whether the initial tensor certainly has the extents of the pieces but along the axis, and
-    nobody else speaks of how far it has grown."""
+    """Whether the initial tensor certainly has the extents of the slices except along the axis,
+    and nothing else depends on the extent along it."""
     first, before = node.inputs[2 + appended.index], node.attrs.body.inputs[2 + appended.index]
     if first is None or not isinstance(first.type, TensorType):
         return False
@@ -166,12 +166,12 @@ def _axis(axis: int, rank: int) -> int | None:
 
 
 class _Rebuilt:
-    """A graph that is built anew, with other loops."""
+    """Rebuilds a graph with changed loops."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.same: dict[Value, Value] = {}
-        self.lists: dict[Value, tuple[Node, Value]] = {}  # loop and stack in the place of a list
+        self.lists: dict[Value, tuple[Node, Value]] = {}  # loop and stack that replace a list
         self.builder = Builder.beside(graph, "s")
 
     def run(self) -> Graph:
@@ -190,7 +190,7 @@ class _Rebuilt:
         return self.builder.build(*outputs, names=self.graph.output_names)
 
     def loop(self, node: Node, current: Node) -> None:
-        """Add the loop with pieces in the place of what turns append to."""
+        """Add the loop with scan outputs instead of the values that it appends to."""
         ready: list[tuple[_Appended, Value]] = []
         for appended in reversed(_candidates(self.graph, node)):  # those before keep their places
             loop = _without(current, appended)
@@ -212,7 +212,7 @@ class _Rebuilt:
                 self.same[old] = self.grown(self.same.get(first, first), appended, stack, old.name)
 
     def fits(self, node: Node, current: Node, appended: _Appended, loop: _Loop) -> bool:
-        """Whether what is stacked can be put into the shape that readers know."""
+        """Whether the stacked slices can be brought into the shape that readers expect."""
         if not appended.is_sequence:
             return _begins_alike(current, appended, loop)
         rank = len(loop.slice_.shape or ())
@@ -220,7 +220,7 @@ class _Rebuilt:
         return all(_axis(attrs.axis, rank + attrs.new_axis) is not None for attrs in readers)
 
     def grown(self, first: Value, appended: _Appended, stack: Value, name: str) -> Value:
-        """The initial tensor with all pieces behind it, or before it, the last one first."""
+        """The initial tensor with all slices behind it, or in reverse order before it."""
         axis = appended.maker.attrs.axis % len(first.shape or ())
         if appended.in_front:
             end = -FAR - 1
@@ -230,7 +230,7 @@ class _Rebuilt:
         return self.builder("concatenate", *parts, out=name, axis=axis)
 
     def joined(self, node: Node, loop: Node, stack: Value) -> Value:
-        """What joining a list of the pieces gives, which is an error where there are none."""
+        """The concatenation of all slices, which is an error if there are none."""
         if not self.surely_iterates(loop):
             zero = self.builder.constant(np.array(0))
             iterations = self.builder("take", self.builder("shape_of", stack), zero)
@@ -242,19 +242,19 @@ class _Rebuilt:
         return self.moved(stack, axis) if node.attrs.new_axis else self.merged(stack, axis)
 
     def surely_iterates(self, loop: Node) -> bool:
-        """Whether there certainly is a turn."""
+        """Whether the loop certainly has an iteration."""
         known = [self.builder.knowledge.concrete(value) for value in loop.inputs[:2]]
         pairs = zip(loop.inputs[:2], known, strict=True)
         return all(value is None or (one is not None and one.item() > 0) for value, one in pairs)
 
     def moved(self, stack: Value, axis: int) -> Value:
-        """The pieces along a new axis."""
+        """The slices along a new axis."""
         order = [*range(1, len(stack.shape or ()))]
         order.insert(axis, 0)
         return self.builder("transpose", stack, axes=order) if axis else stack
 
     def merged(self, stack: Value, axis: int) -> Value:
-        """The pieces along an axis that they have.
+        """The slices along an axis that they have.
 
         No attribute names an extent, since some are known from data only."""
         _, *shape = stack.shape or ()

@@ -1,7 +1,7 @@
-"""For which sizes a model gets variants: what a user asks in, sizes by symbol out.
+"""The sizes that a model is specialised for, from what the user requests per symbolic dim.
 
-Sizes are asked for by the names that symbolic dims have in the model's inputs. Of several names all
-combinations count, up to a limit, since each is compiled on its own.
+Dims are named as in the model's inputs. All combinations of several dims are compiled, each on its
+own, hence up to a limit.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MOST_VARIANTS = 64
 
 @dataclass(frozen=True, slots=True)
 class VariantSizes:
-    """The symbols that variants have numbers for, and per variant these numbers."""
+    """The symbols that variants bind, and the sizes of each variant."""
 
     symbols: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]
 
 
 def variant_sizes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> VariantSizes:
-    """All combinations of the sizes that are asked for; refuses what the graph knows nothing of."""
+    """All combinations of the requested sizes; raise an error for unknown symbols."""
     symbols = _symbols(graph)
     for name in shapes:
         if name not in symbols:
@@ -49,7 +49,7 @@ def variant_sizes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> VariantS
 
 
 def _symbols(graph: Graph) -> list[str]:
-    """The symbols that inputs give their numbers, in the order in which they occur."""
+    """The symbols that inputs bind, in order of appearance."""
     dims = (dim for value in graph.inputs for dim in dims_of(value.type))
     names = dict.fromkeys(bare_symbol(dim) for dim in dims)
     return [name for name in names if name is not None and name in graph.input_symbols]

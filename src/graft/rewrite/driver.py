@@ -36,7 +36,7 @@ def apply_rules(graph: Graph, rules: RuleSet) -> Graph:
 
 
 class Site:
-    """Where a rule applies: what its action may ask and emit."""
+    """A match in the graph: what a rule's action may query and emit."""
 
     def __init__(self, workspace: _Workspace, match_: Match, node: Node) -> None:
         self._workspace = workspace
@@ -195,7 +195,7 @@ class _Workspace:
         self.bury(node)
 
     def substitute(self, old: Value, new: Value) -> None:
-        """Make everyone who reads `old` read `new`."""
+        """Replace all uses of `old` by `new`."""
         if old is new:
             return
         if self.producer.get(new) in self.emitted:
@@ -208,7 +208,7 @@ class _Workspace:
             self.returned[new] += self.returned.pop(old)
 
     def rename(self, value: Value, name: str) -> Value:
-        """A value that was just made takes over the name of the one it stands for."""
+        """Give a new value the name of the one it replaces."""
         renamed = Value(name, value.type)
         node = self.producer[value]
         outputs = tuple(renamed if v is value else v for v in node.outputs)
@@ -230,7 +230,7 @@ class _Workspace:
         self.insert(new, rank)
 
     def bury(self, node: Node) -> None:
-        """Remove a node that nobody reads any more, and then those that only it read."""
+        """Remove a dead node, and the nodes that become dead with it."""
         stack = [node]
         while stack:
             dead = stack.pop()

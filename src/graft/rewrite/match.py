@@ -205,8 +205,8 @@ class _Matcher:
                         yield led.bind(pattern, value)
 
     def upwards(self, path: Pattern, root: Value, child: _State) -> Iterator[tuple[Value, int]]:
-        """What the root is made of, by way of nodes that match the path, with how many values are
-        between; the nearest first."""
+        """The values that reach the root through nodes that match the path, nearest first, each
+        with the number of values between."""
         queue, seen = deque([(root, -1)]), {root}
         while queue:
             value, passed = queue.popleft()
@@ -222,7 +222,7 @@ class _Matcher:
                     queue.append((operand, passed + 1))
 
     def passed(self, path: Pattern, value: Value, state: _State, child: _State) -> Iterator[_State]:
-        """The states after a value on the way, one for each way in which it matches the path."""
+        """The states after a value on a path, one for each way in which it matches."""
         node = self.producer(value)
         if node in child.nodes:
             yield state
@@ -234,7 +234,7 @@ class _Matcher:
     def led(
         self, path: Pattern, path_values: list[Value], child: _State, state: _State
     ) -> Iterator[_State]:
-        """The states after all values on the way; none where one of them does not match."""
+        """The states after all values on the paths; none if one of them does not match."""
         stack = [iter((state,))]  # not recursive: ways may be as long as the graph
         while stack:
             reached = next(stack[-1], None)
@@ -263,7 +263,7 @@ class _Matcher:
 
 
 def between(first: Value, last: Value, producer: Producer) -> list[Value]:
-    """The values by way of which one value is made of another, without the two."""
+    """The values on all paths from one value to another, without the two."""
     readers: dict[Value, list[Value]] = {}
     seen, stack = {last}, [last]
     while stack:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why not: what a predicate or rule says instead of a bare no."""
+    """The reason why a predicate or rule does not apply."""
 
     reason: str
     node: Node | None = None
