@@ -89,7 +89,7 @@ class Builder:
             Value(self.names(name or stem), self.named(type_))
             for name, type_ in zip(names, results, strict=False)
         )
-        self._place_node(Node(op, operands, attrs, outputs, self.place))
+        self._add_node(Node(op, operands, attrs, outputs, self.place))
         return outputs
 
     def infer(
@@ -106,7 +106,7 @@ class Builder:
     def append(self, node: Node) -> None:
         """Add a finished node as it is; its results keep their identity."""
         self.names.reserve(*(value.name for value in node.outputs))
-        self._place_node(node)
+        self._add_node(node)
 
     def take_last(self) -> Node:
         """Remove and return the last node, for callers that order nodes themselves."""
@@ -188,7 +188,7 @@ class Builder:
             inputs.pop()
         return tuple(inputs), attrs, typing_attrs
 
-    def _place_node(self, node: Node) -> None:
+    def _add_node(self, node: Node) -> None:
         for value in node.outputs:
             self._positions[value] = len(self._nodes)
         self._nodes.append(node)

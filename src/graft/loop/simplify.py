@@ -23,14 +23,12 @@ from graft.loop.ir import (
     Binary,
     BinaryKind,
     Block,
-    Buffer,
     Cast,
     Compare,
     CompareKind,
     Const,
     Expr,
     For,
-    Function,
     If,
     Let,
     Load,
@@ -41,7 +39,7 @@ from graft.loop.ir import (
     Var,
     While,
 )
-from graft.loop.ranges import NATURAL, NEGATED, Context, facts
+from graft.loop.ranges import NEGATED, Context, facts
 from graft.loop.traverse import (
     block,
     buffers_read,
@@ -58,15 +56,6 @@ from graft.loop.vectors import simplify_vector
 
 _FOLDABLE = (Binary, Compare, Select, Cast)
 EMPTY = Block(())
-
-
-def simplify_function(function: Function) -> Function:
-    """The function with a simplified body; index parameters count as natural numbers."""
-    context = Context()
-    for parameter in function.parameters:
-        if not isinstance(parameter, Buffer):
-            context = context.variable(parameter.name, *NATURAL)
-    return replace(function, body=simplify_stmt(function.body, context))
 
 
 def simplify(expr: Expr, context: Context | None = None) -> Expr:

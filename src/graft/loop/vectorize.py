@@ -160,7 +160,7 @@ class Lanes:
         return Store(stmt.buffer, indices, self._spread(value, lanes), condition)
 
     def _combined(self, stmt: Store) -> Expr | None:
-        """A horizontal reduction into the total, where each iteration combines one value into it."""
+        """A horizontal reduction, where each iteration combines one value into a total."""
         match stmt.value:
             case Binary(kind, Load() as total, value) if kind in _ACROSS:
                 vector = self.expression(value)
