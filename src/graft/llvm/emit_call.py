@@ -80,18 +80,17 @@ def call(
 
 
 def _integer(builder: Builder, name: str, dtype: DType, value: Value, *rest: Value) -> Value:
-    if name == "pow":
-        return _integer_power(builder, value, rest[0])
-    if name == "abs":
-        if not dtype.is_signed_integer:
-            return value
-        return _with_flag(builder, "abs", value)
-    if name == "clz":
-        return _with_flag(builder, "ctlz", value)
-    if name == "popcount":
-        return builder.elementwise("ctpop", value)
-    if name == "dot4":
-        return dot4(builder, value, *rest)
+    match name:
+        case "pow":
+            return _integer_power(builder, value, rest[0])
+        case "abs":
+            return _with_flag(builder, "abs", value) if dtype.is_signed_integer else value
+        case "clz":
+            return _with_flag(builder, "ctlz", value)
+        case "popcount":
+            return builder.elementwise("ctpop", value)
+        case "dot4":
+            return dot4(builder, value, *rest)
     raise UnsupportedError(f"machine code knows no function '{name}' of {dtype}")
 
 

@@ -25,26 +25,24 @@ NARROW_FLOATS = (
 )
 NARROW_INTEGERS = (DType.INT2, DType.UINT2, DType.INT4, DType.UINT4)
 WIDENED = (*SMALL_FLOATS, *NARROW_FLOATS)
-_FLOATS = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
-_LARGE_ENOUGH = (8, 16, 32, 64)
+_REGISTER_TYPES = {
+    **{dtype: f"i{dtype.bits}" for dtype in DType if dtype.is_integer},
+    **dict.fromkeys((*NARROW_INTEGERS, *NARROW_FLOATS), "i8"),
+    **dict.fromkeys(SMALL_FLOATS, "i16"),
+    DType.BOOL: "i1",
+    DType.FLOAT32: "float",
+    DType.FLOAT64: "double",
+}
 
 
 def register_type(dtype: DType) -> str:
     """The LLVM type of one value in a register."""
-    if dtype is DType.BOOL:
-        return "i1"
-    if dtype in SMALL_FLOATS:
-        return "i16"
-    if dtype in NARROW_FLOATS or dtype in NARROW_INTEGERS:
-        return "i8"
-    if dtype in _FLOATS:
-        return _FLOATS[dtype]
-    if dtype.is_integer and dtype.bits in _LARGE_ENOUGH:
-        return f"i{dtype.bits}"
-    raise UnsupportedError(
-        f"machine code cannot hold elements of {dtype}",
-        hint="pack or widen them to 8 bits or more first",
-    )
+    if dtype not in _REGISTER_TYPES:
+        raise UnsupportedError(
+            f"machine code cannot hold elements of {dtype}",
+            hint="pack or widen them to 8 bits or more first",
+        )
+    return _REGISTER_TYPES[dtype]
 
 
 def memory_type(dtype: DType) -> str:

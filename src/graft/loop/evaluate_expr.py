@@ -283,29 +283,16 @@ def _call(expr: Call, masked: bool) -> Compiled:
 def indices_of(buffer: Buffer, indices: tuple[Expr, ...], masked: bool = False) -> Position:
     """A closure that gives the position of an access, checked against the buffer's extents."""
     name, compiled = buffer.name, [compile_expr(index, masked) for index in indices]
-    scalar = all(index.lanes == 1 for index in indices)
 
-    def fail(position: tuple[Any, ...], shape: tuple[int, ...]) -> EvaluationError:
-        shown = ", ".join(str(index) for index in position)
-        return EvaluationError(f"'{name}[{shown}]' is out of bounds: the shape is {list(shape)}")
-
-    def of_scalars(environment: Environment) -> tuple[Any, ...]:
-        position = tuple([index(environment) for index in compiled])
+    def position(environment: Environment) -> tuple[Any, ...]:
+        values = tuple([index(environment) for index in compiled])
         shape = environment[name].shape
-        for index, extent in zip(position, shape, strict=True):
-            if not 0 <= index < extent:
-                raise fail(position, shape)
-        return position
+        for index, extent in zip(values, shape, strict=True):
+            ends = (index, index) if isinstance(index, int) else (index.min(), index.max())
+            if ends[0] < 0 or ends[1] >= extent:
+                shown = ", ".join(map(str, values))
+                message = f"'{name}[{shown}]' is out of bounds: the shape is {list(shape)}"
+                raise EvaluationError(message)
+        return values
 
-    def of_vectors(environment: Environment) -> tuple[Any, ...]:
-        position = tuple([index(environment) for index in compiled])
-        shape = environment[name].shape
-        for index, extent in zip(position, shape, strict=True):
-            if isinstance(index, int):
-                if not 0 <= index < extent:
-                    raise fail(position, shape)
-            elif index.min() < 0 or index.max() >= extent:
-                raise fail(position, shape)
-        return position
-
-    return of_scalars if scalar else of_vectors
+    return position
