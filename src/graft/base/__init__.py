@@ -1,4 +1,4 @@
-"""Ground that every room stands on: dtypes, dims, errors with places, the registry.
+"""What every package builds on: dtypes, index expressions, errors with locations, the registry.
 
 Imports nothing from the rest of Graft.
 """

@@ -1,6 +1,6 @@
 """Sine, cosine and arctangent.
 
-Part of the math kernels. The angle is reduced modulo π/2 with constants cut into pieces whose
+Part of the math kernels. The angle is reduced modulo π/2 with constants split into parts whose
 products are exact, so that accuracy suffers neither near multiples of π nor for huge angles: from
 2^26 on an angle is a whole number m times 2^e, and a table holds 2^e modulo 2π. float32 is computed
 in float64, which leaves nothing to be wished for; float64 carries what its rounding loses along.

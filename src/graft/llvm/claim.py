@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from graft.llvm.text import Builder, Value
 
-CLAIMS_OFFSET = 512  # behind the barriers of the team, as the run time lays out its memory
+CLAIMS_OFFSET = 512  # behind the barriers, as the run time lays out shared memory
 CLAIM_BYTES = 64
 
 # The state of one thread in one loop: first iteration and number of iterations claimed, how far

@@ -161,7 +161,7 @@ class Interleave:
     """Reduce over an axis in `count` interleaved totals, which shortens the dependence chain.
 
     The totals are a stage of the given name with one more axis, `turn`, in front; the stage itself
-    begins with them combined and goes on with what does not fill a turn of all of them.
+    begins with them combined and continues with the elements that do not fill all of them.
     """
 
     axis: str

@@ -214,7 +214,7 @@ def _select(expr: Select) -> Expr:
 def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
     """The statement, simplified from the outside in."""
     scope = context or Context()
-    if isinstance(stmt, While):  # variables keep their ranges, but facts may not survive a turn
+    if isinstance(stmt, While):  # variables keep their ranges, but facts may not hold again
         body = simplify_stmt(stmt.body, scope)
         return While(simplify(stmt.condition, scope), body)
     stmt = with_expressions(stmt, lambda expr: simplify(expr, scope))

@@ -234,7 +234,7 @@ def _interleave(tensors: Tensors, name: str, directive: Interleave) -> Tensors:
     axes = {} if not isinstance(reduction, Reduce) else dict(reduction.axes)
     axis = Var(f"{name}@{directive.axis}")
     if not isinstance(reduction, Reduce) or axis not in axes or directive.count < 2:
-        raise fail(name, f"cannot reduce over '{directive.axis}' in {directive.count} turns")
+        raise fail(name, f"cannot reduce over '{directive.axis}' in {directive.count} totals")
     count = Const(directive.count)
     whole = simplify(Binary(BinaryKind.FLOOR_DIVIDE, axes[axis], count))
     remainder = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], count))
