@@ -152,7 +152,7 @@ MISTAKES = [
     ),
     ("product: factor(j, p, 4)", "schedule of product: it does not reduce over an axis 'j'"),
     ("product: factor(k, p, 1)", "schedule of product: cannot reduce over 'k' in 1 lanes"),
-    ("product: interleave(k, p, 1)", "schedule of product: cannot reduce over 'k' in 1 turns"),
+    ("product: interleave(k, p, 1)", "schedule of product: cannot reduce over 'k' in 1 totals"),
     (
         "product: combine(j)",
         "schedule of product: cannot combine lanes of loop 'j': it carries no reduction",
