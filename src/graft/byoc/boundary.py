@@ -278,4 +278,4 @@ def _unformed(source: Value, form: Form, value: Value, names: FreshNames) -> Ite
 
 
 def _node(name: str, source: Value, target: Value, **attrs: str) -> Node:
-    return make_node(name, (source,), (target,), **attrs)
+    return make_node(name, (source,), (target,), None, **attrs)

@@ -157,11 +157,12 @@ def _moved(variable: Var, old: str, new: str) -> Var:
     return Var(new + variable.name.removeprefix(old))
 
 
-def _with_reduction(tensor: Tensor, axis: Var, extent: Expr, **changes: Expr) -> Tensor:
-    """The stage with another extent for an axis that it reduces over, and other changes."""
+def _with_extent(tensor: Tensor, axis: Var, extent: Expr, initial: Expr | None = None) -> Tensor:
+    """The stage with another extent for an axis that it reduces over, and another initial value."""
     assert isinstance(tensor.body, Reduce)
     axes = tuple((one, extent if one == axis else n) for one, n in tensor.body.axes)
-    return replace(tensor, body=replace(tensor.body, axes=axes, **changes))
+    start = tensor.body.initial if initial is None else initial
+    return replace(tensor, body=replace(tensor.body, axes=axes, initial=start))
 
 
 def _cache_write(tensors: Tensors, name: str, directive: CacheWrite) -> Tensors:
@@ -185,7 +186,7 @@ def _factor(tensors: Tensors, name: str, factor: Factor) -> Tensors:
     lane, own = Var(f"{factor.name}@lane"), _moved(axis, name, factor.name)
     totals = _renamed(tensor, factor.name, {axis: add(multiply(own, lanes), lane)})
     nothing = identity(reduction.kind, reduction.dtype)
-    totals = _with_reduction(totals, own, count, initial=nothing)
+    totals = _with_extent(totals, own, count, nothing)
     buffer = replace(totals.buffer, extents=(*tensor.shape, lanes))
     totals = replace(totals, buffer=buffer, axes=(*totals.axes, lane))
     start = reduction.initial
@@ -193,7 +194,7 @@ def _factor(tensors: Tensors, name: str, factor: Factor) -> Tensors:
         rest = f"{factor.name}.tail"
         own = _moved(axis, name, rest)
         tail = _renamed(tensor, rest, {axis: add(multiply(count, lanes), own)})
-        tail = _with_reduction(tail, own, remainder)
+        tail = _with_extent(tail, own, remainder)
         tensors = _insert(tensors, name, tail, tensor)
         start = Load(tail.buffer, tensor.axes)
     own_lane = Var(f"{name}@lane")
@@ -242,7 +243,7 @@ def _interleave(tensors: Tensors, name: str, directive: Interleave) -> Tensors:
     own = _moved(axis, name, new)
     totals = _renamed(tensor, new, {axis: add(multiply(own, count), turn)})
     nothing = identity(reduction.kind, reduction.dtype)
-    totals = _with_reduction(totals, own, whole, initial=nothing)
+    totals = _with_extent(totals, own, whole, nothing)
     buffer = replace(tensor.buffer, name=new, extents=(count, *tensor.shape))
     totals = replace(totals, buffer=buffer, axes=(turn, *totals.axes))
     parts: list[Expr] = [Load(buffer, (Const(n), *tensor.axes)) for n in range(directive.count)]
@@ -251,8 +252,8 @@ def _interleave(tensors: Tensors, name: str, directive: Interleave) -> Tensors:
         pairs_of = zip_longest(parts[::2], parts[1::2])
         parts = [Binary(reduction.kind, one, two) if two else one for one, two in pairs_of]
     rest = substitute(reduction.body, {axis.name: add(multiply(whole, count), axis)})
-    changed = _with_reduction(tensor, axis, remainder, body=rest, initial=parts[0])
-    return _insert(tensors, name, totals, changed)
+    changed = replace(tensor, body=replace(reduction, body=rest))
+    return _insert(tensors, name, totals, _with_extent(changed, axis, remainder, parts[0]))
 
 
 def _pack(tensors: Tensors, name: str, pack: Pack) -> Tensors:
