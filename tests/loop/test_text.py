@@ -98,6 +98,7 @@ STATEMENTS: list[Stmt] = [
     Allocate(LOCAL, Store(LOCAL, (), Const(1, DType.INT32), Const(False, DType.BOOL))),
     AtomicAdd(X, (N, Const(0)), Const(math.inf, DType.FLOAT32)),
     Prefetch(X, (Const(0), Const(2))),
+    Prefetch(X, (Const(0), Const(2)), level=2),
 ]
 
 

@@ -240,5 +240,6 @@ def _prefetch(context: Context, stmt: Prefetch) -> None:
     builder.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     for lane in range(pointer.lanes):
         one = builder.extract(pointer, lane)
-        # For reading, to be kept in all caches, of data.
-        builder.do(f"call void @llvm.prefetch.p0({one.typed}, i32 0, i32 3, i32 1)")
+        # For reading, of data, to be kept in all caches from the level on.
+        locality = max(1, 4 - stmt.level)
+        builder.do(f"call void @llvm.prefetch.p0({one.typed}, i32 0, i32 {locality}, i32 1)")

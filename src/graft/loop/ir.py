@@ -392,10 +392,11 @@ class AtomicAdd:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Ask for the memory of an element ahead of its use."""
+    """Ask for the memory of an element ahead of its use, to be in a cache of some level by then."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
+    level: int = 1
 
 
 @dataclass(frozen=True, slots=True)

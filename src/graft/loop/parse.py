@@ -303,7 +303,7 @@ class _Parser(_Expressions):
                 self.expect("+=")
                 return AtomicAdd(buffer, indices, self.expression())
             case "prefetch":
-                return Prefetch(*self._access())
+                return Prefetch(*self._access(), self.integer() if self.accept("in") else 1)
             case _:
                 return Barrier()
 

@@ -120,7 +120,8 @@ def _statement(stmt: Stmt, depth: int) -> list[str]:
             value = expression_text(stmt.value)
             return [f"{indent}atomic {stmt.buffer.name}{_list(stmt.indices)} += {value}"]
         case Prefetch():
-            return [f"{indent}prefetch {stmt.buffer.name}{_list(stmt.indices)}"]
+            level = f" in {stmt.level}" if stmt.level != 1 else ""
+            return [f"{indent}prefetch {stmt.buffer.name}{_list(stmt.indices)}{level}"]
         case Barrier():
             return [f"{indent}barrier"]
 
