@@ -125,6 +125,7 @@ def _least_cycles(counts: Counts, machine: Machine) -> tuple[str, float]:
     """The cycles that the machine's rates ask for, and which of them."""
     limits = {
         "multiply-adds": counts.fmas / machine.vector_fmas,
+        "arithmetic": (counts.fmas + counts.arithmetic) / machine.vector_operations,
         "loads": counts.loads / machine.vector_loads,
         "stores": counts.stores / machine.vector_stores,
     }
@@ -202,6 +203,8 @@ def _count_x86(operation: str, operands: str, target: Target) -> Counts:
     counts = Counts(loads=scale if memory and not writes else 0, stores=scale if writes else 0)
     if not width or "mov" in operation or "broadcast" in operation:
         return counts
+    if "xor" in operation and len({name[1:] for name in vectors}) == 1:
+        return counts  # a zero, which takes no unit
     if re.match(r"v?f(n?m)(add|sub)", operation) or operation.startswith(("vfm", "vfnm", "vpdp")):
         return counts + Counts(fmas=share)
     if operation.startswith(("vmulp", "mulp")):
@@ -219,7 +222,8 @@ def _count_arm(operation: str, operands: str, target: Target) -> Counts:
         return Counts(fmas=1)
     if operation == "fmul" and "v" in operands:
         return Counts(fmas=1)
-    return Counts(arithmetic=1) if re.match(r"v\d+\.", operands) else Counts()
+    is_arithmetic = re.match(r"v\d+\.", operands) and operation not in ("movi", "mov")
+    return Counts(arithmetic=1) if is_arithmetic else Counts()
 
 
 def _summaries(pieces: Sequence[Sequence[str]], target: Target) -> list[tuple[float, float]]:

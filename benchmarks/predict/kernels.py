@@ -24,7 +24,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from benchmarks.predict.code import PieceTime, code_times
-from benchmarks.predict.traffic import Traffic
+from benchmarks.predict.traffic import Moved, Traffic
 from graft.backends.host.builder import Built, build_assembled
 from graft.backends.host.options import Accuracy
 from graft.backends.host.segments import SegmentCompiler, why_not_native
@@ -202,19 +202,74 @@ def _prediction(
 
 
 def _cycles(
-    pieces: Sequence[PieceTime], moved: Mapping[str, Sequence[int]], machine: Machine
+    pieces: Sequence[PieceTime], moved: Mapping[str, Moved], machine: Machine
 ) -> dict[str, float]:
-    """Cycles by what each piece of the code waits for: the core, or one level of memory."""
+    """Cycles by what each piece of the code waits for: the core, or one level of memory.
+
+    What is posted goes on whenever the levels that it crosses have nothing else to do, in this
+    piece or a later one; what then is left of it is waited for, too."""
     left = dict(moved)
-    combine = _overlapped if machine.fills_beside_loads else _apart
     cycles: dict[str, float] = {}
+    busy = _Busy(machine)
     for piece in pieces:
-        traffic = [left.pop(name) for name in piece.blocks if name in left]
-        levels = zip(_levels(machine), *traffic, strict=False)
-        transfers = {name: sum(amounts) / rate for (name, rate), *amounts in levels}
-        for name, waited in combine(piece, transfers, machine).items():
+        parts = [left.pop(name) for name in piece.blocks if name in left]
+        transfers = _transfers([part.waited for part in parts], machine)
+        waits = (_overlapped if machine.fills_beside_loads else _apart)(piece, transfers, machine)
+        for name, waited in waits.items():
             cycles[name] = cycles.get(name, 0.0) + waited
+        busy.add(piece, transfers)
+    posted = _transfers([part.posted for part in moved.values()], machine)
+    for name, waited in busy.left(posted, sum(cycles.values())).items():
+        cycles[name] = cycles.get(name, 0.0) + waited
     return cycles
+
+
+def _transfers(amounts: Sequence[Sequence[int]], machine: Machine) -> dict[str, float]:
+    """Cycles by level in which bytes come from it, or go there.
+
+    Where levels are filled one after the other, a level's rate is that of bytes on all their way
+    from there, of which the levels above have counted their part."""
+    found: dict[str, float] = {}
+    above = math.inf
+    for (name, rate), *sizes in zip(_levels(machine), *amounts, strict=False):
+        found[name] = sum(sizes) / rate
+        if not machine.fills_beside_loads:
+            found[name] *= 1 - rate / above
+        above = rate
+    return found
+
+
+class _Busy:
+    """Cycles in which the levels of memory have something to do that is waited for."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._cycles: dict[str, float] = {}
+
+    def add(self, piece: PieceTime, transfers: Mapping[str, float]) -> None:
+        for name, cycles in transfers.items():
+            self._cycles[name] = self._cycles.get(name, 0.0) + cycles
+        if not self._machine.fills_beside_loads:
+            loads = _retried_loads(piece, self._machine)
+            self._cycles["loads"] = self._cycles.get("loads", 0.0) + loads
+
+    def left(self, posted: Mapping[str, float], whole: float) -> dict[str, float]:
+        """What does not go on beside the `whole` code: on levels together that are filled one after
+        the other, else on the one that is busiest."""
+        if not self._machine.fills_beside_loads:
+            every = sum(posted.values())
+            beyond = max(0.0, every + sum(self._cycles.values()) - whole)
+            share = min(1.0, beyond / every) if every else 0.0
+            return {name: cycles * share for name, cycles in posted.items()}
+        beyond_by_level = {
+            name: cycles + self._cycles.get(name, 0.0) - whole for name, cycles in posted.items()
+        }
+        worst = max(beyond_by_level, key=lambda name: beyond_by_level[name])
+        return {worst: max(0.0, beyond_by_level[worst])}
+
+
+def _retried_loads(piece: PieceTime, machine: Machine) -> float:
+    return RETRIED_LOADS * piece.counts.loads / machine.vector_loads
 
 
 def _overlapped(
@@ -237,16 +292,8 @@ def _overlapped(
 
 
 def _apart(piece: PieceTime, transfers: Mapping[str, float], machine: Machine) -> dict[str, float]:
-    """The first cache either loads or is filled, and levels are filled one after the other.
-
-    A level's rate is that of bytes on all their way from there, of which the levels above have
-    counted their part.
-    """
-    waits = {"loads": RETRIED_LOADS * piece.counts.loads / machine.vector_loads}
-    above = math.inf
-    for name, rate in _levels(machine):
-        waits[name] = transfers.get(name, 0.0) * (1 - rate / above)
-        above = rate
+    """The first cache either loads or is filled, and levels are filled one after the other."""
+    waits = {"loads": _retried_loads(piece, machine), **transfers}
     if sum(waits.values()) <= piece.cycles:
         return {piece.limit: piece.cycles}
     return waits
@@ -254,13 +301,19 @@ def _apart(piece: PieceTime, transfers: Mapping[str, float], machine: Machine) -
 
 def _least_cycles(
     pieces: Sequence[PieceTime],
-    moved: Mapping[str, Sequence[int]],
+    moved: Mapping[str, Moved],
     tensors: int,
     machine: Machine,
 ) -> float:
-    """What the machine asks for the arithmetic, and for moving each tensor once."""
-    least = sum(piece.counts.fmas for piece in pieces) / machine.vector_fmas
-    for (_, rate), *amounts in zip(_levels(machine), *moved.values(), strict=False):
+    """What the machine asks for the arithmetic, and for moving each tensor once.
+
+    Transforms, as of Winograd's algorithm, add more than they multiply: where additions have no
+    units of their own, they take their share of the multiply-adds'."""
+    fmas = sum(piece.counts.fmas for piece in pieces)
+    others = sum(piece.counts.arithmetic for piece in pieces)
+    least = max(fmas / machine.vector_fmas, (fmas + others) / machine.vector_operations)
+    both = [amounts for one in moved.values() for amounts in (one.waited, one.posted)]
+    for (_, rate), *amounts in zip(_levels(machine), *both, strict=False):
         least = max(least, min(sum(amounts), tensors) / rate)
     return least
 

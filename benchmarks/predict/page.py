@@ -64,10 +64,11 @@ def _page(models: Mapping[str, By], record: Record) -> Iterator[str]:
     yield "```"
     yield ""
     yield (
-        "Float32, batch 1, one core. *Bound* is what a machine asks for a kernel's multiply-adds at"
-        " its peak, and for moving each tensor once between the levels of memory that it has to"
-        " cross, whichever is longer; *share* is the bound's time over the kernel's. How machines"
-        " that are not at hand are predicted is told in [machine.md](machine.md)."
+        "Float32, batch 1, one core. *Bound* is what a machine asks for a kernel's arithmetic at"
+        " its peak (multiply-adds, and what takes turns with them on the same units), and for"
+        " moving each tensor once between the levels of memory that it has to cross, whichever is"
+        " longer; *share* is the bound's time over the kernel's. How machines that are not at hand"
+        " are predicted is told in [machine.md](machine.md)."
     )
     yield from heading("Whole models, predicted")
     yield from text_table(

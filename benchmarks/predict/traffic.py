@@ -36,6 +36,7 @@ _MASKED_LOAD = re.compile(rf"= .*call (<[^>]*>) @llvm\.masked\.load\S*\(ptr [^%]
 _MASKED_STORE = re.compile(
     rf"call void @llvm\.masked\.store\S*\((<[^>]*>) .*?, ptr [^%]*(%{_NAME})"
 )
+_PREFETCH = re.compile(rf"call void @llvm\.prefetch\S*\(ptr [^%]*(%{_NAME}), i32 0, i32 (\d)")
 _VECTOR = re.compile(r"<(\d+) x (\w+)>")
 _TERMINATOR = re.compile(r"^\s*(br|ret|switch|unreachable)\b")
 _BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
@@ -43,10 +44,21 @@ _BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
 
 @dataclass(frozen=True)
 class Access:
-    """A read or write of so many bytes."""
+    """A read or write of so many bytes, or a prefetch, into a level below the first cache."""
 
     size: int
     written: bool
+    posted: bool  # whether nothing waits for it
+    level: int = 0
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes between each cache and what is below it: those that loads wait for; and those that
+    stores and prefetches ask for, or that are written back, which the code goes on beside."""
+
+    waited: Sequence[int]
+    posted: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,7 @@ class Traffic:
         self.blocks: list[Block] = []
         self.objects = [self._instrumented(number, text) for number, text in enumerate(texts)]
         self._runs = np.zeros(len(self.blocks), np.int64)
-        self._lines = np.zeros((len(self.blocks), LEVELS), np.int64)
+        self._lines = np.zeros((2, len(self.blocks), LEVELS), np.int64)
         self._set_up(machine)
 
     def clear(self) -> None:
@@ -81,22 +93,23 @@ class Traffic:
         pairs = zip(self.blocks, self._runs.tolist(), strict=True)
         return {block.name: runs for block, runs in pairs if block.kernel == kernel}
 
-    def bytes_below(self, kernel: int) -> dict[str, list[int]]:
-        """Bytes that moved by each block between each cache and what is below it, both ways."""
-        pairs = zip(self.blocks, (self._lines * LINE_BYTES).tolist(), strict=True)
-        return {block.name: moved for block, moved in pairs if block.kernel == kernel}
+    def bytes_below(self, kernel: int) -> dict[str, Moved]:
+        """Bytes that moved by each block."""
+        moved = zip(self.blocks, *(self._lines * LINE_BYTES).tolist(), strict=True)
+        return {block.name: Moved(*both) for block, *both in moved if block.kernel == kernel}
 
     def _set_up(self, machine: Machine) -> None:
         shapes = [_shape(cache.size // min(cache.shared_by, 2)) for cache in machine.caches]
         firsts = np.cumsum([0, *(len(block.accesses) for block in self.blocks)])
-        kinds = [(a.size, int(a.written)) for block in self.blocks for a in block.accesses]
+        every = (access for block in self.blocks for access in block.accesses)
+        kinds = [(one.size, one.written, one.posted, one.level) for one in every]
         self._kept: list[Any] = [
             np.array([sets for sets, _ in shapes], np.int64),
             np.array([ways for _, ways in shapes], np.int64),
             firsts.astype(np.int64),
-            np.array(kinds or [(0, 0)], np.int32),
+            np.array(kinds or [(0, 0, 0, 0)], np.int32),
         ]
-        arrays = [*self._kept, self._runs, self._lines]
+        arrays = [*self._kept, self._runs, *self._lines]
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
         self._library.setup(len(shapes), *pointers)
 
@@ -141,7 +154,9 @@ def _access(line: str) -> tuple[str, Access] | None:
         (_MASKED_STORE, True),
     ):
         if found := pattern.search(line):
-            return found[2], Access(_size(found[1]), written)
+            return found[2], Access(_size(found[1]), written, posted=written)
+    if found := _PREFETCH.search(line):
+        return found[1], Access(1, written=False, posted=True, level=3 - int(found[2]))
     return None
 
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.predict import code as predict_code
 from benchmarks.predict import kernels as predict
 from benchmarks.predict.code import Counts, PieceTime, code_times
-from benchmarks.predict.traffic import Traffic
+from benchmarks.predict.traffic import Moved, Traffic
 
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
@@ -110,9 +110,10 @@ def test_simulated_caches(size: int, moved: int, run_object: Callable[[bytes, in
     memory = np.zeros(size + 64, np.uint8)
     run_object(traffic.objects[0], memory.ctypes.data + -memory.ctypes.data % 64)
     assert traffic.block_runs(0) == {"entry": 1, "loop": 2 * size // 64, "done": 1}
-    first, second, *_ = traffic.bytes_below(0)["loop"]
+    first, second, *_ = traffic.bytes_below(0)["loop"].waited
     assert first == moved
     assert second == size
+    assert not any(traffic.bytes_below(0)["loop"].posted)
 
 
 @pytest.fixture
@@ -131,12 +132,26 @@ def run_object() -> Callable[[bytes, int], None]:
 def test_transfers_beside_code_and_after_it() -> None:
     """A piece that waits for loads and for the second cache: together, or one after the other."""
     piece = PieceTime(("loop",), 100.0, "loads", Counts(loads=200.0), 0)
-    moved = {"loop": [1600, 0, 0, 0]}
+    moved = {"loop": Moved([1600, 0, 0, 0], [0] * 4)}
     zen, xeon = MACHINES["znver5"], MACHINES["icelake-server"]
     assert predict._cycles([piece], moved, zen) == {"loads": 100.0}
     apart = predict._cycles([piece], moved, xeon)
     assert apart["loads"] == 100 * RETRIED_LOADS
     assert apart["L2"] == 1600 / xeon.caches[1].bytes_per_cycle
+
+
+def test_posted_transfers_use_idle_time() -> None:
+    """What nothing waits for goes on beside arithmetic, as far as there is time for it."""
+    piece = PieceTime(("loop",), 100.0, "multiply-adds", Counts(fmas=200.0, loads=40.0), 0)
+    zen, xeon = MACHINES["znver5"], MACHINES["icelake-server"]
+    few, many = ({"loop": Moved([0] * 4, [size, 0, 0, 0])} for size in (640, 64000))
+    for machine in (zen, xeon):
+        assert sum(predict._cycles([piece], few, machine).values()) == 100
+    rate = zen.caches[1].bytes_per_cycle
+    assert sum(predict._cycles([piece], many, zen).values()) == pytest.approx(64000 / rate)
+    rate = xeon.caches[1].bytes_per_cycle
+    whole = 64000 / rate + RETRIED_LOADS * 40 / xeon.vector_loads
+    assert sum(predict._cycles([piece], many, xeon).values()) == pytest.approx(whole)
 
 
 def _layer() -> Graph:

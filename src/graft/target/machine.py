@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 KIB, MIB = 1 << 10, 1 << 20
+LINE_BYTES = 64  # that move between caches at a time, on all machines of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Machine:
     extensions: tuple[str, ...] = ()  # features beyond that level, by LLVM's names
     passes: int = 1  # of a unit for one vector: 2 where units are half as wide
     fills_beside_loads: bool = True  # whether the first cache is filled while it is read
+    adds_beside_fmas: bool = False  # whether additions have units beside the multiply-adds'
 
     @classmethod
     def from_json(cls, described: dict[str, Any]) -> Machine:
@@ -78,6 +80,11 @@ class Machine:
     def accumulators(self) -> int:
         """Independent sums that keep the multiply-add units busy."""
         return math.ceil(self.vector_fmas * self.fma_latency)
+
+    @property
+    def vector_operations(self) -> float:
+        """Arithmetic instructions of a vector per cycle, of which some are no multiply-adds."""
+        return self.vector_fmas * (2 if self.adds_beside_fmas else 1)
 
     @property
     def peak_flops(self) -> float:
@@ -137,6 +144,7 @@ def _zen(
         level,
         extensions,
         passes=2 if number == 4 else 1,
+        adds_beside_fmas=True,
     )
 
 
@@ -167,6 +175,7 @@ _TABLE = (
         *(128, 1, 3, 1, 1, 2.6, _caches((32, 16, 1), (256, 12, 1), (8192, 6, 4)), 3),
         "Intel Nehalem, without multiply-add instructions",
         "x86-64-v2",
+        adds_beside_fmas=True,
     ),
     Machine(
         "haswell",
