@@ -10,6 +10,7 @@ Bytes are multiplied four channels at a time, see `integer_weights.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -44,7 +45,9 @@ from graft.backends.host.kernels.conv_schedule import (
 )
 from graft.backends.host.kernels.image import (
     ImageWriter,
+    needed,
     no_image,
+    operands,
     shared,
     unfit_epilogue,
     vector_lanes,
@@ -63,7 +66,7 @@ from graft.backends.host.point import BlockedPoint, minus, modulo, over, plus, t
 from graft.backends.host.storage import Storage, covers
 from graft.backends.host.typical import typical
 from graft.base.dtypes import Array, DType
-from graft.ir.graph import Node
+from graft.ir.graph import Node, Value
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -78,14 +81,17 @@ from graft.loop.ir import (
     If,
     Let,
     Load,
+    Prefetch,
     Ramp,
     Stmt,
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.machine import LINE_BYTES
 from graft.target.target import Target
 
 Phases = tuple[Phase, ...]
+_FLOAT = 4  # bytes
 
 # Jobs that there should at least be for the threads to share evenly.
 ENOUGH_JOBS = 32
@@ -151,6 +157,7 @@ class _Writer(ImageWriter):
         super().__init__(parameters, self.schedule.lanes)
         self.begin: Buffer | None = None
         self.weights = self.packed(parameters, anchor, self.channels)
+        self.ahead = self.lines_ahead()
         # a job's channels: a slab of whole blocks, or a block of several slabs
         self.share = max(self.channels.slab, self.result.block)
         self.number, self.line, self.segment = Var("share"), Var("line"), Var("segment")
@@ -173,6 +180,40 @@ class _Writer(ImageWriter):
             return in_quads(packed, axis=4) if together > 1 else packed
 
         return parameters.packed(anchor.args[1], pack, "weights")
+
+    def lines_ahead(self) -> int:
+        """How many lines of the next slab's weights each tile asks for at each position of the
+        kernel within a unit of channels, so that all tiles of a slab ask for all of them.
+
+        Weights that the second cache does not hold would otherwise be waited for in the first tile
+        of their slab, while those of its other tiles are there. Where tiles are so many that they
+        would ask for less than a line each, that first one does not matter."""
+        down, across = self.down[0], self.columns[0]
+        rows, columns = down.count, across.count
+        is_plain = len(self.down) == len(self.columns) == 1 and not self.skips_rows
+        if self.schedule.rows_first or not is_plain:
+            return 0
+        if not isinstance(rows, int) or not isinstance(columns, int):
+            return 0
+        tiles = -(-rows // self.schedule.rows) * -(-columns // self.schedule.columns)
+        positions = tiles * self.channels.count // self.channels.unit * down.taps * across.taps
+        return round(self.slab_bytes / LINE_BYTES / max(1, positions))
+
+    @property
+    def images_read(self) -> list[Value]:
+        """What the epilogue reads of which every pixel has elements of its own."""
+        group, stores, result = self.group, self.parameters.stores, self.result
+        after = needed(group, group.nodes[-1].output, {self.anchor.output})
+        read = operands(after, {self.anchor.output})
+        found = {v: stores[group.outer(v)] for v in read if v not in group.constants}
+        alike = (result.block, result.shape, DType.FLOAT32)
+        return [v for v, one in found.items() if (one.block, one.shape, one.dtype) == alike]
+
+    @property
+    def slab_bytes(self) -> int:
+        """The weights of a slab."""
+        extents = [int(one.value) for one in self.weights.extents if isinstance(one, Const)]
+        return math.prod(extents[1:]) * self.weights.dtype.numpy.itemsize
 
     def scheduled(
         self, target: Target, channels: Channels, result: Storage, weight: Sequence[int]
@@ -282,9 +323,12 @@ class _Writer(ImageWriter):
         found: list[Stmt] = []
         vectors = self.schedule.vectors
         for part, across in product(range(self.share // self.channels.slab), self.columns):
+            before: Expr = Const(0)
             for run in runs(self.parameters.extent(across.count), self.schedule.columns):
                 tile = Tile(count * run.size, vectors, self.lanes, self.fresh(""), self.dtype)
-                found.append(_Tiles(self, down, across, part, line, count, tile).loop(run))
+                tiles = _Tiles(self, down, across, part, line, count, tile, before)
+                found.append(tiles.loop(run))
+                before = plus(before, run.count)
         if self.goes_on:
             return Block((*found, self.borders_of_rows()))
         border = [
@@ -346,6 +390,7 @@ class _Tiles:
     line: Expr
     rows: int
     tile: Tile
+    before: Expr  # tiles of the same row in earlier runs
 
     def loop(self, run: Run) -> Stmt:
         """The tiles of a run along the phase."""
@@ -354,8 +399,8 @@ class _Tiles:
         clear = tile.clear(self.begin if self.writer.begin is not None else None)
 
         def sums(pixel: Expr) -> Stmt:
-            steps = Block((clear, self.reduction(pixel), self.finish(pixel)))
-            return Allocate(tile.accumulators, steps)
+            sums = (clear, self.reduction(pixel, number), self.finish(pixel))
+            return Allocate(tile.accumulators, Block((*self.ask_for_operands(pixel), *sums)))
 
         body = run.tile(number, sums)
         segment, segments = self.writer.segment, self.writer.segments
@@ -380,7 +425,7 @@ class _Tiles:
         """Row and column within the tile."""
         return divmod(number, self.tile.pixels // self.rows)
 
-    def reduction(self, pixel: Expr) -> Stmt:
+    def reduction(self, pixel: Expr, number: Expr) -> Stmt:
         """The sums over kernel positions and input channels."""
         writer, tile, down, across = self.writer, self.tile, self.down, self.across
         names = [f"{name}{tile.tag}" for name in ("unit", "ky", "kx", "ic")]
@@ -408,6 +453,8 @@ class _Tiles:
 
         body: Stmt = tile.step(element, weights)
         body = For(channel, Const(0), Const(together), body)
+        if writer.ahead:
+            body = Block((*self.ask_ahead(number, unit, ky, kx), body))
         if writer.skips_rows:
             body = If(self.meets_image(first), body)
         body = For(kx, Const(0), Const(across.taps), body)
@@ -418,6 +465,24 @@ class _Tiles:
         body = Let(lane, times(modulo(position, per_block), together), body)
         body = Let(block, over(position, per_block), body)
         return For(unit, Const(0), Const(channels.count // channels.unit), body)
+
+    def ask_ahead(self, number: Expr, unit: Expr, ky: Expr, kx: Expr) -> tuple[Stmt, ...]:
+        """Ask for this position's share of the next slab's weights; `number` is of the tile."""
+        writer, columns = self.writer, self.writer.columns[0].count
+        assert isinstance(columns, int)
+        units = writer.channels.count // writer.channels.unit
+        row = times(writer.line, -(-columns // writer.schedule.columns))
+        position = plus(times(plus(row, plus(self.before, number)), units), unit)
+        position = plus(times(position, self.down.taps), ky)
+        position = plus(times(position, self.across.taps), kx)
+        line = LINE_BYTES // writer.weights.dtype.numpy.itemsize
+        first = times(position, writer.ahead * line)
+        zeros = [Const(0)] * (len(writer.weights.extents) - 2)
+        place = (plus(self.slab, 1), *zeros)
+        return tuple(
+            Prefetch(writer.weights, (*place, plus(first, n * line)), level=2)
+            for n in range(writer.ahead)
+        )
 
     def kernel_rows(self) -> tuple[Expr, Expr]:
         """The first row of the kernel that meets the image, and how many do."""
@@ -452,15 +517,33 @@ class _Tiles:
             plus(times(plus(pixel, column), self.across.step), self.across.first),
         )
 
+    def point(self, pixel: Expr, number: int, vector: int) -> BlockedPoint:
+        """The vector of the result for an accumulator."""
+        writer, lanes = self.writer, self.tile.lanes
+        size, at = writer.result.block, self.place(pixel, number)
+        block, first = divmod(self.part * writer.channels.slab + vector * lanes, size)
+        return BlockedPoint(writer.batch, plus(writer.first_block, block), *at, first, lanes, size)
+
+    def ask_for_operands(self, pixel: Expr) -> list[Stmt]:
+        """Ask for the images that the epilogue reads, which come while sums are computed."""
+        tile, parameters = self.tile, self.writer.parameters
+        found: list[Stmt] = []
+        for value in self.writer.images_read:
+            for number, vector in product(range(tile.pixels), range(tile.vectors)):
+                point = self.point(pixel, number, vector)
+                load = point.load(*parameters.value(value))
+                if point.first * _FLOAT % LINE_BYTES == 0 and isinstance(load, Load):
+                    *at, lanes = load.indices
+                    assert isinstance(lanes, Ramp)
+                    found.append(Prefetch(load.buffer, (*at, lanes.base)))
+        return found
+
     def finish(self, pixel: Expr) -> Stmt:
         """The epilogue on each accumulator, and its result to memory."""
         writer, tile = self.writer, self.tile
-        size, blocks = writer.result.block, writer.first_block
 
         def store(number: int, vector: int) -> Stmt:
-            at = self.place(pixel, number)
-            block, first = divmod(self.part * writer.channels.slab + vector * tile.lanes, size)
-            point = BlockedPoint(writer.batch, plus(blocks, block), *at, first, tile.lanes, size)
-            return writer.store(point, {writer.anchor.output: tile.value(number, vector)})
+            known = {writer.anchor.output: tile.value(number, vector)}
+            return writer.store(self.point(pixel, number, vector), known)
 
         return tile.each(store)

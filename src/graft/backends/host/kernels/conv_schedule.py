@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graft.backends.host.kernels.tile import balanced
+from graft.target.machine import Machine
 from graft.target.register_tile import (
     data_cycles,
     most_pixels,
+    stream_cycles,
     tile_cycles,
     weight_cycles,
 )
@@ -96,6 +98,7 @@ def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, i
     vectors, rows, columns = tile
     machine, steps = target.machine.with_vectors(32 * lanes), extents.steps
     weights = vectors * lanes * _FLOAT
+    written = _written_cycles(machine, extents, lanes)
     total, variants = 0.0, 0
     for height, lines in balanced(extents.rows, rows):
         for width, count in balanced(extents.columns, columns):
@@ -103,6 +106,18 @@ def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, i
             # neighbouring kernel columns read the same data, which the first cache has by then
             data = pixels * _FLOAT / extents.taps[1]
             incoming = weight_cycles(machine, weights, weights * steps) + data_cycles(machine, data)
+            incoming += written * pixels * vectors / steps
             total += lines * count * tile_cycles(machine, pixels, vectors, steps, incoming)
             variants += 1
     return total * -(-extents.vectors // vectors) * (1 + _VARIANT * (variants - 1))
+
+
+def _written_cycles(machine: Machine, extents: ConvExtents, lanes: int) -> float:
+    """Cycles in which a vector of the result goes beyond the second cache, where that does not hold
+    the result; its line comes from there before it is written."""
+    vector = lanes * _FLOAT
+    size = extents.rows * extents.columns * extents.vectors * vector
+    if size <= machine.caches[1].size / 2:
+        return 0.0
+    level = next((n for n, one in enumerate(machine.caches[2:], 1) if size <= one.size), 1)
+    return stream_cycles(machine, 2 * vector, level)

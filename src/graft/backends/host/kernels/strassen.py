@@ -47,6 +47,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.runtime.memory import aligned_empty
+from graft.target.machine import LINE_BYTES
 from graft.target.register_tile import (
     data_cycles,
     most_pixels,
@@ -64,7 +65,6 @@ LEAST_GAIN = 0.05
 MOST_ROWS = 2048
 # The part of the second-level cache that a block of weights and its sums may take.
 CACHE_SHARE = 0.4
-LINE_BYTES = 64  # of a cache
 _FLOAT = 4  # bytes
 VECTORS = 2  # of a tile: few, so that there are many blocks for the threads to share
 
