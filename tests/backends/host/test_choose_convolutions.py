@@ -87,10 +87,17 @@ def test_dilated_layers(channels: int, side: int, dilation: int, tile: int) -> N
     assert _chosen(graph) == tile
 
 
+@pytest.mark.parametrize(("channels", "side", "tile"), [(64, 128, 4), (128, 56, 4), (256, 28, 2)])
+def test_strided_layers(channels: int, side: int, tile: int) -> None:
+    assert _chosen(_layer(channels, channels, side, strides=(2, 2))) == tile
+
+
 @pytest.mark.parametrize(
     "graph",
     [
-        _layer(64, 64, 28, strides=(2, 2)),
+        _layer(64, 64, 28, strides=(2, 1)),
+        _layer(64, 64, 28, strides=(3, 3)),
+        _layer(64, 64, 28, strides=(2, 2), dilation=(2, 2)),
         _layer(64, 64, 28, groups=2),
         _layer(64, 64, 28, kernel=5),
         _layer(8, 64, 28),

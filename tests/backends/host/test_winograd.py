@@ -18,12 +18,14 @@ from graft.backends.host.group import Winograd
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_matrices import (
     KERNEL,
+    STRIDES,
     first_pixel,
     halo,
     tiles_along,
     transforms,
 )
 from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
+from graft.backends.host.kernels.winograd_vectors import operations, shared_sums
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
@@ -39,12 +41,12 @@ GENERATOR = np.random.default_rng(3)
 BOUND = {2: 1.5e-5, 4: 5e-5}
 
 
-def _layer(shape: tuple[int, int, int, int], outputs: int, pad: int) -> Graph:
+def _layer(shape: tuple[int, int, int, int], outputs: int, pad: int, stride: int = 1) -> Graph:
     g = Builder()
     x = g.input("x", tensor("float32", *shape))
     weight = GENERATOR.standard_normal((outputs, shape[1], 3, 3), dtype=np.float32)
     bias = GENERATOR.standard_normal(outputs, dtype=np.float32)
-    y = g("nn.conv2d", x, g.constant(weight), padding=(pad,) * 4)
+    y = g("nn.conv2d", x, g.constant(weight), padding=(pad,) * 4, strides=(stride, stride))
     return g.build(g("nn.leaky_relu", g("nn.bias_add", y, g.constant(bias)), alpha=0.1))
 
 
@@ -53,7 +55,8 @@ def _direct_in_float64(graph: Graph, x: Array) -> Array:
     conv = next(node for node in graph.nodes if node.op.name == "nn.conv2d")
     g = Builder()
     data = g.input("x", tensor("float64", *x.shape))
-    y = g("nn.conv2d", data, g.constant(weight.astype(np.float64)), padding=conv.attrs.padding)
+    attrs = {"padding": conv.attrs.padding, "strides": conv.attrs.strides}
+    y = g("nn.conv2d", data, g.constant(weight.astype(np.float64)), **attrs)
     y = g("nn.bias_add", y, g.constant(bias.astype(np.float64)))
     result: Array = evaluate(g.build(g("nn.leaky_relu", y, alpha=0.1)), [x.astype(np.float64)])[0]
     return result
@@ -74,17 +77,19 @@ def _direct_in_float64(graph: Graph, x: Array) -> Array:
         ((2, 512, 14, 14), 32, 1, 3),
     ],
 )
+@pytest.mark.parametrize("stride", STRIDES)
 def test_error_is_within_the_stated_bound(
     shape: tuple[int, int, int, int],
     outputs: int,
     pad: int,
     threads: int,
     tile: int,
+    stride: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     choices = {"nn.conv2d": lambda _group, _target: Winograd(tile)}
     monkeypatch.setattr(choose_algorithm, "_CHOICES", choices)
-    graph = _layer(shape, outputs, pad)
+    graph = _layer(shape, outputs, pad, stride)
     module = graft.compile(graph, strict=True, threads=threads)
     x = GENERATOR.standard_normal(shape, dtype=np.float32)
     (found,) = module.run(None, {"x": x})
@@ -147,6 +152,54 @@ def test_dilated(
     check(case(write, layout, Winograd(tile)), winograd, threads)
 
 
+@pytest.mark.parametrize("tile", BOUND)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("shape", "padding"),
+    [
+        ((1, 16, 28, 28), (1, 1, 1, 1)),
+        ((2, 24, 13, 18), (0, 1, 2, 1)),
+        ((1, 16, 7, 30), (1, 0, 0, 1)),
+        ((1, 8, 17, 9), (0, 0, 0, 0)),
+        ((3, 16, 3, 4), (0, 0, 0, 0)),  # a single result
+        ((1, 16, 1, 2), (1, 1, 1, 1)),
+    ],
+)
+def test_strided(
+    shape: tuple[int, int, int, int], padding: tuple[int, int, int, int], threads: int, tile: int
+) -> None:
+    """Every other pixel meets its own taps, at extents that no tile divides."""
+    weight = GENERATOR.standard_normal((24, shape[1], 3, 3), dtype=np.float32) / np.float32(64)
+    attrs: dict[str, Any] = {"strides": (2, 2), "padding": padding}
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", *shape))
+        y = g("nn.conv2d", x, g.constant(weight), **attrs)
+        return g("nn.relu", g("add", y, g.input("r", y.type)))
+
+    anchor = case(write, {}).group.anchor
+    assert anchor is not None
+    image = (8, (1, 2, 0, 3))
+    layout = {"x": (8, halo(anchor, tile)), "r": image, "result": image}
+    check(case(write, layout, Winograd(tile)), winograd, threads)
+
+
+@pytest.mark.parametrize("tile", BOUND)
+def test_strided_at_every_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = {"nn.conv2d": lambda _group, _target: Winograd(tile)}
+    monkeypatch.setattr(choose_algorithm, "_CHOICES", choices)
+    g = Builder()
+    x = g.input("x", tensor("float32", symbol("n"), 32, symbol("h"), symbol("w")))
+    weight = GENERATOR.standard_normal((48, 32, 3, 3), dtype=np.float32) / np.float32(64)
+    graph = g.build(g("nn.conv2d", x, g.constant(weight), strides=(2, 2), padding=(1, 1, 1, 1)))
+    module = graft.compile(graph, strict=True, threads=2)
+    assert any("winograd" in call.label for call in module.program.calls)
+    for batch, height, width in ((1, 1, 1), (2, 5, 9), (1, 13, 24), (3, 28, 31), (0, 6, 6)):
+        data = GENERATOR.standard_normal((batch, 32, height, width), dtype=np.float32)
+        (found,) = module.run(None, {"x": data})
+        np.testing.assert_allclose(found, evaluate(graph, [data])[0], rtol=1e-4, atol=2e-5)
+
+
 def test_dilated_at_every_size() -> None:
     g = Builder()
     x = g.input("x", tensor("float32", 1, 64, symbol("h"), symbol("w")))
@@ -175,7 +228,7 @@ def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
         x = g.input("x", tensor("float32", 2, 24, 9, 14))
         return g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
 
-    extents = WinogradExtents((tile + 2) ** 2, 24, 24, 32, 8)
+    extents = WinogradExtents(transforms(tile), 24, 24, 32, 8)
     schedule = default_schedule(small, 8, extents)
     assert schedule.half_rows
     assert (tile + 2) % schedule.half_rows == 0
@@ -194,14 +247,33 @@ def test_tiles_cover_every_pixel_once(extent: int, out: int, dilation: int) -> N
 
 
 @pytest.mark.parametrize("tile", BOUND)
-def test_matrices_are_exact_and_compute_convolutions(tile: int) -> None:
-    matrices = transforms(tile)
+@pytest.mark.parametrize("stride", STRIDES)
+def test_matrices_are_exact_and_compute_convolutions(tile: int, stride: int) -> None:
+    matrices = transforms(tile, stride)
     for matrix in (matrices.data, matrices.result):
         np.testing.assert_array_equal(matrix, matrix.astype(np.float32))
     kernel = GENERATOR.standard_normal(KERNEL)
     data = GENERATOR.standard_normal(matrices.side)
     found = matrices.result @ ((matrices.weight @ kernel) * (matrices.data @ data))
-    np.testing.assert_allclose(found, np.correlate(data, kernel), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found, np.correlate(data, kernel)[::stride], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("tile", BOUND)
+@pytest.mark.parametrize("stride", STRIDES)
+def test_sums_that_share_parts(tile: int, stride: int) -> None:
+    """They are the matrix's products, with factors that float32 holds, and fewer operations."""
+    matrices = transforms(tile, stride)
+    for matrix in (matrices.data, matrices.result):
+        shared = shared_sums(matrix)
+        values = GENERATOR.standard_normal(matrix.shape[1]).tolist()
+        expected = matrix @ values
+        for terms in shared.sums:
+            assert all(np.float32(factor) == factor for factor, _ in terms)
+            values.append(sum(factor * values[number] for factor, number in terms))
+        found = [values[number] for number in shared.results]
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        plain = int((matrix != 0).sum()) - len(matrix)
+        assert operations(matrix) <= plain * sum(matrix.shape)
 
 
 def test_too_narrow_a_halo_is_refused() -> None:

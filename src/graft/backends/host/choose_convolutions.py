@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from graft.backends.host.convolution_cost import Layer, cost
 from graft.backends.host.group import Group, Winograd
 from graft.backends.host.kernels.conv_plan import computed_rows, halo, unfit_extents
-from graft.backends.host.kernels.winograd_matrices import TILES
+from graft.backends.host.kernels.winograd_matrices import STRIDES, TILES
 from graft.backends.host.kernels.winograd_matrices import halo as tiled_halo
 from graft.backends.host.storage import Halo
 from graft.backends.host.typical import typical_shape
@@ -37,7 +37,7 @@ def _layer(group: Group) -> Layer | Refusal:
         return Refusal("the weights are not constant float32")
     weight = literal.array
     if weight.shape[2:] != (3, 3) or not _is_plain(conv):
-        return Refusal("it is no 3x3 convolution with steps of 1")
+        return Refusal("it is no 3x3 convolution with steps of 1, or of 2 without dilation")
     outputs, inputs = weight.shape[:2]
     if (conv.args[0].tensor.shape or ())[1:2] != (inputs,):
         return Refusal("that there are as many channels as the weights want is not known before")
@@ -51,7 +51,8 @@ def _layer(group: Group) -> Layer | Refusal:
     direct = _bordered(extents, halo(conv, kernel))
     border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in TILES}
     dilation, computed = conv.attrs.dilation, computed_rows(conv, kernel, extents[0], rows)
-    return Layer(batch, inputs, outputs, rows, columns, dilation, computed, border)
+    stride: int = conv.attrs.strides[0]
+    return Layer(batch, inputs, outputs, rows, columns, dilation, stride, computed, border)
 
 
 def _bordered(extents: Sequence[int], border: Halo) -> int:
@@ -63,4 +64,6 @@ def _bordered(extents: Sequence[int], border: Halo) -> int:
 def _is_plain(conv: Node) -> bool:
     attrs, shapes = conv.attrs, (conv.output.shape, conv.args[0].shape)
     known = all(shape is not None and UNKNOWN not in shape for shape in shapes)
-    return known and {*attrs.strides, attrs.groups} == {1}
+    down, across = attrs.strides
+    in_steps = down == across and down in STRIDES and (down == 1 or {*attrs.dilation} == {1})
+    return known and attrs.groups == 1 and in_steps

@@ -28,7 +28,7 @@ _TAPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A 3x3 convolution with stride 1, by the extents that matter."""
+    """A 3x3 convolution, by the extents of its result that matter."""
 
     batch: int
     inputs: int
@@ -36,6 +36,7 @@ class Layer:
     rows: int
     columns: int
     dilation: tuple[int, int] = (1, 1)
+    stride: int = 1
     computed_rows: float = 1.0  # share of the kernel's rows that direct summation looks at
     border: Mapping[int, int] = field(default_factory=dict)  # pixels that tiles of a side read more
 
@@ -44,11 +45,11 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
     """The cycles of a layer with tiles of that side; 0 is direct summation.
 
     Four things add up. Products: per pair of channels 9 for each pixel, or (tile + 2)² for each
-    tile; where the image is no multiple of the tile, whole tiles count, and zeros are written to
-    the memory around the image. Transforms: per channel and
-    tile, so that they weigh the less the more channels there are. Weights: 9 or (tile + 2)² numbers
-    per pair of channels are read from memory once, and again for each further chunk of tiles, from
-    the last cache if they fit into it. Small images with many channels (512 at 7x7) have too
+    tile, more with a stride; where the image is no multiple of the tile, whole tiles count, and
+    zeros are written to the memory around the image. Transforms: per channel and tile, so that they
+    weigh the less the more channels there are. Weights: 9 or (tile + 2)² numbers per pair of
+    channels are read from memory once, and again for each further chunk of tiles, from the last
+    cache if they fit into it. Small images with many channels (512 at 7x7) have too
     little work for the 36 numbers of F(4x4), and use the 16 of F(2x2) or the 9 of direct summation.
     """
     machine = target.machine
@@ -69,11 +70,11 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
         return summed + stream_cycles(machine, size, len(machine.caches) - 1)
     extents_by_step = zip((layer.rows, layer.columns), layer.dilation, strict=True)
     tiles = layer.batch * math.prod(tiles_along(n, tile, step) for n, step in extents_by_step)
-    winograd = WinogradExtents(transforms(tile).points, tiles, layer.inputs, outputs, block)
+    winograd = WinogradExtents(transforms(tile, layer.stride), tiles, layer.inputs, outputs, block)
     schedule = default_schedule(target, lanes, winograd)
     border = layer.batch * layer.border.get(tile, 0) * layer.inputs * _FLOAT
     filled = stream_cycles(machine, border, len(machine.caches) - 1)
-    return winograd_cycles(target, lanes, schedule.vectors, winograd) + filled
+    return winograd_cycles(target, winograd, schedule) + filled
 
 
 def _block_for(outputs: int, target: Target) -> int:

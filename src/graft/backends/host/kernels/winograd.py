@@ -2,7 +2,8 @@
 
 Tiles of pixels become a few dozen numbers ("points") per channel, and so do the weights per pair of
 channels; a matrix product over the channels at each point replaces the convolution, and a transform
-back gives the pixels. F(4x4, 3x3) needs a quarter of the multiplications, F(2x2, 3x3) four ninths.
+back gives the pixels. F(4x4, 3x3) needs a quarter of the multiplications, F(2x2, 3x3) four ninths;
+with a stride of 2 it is nine sixteenths, and 25 of 36.
 A job is a chunk of tiles and a share of the result's channels: it transforms its tiles into
 scratch memory, multiplies, and transforms back through the epilogue. A dilated convolution is
 several ordinary ones of interleaved pixels, so that the pixels of its tiles lie apart. The price is
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 from graft.backends.host.group import Group, Winograd
 from graft.backends.host.kernel import Parameters, Stores
@@ -32,7 +33,7 @@ from graft.backends.host.kernels.winograd_schedule import (
     default_schedule,
 )
 from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
-from graft.backends.host.kernels.winograd_weights import weights_for
+from graft.backends.host.kernels.winograd_weights import PanelUse, weights_for
 from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.backends.host.storage import covers
 from graft.base.dtypes import DType
@@ -92,10 +93,12 @@ def winograd(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Tiles along an axis of the result: `out` pixels of each, `dilation` apart."""
+    """Tiles along an axis of the result: `out` pixels of each, `dilation` apart. Those of the data
+    begin at `stride` times as many pixels."""
 
     out: int
     dilation: int
+    stride: int
 
     def tiles(self, extent: Expr) -> Expr:
         """How many cover the axis."""
@@ -110,9 +113,13 @@ class Steps:
         whole = times(over(tile, self.dilation), self.out * self.dilation)
         return plus(whole, modulo(tile, self.dilation))
 
-    def pixel(self, start: Expr, number: int, offset: int = 0) -> Expr:
-        """A pixel of a tile that begins there."""
-        return plus(start, offset + number * self.dilation)
+    def pixel(self, start: Expr, number: int) -> Expr:
+        """A pixel of the tile of results that begins there."""
+        return plus(start, number * self.dilation)
+
+    def read(self, start: Expr, number: int, offset: int) -> Expr:
+        """A pixel of that tile's data."""
+        return plus(times(start, self.stride), offset + number * self.dilation)
 
     def guarded(self, body: Stmt, start: Expr, number: int, extent: Expr) -> Stmt:
         """The body where that pixel of a tile is within the image; the first one always is."""
@@ -127,7 +134,7 @@ class _Writer(ImageWriter):
 
     def __init__(self, parameters: Parameters, target: Target, anchor: Node, tile: int) -> None:
         self.anchor = anchor
-        self.matrices = transforms(tile)
+        self.matrices = transforms(tile, anchor.attrs.strides[0])
         weight = parameters.group.constants[anchor.args[1]].array
         self.data, self.source = parameters.value(anchor.args[0], "data")
         block = parameters.stores[parameters.group.output].block
@@ -135,7 +142,7 @@ class _Writer(ImageWriter):
         self.channels = weight.shape[1]
         points = self.matrices.points
         self.vertical, self.horizontal = (
-            Steps(self.matrices.out, one) for one in anchor.attrs.dilation
+            Steps(tile, one, self.matrices.stride) for one in anchor.attrs.dilation
         )
         self.tiles_across = self.horizontal.tiles(self.width)
         self.tiles_down = self.vertical.tiles(self.height)
@@ -146,7 +153,7 @@ class _Writer(ImageWriter):
         tiles = int(self.tiles.value) if isinstance(self.tiles, Const) else None
         lacking = self.result.blocks * block - len(weight)
         outputs = len(weight) + lacking
-        layer = WinogradExtents(points, tiles, self.channels, outputs, block)
+        layer = WinogradExtents(self.matrices, tiles, self.channels, outputs, block)
         self.schedule = default_schedule(target, self.lanes, layer)
         self.slab, self.slabs = Var("slab"), outputs // self.schedule.slab
         self.weights = weights_for(
@@ -233,7 +240,7 @@ class _Writer(ImageWriter):
         ramp = Ramp(Const(first), 1, lanes)
 
         def pixel(i: int, j: int) -> Expr:
-            place = self.vertical.pixel(row, i, top), self.horizontal.pixel(column, j, left)
+            place = self.vertical.read(row, i, top), self.horizontal.read(column, j, left)
             return names.name(Load(self.source, (batch, block, *place, ramp)))
 
         grid: Grid = [[pixel(i, j) for j in range(side)] for i in range(side)]
@@ -252,14 +259,21 @@ class _Writer(ImageWriter):
 
         def at(point: Expr) -> Stmt:
             parts: list[Stmt] = []
+            before: Expr = Const(0)
+            every = reduce(plus, (run.count for run in runs(tiles, self.most)))
             for number, run in enumerate(runs(tiles, self.most)):
                 tile = Tile(run.size, self.schedule.vectors, self.lanes, f"_{number}")
-                parts.append(run.loop(Var(f"run{tile.tag}"), partial(self.product, tile, point)))
+                var = Var(f"run{tile.tag}")
+                use = PanelUse(Const(0), 1)
+                if isinstance(every, Const):
+                    use = PanelUse(plus(before, var), int(every.value))
+                parts.append(run.loop(var, partial(self.product, tile, point, use)))
+                before = plus(before, run.count)
             return Block(tuple(parts))
 
         return self.weights.each_point(at)
 
-    def product(self, tile: Tile, point: Expr, first: Expr) -> Stmt:
+    def product(self, tile: Tile, point: Expr, use: PanelUse, first: Expr) -> Stmt:
         """Some tiles at one point times the weights there."""
         channel = Var(f"channel{tile.tag}")
         ramps = [Ramp(Const(v * tile.lanes), 1, tile.lanes) for v in range(tile.vectors)]
@@ -272,7 +286,7 @@ class _Writer(ImageWriter):
                 self.sums, (point, plus(first, pixel), ramps[v]), tile.value(pixel, v)
             )
         )
-        step = Block((*self.weights.ask_ahead(point, channel), step))
+        step = Block((*self.weights.ask_ahead(point, channel, use), step))
         reduction = For(channel, Const(0), Const(self.channels), step)
         return Allocate(tile.accumulators, Block((tile.clear(), reduction, store)))
 

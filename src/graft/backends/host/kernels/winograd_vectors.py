@@ -7,11 +7,18 @@ combination, and can be wrapped around the statement that uses them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.loop.ir import Binary, BinaryKind, Const, Expr, Let, Stmt, Var
 
 Grid = list[list[Expr]]
+
+# Pairs of rows or columns with no more numbers than this gain nothing from common parts.
+_LONG = 2
 
 
 class Names:
@@ -37,34 +44,98 @@ class Names:
 
 def transformed(names: Names, matrix: Array, grid: Grid) -> Grid:
     """matrix @ grid @ matrix.T, of vectors."""
-    columns = [
-        [_combined(names, row, [line[c] for line in grid]) for row in matrix]
-        for c in range(len(grid[0]))
-    ]
-    return [
-        [_combined(names, row, [column[r] for column in columns]) for row in matrix]
-        for r in range(len(matrix))
-    ]
+    sums = shared_sums(matrix)
+    columns = [_product(names, sums, [line[c] for line in grid]) for c in range(len(grid[0]))]
+    return [_product(names, sums, [column[r] for column in columns]) for r in range(len(matrix))]
 
 
 def operations(matrix: Array) -> int:
-    """How many multiplications and additions of vectors `transformed` takes."""
-    used = matrix != 0
-    adds = int((used.sum(axis=1) - 1).sum())
-    multiplies = int((used & (abs(matrix) != 1)).sum())
-    return (adds + multiplies) * sum(matrix.shape)
+    """How many multiplications, additions and multiply-adds of vectors `transformed` takes."""
+    sums = shared_sums(matrix).sums
+    each = sum(len(terms) - (abs(terms[0][0]) == 1) for terms in sums)
+    return each * sum(matrix.shape)
 
 
-def _combined(names: Names, row: Array, vectors: Sequence[Expr]) -> Expr:
+Terms = tuple[tuple[float, int], ...]  # factors, each with the number of a vector or a sum
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSums:
+    """The product of a matrix and vectors as sums that build upon one another.
+
+    Vectors have the numbers from 0 on, and the sums, in their order, the ones that follow; the
+    results are vectors or sums."""
+
+    sums: tuple[Terms, ...]
+    results: tuple[int, ...]
+
+
+def shared_sums(matrix: Array) -> SharedSums:
+    """Compute parts that rows or columns have in common once.
+
+    Polynomials evaluated at x and at -x share their even and their odd part, so rows (of the data's
+    matrix) or columns (of the results') that differ in signs only come in pairs. For F(4, 3) that
+    takes 12 multiply-adds instead of 16."""
+    rows, width = matrix.copy(), matrix.shape[1]
+    sums: list[Terms] = []
+
+    def add(factors: Sequence[float], numbers: Sequence[int]) -> int:
+        terms = [term for term in zip(factors, numbers, strict=True) if term[0]]
+        if len(terms) == 1 and terms[0][0] == 1:
+            return terms[0][1]
+        # a sum that begins with a vector as it is takes multiply-adds from there on
+        terms.sort(key=lambda term: (abs(term[0]) != 1, term[0] < 0))
+        sums.append(tuple(terms))
+        return width + len(sums) - 1
+
+    numbers = list(range(width))
+    for one, other in combinations(range(width), 2):
+        if _is_mirrored(rows[:, one], rows[:, other]):
+            pair = (numbers[one], numbers[other])
+            numbers[one], numbers[other] = add((1.0, 1.0), pair), add((1.0, -1.0), pair)
+            is_same = rows[:, one] == rows[:, other]
+            rows[:, other] = np.where(is_same, 0, rows[:, one])
+            rows[:, one] = np.where(is_same, rows[:, one], 0)
+    results = [-1] * len(rows)
+    for one, other in combinations(range(len(rows)), 2):
+        if results[one] < 0 and results[other] < 0 and _is_mirrored(rows[one], rows[other]):
+            is_same = rows[one] == rows[other]
+            differing = np.where(is_same, 0, rows[one])
+            scale = float(min(abs(differing[differing != 0])))
+            common = add(np.where(is_same, rows[one], 0).tolist(), numbers)
+            pair = (common, add((differing / scale).tolist(), numbers))
+            results[one], results[other] = add((1.0, scale), pair), add((1.0, -scale), pair)
+    for number, row in enumerate(rows):
+        if results[number] < 0:
+            results[number] = add(row.tolist(), numbers)
+    return SharedSums(tuple(sums), tuple(results))
+
+
+def _is_mirrored(one: Array, other: Array) -> bool:
+    """Whether two rows, or columns, are equal in some places, opposite in others, and long enough
+    for their common parts to pay."""
+    used = one != 0
+    is_same = (one == other)[used]
+    alike = bool((abs(one) == abs(other)).all())
+    return alike and bool(is_same.any()) and not is_same.all() and int(used.sum()) > _LONG
+
+
+def _product(names: Names, shared: SharedSums, vectors: Sequence[Expr]) -> list[Expr]:
+    """The results of the sums of some vectors."""
+    found = list(vectors)
+    for terms in shared.sums:
+        found.append(_combined(names, terms, found))
+    return [found[number] for number in shared.results]
+
+
+def _combined(names: Names, terms: Terms, vectors: Sequence[Expr]) -> Expr:
     """A linear combination."""
     total: Expr | None = None
-    for factor, vector in zip(row.tolist(), vectors, strict=True):
-        if factor == 0:
-            continue
-        scaled = vector
+    for factor, number in terms:
+        scaled = vectors[number]
         if abs(factor) != 1:
-            number = Const(float(abs(factor)), DType.FLOAT32, names.lanes)
-            scaled = Binary(BinaryKind.MULTIPLY, number, vector)
+            size = Const(float(abs(factor)), DType.FLOAT32, names.lanes)
+            scaled = Binary(BinaryKind.MULTIPLY, size, scaled)
         if total is None:
             zero = Const(0.0, DType.FLOAT32, names.lanes)
             total = scaled if factor > 0 else Binary(BinaryKind.SUBTRACT, zero, scaled)

@@ -36,13 +36,11 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.target.machine import LINE_BYTES
 
 _FLOAT = DType.FLOAT32
 
-# How many lines of weights are asked for ahead of their use: memory takes its time, and what the
-# processor fetches on its own ends at each page.
-PREFETCHED = 32
-LINE = 16  # floats of a cache line
+LINE = LINE_BYTES // _FLOAT.numpy.itemsize
 
 
 class Weights(Protocol):
@@ -61,9 +59,20 @@ class Weights(Protocol):
         """Weights from one channel to a vector of the block's."""
         ...
 
-    def ask_ahead(self, point: Expr, channel: Expr) -> tuple[Stmt, ...]:
-        """What the processor is to fetch early while that channel is at work."""
+    def ask_ahead(self, point: Expr, channel: Expr, use: PanelUse) -> tuple[Stmt, ...]:
+        """What the processor is to fetch early while that channel is at work.
+
+        All products of a panel ask for the next one, each for its share, so that what comes from
+        memory is spread over them: the first would have to wait for all of it."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PanelUse:
+    """One of the register tiles that multiply the same panel of weights, and how many do."""
+
+    number: Expr
+    count: int
 
 
 def weights_for(
@@ -127,19 +136,17 @@ class _Whole:
     def vector(self, point: Expr, channel: Expr, ramp: Ramp) -> Expr:
         return Load(self.packed, (self.block, point, channel, ramp))
 
-    def ask_ahead(self, point: Expr, channel: Expr) -> tuple[Stmt, ...]:
-        width = self.packed.extents[-1]
-        assert isinstance(width, Const)
-        firsts = range(0, int(width.value), LINE)
-        later = plus(channel, max(1, PREFETCHED // len(firsts)))
-        return tuple(
-            Prefetch(self.packed, (self.block, point, later, Const(first))) for first in firsts
-        )
+    def ask_ahead(self, point: Expr, channel: Expr, use: PanelUse) -> tuple[Stmt, ...]:
+        _, _, channels, width = (_number(one) for one in self.packed.extents)
+        lines = -(-width // (LINE * use.count))
+        first = times(plus(times(use.number, channels), channel), lines)
+        place = (self.block, plus(point, 1), Const(0))
+        return _lines(self.packed, place, first, lines)
 
 
 @dataclass(frozen=True)
 class _Half:
-    """Points' weights are made when it is their turn, a panel for each of some rows of a column.
+    """Points' weights are finished right before use, a panel for each of some rows of a column.
 
     The points of one column share their three rows of half-transformed weights, which the second
     cache holds meanwhile."""
@@ -156,9 +163,7 @@ class _Half:
 
     @property
     def _rows(self) -> int:
-        count = self.panels.extents[0]
-        assert isinstance(count, Const)
-        return int(count.value)
+        return _number(self.panels.extents[0])
 
     def each_point(self, body: Callable[[Expr], Stmt]) -> Stmt:
         side, column, row, point = self.matrices.side, Var("point_column"), Var("row"), Var("point")
@@ -173,17 +178,22 @@ class _Half:
         row = modulo(over(point, self.matrices.side), self._rows)
         return Load(self.panels, (row, channel, ramp))
 
-    def ask_ahead(self, point: Expr, channel: Expr) -> tuple[Stmt, ...]:
-        return ()
+    def ask_ahead(self, point: Expr, channel: Expr, use: PanelUse) -> tuple[Stmt, ...]:
+        side = self.matrices.side
+        _, channels, width = (_number(one) for one in self.panels.extents)
+        lines = -(-KERNEL * width // (LINE * use.count * side))
+        done = plus(times(over(point, side), use.count), use.number)
+        first = times(plus(times(done, channels), channel), lines)
+        place = (self.block, plus(modulo(point, side), 1), Const(0), Const(0))
+        return _lines(self.packed, place, first, lines)
 
     def _fill(self, first: int, column: Expr) -> Stmt:
         """The panels of some rows of a column."""
         channel = Var("panel_channel")
-        _, channels, width = self.panels.extents
-        assert isinstance(width, Const)
-        starts = range(0, int(width.value), self.lanes)
+        _, channels, width = (_number(one) for one in self.panels.extents)
+        starts = range(0, width, self.lanes)
         stores = tuple(self._vectors(first, column, channel, start) for start in starts)
-        return For(channel, Const(0), channels, Block(stores))
+        return For(channel, Const(0), Const(channels), Block(stores))
 
     def _vectors(self, first: int, column: Expr, channel: Expr, start: int) -> Stmt:
         """One vector of each panel, from three of half-transformed weights."""
@@ -207,3 +217,16 @@ class _Half:
             if factor:
                 found = Call("fma", (Const(factor, _FLOAT, self.lanes), half, found), _FLOAT)
         return found
+
+
+def _number(extent: Expr) -> int:
+    assert isinstance(extent, Const)
+    return int(extent.value)
+
+
+def _lines(buffer: Buffer, place: tuple[Expr, ...], first: Expr, count: int) -> tuple[Stmt, ...]:
+    """Ask for some lines, by their number from a place on, to be in the second cache."""
+    return tuple(
+        Prefetch(buffer, (*place, times(plus(first, number), LINE)), level=2)
+        for number in range(count)
+    )
