@@ -19,6 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 KIB, MIB = 1 << 10, 1 << 20
+# In which the threads of a kernel meet before the next one. Messages between cores take their time
+# whatever the clock: it is about 3000 cycles of a Zen 4 core.
+_MEETING_SECONDS = 0.8e-6
 LINE_BYTES = 64  # that move between caches at a time, on all machines of the table
 
 
@@ -80,6 +83,11 @@ class Machine:
     def accumulators(self) -> int:
         """Independent sums that keep the multiply-add units busy."""
         return math.ceil(self.vector_fmas * self.fma_latency)
+
+    @property
+    def meeting_cycles(self) -> float:
+        """Cycles in which threads meet between two kernels."""
+        return _MEETING_SECONDS * self.gigahertz * 1e9
 
     @property
     def vector_operations(self) -> float:

@@ -93,13 +93,25 @@ def test_strided_layers(channels: int, side: int, tile: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kernel", "side"), [((1, 7), 17), ((7, 1), 17), ((3, 1), 8), ((5, 5), 35)]
+)
+def test_other_kernels(kernel: tuple[int, int], side: int) -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 64, side, side))
+    weight = g.constant(np.full((64, 64, *kernel), 0.125, np.float32))
+    padding = tuple(taps // 2 for taps in kernel) * 2
+    assert _chosen(g.build(g("nn.conv2d", x, weight, padding=padding))) == 4
+
+
+@pytest.mark.parametrize(
     "graph",
     [
         _layer(64, 64, 28, strides=(2, 1)),
         _layer(64, 64, 28, strides=(3, 3)),
         _layer(64, 64, 28, strides=(2, 2), dilation=(2, 2)),
         _layer(64, 64, 28, groups=2),
-        _layer(64, 64, 28, kernel=5),
+        _layer(64, 64, 28, kernel=7, padding=(3, 3, 3, 3)),
+        _layer(64, 64, 28, kernel=5, strides=(2, 2)),
         _layer(8, 64, 28),
     ],
 )

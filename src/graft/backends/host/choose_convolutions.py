@@ -1,4 +1,4 @@
-"""Chooses the algorithm of a 3x3 convolution: direct summation, or Winograd's with some tile."""
+"""Chooses the algorithm of a convolution: direct summation, or Winograd's with some tile."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _layer(group: Group) -> Layer | Refusal:
     if literal is None or conv.output.dtype is not DType.FLOAT32:
         return Refusal("the weights are not constant float32")
     weight = literal.array
-    if weight.shape[2:] != (3, 3) or not _is_plain(conv):
-        return Refusal("it is no 3x3 convolution with steps of 1, or of 2 without dilation")
+    if not _is_plain(conv, weight.shape[2:]):
+        return Refusal("it has no such kernel, or not such steps")
     outputs, inputs = weight.shape[:2]
     if (conv.args[0].tensor.shape or ())[1:2] != (inputs,):
         return Refusal("that there are as many channels as the weights want is not known before")
@@ -52,7 +52,7 @@ def _layer(group: Group) -> Layer | Refusal:
     border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in TILES}
     dilation, computed = conv.attrs.dilation, computed_rows(conv, kernel, extents[0], rows)
     stride: int = conv.attrs.strides[0]
-    return Layer(batch, inputs, outputs, rows, columns, dilation, stride, computed, border)
+    return Layer(batch, inputs, outputs, rows, columns, kernel, stride, dilation, computed, border)
 
 
 def _bordered(extents: Sequence[int], border: Halo) -> int:
@@ -61,9 +61,10 @@ def _bordered(extents: Sequence[int], border: Halo) -> int:
     return (extents[0] + top + bottom) * (extents[1] + left + right)
 
 
-def _is_plain(conv: Node) -> bool:
+def _is_plain(conv: Node, kernel: tuple[int, ...]) -> bool:
     attrs, shapes = conv.attrs, (conv.output.shape, conv.args[0].shape)
     known = all(shape is not None and UNKNOWN not in shape for shape in shapes)
     down, across = attrs.strides
-    in_steps = down == across and down in STRIDES and (down == 1 or {*attrs.dilation} == {1})
+    in_steps = down == across and down in STRIDES.get(kernel, ())
+    in_steps = in_steps and (down == 1 or {*attrs.dilation} == {1})
     return known and attrs.groups == 1 and in_steps

@@ -1,4 +1,4 @@
-"""What a 3x3 convolution costs, summed directly or by Winograd's algorithm with tiles of some size.
+"""What a convolution costs, summed directly or by Winograd's algorithm with tiles of some size.
 
 Extents enter, an estimate in cycles of one core leaves, derived from the machine's numbers. The
 estimates choose the algorithm of each layer.
@@ -23,20 +23,20 @@ from graft.target.register_tile import stream_cycles
 from graft.target.target import Target
 
 _FLOAT = 4  # bytes
-_TAPS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A 3x3 convolution, by the extents of its result that matter."""
+    """A convolution, by its kernel and the extents of its result that matter."""
 
     batch: int
     inputs: int
     outputs: int
     rows: int
     columns: int
-    dilation: tuple[int, int] = (1, 1)
+    kernel: tuple[int, int] = (3, 3)
     stride: int = 1
+    dilation: tuple[int, int] = (1, 1)
     computed_rows: float = 1.0  # share of the kernel's rows that direct summation looks at
     border: Mapping[int, int] = field(default_factory=dict)  # pixels that tiles of a side read more
 
@@ -44,12 +44,12 @@ class Layer:
 def cost(layer: Layer, tile: int, target: Target) -> float:
     """The cycles of a layer with tiles of that side; 0 is direct summation.
 
-    Four things add up. Products: per pair of channels 9 for each pixel, or (tile + 2)² for each
-    tile, more with a stride; where the image is no multiple of the tile, whole tiles count, and
-    zeros are written to the memory around the image. Transforms: per channel and tile, so that they
-    weigh the less the more channels there are. Weights: 9 or (tile + 2)² numbers per pair of
-    channels are read from memory once, and again for each further chunk of tiles, from the last
-    cache if they fit into it. Small images with many channels (512 at 7x7) have too
+    Four things add up. Products: per pair of channels, with 3x3 taps, 9 for each pixel, or
+    (tile + 2)² for each tile, more with a stride; where the image is no multiple of the tile, whole
+    tiles count, and zeros are written to the memory around the image. Transforms: per channel and
+    tile, so that they weigh the less the more channels there are. Weights: 9 or (tile + 2)² numbers
+    per pair of channels are read from memory once, and again for each further chunk of tiles, from
+    the last cache if they fit into it. Small images with many channels (512 at 7x7) have too
     little work for the 36 numbers of F(4x4), and use the 16 of F(2x2) or the 9 of direct summation.
     """
     machine = target.machine
@@ -59,18 +59,20 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
     if tile == 0:
         extents = ConvExtents(
             layer.inputs,
-            (_TAPS, _TAPS),
+            layer.kernel,
             layer.rows,
             layer.columns,
             outputs // lanes,
             block // lanes,
         )
-        size = _TAPS * _TAPS * layer.inputs * layer.outputs * _FLOAT
+        size = math.prod(layer.kernel) * layer.inputs * layer.outputs * _FLOAT
         summed = layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
         return summed + stream_cycles(machine, size, len(machine.caches) - 1)
-    extents_by_step = zip((layer.rows, layer.columns), layer.dilation, strict=True)
-    tiles = layer.batch * math.prod(tiles_along(n, tile, step) for n, step in extents_by_step)
-    winograd = WinogradExtents(transforms(tile, layer.stride), tiles, layer.inputs, outputs, block)
+    matrices = transforms(tile, layer.kernel, layer.stride)
+    sides = (matrices.down.out, matrices.across.out)
+    axes = zip((layer.rows, layer.columns), sides, layer.dilation, strict=True)
+    tiles = layer.batch * math.prod(tiles_along(*axis) for axis in axes)
+    winograd = WinogradExtents(matrices, tiles, layer.inputs, outputs, block)
     schedule = default_schedule(target, lanes, winograd)
     border = layer.batch * layer.border.get(tile, 0) * layer.inputs * _FLOAT
     filled = stream_cycles(machine, border, len(machine.caches) - 1)

@@ -13,7 +13,8 @@ from graft.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Winograd:
-    """Winograd's algorithm for 3x3 convolutions, on tiles of `tile` x `tile` pixels."""
+    """Winograd's algorithm for convolutions, on tiles of `tile` pixels along each axis on which the
+    kernel has several taps."""
 
     tile: int
 

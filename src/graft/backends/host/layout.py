@@ -57,7 +57,6 @@ EFFICIENCY = 0.9  # of convolutions, as a share of the machine's peak
 # Shares of the rate at which a core reads memory: a kernel also writes, and lines that are written
 # are read before; copies from blocks to rows or back go in short runs.
 STREAMED, COPIED = 1 / 2, 1 / 4
-STEP = 3000.0  # cycles that the threads need to get to work together
 _FLOAT = 4  # bytes
 
 
@@ -70,19 +69,19 @@ class _Cycles:
 
     def streamed(self, size: float) -> float:
         """One element after the other."""
-        return STEP + size / (STREAMED * self.machine.memory_bytes_per_cycle)
+        return self.machine.meeting_cycles + size / (STREAMED * self.machine.memory_bytes_per_cycle)
 
     def copied(self, size: float) -> float:
         """From one storage to another."""
-        return STEP + size / (COPIED * self.machine.memory_bytes_per_cycle)
+        return self.machine.meeting_cycles + size / (COPIED * self.machine.memory_bytes_per_cycle)
 
     def by_element(self, size: float) -> float:
         """Each element by itself: it is read, and then waited for."""
-        return STEP + size / _FLOAT * 2 * self.machine.fma_latency
+        return self.machine.meeting_cycles + size / _FLOAT * 2 * self.machine.fma_latency
 
     def summed_by_element(self, flops: float) -> float:
         """A convolution of row-major images, which has no kernel of its own."""
-        return STEP + flops / (2 * self.machine.vector_fmas)
+        return self.machine.meeting_cycles + flops / (2 * self.machine.vector_fmas)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +250,8 @@ def _blocked_ways(group: Group, block: int, known: _Known) -> Iterator[Way]:
     name = "" if anchor is None else anchor.op.name
     if name in CONVOLUTIONS and anchor is not None:
         data = _data_blocks(group, anchor)
-        cost = STEP + _conv_cost(group, block, known.target, name == INTEGER)
+        cost = _conv_cost(group, block, known.target, name == INTEGER)
+        cost += cycles.machine.meeting_cycles
         for size in data:
             takes = {anchor.args[0]: (size, *data)}
             yield Way(block, cost, tuple(_wants(group, block, takes, cycles)))

@@ -59,8 +59,6 @@ _KINDS = {
     "max": BinaryKind.MAXIMUM,
     "min": BinaryKind.MINIMUM,
 }
-# Vectors that are worked on side by side, so that none waits for the one before it.
-UNROLL = 4
 
 
 @kernel_template(_KINDS, Layout.ROW_MAJOR, dtypes=FLOATS)
@@ -156,6 +154,7 @@ class _Writer:
         self.kind = _KINDS[anchor.op.name]
         self.extents = tuple(map(parameters.extent, plan.axes.extents))
         self.lanes = lanes_for(target, {self.dtype}, plan.axes.extents[-1])
+        self.unroll = target.machine.accumulators  # vectors side by side: none waits for another
 
     def elements(self, at: tuple[Expr, ...], lanes: int) -> Expr:
         """What is reduced, at a point."""
@@ -206,7 +205,7 @@ class _Writer:
             body = self.across(runs, inner)
         else:
             piece = Var("piece")
-            size = self.lanes * UNROLL
+            size = self.lanes * self.unroll
             jobs.append((piece, over(plus(self.extents[-1], size - 1), size)))
             body = self.pieces(runs, inner, piece)
         job = Var("job")
@@ -229,21 +228,21 @@ class _Writer:
 
     def across(self, runs: Sequence[Var], inner: Sequence[int]) -> Stmt:
         """One total: vectors along the last run, which is reduced."""
-        running = Running("sums", self.kind, UNROLL, self.lanes, self.dtype)
+        running = Running("sums", self.kind, self.unroll, self.lanes, self.dtype)
         places = self.renamed(runs, inner, "")
 
         def add(span: Span) -> Stmt:
             found = self.elements((*places, span.index), self.lanes)
             return running.add(span.slot, span.loaded(found, running.neutral))
 
-        vectors = along(self.extents[-1], self.lanes, "", add, unroll=UNROLL)
+        vectors = along(self.extents[-1], self.lanes, "", add, unroll=self.unroll)
         total = Var("total", self.dtype)
         store = self.finished((*places, Const(0)), total, None)
         return running.around(self.nested(runs, inner, vectors, ""), total, store)
 
     def pieces(self, runs: Sequence[Var], inner: Sequence[int], piece: Var) -> Stmt:
         """A few vectors of totals along the last run, which is kept."""
-        size = self.lanes * UNROLL
+        size = self.lanes * self.unroll
         whole, left = divmod(numbers(self.plan.axes.extents[-1:])[0], size)
         parts = [self.totals(runs, inner, piece, size, "w")] if whole else []
         parts += [self.totals(runs, inner, piece, left, "l")] if left else []
@@ -256,7 +255,7 @@ class _Writer:
     ) -> Stmt:
         slots = -(-count // self.lanes)
         running = Running(f"sums{tag}", self.kind, slots, self.lanes, self.dtype)
-        start = times(piece, self.lanes * UNROLL)
+        start = times(piece, self.lanes * self.unroll)
         places = self.renamed(runs, inner, tag)
         spans = spans_of(count, self.lanes, tag, start, slots)
         adds = tuple(

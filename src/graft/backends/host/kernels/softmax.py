@@ -40,9 +40,6 @@ from graft.loop.ir import (
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-# Vectors that are worked on side by side, so that none waits for the one before it.
-UNROLL = 4
-
 
 @kernel_template(("nn.softmax", "nn.log_softmax"), Layout.ROW_MAJOR, dtypes=FLOATS, alone=True)
 def softmax(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
@@ -60,7 +57,8 @@ def _kernel(group: Group, stores: Stores, target: Target) -> Kernel:
     parameters = viewed(group, stores, {node.args[0]: view, node.output: view})
     if _is_short(view, target.lanes(dtype)):
         return parameters.kernel(_ShortRows(parameters, view, target.lanes(dtype)).all_rows())
-    row = _Row(parameters, parameters.extent(view[1]), lanes_for(target, {dtype}, view[1]))
+    length, lanes = parameters.extent(view[1]), lanes_for(target, {dtype}, view[1])
+    row = _Row(parameters, length, lanes, target.machine.accumulators)
     body = row.logarithms() if node.op.name == "nn.log_softmax" else row.probabilities()
     count = parameters.extent(view[0])
     return parameters.kernel(For(row.number, Const(0), count, body, LoopKind.PARALLEL))
@@ -127,7 +125,8 @@ class _ShortRows:
 class _Row:
     """Writes what happens to one row."""
 
-    def __init__(self, parameters: Parameters, length: Expr, lanes: int) -> None:
+    def __init__(self, parameters: Parameters, length: Expr, lanes: int, unroll: int) -> None:
+        self.unroll = unroll  # vectors side by side, so that none waits for the one before it
         node = parameters.group.node
         self.number = Var("row")
         self.length, self.lanes, self.dtype = length, lanes, node.output.dtype
@@ -140,7 +139,7 @@ class _Row:
         return Term(span.loaded(Load(self.source, (self.number, span.index)), -math.inf))
 
     def each(self, tag: str, action: Callable[[Span], Stmt]) -> Stmt:
-        return along(self.length, self.lanes, tag, action, unroll=UNROLL)
+        return along(self.length, self.lanes, tag, action, unroll=self.unroll)
 
     def store(self, span: Span, value: Term) -> Stmt:
         place = (self.number, span.index)
@@ -148,12 +147,12 @@ class _Row:
 
     def after_top(self, body: Stmt) -> Stmt:
         """The body, which knows the row's maximum."""
-        running = Running("tops", BinaryKind.MAXIMUM, UNROLL, self.lanes, self.dtype)
+        running = Running("tops", BinaryKind.MAXIMUM, self.unroll, self.lanes, self.dtype)
         passed = self.each("_a", lambda span: running.add(span.slot, self.element(span).expr))
         return running.around(passed, self.top, body)
 
     def probabilities(self) -> Stmt:
-        running = Running("sums", BinaryKind.ADD, UNROLL, self.lanes, self.dtype)
+        running = Running("sums", BinaryKind.ADD, self.unroll, self.lanes, self.dtype)
 
         def power(span: Span) -> Stmt:
             name = Var(f"power{span.tag}", self.dtype, self.lanes)
@@ -169,7 +168,7 @@ class _Row:
         return self.after_top(running.around(self.each("_b", power), self.total, last))
 
     def logarithms(self) -> Stmt:
-        running = Running("sums", BinaryKind.ADD, UNROLL, self.lanes, self.dtype)
+        running = Running("sums", BinaryKind.ADD, self.unroll, self.lanes, self.dtype)
         log = Var("log", self.dtype)
 
         def add(span: Span) -> Stmt:

@@ -1,9 +1,10 @@
-"""Winograd's algorithm for 3x3 convolutions: fewer multiplications for more additions.
+"""Winograd's algorithm for small kernels: fewer multiplications for more additions.
 
 Tiles of pixels become a few dozen numbers ("points") per channel, and so do the weights per pair of
 channels; a matrix product over the channels at each point replaces the convolution, and a transform
 back gives the pixels. F(4x4, 3x3) needs a quarter of the multiplications, F(2x2, 3x3) four ninths;
-with a stride of 2 it is nine sixteenths, and 25 of 36.
+with a stride of 2 it is nine sixteenths, and 25 of 36. Kernels of 1x7, say, are transformed along
+one axis.
 A job is a chunk of tiles and a share of the result's channels: it transforms its tiles into
 scratch memory, multiplies, and transforms back through the epilogue. A dilated convolution is
 several ordinary ones of interleaved pixels, so that the pixels of its tiles lie apart. The price is
@@ -134,15 +135,17 @@ class _Writer(ImageWriter):
 
     def __init__(self, parameters: Parameters, target: Target, anchor: Node, tile: int) -> None:
         self.anchor = anchor
-        self.matrices = transforms(tile, anchor.attrs.strides[0])
+        kernel = parameters.group.constants[anchor.args[1]].array.shape[2:]
+        self.matrices = transforms(tile, kernel, anchor.attrs.strides[0])
         weight = parameters.group.constants[anchor.args[1]].array
         self.data, self.source = parameters.value(anchor.args[0], "data")
         block = parameters.stores[parameters.group.output].block
         super().__init__(parameters, vector_lanes(target, DType.FLOAT32, block))
         self.channels = weight.shape[1]
         points = self.matrices.points
+        axes = zip((self.matrices.down, self.matrices.across), anchor.attrs.dilation, strict=True)
         self.vertical, self.horizontal = (
-            Steps(tile, one, self.matrices.stride) for one in anchor.attrs.dilation
+            Steps(axis.out, dilation, axis.stride) for axis, dilation in axes
         )
         self.tiles_across = self.horizontal.tiles(self.width)
         self.tiles_down = self.vertical.tiles(self.height)
@@ -234,7 +237,8 @@ class _Writer(ImageWriter):
     def transformed_tile(self, tile: Expr, at: tuple[Expr, Expr, Expr, Expr], first: int) -> Stmt:
         """One vector of channels of one tile."""
         batch, block, row, column = at
-        lanes, side, padding = self.data_lanes, self.matrices.side, self.anchor.attrs.padding
+        lanes, padding = self.data_lanes, self.anchor.attrs.padding
+        down, across = self.matrices.down, self.matrices.across
         top, left = self.data.halo[0] - int(padding[0]), self.data.halo[1] - int(padding[1])
         names = Names(f"in{first}_", lanes)
         ramp = Ramp(Const(first), 1, lanes)
@@ -243,12 +247,12 @@ class _Writer(ImageWriter):
             place = self.vertical.read(row, i, top), self.horizontal.read(column, j, left)
             return names.name(Load(self.source, (batch, block, *place, ramp)))
 
-        grid: Grid = [[pixel(i, j) for j in range(side)] for i in range(side)]
-        found = transformed(names, self.matrices.data, grid)
+        grid: Grid = [[pixel(i, j) for j in range(across.side)] for i in range(down.side)]
+        found = transformed(names, down.data, across.data, grid)
         channel = Ramp(plus(times(block, self.data.block), first), 1, lanes)
         stores = tuple(
-            Store(self.inputs, (Const(point), tile, channel), found[point // side][point % side])
-            for point in range(self.matrices.points)
+            Store(self.inputs, (Const(point), tile, channel), value)
+            for point, value in enumerate(value for line in found for value in line)
         )
         return names.around(Block(stores))
 
@@ -303,18 +307,20 @@ class _Writer(ImageWriter):
 
     def tile_of_pixels(self, tile: Var, batch: Expr, row: Expr, column: Expr, first: int) -> Stmt:
         """One vector of channels of one tile's pixels."""
-        lanes, out, side = self.lanes, self.matrices.out, self.matrices.side
+        lanes, down, across = self.lanes, self.matrices.down, self.matrices.across
         names = Names(f"out{first}_", lanes)
         ramp = Ramp(plus(times(self.part, self.result.block), first), 1, lanes)
-        grid: Grid = [
-            [names.name(Load(self.sums, (Const(i * side + j), tile, ramp))) for j in range(side)]
-            for i in range(side)
-        ]
-        found = transformed(names, self.matrices.result, grid)
+
+        def product(i: int, j: int) -> Expr:
+            place = (Const(i * across.side + j), tile, ramp)
+            return names.name(Load(self.sums, place))
+
+        grid: Grid = [[product(i, j) for j in range(across.side)] for i in range(down.side)]
+        found = transformed(names, down.result, across.result, grid)
         rows: list[Stmt] = []
-        for i in range(out):
+        for i in range(down.out):
             line: list[Stmt] = []
-            for j in range(out):
+            for j in range(across.out):
                 place = self.vertical.pixel(row, i), self.horizontal.pixel(column, j)
                 point = BlockedPoint(batch, self.block, *place, first, lanes, self.result.block)
                 store = self.store(point, {self.anchor.output: found[i][j]})

@@ -1,7 +1,8 @@
-"""The matrices of Winograd's algorithm for 3x3 kernels, and what follows from a tile's size alone.
+"""The matrices of Winograd's algorithm, and what follows from a tile's size alone.
 
-The side of a tile and the stride enter; the transforms of data, weights and results leave,
-transformed weights in the order in which a kernel reads them, and the halo that whole tiles need.
+The side of a tile, a kernel's and a stride enter; the transforms of data, weights and results
+leave, transformed weights in the order in which a kernel reads them, and the halo that whole tiles
+need.
 """
 
 from __future__ import annotations
@@ -18,27 +19,34 @@ from graft.backends.host.storage import Halo, shape_of
 from graft.base.dtypes import Array
 from graft.ir.graph import Node
 
-KERNEL = 3
-
 # Where the polynomials behind the algorithm are evaluated, beside infinity, by the taps of a filter
-# and the side of a tile. For F(4, 3) the textbook's nodes 0, 1, -1, 2, -2 make five times the
-# error, for F(4, 2) its 0, 1, -1, 2 four times. All nodes and the matrices for data and results are
-# exact in binary.
+# and the side of a tile; each stands for its negative, too. For F(4, 3) the textbook's 0, 1, 2 make
+# five times the error, for F(4, 2) its 0, 1, -1, 2 four times. All nodes and the matrices for data
+# and results are exact in binary.
 _NODES = {
-    (3, 2): (Fraction(0), Fraction(1), Fraction(-1)),
-    (3, 4): (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
-    (2, 2): (Fraction(1), Fraction(-1)),
-    (2, 4): (Fraction(1, 2), Fraction(-1, 2), Fraction(5, 4), Fraction(-5, 4)),
+    (2, 2): ("1",),
+    (2, 4): ("1/2", "5/4"),
+    (3, 2): ("0", "1"),
+    (3, 4): ("0", "5/8", "3/2"),
+    (5, 2): ("0", "5/8", "3/2"),
+    (5, 4): ("0", "1/2", "1", "2"),
+    (7, 2): ("0", "1/2", "1", "2"),
+    (7, 4): ("0", "1/2", "7/8", "5/4", "2"),
 }
 TILES = (2, 4)
-STRIDES = (1, 2)
+# Kernels that have tiles of these sides, with the strides that they have them for. Transforms in
+# both directions square the error: seven taps have them in one direction only.
+_SQUARES = ((3, 3), (5, 5))
+_LINES = tuple(size for taps in (3, 5, 7) for size in ((1, taps), (taps, 1)))
+STRIDES = {**dict.fromkeys((*_SQUARES, *_LINES), (1,)), (3, 3): (1, 2)}
 
 
 @dataclass(frozen=True, eq=False)
-class Transforms:
-    """F(out x out, 3x3) with steps of `stride`: matrices that are applied from both sides."""
+class AxisTransforms:
+    """F(out, taps) along one axis, with steps of `stride`."""
 
-    out: int  # pixels along one side of a tile of results
+    out: int  # pixels of a tile of results
+    taps: int
     stride: int
     data: Array
     result: Array
@@ -46,41 +54,55 @@ class Transforms:
 
     @property
     def side(self) -> int:
-        """Pixels along one side of a tile of data, and numbers that they are transformed into."""
+        """Pixels of a tile of data, and numbers that they are transformed into."""
         return len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Transforms:
+    """The algorithm of a convolution: that of its rows, down the image, and that of its columns."""
+
+    down: AxisTransforms
+    across: AxisTransforms
 
     @property
     def points(self) -> int:
         """Numbers per channel of a transformed tile."""
-        return self.side**2
+        return self.down.side * self.across.side
+
+
+def transforms(tile: int, kernel: Sequence[int] = (3, 3), stride: int = 1) -> Transforms:
+    """The matrices for tiles of that side; along an axis where the kernel has one tap, of one."""
+    return Transforms(*(_along_axis(tile if taps > 1 else 1, taps, stride) for taps in kernel))
 
 
 @cache
-def transforms(out: int, stride: int = 1) -> Transforms:
-    """The matrices for tiles of that side.
+def _along_axis(out: int, taps: int, stride: int) -> AxisTransforms:
+    """The matrices for one axis.
 
     With a stride, every `stride`-th pixel meets every `stride`-th tap only: the filter is several
     shorter ones, each over its own share of the pixels, whose results are added up. For a stride of
-    2 that takes 81 multiplications for 4x4 results instead of 144, and 25 for 2x2 instead of 36.
+    2 and 3x3 taps that takes 81 multiplications for 4x4 results instead of 144, and 25 for 2x2
+    instead of 36.
     """
-    side = (out - 1) * stride + KERNEL
-    data, weight = np.zeros((side, side)), np.zeros((side, KERNEL))
-    result = np.zeros((out, side))
+    side = (out - 1) * stride + taps
+    data, weight, result = np.zeros((side, side)), np.zeros((side, taps)), np.zeros((out, side))
     first = 0
     for phase in range(stride):
-        taps = len(range(phase, KERNEL, stride))
-        points = slice(first, first + out + taps - 1)
-        parts = _toom_cook(out, taps)
+        count = len(range(phase, taps, stride))
+        points = slice(first, first + out + count - 1)
+        parts = _toom_cook(out, count)
         data[points, phase::stride], result[:, points], weight[points, phase::stride] = parts
         first = points.stop
-    return Transforms(out, stride, data, result, weight)
+    return AxisTransforms(out, taps, stride, data, result, weight)
 
 
 def _toom_cook(out: int, taps: int) -> tuple[Array, Array, Array]:
     """Toom and Cook's construction: matrices of data, results and weights for one filter."""
     if taps == 1:
         return np.eye(out), np.eye(out), np.ones((out, 1))
-    nodes = _NODES[taps, out]
+    positive = [Fraction(node) for node in _NODES[taps, out]]
+    nodes = list(dict.fromkeys(sign * node for node in positive for sign in (1, -1)))
     others = [[n for n in nodes if n != node] for node in nodes]
     data = [[*_polynomial(rest), Fraction(0)] for rest in others]
     data.append(_polynomial(nodes))
@@ -105,7 +127,7 @@ def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
 
 def pack_weights(matrices: Transforms, weight: Array, block: int) -> Array:
     """Transformed weights as [out / block, point, in, block], rounded once."""
-    transformed = matrices.weight @ weight.astype(np.float64) @ matrices.weight.T
+    transformed = matrices.down.weight @ weight.astype(np.float64) @ matrices.across.weight.T
     out, channels = weight.shape[:2]
     points = transformed.reshape(out // block, block, channels, matrices.points)
     return np.ascontiguousarray(points.transpose(0, 3, 2, 1)).astype(weight.dtype)
@@ -131,14 +153,16 @@ def halo(conv: Node, tile: int) -> Halo:
     return top, left, _halo_behind(conv, tile, 0), _halo_behind(conv, tile, 1)
 
 
-def _halo_behind(conv: Node, out: int, axis: int) -> int:
+def _halo_behind(conv: Node, tile: int, axis: int) -> int:
     """What whole tiles read behind the image; where its extent is not known, the most."""
-    dilation: int = conv.attrs.dilation[axis]
-    stride: int = conv.attrs.strides[axis]
+    dilation, stride = int(conv.attrs.dilation[axis]), int(conv.attrs.strides[axis])
     extent, count = shape_of(conv.args[0])[2 + axis], shape_of(conv.output)[2 + axis]
+    taps = shape_of(conv.args[1])[2 + axis]
+    assert isinstance(taps, int)
+    out = tile if taps > 1 else 1
     if not isinstance(extent, int) or not isinstance(count, int):
         return int(conv.attrs.padding[2 + axis]) + (out - 1) * dilation * stride
     before = int(conv.attrs.padding[axis])
     last = first_pixel(tiles_along(count, out, dilation) - 1, out, dilation) * stride
-    reach = ((out - 1) * stride + KERNEL - 1) * dilation
+    reach = ((out - 1) * stride + taps - 1) * dilation
     return max(0, last + reach + 1 - extent - before)

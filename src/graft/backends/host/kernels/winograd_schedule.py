@@ -32,15 +32,14 @@ LEAST_CHUNK = 8
 ENOUGH_JOBS = 16
 FEW_JOBS = 8
 MANY_TILES = 1 << 10
-THREADS = 2  # that chunks are made for
 _FLOAT = 4  # bytes
 
 # Of a cache, what stays in it while weights stream past.
 _HELD = 0.6
 # What transforms read and write beyond the second cache goes on beside them for this share.
 _HIDDEN = 0.5
-# Loads, multiply-additions and the store that finish a vector of half-transformed weights.
-_PANEL = 4.0
+# What finishing a vector of half-transformed weights takes beside its multiply-adds, in their time.
+_FINISH = 1.0
 # Of the second cache, what panels of finished weights may take.
 _PANELS = 0.3
 
@@ -103,12 +102,15 @@ def _shares(extents: WinogradExtents, slabs: int, chunk: int) -> int:
 def _rows_finished(target: Target, extents: WinogradExtents, slab: int) -> list[int]:
     """Rows of points whose panels of weights a part of the second cache holds, and 0, for weights
     that are wholly transformed, where a cache holds these."""
-    machine, side = target.machine, extents.matrices.side
+    machine, matrices = target.machine, extents.matrices
+    side = matrices.down.side
     panel, pairs = extents.inputs * slab * _FLOAT, extents.inputs * extents.outputs
     fitting = _PANELS * machine.caches[1].size / panel
     rows = max([n for n in range(1, side + 1) if side % n == 0 and n <= fitting], default=1)
-    fits = weight_bytes(extents.matrices, pairs, half=False) <= machine.caches[-1].size
-    return [0, rows] if fits else [rows]
+    whole, half = (weight_bytes(matrices, pairs, half) for half in (False, True))
+    if half >= whole:
+        return [0]
+    return [0, rows] if whole <= machine.caches[-1].size else [rows]
 
 
 def _chunks(target: Target, extents: WinogradExtents, slab: int) -> list[int]:
@@ -130,13 +132,11 @@ def winograd_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
     chunks = -(-tiles // chunk)
     forward, back = _transform_cycles(machine.with_vectors(32 * schedule.lanes), extents.matrices)
-    # a chunk that several threads share is transformed by each of them
-    often = max(1.0, THREADS / chunks)
-    vectors = forward * often * extents.inputs + back * extents.outputs
-    total = tiles * vectors / schedule.lanes
+    total = tiles * (forward * extents.inputs + back * extents.outputs) / schedule.lanes
     if schedule.half_rows:
         pairs = extents.inputs * extents.outputs / schedule.lanes
-        total += _PANEL * chunks * extents.points * pairs / machine.vector_fmas
+        each = extents.matrices.down.taps + _FINISH
+        total += each * chunks * extents.points * pairs / machine.vector_fmas
     if _scratch(extents, slab, chunk) > _HELD * machine.caches[1].size:
         moved = 2 * extents.inputs
         if extents.points * chunk * slab * _FLOAT > _HELD / 2 * machine.caches[1].size:
@@ -192,8 +192,10 @@ def _scratch(extents: WinogradExtents, slab: int, chunk: int) -> int:
 
 def _transform_cycles(machine: Machine, matrices: Transforms) -> tuple[float, float]:
     """Cycles in which one vector of a tile is transformed, and transformed back."""
-    points, results = matrices.points, matrices.out * matrices.out
+    down, across = matrices.down, matrices.across
+    points, results = matrices.points, down.out * across.out
     load, store = 1 / machine.vector_loads, 1 / machine.vector_stores
-    forward = operations(matrices.data) / machine.vector_fmas + points * (load + store)
-    back = operations(matrices.result) / machine.vector_fmas + points * load + results * store
+    summed = operations(down.data, across.data), operations(down.result, across.result)
+    forward = summed[0] / machine.vector_fmas + points * (load + store)
+    back = summed[1] / machine.vector_fmas + points * load + results * store
     return forward, back

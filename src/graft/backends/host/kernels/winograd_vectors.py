@@ -42,18 +42,22 @@ class Names:
         return body
 
 
-def transformed(names: Names, matrix: Array, grid: Grid) -> Grid:
-    """matrix @ grid @ matrix.T, of vectors."""
-    sums = shared_sums(matrix)
+def transformed(names: Names, down: Array, across: Array, grid: Grid) -> Grid:
+    """down @ grid @ across.T, of vectors."""
+    sums = shared_sums(down)
     columns = [_product(names, sums, [line[c] for line in grid]) for c in range(len(grid[0]))]
-    return [_product(names, sums, [column[r] for column in columns]) for r in range(len(matrix))]
+    sums = shared_sums(across)
+    return [_product(names, sums, [column[r] for column in columns]) for r in range(len(down))]
 
 
-def operations(matrix: Array) -> int:
+def operations(down: Array, across: Array) -> int:
     """How many multiplications, additions and multiply-adds of vectors `transformed` takes."""
+    return _operations(down) * across.shape[1] + _operations(across) * down.shape[0]
+
+
+def _operations(matrix: Array) -> int:
     sums = shared_sums(matrix).sums
-    each = sum(len(terms) - (abs(terms[0][0]) == 1) for terms in sums)
-    return each * sum(matrix.shape)
+    return sum(len(terms) - (abs(terms[0][0]) == 1) for terms in sums)
 
 
 Terms = tuple[tuple[float, int], ...]  # factors, each with the number of a vector or a sum

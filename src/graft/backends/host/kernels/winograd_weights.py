@@ -1,7 +1,7 @@
 """The weights of Winograd's algorithm in memory: transformed wholly, or in one direction only.
 
 A convolution's weights enter; statements that give a kernel the transformed weights of each point
-leave. Transformed wholly, 3x3 weights grow to the number of points, 36 for nine with tiles of 4x4.
+leave. Transformed wholly, weights grow to the number of points: 36 for 3x3 with tiles of 4x4.
 Where reading them takes longer than arithmetic, and where no cache holds them, only one of the two
 transforms is applied beforehand, which makes 18 numbers of the nine, and the other one when a panel
 of weights, those of a block of channels at one point, is about to be used.
@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from graft.backends.host.kernel import Parameters
-from graft.backends.host.kernels.winograd_matrices import KERNEL, Transforms, pack_weights
+from graft.backends.host.kernels.winograd_matrices import Transforms, pack_weights
 from graft.backends.host.point import modulo, over, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Value
@@ -105,15 +105,15 @@ def weights_for(
 
 def weight_bytes(matrices: Transforms, pairs: int, half: bool) -> int:
     """How many bytes the weights of so many pairs of channels take."""
-    numbers = KERNEL * matrices.side if half else matrices.points
+    numbers = matrices.down.taps * matrices.across.side if half else matrices.points
     return numbers * pairs * _FLOAT.numpy.itemsize
 
 
 def pack_half(matrices: Transforms, weight: Array, block: int) -> Array:
     """Weights transformed along their rows, as [out / block, column, row, in, block]."""
-    transformed = weight.astype(np.float64) @ matrices.weight.T
-    out, channels = weight.shape[:2]
-    split = transformed.reshape(out // block, block, channels, KERNEL, matrices.side)
+    transformed = weight.astype(np.float64) @ matrices.across.weight.T
+    out, channels, taps = weight.shape[:3]
+    split = transformed.reshape(out // block, block, channels, taps, matrices.across.side)
     return np.ascontiguousarray(split.transpose(0, 4, 3, 2, 1)).astype(weight.dtype)
 
 
@@ -148,7 +148,7 @@ class _Whole:
 class _Half:
     """Points' weights are finished right before use, a panel for each of some rows of a column.
 
-    The points of one column share their three rows of half-transformed weights, which the second
+    The points of one column share their rows of half-transformed weights, which the second
     cache holds meanwhile."""
 
     matrices: Transforms
@@ -166,25 +166,26 @@ class _Half:
         return _number(self.panels.extents[0])
 
     def each_point(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        side, column, row, point = self.matrices.side, Var("point_column"), Var("row"), Var("point")
+        column, row, point = Var("point_column"), Var("row"), Var("point")
+        columns = self.matrices.across.side
         parts: list[Stmt] = []
-        for first in range(0, side, self._rows):
-            place = plus(times(plus(row, first), side), column)
+        for first in range(0, self.matrices.down.side, self._rows):
+            place = plus(times(plus(row, first), columns), column)
             each = For(row, Const(0), Const(self._rows), Let(point, place, body(point)))
             parts += [self._fill(first, column), each]
-        return For(column, Const(0), Const(side), Block(tuple(parts)))
+        return For(column, Const(0), Const(columns), Block(tuple(parts)))
 
     def vector(self, point: Expr, channel: Expr, ramp: Ramp) -> Expr:
-        row = modulo(over(point, self.matrices.side), self._rows)
+        row = modulo(over(point, self.matrices.across.side), self._rows)
         return Load(self.panels, (row, channel, ramp))
 
     def ask_ahead(self, point: Expr, channel: Expr, use: PanelUse) -> tuple[Stmt, ...]:
-        side = self.matrices.side
+        down, columns = self.matrices.down, self.matrices.across.side
         _, channels, width = (_number(one) for one in self.panels.extents)
-        lines = -(-KERNEL * width // (LINE * use.count * side))
-        done = plus(times(over(point, side), use.count), use.number)
+        lines = -(-down.taps * width // (LINE * use.count * down.side))
+        done = plus(times(over(point, columns), use.count), use.number)
         first = times(plus(times(done, channels), channel), lines)
-        place = (self.block, plus(modulo(point, side), 1), Const(0), Const(0))
+        place = (self.block, plus(modulo(point, columns), 1), Const(0), Const(0))
         return _lines(self.packed, place, first, lines)
 
     def _fill(self, first: int, column: Expr) -> Stmt:
@@ -196,9 +197,9 @@ class _Half:
         return For(channel, Const(0), Const(channels), Block(stores))
 
     def _vectors(self, first: int, column: Expr, channel: Expr, start: int) -> Stmt:
-        """One vector of each panel, from three of half-transformed weights."""
+        """One vector of each panel, from those of half-transformed weights."""
         ramp = Ramp(Const(start), 1, self.lanes)
-        names = (f"half{k}_{first}_{start}" for k in range(KERNEL))
+        names = (f"half{k}_{first}_{start}" for k in range(self.matrices.down.taps))
         halves = [Var(name, _FLOAT, self.lanes) for name in names]
         stores = tuple(
             Store(self.panels, (Const(row), channel, ramp), self._combined(first + row, halves))
@@ -211,7 +212,7 @@ class _Half:
         return body
 
     def _combined(self, row: int, halves: list[Var]) -> Expr:
-        factors = self.matrices.weight[row].astype(self.packed.dtype.numpy).tolist()
+        factors = self.matrices.down.weight[row].astype(self.packed.dtype.numpy).tolist()
         found: Expr = Const(0.0, _FLOAT, self.lanes)
         for factor, half in zip(factors, halves, strict=True):
             if factor:
