@@ -93,14 +93,15 @@ def test_strided_layers(channels: int, side: int, tile: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "side"), [((1, 7), 17), ((7, 1), 17), ((3, 1), 8), ((5, 5), 35)]
+    ("kernel", "side", "tile"),
+    [((1, 7), 17, 4), ((7, 1), 17, 4), ((3, 1), 8, 4), ((5, 5), 35, 2)],
 )
-def test_other_kernels(kernel: tuple[int, int], side: int) -> None:
+def test_other_kernels(kernel: tuple[int, int], side: int, tile: int) -> None:
     g = Builder()
     x = g.input("x", tensor("float32", 1, 64, side, side))
     weight = g.constant(np.full((64, 64, *kernel), 0.125, np.float32))
     padding = tuple(taps // 2 for taps in kernel) * 2
-    assert _chosen(g.build(g("nn.conv2d", x, weight, padding=padding))) == 4
+    assert _chosen(g.build(g("nn.conv2d", x, weight, padding=padding))) == tile
 
 
 @pytest.mark.parametrize(

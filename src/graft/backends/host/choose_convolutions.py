@@ -25,7 +25,7 @@ def choose_convolution(group: Group, target: Target) -> Winograd | Refusal:
     layer = _layer(group)
     if isinstance(layer, Refusal):
         return layer
-    tile = min((0, *TILES), key=lambda tile: cost(layer, tile, target))
+    tile = min((0, *TILES[layer.kernel]), key=lambda tile: cost(layer, tile, target))
     return Winograd(tile) if tile else Refusal("direct summation is cheaper")
 
 
@@ -49,7 +49,7 @@ def _layer(group: Group) -> Layer | Refusal:
     batch, _, rows, columns = typical_shape(conv.output)
     kernel, extents = weight.shape[2:], typical_shape(conv.args[0])[2:]
     direct = _bordered(extents, halo(conv, kernel))
-    border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in TILES}
+    border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in TILES[kernel]}
     dilation, computed = conv.attrs.dilation, computed_rows(conv, kernel, extents[0], rows)
     stride: int = conv.attrs.strides[0]
     return Layer(batch, inputs, outputs, rows, columns, kernel, stride, dilation, computed, border)

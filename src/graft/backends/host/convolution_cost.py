@@ -65,9 +65,7 @@ def cost(layer: Layer, tile: int, target: Target) -> float:
             outputs // lanes,
             block // lanes,
         )
-        size = math.prod(layer.kernel) * layer.inputs * layer.outputs * _FLOAT
-        summed = layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
-        return summed + stream_cycles(machine, size, len(machine.caches) - 1)
+        return layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
     matrices = transforms(tile, layer.kernel, layer.stride)
     sides = (matrices.down.out, matrices.across.out)
     axes = zip((layer.rows, layer.columns), sides, layer.dilation, strict=True)

@@ -99,6 +99,10 @@ def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, i
     machine, steps = target.machine.with_vectors(32 * lanes), extents.steps
     weights = vectors * lanes * _FLOAT
     written = _written_cycles(machine, extents, lanes)
+    slabs = -(-extents.vectors // vectors)
+    every = -(-extents.rows // rows) * -(-extents.columns // columns) * slabs * steps
+    last = len(machine.caches) - 1
+    ahead = stream_cycles(machine, slabs * weights * steps, last) / max(1, every)
     total, variants = 0.0, 0
     for height, lines in balanced(extents.rows, rows):
         for width, count in balanced(extents.columns, columns):
@@ -107,9 +111,9 @@ def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, i
             data = pixels * _FLOAT / extents.taps[1]
             incoming = weight_cycles(machine, weights, weights * steps) + data_cycles(machine, data)
             incoming += written * pixels * vectors / steps
-            total += lines * count * tile_cycles(machine, pixels, vectors, steps, incoming)
+            total += lines * count * tile_cycles(machine, pixels, vectors, steps, incoming, ahead)
             variants += 1
-    return total * -(-extents.vectors // vectors) * (1 + _VARIANT * (variants - 1))
+    return total * slabs * (1 + _VARIANT * (variants - 1))
 
 
 def _written_cycles(machine: Machine, extents: ConvExtents, lanes: int) -> float:

@@ -13,7 +13,7 @@ rounding, see `docs/decisions/0009-winograd-nodes.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -33,7 +33,7 @@ from graft.backends.host.kernels.winograd_schedule import (
     WinogradSchedule,
     default_schedule,
 )
-from graft.backends.host.kernels.winograd_vectors import Grid, Names, transformed
+from graft.backends.host.kernels.winograd_vectors import GridTransform
 from graft.backends.host.kernels.winograd_weights import PanelUse, weights_for
 from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.backends.host.storage import covers
@@ -240,21 +240,23 @@ class _Writer(ImageWriter):
         lanes, padding = self.data_lanes, self.anchor.attrs.padding
         down, across = self.matrices.down, self.matrices.across
         top, left = self.data.halo[0] - int(padding[0]), self.data.halo[1] - int(padding[1])
-        names = Names(f"in{first}_", lanes)
         ramp = Ramp(Const(first), 1, lanes)
+        channel = Ramp(plus(times(block, self.data.block), first), 1, lanes)
 
         def pixel(i: int, j: int) -> Expr:
             place = self.vertical.read(row, i, top), self.horizontal.read(column, j, left)
-            return names.name(Load(self.source, (batch, block, *place, ramp)))
+            return Load(self.source, (batch, block, *place, ramp))
 
-        grid: Grid = [[pixel(i, j) for j in range(across.side)] for i in range(down.side)]
-        found = transformed(names, down.data, across.data, grid)
-        channel = Ramp(plus(times(block, self.data.block), first), 1, lanes)
-        stores = tuple(
-            Store(self.inputs, (Const(point), tile, channel), value)
-            for point, value in enumerate(value for line in found for value in line)
-        )
-        return names.around(Block(stores))
+        def store(i: int, values: Sequence[Expr]) -> Stmt:
+            points = enumerate(values, i * across.side)
+            return Block(
+                tuple(
+                    Store(self.inputs, (Const(point), tile, channel), value)
+                    for point, value in points
+                )
+            )
+
+        return GridTransform(f"in{first}", lanes, down.data, across.data).body(pixel, store)
 
     def products(self, count: Expr) -> Stmt:
         """For one slab of the result, the matrix products over the channels."""
@@ -308,25 +310,21 @@ class _Writer(ImageWriter):
     def tile_of_pixels(self, tile: Var, batch: Expr, row: Expr, column: Expr, first: int) -> Stmt:
         """One vector of channels of one tile's pixels."""
         lanes, down, across = self.lanes, self.matrices.down, self.matrices.across
-        names = Names(f"out{first}_", lanes)
         ramp = Ramp(plus(times(self.part, self.result.block), first), 1, lanes)
 
         def product(i: int, j: int) -> Expr:
-            place = (Const(i * across.side + j), tile, ramp)
-            return names.name(Load(self.sums, place))
+            return Load(self.sums, (Const(i * across.side + j), tile, ramp))
 
-        grid: Grid = [[product(i, j) for j in range(across.side)] for i in range(down.side)]
-        found = transformed(names, down.result, across.result, grid)
-        rows: list[Stmt] = []
-        for i in range(down.out):
+        def store(i: int, values: Sequence[Expr]) -> Stmt:
             line: list[Stmt] = []
-            for j in range(across.out):
+            for j, value in enumerate(values):
                 place = self.vertical.pixel(row, i), self.horizontal.pixel(column, j)
                 point = BlockedPoint(batch, self.block, *place, first, lanes, self.result.block)
-                store = self.store(point, {self.anchor.output: found[i][j]})
-                line.append(self.horizontal.guarded(store, column, j, self.width))
-            rows.append(self.vertical.guarded(Block(tuple(line)), row, i, self.height))
-        return names.around(Block(tuple(rows)))
+                one = self.store(point, {self.anchor.output: value})
+                line.append(self.horizontal.guarded(one, column, j, self.width))
+            return self.vertical.guarded(Block(tuple(line)), row, i, self.height)
+
+        return GridTransform(f"out{first}", lanes, down.result, across.result).body(product, store)
 
     def zeros(self) -> Stmt:
         """The result's halo; the job with a block's first chunk sees to it."""

@@ -31,14 +31,13 @@ _NODES = {
     (5, 2): ("0", "5/8", "3/2"),
     (5, 4): ("0", "1/2", "1", "2"),
     (7, 2): ("0", "1/2", "1", "2"),
-    (7, 4): ("0", "1/2", "7/8", "5/4", "2"),
+    (7, 4): ("0", "3/8", "7/8", "5/4", "2"),
 }
-TILES = (2, 4)
-# Kernels that have tiles of these sides, with the strides that they have them for. Transforms in
-# both directions square the error: seven taps have them in one direction only.
-_SQUARES = ((3, 3), (5, 5))
 _LINES = tuple(size for taps in (3, 5, 7) for size in ((1, taps), (taps, 1)))
-STRIDES = {**dict.fromkeys((*_SQUARES, *_LINES), (1,)), (3, 3): (1, 2)}
+# Sides of tiles by kernel, and strides. Transforms in both directions multiply their errors: with
+# more taps there are smaller tiles, or only kernels of one direction.
+TILES = {(3, 3): (2, 4), (5, 5): (2,), **dict.fromkeys(_LINES, (2, 4))}
+STRIDES = {**dict.fromkeys(TILES, (1,)), (3, 3): (1, 2)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from graft.backends.host.kernels.tile import balanced
 from graft.backends.host.kernels.winograd_matrices import Transforms
 from graft.backends.host.kernels.winograd_vectors import operations
 from graft.backends.host.kernels.winograd_weights import weight_bytes
-from graft.target.machine import Machine
 from graft.target.register_tile import (
     data_cycles,
     most_pixels,
@@ -131,7 +130,7 @@ def winograd_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     machine, chunk, slab = target.machine, schedule.chunk, schedule.slab
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
     chunks = -(-tiles // chunk)
-    forward, back = _transform_cycles(machine.with_vectors(32 * schedule.lanes), extents.matrices)
+    forward, back = _transform_cycles(target, schedule.lanes, extents.matrices)
     total = tiles * (forward * extents.inputs + back * extents.outputs) / schedule.lanes
     if schedule.half_rows:
         pairs = extents.inputs * extents.outputs / schedule.lanes
@@ -162,8 +161,8 @@ def _product_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     far = _far_cycles(target, extents, schedule) / (often * turns * inputs)
     total = 0.0
     for size, count in sizes:
-        incoming = weights + data_cycles(machine, size * _FLOAT) + far
-        total += count * tile_cycles(machine, size, vectors, inputs, incoming)
+        incoming = weights + data_cycles(machine, size * _FLOAT)
+        total += count * tile_cycles(machine, size, vectors, inputs, incoming, far)
     return total * often
 
 
@@ -190,12 +189,17 @@ def _scratch(extents: WinogradExtents, slab: int, chunk: int) -> int:
     return extents.points * chunk * (extents.inputs + slab) * _FLOAT
 
 
-def _transform_cycles(machine: Machine, matrices: Transforms) -> tuple[float, float]:
-    """Cycles in which one vector of a tile is transformed, and transformed back."""
-    down, across = matrices.down, matrices.across
+def _transform_cycles(target: Target, lanes: int, matrices: Transforms) -> tuple[float, float]:
+    """Cycles in which one vector of a tile is transformed, and transformed back.
+
+    Between the transforms of columns and rows, what registers do not hold goes through memory."""
+    machine, down, across = target.machine.with_vectors(32 * lanes), matrices.down, matrices.across
     points, results = matrices.points, down.out * across.out
     load, store = 1 / machine.vector_loads, 1 / machine.vector_stores
     summed = operations(down.data, across.data), operations(down.result, across.result)
-    forward = summed[0] / machine.vector_fmas + points * (load + store)
-    back = summed[1] / machine.vector_fmas + points * load + results * store
+    held = target.vector_registers
+    halves = down.side * across.side, down.out * across.side
+    spills = [max(0, half - held) * (load + store) for half in halves]
+    forward = summed[0] / machine.vector_fmas + points * (load + store) + spills[0]
+    back = summed[1] / machine.vector_fmas + points * load + results * store + spills[1]
     return forward, back

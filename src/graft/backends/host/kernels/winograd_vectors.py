@@ -1,21 +1,35 @@
 """Small matrices times grids of vectors, as straight-line code.
 
-A matrix of numbers and a grid of vectors enter; named vectors leave, each of which is one linear
-combination, and can be wrapped around the statement that uses them.
+Matrices of numbers and a grid of vectors enter; statements leave that compute linear combinations
+of the vectors, for whoever stores them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
+from graft.backends.host.storage import index
 from graft.base.dtypes import Array, DType
-from graft.loop.ir import Binary, BinaryKind, Const, Expr, Let, Stmt, Var
-
-Grid = list[list[Expr]]
+from graft.loop.ir import (
+    Allocate,
+    Binary,
+    BinaryKind,
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    Let,
+    Load,
+    Ramp,
+    Scope,
+    Stmt,
+    Store,
+    Var,
+)
 
 # Pairs of rows or columns with no more numbers than this gain nothing from common parts.
 _LONG = 2
@@ -42,16 +56,50 @@ class Names:
         return body
 
 
-def transformed(names: Names, down: Array, across: Array, grid: Grid) -> Grid:
-    """down @ grid @ across.T, of vectors."""
-    sums = shared_sums(down)
-    columns = [_product(names, sums, [line[c] for line in grid]) for c in range(len(grid[0]))]
-    sums = shared_sums(across)
-    return [_product(names, sums, [column[r] for column in columns]) for r in range(len(down))]
+@dataclass(frozen=True, slots=True)
+class GridTransform:
+    """down @ grid @ across.T, of vectors with `lanes` elements.
+
+    Columns are transformed first, then rows; between the two, vectors have a buffer of registers.
+    """
+
+    tag: str
+    lanes: int
+    down: Array
+    across: Array
+
+    def body(
+        self,
+        element: Callable[[int, int], Expr],
+        store: Callable[[int, Sequence[Expr]], Stmt],
+    ) -> Stmt:
+        """The statement that reads each vector of the grid and stores each row of results."""
+        rows, columns = len(self.down), self.across.shape[1]
+        extents = index(rows, columns, self.lanes)
+        half = Buffer(f"half_{self.tag}", DType.FLOAT32, extents, Scope.REGISTER)
+
+        def place(row: int, column: int) -> tuple[Expr, ...]:
+            return index(row, column, Ramp(Const(0), 1, self.lanes))
+
+        statements: list[Stmt] = []
+        sums = shared_sums(self.down)
+        for column in range(columns):
+            names = Names(f"{self.tag}c{column}_", self.lanes)
+            read = [names.name(element(row, column)) for row in range(self.down.shape[1])]
+            found = enumerate(_product(names, sums, read))
+            stores = (Store(half, place(row, column), value) for row, value in found)
+            statements.append(names.around(Block(tuple(stores))))
+        sums = shared_sums(self.across)
+        for row in range(rows):
+            names = Names(f"{self.tag}r{row}_", self.lanes)
+            read = [names.name(Load(half, place(row, column))) for column in range(columns)]
+            body = store(row, _product(names, sums, read))
+            statements.append(names.around(body))
+        return Allocate(half, Block(tuple(statements)))
 
 
 def operations(down: Array, across: Array) -> int:
-    """How many multiplications, additions and multiply-adds of vectors `transformed` takes."""
+    """How many multiplications, additions and multiply-adds of vectors a `GridTransform` takes."""
     return _operations(down) * across.shape[1] + _operations(across) * down.shape[0]
 
 
