@@ -221,7 +221,7 @@ def _cycles(
     posted = _transfers([part.posted for part in moved.values()], machine)
     for name, waited in busy.left(posted, sum(cycles.values())).items():
         cycles[name] = cycles.get(name, 0.0) + waited
-    return cycles
+    return {name: waited for name, waited in cycles.items() if waited}
 
 
 def _transfers(amounts: Sequence[Sequence[int]], machine: Machine) -> dict[str, float]:

@@ -306,7 +306,7 @@ def test_tiles_cover_every_pixel_once(extent: int, out: int, dilation: int) -> N
 @pytest.mark.parametrize("tile", BOUND)
 @pytest.mark.parametrize(("taps", "stride"), TAPS)
 def test_matrices_are_exact_and_compute_convolutions(tile: int, taps: int, stride: int) -> None:
-    matrices = transforms(tile, (taps, 1), stride).down
+    matrices = transforms(tile, (taps, taps), stride).down
     for matrix in (matrices.data, matrices.result):
         np.testing.assert_array_equal(matrix, matrix.astype(np.float32))
     kernel = GENERATOR.standard_normal(taps)
@@ -319,7 +319,7 @@ def test_matrices_are_exact_and_compute_convolutions(tile: int, taps: int, strid
 @pytest.mark.parametrize(("taps", "stride"), TAPS)
 def test_sums_that_share_parts(tile: int, taps: int, stride: int) -> None:
     """They are the matrix's products, with factors that float32 holds, and no more operations."""
-    matrices = transforms(tile, (taps, 1), stride).down
+    matrices = transforms(tile, (taps, taps), stride).down
     for matrix in (matrices.data, matrices.result):
         shared = shared_sums(matrix)
         values = GENERATOR.standard_normal(matrix.shape[1]).tolist()
