@@ -61,7 +61,7 @@ def _bordered(extents: Sequence[int], border: Halo) -> int:
     return (extents[0] + top + bottom) * (extents[1] + left + right)
 
 
-def _is_plain(conv: Node, kernel: tuple[int, ...]) -> bool:
+def _is_plain(conv: Node, kernel: tuple[int, int]) -> bool:
     attrs, shapes = conv.attrs, (conv.output.shape, conv.args[0].shape)
     known = all(shape is not None and UNKNOWN not in shape for shape in shapes)
     down, across = attrs.strides

@@ -100,7 +100,8 @@ class GridTransform:
 
 def operations(down: Array, across: Array) -> int:
     """How many multiplications, additions and multiply-adds of vectors a `GridTransform` takes."""
-    return _operations(down) * across.shape[1] + _operations(across) * down.shape[0]
+    columns: int = across.shape[1]
+    return _operations(down) * columns + _operations(across) * len(down)
 
 
 def _operations(matrix: Array) -> int:
@@ -128,7 +129,8 @@ def shared_sums(matrix: Array) -> SharedSums:
     Polynomials evaluated at x and at -x share their even and their odd part, so rows (of the data's
     matrix) or columns (of the results') that differ in signs only come in pairs. For F(4, 3) that
     takes 12 multiply-adds instead of 16."""
-    rows, width = matrix.copy(), matrix.shape[1]
+    rows = matrix.copy()
+    width: int = matrix.shape[1]
     sums: list[Terms] = []
 
     def add(factors: Sequence[float], numbers: Sequence[int]) -> int:
