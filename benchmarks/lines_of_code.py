@@ -1,6 +1,7 @@
 """Counts lines of code of packages and backends, without blank ones, comments and docstrings.
 
-Beside the backends stand TVM's counts, code only, for the same kind of library.
+Beside the packages stands what they were before the redesign around one program, beside the
+backends TVM's counts, code only, for the same kind of library.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import ast
 import io
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.harness import Benchmark, Json, Record, Section
@@ -24,6 +25,23 @@ TVM: Mapping[str, int] = {
     "TVM DNNL (oneDNN)": 1636,
     "TVM TensorRT": 2567,
     "TVM's teaching NPU (computes nothing)": 855,
+}
+# Files and lines of the packages at commit 8011482, which had two run times (static and dynamic).
+BEFORE: Mapping[str, tuple[int, int]] = {
+    ".": (5, 747),
+    "backends": (130, 14190),
+    "base": (16, 1432),
+    "byoc": (56, 6451),
+    "cli": (57, 6943),
+    "frontends": (60, 5635),
+    "ir": (18, 1684),
+    "llvm": (27, 2825),
+    "loop": (31, 4667),
+    "ops": (81, 10509),
+    "passes": (23, 2196),
+    "rewrite": (5, 722),
+    "runtime": (64, 7526),
+    "target": (6, 683),
 }
 _OWN = ("host", "reference")  # Graft's own, not grafted on
 _LAYOUT = (
@@ -57,13 +75,25 @@ def packages(folder: Path) -> dict[str, dict[str, int]]:
     return counts
 
 
-def package_report(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-    total = {key: sum(count[key] for count in counts.values()) for key in ("files", "lines")}
-    rows = [
-        (name, f"{count['files']:,}", f"{count['lines']:,}")
-        for name, count in (*sorted(counts.items()), ("all", total))
-    ]
-    return table(("package", "files", "lines of code"), rows)
+def package_report(
+    counts: Mapping[str, Mapping[str, int]], before: Mapping[str, tuple[int, int]] = BEFORE
+) -> list[str]:
+    """The packages, beside what they were before."""
+    now = {name: (count["files"], count["lines"]) for name, count in counts.items()}
+    names = sorted(now.keys() | before.keys())
+    rows = [(name, before.get(name, (0, 0)), now.get(name, (0, 0))) for name in names]
+    rows.append(("all", _total(list(before.values())), _total(list(now.values()))))
+    header = ("package", "files before", "lines before", "files", "lines of code", "change")
+    return table(header, (_package_row(*row) for row in rows))
+
+
+def _total(counts: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return sum(files for files, _ in counts), sum(lines for _, lines in counts)
+
+
+def _package_row(name: str, before: tuple[int, int], now: tuple[int, int]) -> Sequence[str]:
+    change = f"{now[1] / before[1] - 1:+.0%}" if before[1] else "new"
+    return name, *(f"{count:,}" for count in (*before, *now)), change
 
 
 def backends(folder: Path) -> dict[str, int]:

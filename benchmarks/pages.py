@@ -44,8 +44,9 @@ class Pages:
         if not marker:
             path.write_text(f"{text}\n", encoding="utf-8")
             return
-        if not path.exists():
-            shutil.copyfile(ROOT / name, path)
+        page = ROOT / name
+        if not path.exists() or path.stat().st_mtime < page.stat().st_mtime:
+            shutil.copyfile(page, path)  # a copy of an older page may lack markers
         path.write_text(replaced(path.read_text(encoding="utf-8"), marker, text), encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,16 @@ def test_a_copy_of_a_page(tmp_path: Path) -> None:
     copied = (tmp_path / DOCUMENT).read_text(encoding="utf-8")
     assert between(copied, "networks") == "one\ntwo"
     assert (ROOT / DOCUMENT).read_text(encoding="utf-8") == before
+
+
+def test_a_copy_of_an_older_page_is_copied_again(tmp_path: Path) -> None:
+    copy = Pages(tmp_path).path(DOCUMENT)
+    copy.write_text("a page without markers\n")
+    os.utime(copy, (0, 0))
+    Pages(tmp_path).replace(DOCUMENT, "networks", ["one"])
+    Pages(tmp_path).replace(DOCUMENT, "loc", ["two"])
+    text = copy.read_text(encoding="utf-8")
+    assert (between(text, "networks"), between(text, "loc")) == ("one", "two")
 
 
 def test_table_and_item() -> None:

@@ -121,4 +121,10 @@ def test_packages_are_counted(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x = 1\n")
     counts = lines_of_code.packages(tmp_path)
     assert counts == {"one": {"files": 2, "lines": 2}, ".": {"files": 1, "lines": 1}}
-    assert lines_of_code.package_report(counts)[-1] == "| all | 3 | 3 |"
+    rows = lines_of_code.package_report(counts, before={"one": (1, 4), "gone": (1, 2)})
+    assert rows[2:] == [
+        "| . | 0 | 0 | 1 | 1 | new |",
+        "| gone | 1 | 2 | 0 | 0 | -100% |",
+        "| one | 1 | 4 | 2 | 2 | -50% |",
+        "| all | 2 | 6 | 3 | 3 | -50% |",
+    ]
