@@ -1,15 +1,14 @@
 """Exact placement: a problem in, the cheapest choice out, with a bound that says how good it is.
 
-First without stages: a node's site alone is decided, and the launches on a site are at least as
-many as the stretches there on any path through the graph. Mostly the cover found so can be
-scheduled with just these launches, and is proven best. Where it cannot, stages are decided, too, in
-a number of rounds (a stage per site). A plan that needs more than R rounds has at least R regions
-on accelerators, so it costs at least the price without any launches plus R of the cheapest ones;
-once that is more than the best plan known, R rounds are enough.
+First only sites are decided, not the order of regions (`_solve_sites`). Launches on a site are then
+at least as many as the regions there on any path through the graph, and memory is limited by cuts
+that hold in any order (`memory_cuts.py`). Mostly the answer can be scheduled with just these
+launches and within memory, which proves it to be the best.
 
-Constants are within each device's memory by rows of their own. What values need there (`memory.py`)
-is computed for the solver's answer; one that needs too much is cut off, with all others that put
-the same values there at once, and the programme is solved again.
+Otherwise stages are decided, too, in a number of rounds with a stage per site. A plan that needs
+more than R rounds has at least R regions on accelerators, so it costs at least the price without
+any launches plus R of the cheapest ones; once that is more than the best plan so far, R rounds are
+enough.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from graft.byoc.memory import Peak, in_words, overfull
+from graft.byoc.memory import Peak, in_words, overflows, overfull
+from graft.byoc.memory_cuts import RegionCuts, StageCuts
 from graft.byoc.model import Model
 from graft.byoc.problem import HOST, Choice, Problem, bill, cycle_among
-from graft.byoc.schedule import schedule
+from graft.byoc.schedule import schedule, schedule_apart
 
 TIME_LIMIT = 10.0
 _CLOSE = 1e-7  # relative difference that counts as none
 _REASON_SECONDS = 2.0  # to find out why there is no placement
-_REPAIR_SHARE, _MOST_REPAIRS = 0.5, 100  # of the time, to find one within memory to begin with
 
 
 def choose(
@@ -39,107 +38,137 @@ def choose(
     if not all(problem.covering):
         raise ValueError(f"node {problem.covering.index(())} has no option")
     deadline = time.monotonic() + time_limit
-    best = min(known, key=lambda choice: choice.seconds, default=None)
-    loose = _solve(problem, 0, deadline)
-    start = loose.choice or _repaired(problem, deadline)
-    found = replace(loose, choice=_cheaper(best, start))
-    if found.choice is None or found.bound < found.choice.seconds * (1 - _CLOSE):
-        found = _in_rounds(problem, found, deadline)
-    best, bound = found.choice, found.bound
-    if best is None:
+    overflow: _Overflow = []
+    result = _solve_sites(problem, deadline, overflow)
+    result = replace(result, choice=_cheapest(result.choice, *known))
+    if not result.is_proven:
+        result = _solve_in_rounds(problem, result, deadline, overflow)
+    if result.choice is None:
         raise ValueError(f"no placement was found: {_why_none(problem)}")
     # prices are never negative, so that nothing is a bound even where time was too short for one
-    return replace(best, bound=max(0.0, min(bound, best.seconds)), method="exact")
+    bound = max(0.0, min(result.bound, result.choice.seconds))
+    return replace(result.choice, bound=bound, method="exact")
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Result:
     choice: Choice | None
-    bound: float
+    bound: float  # no choice is cheaper
+
+    @property
+    def is_proven(self) -> bool:
+        return self.choice is not None and self.bound >= self.choice.seconds * (1 - _CLOSE)
 
 
-def _in_rounds(problem: Problem, loose: _Found, deadline: float) -> _Found:
+_Overflow = list[tuple[Peak, tuple[int, ...]]]  # regions that are too large, and all stages
+
+
+def _solve_sites(problem: Problem, deadline: float, overflow: _Overflow) -> _Result:
+    """The best sites, in the order that the scheduler finds; the bound holds for any order.
+    `overflow` gets the regions that had to be excluded."""
+    model = Model(problem, 0)
+    cuts, unlimited = RegionCuts(model), _unlimited(problem)
+    best: Choice | None = None
+    bound = -math.inf
+    while True:
+        solution = model.programme.solve(deadline - time.monotonic())
+        bound = max(bound, solution.bound * model.unit)
+        if solution.values is None:
+            return _Result(best, bound)
+        options, _ = model.read(solution.values)
+        circle = cycle_among(problem, options)
+        if circle:
+            model.forbid(circle)
+        else:
+            stages = schedule_apart(unlimited, options, model.read_splits(solution.values))
+            peaks = [] if stages is None else overflows(problem, options, stages)
+            if stages is None or not peaks:
+                return _Result(_cheapest(best, _priced(problem, options, stages)), bound)
+            best = _cheapest(best, _priced(problem, options, schedule(problem, options)))
+            excluded = [(peak, stages) for peak in peaks if cuts.add(peak, stages)]
+            if not excluded:
+                return _Result(best, bound)
+            overflow += excluded
+        if time.monotonic() >= deadline:
+            return _Result(best, bound)
+
+
+def _solve_in_rounds(
+    problem: Problem, start: _Result, deadline: float, overflow: _Overflow
+) -> _Result:
     """Decide the stages, too, with more and more rounds until more cannot help."""
     launch = min((site.launch for site in problem.sites[1:]), default=0.0)
-    floor = loose.bound if launch <= 0.0 else _without_launches(problem, deadline)
+    floor = start.bound if launch <= 0.0 else _bound_without_launches(problem, deadline)
     most = 1 + sum(_is_eligible(problem, node) for node in range(problem.nodes))
-    best, bound = loose.choice, loose.bound
+    best, bound = start.choice, start.bound
     rounds = min(most, 2 if best is None else 2 + max(best.stages) // len(problem.sites))
-    limits: _Limits = []
+    staged: _Overflow = []
     while True:
-        found = _solve(problem, rounds, deadline, limits)
-        best = _cheaper(best, found.choice)
+        result = _solve_stages(problem, rounds, deadline, overflow, staged)
+        best = _cheapest(best, result.choice)
         beyond = math.inf if rounds >= most else floor + rounds * launch
-        bound = max(bound, min(found.bound, beyond))
-        enough = best is not None and beyond >= best.seconds * (1 - _CLOSE)
-        if enough or rounds >= most or time.monotonic() >= deadline:
-            return _Found(best, bound)
-        rounds = min(most, _rounds_needed(best, floor, launch, rounds))
+        bound = max(bound, min(result.bound, beyond))
+        is_enough = best is not None and beyond >= best.seconds * (1 - _CLOSE)
+        if is_enough or rounds >= most or time.monotonic() >= deadline:
+            return _Result(best, bound)
+        rounds = min(most, _next_rounds(best, floor, launch, rounds))
 
 
-def _repaired(problem: Problem, deadline: float) -> Choice | None:
-    """A choice to begin with where memory is short: the cheapest in whatever order, again and again
-    without the node that puts most into a memory that is too small. No bound comes of it."""
-    until = time.monotonic() + _REPAIR_SHARE * (deadline - time.monotonic())
-    kept = list(range(len(problem.options)))
-    for _ in range(_MOST_REPAIRS):
-        left = replace(_roomy(problem), options=tuple(problem.options[o] for o in kept))
-        cheapest = _solve(left, 0, until).choice if all(left.covering) else None
-        if cheapest is None:
-            return None
-        options = tuple(kept[o] for o in cheapest.options)
-        stages = schedule(problem, options) or cheapest.stages
-        excess = overfull(problem, options, stages)
-        if excess is None:
-            return Choice(options, stages, bill(problem, options, stages).total)
-        moved = _largest(problem, excess, options, kept)
-        if moved is None:
-            return None
-        here = {o for o in problem.covering[moved] if problem.options[o].site in excess.space.sites}
-        kept = [o for o in kept if o not in here]
-    return None
-
-
-def _largest(
-    problem: Problem, peak: Peak, options: Sequence[int], kept: Sequence[int]
-) -> int | None:
-    """The node that puts most into a memory, of those that could run elsewhere."""
-    sites = peak.space.sites
-    away = (problem.options[o] for o in kept if problem.options[o].site not in sites)
-    elsewhere = {node for option in away for node in option.nodes}
-    sizes = {
-        node: problem.held_by([node])
-        for o in options
-        for node in problem.options[o].nodes
-        if problem.options[o].site in sites and node in elsewhere
-    }
-    for held in peak.values:
-        for node in sizes:
-            sizes[node] += held.size if held.flow in problem.touching[node] else 0
-    return max(sizes, key=sizes.__getitem__, default=None)
+def _solve_stages(
+    problem: Problem, rounds: int, deadline: float, overflow: _Overflow, staged: _Overflow
+) -> _Result:
+    """The best choice within a number of rounds. What `overflow` holds is excluded in any order,
+    what `staged` holds at its stages; both get more."""
+    model = Model(problem, rounds)
+    if not model.positions:
+        return _Result(None, math.inf)
+    region_cuts, stage_cuts = RegionCuts(model), StageCuts(model)
+    for peak, stages in overflow:
+        region_cuts.add(peak, stages)
+    for peak, stages in staged:
+        stage_cuts.add(peak, stages)
+    bound = -math.inf
+    while True:
+        solution = model.programme.solve(deadline - time.monotonic())
+        bound = max(bound, solution.bound * model.unit)
+        if solution.values is None:
+            return _Result(None, bound)
+        options, stages = model.read(solution.values)
+        circle = cycle_among(problem, options)
+        peaks = [] if circle else overflows(problem, options, stages)
+        if not circle and not peaks:
+            return _Result(_priced(problem, options, stages), bound)
+        if time.monotonic() >= deadline:
+            return _Result(None, bound)
+        if circle:
+            model.forbid(circle)
+        for peak in peaks:
+            (overflow if region_cuts.add(peak, stages) else staged).append((peak, stages))
+            stage_cuts.add(peak, stages)
 
 
 def _why_none(problem: Problem) -> str:
     """What would be in the memory of a device that is too small, if there were no limits."""
-    found = _solve(_roomy(problem), 0, time.monotonic() + _REASON_SECONDS).choice
-    peak = None if found is None else overfull(problem, found.options, found.stages)
+    until = time.monotonic() + _REASON_SECONDS
+    choice = _solve_sites(_unlimited(problem), until, []).choice
+    peak = None if choice is None else overfull(problem, choice.options, choice.stages)
     if peak is None:
         return "memory or the time limit is too small"
     return f"memory is too small; without limits it would hold {in_words(problem, peak)}"
 
 
-def _roomy(problem: Problem) -> Problem:
+def _unlimited(problem: Problem) -> Problem:
+    """The problem with memory for everything."""
     sites = tuple(replace(site, capacity=None) for site in problem.sites)
     return replace(problem, sites=sites)
 
 
-def _cheaper(one: Choice | None, other: Choice | None) -> Choice | None:
-    if one is None or other is None:
-        return one or other
-    return other if other.seconds < one.seconds else one
+def _cheapest(*choices: Choice | None) -> Choice | None:
+    real = (choice for choice in choices if choice is not None)
+    return min(real, key=lambda choice: choice.seconds, default=None)
 
 
-def _rounds_needed(best: Choice | None, floor: float, launch: float, rounds: int) -> int:
+def _next_rounds(best: Choice | None, floor: float, launch: float, rounds: int) -> int:
     """How many rounds are worth a try next; at most twice as many, for they cost time."""
     if best is None or launch <= 0.0:
         return 2 * rounds
@@ -150,48 +179,16 @@ def _is_eligible(problem: Problem, node: int) -> bool:
     return any(problem.options[o].site != HOST for o in problem.covering[node])
 
 
-def _without_launches(problem: Problem, deadline: float) -> float:
+def _bound_without_launches(problem: Problem, deadline: float) -> float:
     """A bound: what a cover and its transfers cost if regions were for nothing."""
-    sites = tuple(replace(site, launch=0.0) for site in _roomy(problem).sites)
-    return max(0.0, _solve(replace(problem, sites=sites), 0, deadline).bound)
+    sites = tuple(replace(site, launch=0.0) for site in _unlimited(problem).sites)
+    return max(0.0, _solve_sites(replace(problem, sites=sites), deadline, []).bound)
 
 
-_Limits = list[tuple[Peak, tuple[int, ...]]]  # choices that need too much memory, by their stages
-
-
-def _solve(problem: Problem, rounds: int, deadline: float, limits: _Limits | None = None) -> _Found:
-    """The best choice within a number of rounds; 0 leaves the order to the scheduler. `limits` have
-    been found before, and get more."""
-    model = Model(problem, rounds)
-    if model.positions is None:
-        return _Found(None, math.inf)
-    limits = [] if limits is None else limits
-    for peak, where in limits:
-        model.limit(peak, where)
-    bound = -math.inf
-    while True:
-        solved = model.programme.solve(deadline - time.monotonic())
-        bound = max(bound, solved.bound * model.unit)
-        if solved.values is None:
-            return _Found(None, bound)
-        options, stages = model.read(solved.values)
-        circle = cycle_among(problem, options)
-        excess = overfull(problem, options, stages) if rounds and not circle else None
-        if not circle and excess is None:
-            return _Found(_choice(problem, options, stages if rounds else None), bound)
-        if time.monotonic() >= deadline:
-            return _Found(None, bound)
-        if excess is not None:
-            limits.append((excess, stages))
-            model.limit(excess, stages)
-        else:
-            model.forbid(circle)
-
-
-def _choice(
+def _priced(
     problem: Problem, options: tuple[int, ...], stages: tuple[int, ...] | None
 ) -> Choice | None:
-    stages = stages or schedule(problem, options)
+    """The choice with its price; None where there are no stages or memory is too small."""
     if stages is None or overfull(problem, options, stages) is not None:
         return None
     return Choice(options, stages, bill(problem, options, stages).total)

@@ -11,7 +11,7 @@ node that makes them to the last one that reads them, and the workspace that its
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ class Peak:
     space: Space
     constants: int
     values: tuple[Held, ...]
+    node: int  # of the region that runs then
     workspace: tuple[int, int, int] | None = None  # an option, its stage, and bytes
 
     @property
@@ -78,19 +79,29 @@ def spaces_of(problem: Problem) -> list[Space]:
 
 def peaks(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> list[Peak]:
     """What each device holds at its fullest under a choice; none for devices without work."""
+    return [max(own, key=lambda peak: peak.total) for own in _all_peaks(problem, options, stages)]
+
+
+def overflows(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> list[Peak]:
+    """The peak of every region that asks for more memory than its device has."""
+    found = _all_peaks(problem, options, stages)
+    return [peak for own in found for peak in own if not peak.fits]
+
+
+def _all_peaks(
+    problem: Problem, options: Sequence[int], stages: Sequence[int]
+) -> Iterator[list[Peak]]:
+    """Per device with work, the peak of each of its regions."""
     sites = [-1] * problem.nodes
     for number in options:
         for node in problem.options[number].nodes:
             sites[node] = problem.options[number].site
-    found = []
     for space in spaces_of(problem):
         forms = {
             node: problem.sites[site].form for node, site in enumerate(sites) if site in space.sites
         }
-        view = _View(problem, space, forms, stages)
-        if view.regions:
-            found.append(view.peak(options))
-    return found
+        if forms:
+            yield _View(problem, space, forms, stages).peaks(options)
 
 
 def region_bytes(problem: Problem, options: Sequence[int]) -> int:
@@ -100,7 +111,8 @@ def region_bytes(problem: Problem, options: Sequence[int]) -> int:
     forms = dict.fromkeys(nodes, problem.sites[site].form)
     stages = defaultdict(int, dict.fromkeys(nodes, 1))
     alone = Space("", (site,), None, stays=False)
-    return _View(problem, alone, forms, stages).peak(options, with_constants=False).total
+    view = _View(problem, alone, forms, stages)
+    return max(peak.total for peak in view.peaks(options, with_constants=False))
 
 
 class _View:
@@ -148,10 +160,9 @@ class _View:
                 held = Held(number, form, first, size)
                 self.crossing.append((held, Lifetime(size, first, last)))
 
-    def peak(self, options: Sequence[int], with_constants: bool = True) -> Peak:
+    def peaks(self, options: Sequence[int], with_constants: bool = True) -> list[Peak]:
         constants = self.problem.held_by(self.forms) if with_constants else 0
-        during = (self.at_stage(stage, options, constants) for stage in self.regions)
-        return max(during, key=lambda peak: peak.total)
+        return [self.at_stage(stage, options, constants) for stage in self.regions]
 
     def at_stage(self, stage: int, options: Sequence[int], constants: int) -> Peak:
         """What is there while a region runs, at its fullest."""
@@ -166,14 +177,13 @@ class _View:
             for held, interval in self.inside[stage]
             if interval.first <= position <= interval.last
         ]
-        spare = [
-            (self.problem.options[number].workspace, number)
-            for number in options
-            if self.stages[self.problem.options[number].nodes[0]] == stage
-        ]
-        most, owner = max(spare, default=(0, 0))
-        workspace = (owner, stage, most) if most else None
-        return Peak(self.space, constants, tuple(values), workspace)
+        own = [o for o in options if self.stages[self.problem.options[o].nodes[0]] == stage]
+        owner = max(own, key=lambda number: self.problem.options[number].workspace)
+        option = self.problem.options[owner]
+        workspace = (owner, stage, option.workspace) if option.workspace else None
+        members = (node for node in self.forms if self.stages[node] == stage)
+        node = position if position in members else option.nodes[0]
+        return Peak(self.space, constants, tuple(values), node, workspace)
 
 
 def overfull(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Peak | None:

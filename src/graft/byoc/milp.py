@@ -17,6 +17,35 @@ CONSTANT = -1
 Linear = Mapping[int, float]
 
 
+def minus(left: Linear, right: Linear) -> dict[int, float]:
+    """A difference of expressions."""
+    result = dict(left)
+    for variable, factor in right.items():
+        result[variable] = result.get(variable, 0.0) - factor
+        if not result[variable]:
+            del result[variable]
+    return result
+
+
+def plus(parts: Sequence[Linear]) -> dict[int, float]:
+    """A sum of expressions."""
+    result: dict[int, float] = {}
+    for part in parts:
+        for variable, factor in part.items():
+            result[variable] = result.get(variable, 0.0) + factor
+    return {variable: factor for variable, factor in result.items() if factor}
+
+
+def evaluate(expression: Linear, values: Sequence[float]) -> float:
+    """The value of an expression."""
+    return sum(f if v == CONSTANT else values[v] * f for v, f in expression.items())
+
+
+def scaled(expression: Linear, factor: float) -> dict[int, float]:
+    """An expression times a number."""
+    return {variable: part * factor for variable, part in expression.items() if factor}
+
+
 @dataclass(frozen=True, slots=True)
 class Solved:
     """What the solver found: values if there are any, and a bound on the objective."""

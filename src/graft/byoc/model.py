@@ -1,25 +1,32 @@
-"""The problem of placement as a mixed-integer programme over a number of rounds."""
+"""The problem of placement as a mixed-integer programme, with or without the order of regions.
+
+With `rounds`, every node gets a *stage*, a region is all nodes of a stage, and stage k is on site
+k modulo the number of sites. A stage is written in unary: one variable per threshold between the
+stages that are open to a node, "at this stage or a later one", so that "never falls along an edge"
+is a difference of variables.
+
+Without rounds (0), every node gets a site, and what depends on the order is relaxed: launches on a
+site are at least the regions there on any path through the graph. Where memory is limited, an edge
+between two nodes of a site may be *split*, which makes their regions different ones.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from graft.byoc.memory import Held, Peak, Space, spaces_of
-from graft.byoc.milp import CONSTANT, Linear, Programme
+from graft.byoc.memory import Space, spaces_of
+from graft.byoc.milp import CONSTANT, Linear, Programme, evaluate, minus, plus, scaled
 from graft.byoc.problem import HOST, Problem
-from graft.byoc.stages import Position, minus, place_nodes, plus, scaled
 
 
 class Model:
-    """Variables and rows of a problem.
-
-    With rounds, each node gets a stage, and regions are stages. Without (0), it gets a site, and
-    the launches on a site are at least the stretches there on any path, which is a relaxation.
-    """
+    """Variables and rows of a problem; no `positions` where there are too few rounds."""
 
     def __init__(self, problem: Problem, rounds: int) -> None:
-        self.problem = problem
+        self.problem, self.rounds = problem, rounds
         self.count = len(problem.sites)
         self.stages = range(max(rounds, 1) * self.count)
         # prices in units of a thousandth of the whole keep clear of the solver's tolerances
@@ -27,37 +34,37 @@ class Model:
         self.programme = Programme()
         ordered = problem if rounds else replace(problem, flows=())
         self.positions = place_nodes(self.programme, ordered, max(rounds, 1))
-        if self.positions is None:
-            return
         self.used: dict[tuple[int, int], Linear] = {}  # (option, stage) -> whether it is chosen
         self.at: dict[tuple[int, int], list[int]] = {}  # (node, stage) -> options
         self.launches: dict[int, int] = {}  # site -> variable: how often it is launched
+        self.here: dict[int, list[Linear]] = {}  # site -> per node, whether it runs there
+        self.splits: dict[tuple[int, int, int], int] = {}  # site, edge -> variable: apart there
         self.held: dict[Space, int] = {}  # memory -> variable: the share of it that constants take
-        self.cover(self.positions)
-        self.carry(self.positions)
-        self.count_launches(self.positions)
-        if rounds:
-            self.begin_stages(self.positions)
-        self.fit_nodes(self.positions)
+        if self.positions:
+            self.cover()
+            self.carry()
+            self.count_launches()
+            self.begin_stages()
+            self.fit_nodes()
 
-    def cover(self, positions: Sequence[Position]) -> None:
+    def cover(self) -> None:
         """Each node by exactly one option, at the stage where it is."""
         options = self.problem.options
         for number, option in enumerate(options):
             stages = set(self.stages[option.site :: self.count])
             for node in option.nodes:
-                stages &= set(positions[node].stages)
+                stages &= set(self.positions[node].stages)
             for stage in sorted(stages):
                 for node in option.nodes:
                     self.at.setdefault((node, stage), []).append(number)
         for (node, stage), numbers in self.at.items():
             if len(numbers) == 1 and options[numbers[0]].nodes == (node,):
-                self.use(numbers[0], stage, positions[node].at(stage))
+                self.use(numbers[0], stage, self.positions[node].at(stage))
         for (_, stage), numbers in self.at.items():
             for number in numbers:
                 if (number, stage) not in self.used:
                     self.use(number, stage, {self.programme.variable(integer=True): 1.0})
-        for node, position in enumerate(positions):
+        for node, position in enumerate(self.positions):
             for stage in position.stages:
                 chosen = plus([self.used[o, stage] for o in self.at.get((node, stage), ())])
                 self.programme.zero(minus(position.at(stage), chosen))
@@ -67,19 +74,24 @@ class Model:
         self.used[number, stage] = chosen
         self.programme.add_cost(chosen, self.problem.options[number].seconds / self.unit)
 
+    def chosen(self, option: int) -> Linear:
+        """1 if an option is chosen, at whatever stage."""
+        stages = self.stages[self.problem.options[option].site :: self.count]
+        return plus([self.used[option, k] for k in stages if (option, k) in self.used])
+
     def in_form(self, position: Position, form: int) -> Linear:
         """1 if the node runs where values have that form."""
         sites = [number for number, site in enumerate(self.problem.sites) if site.form == form]
         return plus([position.at(k) for k in position.stages if k % self.count in sites])
 
-    def carry(self, positions: Sequence[Position]) -> None:
+    def carry(self) -> None:
         """Values into the forms in which they are read."""
         for flow in self.problem.flows:
             for form in range(1, len(flow.bring)):
                 made: Linear = {}
                 if flow.producer is not None:
-                    made = self.in_form(positions[flow.producer], form)
-                readers = [self.in_form(positions[node], form) for node in flow.consumers]
+                    made = self.in_form(self.positions[flow.producer], form)
+                readers = [self.in_form(self.positions[node], form) for node in flow.consumers]
                 self.pay_once([minus(reader, made) for reader in readers], flow.bring[form])
                 outside: list[Linear] = [{}] if flow.leaves else []
                 elsewhere = [minus(made, reader) for reader in (*readers, *outside)]
@@ -94,21 +106,46 @@ class Model:
         for need in needs:
             self.programme.at_least_zero(minus({paid: 1.0}, need))
 
-    def count_launches(self, positions: Sequence[Position]) -> None:
-        """Per site, as many launches as stretches on any path."""
+    def count_launches(self) -> None:
+        """Per site, as many launches as regions on any path."""
+        spaces = spaces_of(self.problem)
+        limited = {s for space in spaces if space.capacity is not None for s in space.sites}
         for number, site in enumerate(self.problem.sites):
             here = [
-                plus([p.at(k) for k in p.stages if k % self.count == number]) for p in positions
+                plus([p.at(k) for k in p.stages if k % self.count == number])
+                for p in self.positions
             ]
             most = float(sum(1 for expression in here if expression))
             if number == HOST or not most:
                 continue
-            total = self.programme.variable(site.launch / self.unit, upper=most)
-            self.launches[number] = total
-            self.deepen(here, total, most)
+            self.launches[number] = self.programme.variable(site.launch / self.unit, upper=most)
+            self.here[number] = here
+            if number in limited:
+                self.split_regions(number)
+            self.deepen(number, most)
 
-    def deepen(self, here: Sequence[Linear], total: int, most: float) -> None:
-        """The stretches on a site that any path to a node has, node by node."""
+    def split_regions(self, site: int) -> None:
+        """Let neighbours on a site be in different regions, unless one option covers both."""
+        here = self.here[site]
+        for before, after in self.problem.edges:
+            if not here[before] or not here[after]:
+                continue
+            split = self.programme.variable(integer=True)
+            self.splits[site, before, after] = split
+            covering = self.problem.covering
+            both = [o for o in covering[before] if o in covering[after]]
+            joined = [self.chosen(o) for o in both if self.problem.options[o].site == site]
+            if joined:
+                self.programme.at_least_zero(minus({CONSTANT: 1.0}, plus([{split: 1.0}, *joined])))
+            for stage in self.stages[site :: self.count] if self.rounds else ():
+                ends = [self.positions[node].at(stage) for node in (before, after)]
+                off = minus({CONSTANT: 1.0}, here[after])
+                self.programme.at_least_zero(minus(plus([{split: 1.0}, off]), minus(*ends)))
+                self.programme.at_least_zero(minus({CONSTANT: 2.0}, plus([{split: 1.0}, *ends])))
+
+    def deepen(self, site: int, most: float) -> None:
+        """The regions on a site that any path to a node has, node by node."""
+        here, total = self.here[site], self.launches[site]
         depths = [self.programme.variable(upper=most) for _ in here]
         for depth, expression in zip(depths, here, strict=True):
             self.programme.at_least_zero(minus({depth: 1.0}, expression))
@@ -118,13 +155,21 @@ class Model:
             self.programme.at_least_zero(further)
             if here[after]:
                 entered = minus(here[after], here[before])
+                split = self.splits.get((site, before, after))
+                entered = entered if split is None else {**entered, split: 1.0}
                 self.programme.at_least_zero(minus(further, entered))
+                if split is not None:  # as deep, unless they are apart or not both here
+                    both = plus([here[before], here[after], {CONSTANT: -2.0}])
+                    apart = minus({split: most}, scaled(both, most))
+                    self.programme.at_least_zero(minus(apart, further))
 
-    def begin_stages(self, positions: Sequence[Position]) -> None:
+    def begin_stages(self) -> None:
         """Launch every stage that has nodes; a round without accelerators is not begun."""
+        if not self.rounds:
+            return
         started: dict[int, int] = {}
         for stage in self.stages:
-            inside = [p.at(stage) for p in positions if stage in p.stages]
+            inside = [p.at(stage) for p in self.positions if stage in p.stages]
             if inside and stage % self.count != HOST:
                 started[stage] = self.programme.variable()
                 for expression in inside:
@@ -138,7 +183,7 @@ class Model:
             begun = {variable: 1.0 for k, variable in started.items() if k % self.count == site}
             self.programme.at_least_zero(minus({total: 1.0}, begun))
 
-    def fit_nodes(self, positions: Sequence[Position]) -> None:
+    def fit_nodes(self) -> None:
         """What holds in any order: the constants of all regions are within each memory, together
         with what any node reads and makes, its workspace included. More is limited as need be
         (`limit`)."""
@@ -146,10 +191,10 @@ class Model:
             if space.capacity is None:
                 continue
             self.held[space] = self.programme.variable()  # share of the memory
-            sizes = self.problem.held or (0,) * len(positions)
+            sizes = self.problem.held or (0,) * len(self.positions)
             held = [
                 scaled(p.at(k), sizes[node] / max(space.capacity, 1))
-                for node, p in enumerate(positions)
+                for node, p in enumerate(self.positions)
                 for k in p.stages
                 if sizes[node] and k % self.count in space.sites
             ]
@@ -178,81 +223,10 @@ class Model:
         room = {CONSTANT: 1.0 if space.capacity else 0.0, self.held[space]: -1.0}
         self.programme.at_least_zero(minus(room, share))
 
-    def limit(self, peak: Peak, stages: Sequence[int]) -> None:
-        """Not all at once what is at once in a memory that is too small, at these stages or the
-        same ones some rounds earlier or later.
-
-        Each value counts where the nodes that put it there, under the choice `stages`, are where
-        they are now: any other choice that does the same needs as much."""
-        assert self.positions is not None
-        moments = {held.stage for held in peak.values}
-        moments |= {peak.workspace[1]} if peak.workspace else set()
-        if not moments:
-            return  # constants are limited anyway
-        first, last = min(moments), max(moments)
-        for shift in range(-(first // self.count) * self.count, len(self.stages), self.count):
-            if last + shift >= len(self.stages):
-                break
-            terms = [
-                scaled(self.present(held, peak, stages, shift), held.size)
-                for held in peak.values
-                if held.size
-            ]
-            if peak.workspace:
-                option, stage, size = peak.workspace
-                terms.append(scaled(self.used.get((option, stage + shift), {}), size))
-            self.within(peak.space, plus(terms))
-
-    def present(self, held: Held, peak: Peak, stages: Sequence[int], shift: int) -> Linear:
-        """A variable that is 1 where a value is in a memory for the same reason as now."""
-        assert self.positions is not None
-        positions, flow = self.positions, self.problem.flows[held.flow]
-        now, then = held.stage, held.stage + shift
-        maker, form = flow.producer, held.form
-
-        def here(node: int, earliest: int, latest: int) -> Linear:
-            p = positions[node]
-            inside = (k for k in p.stages if earliest <= k <= latest)
-            return plus([p.at(k) for k in inside if self.is_in(k, peak.space, form)])
-
-        end = len(self.stages)
-        readers = [n for n in flow.consumers if self.is_in(stages[n], peak.space, form)]
-        is_made = maker is not None and self.is_in(stages[maker], peak.space, form)
-        if held.is_inside:
-            assert maker is not None
-            around = {maker, max((maker, *flow.consumers))}  # at a border it would count as well
-            return self.all_of([positions[node].at(then) for node in around])
-        if maker is not None and is_made and stages[maker] == now:
-            if flow.leaves:
-                return positions[maker].at(then)
-            outside = next(node for node in flow.consumers if stages[node] != now)
-            return self.all_of([positions[maker].at(then)], [positions[outside].at(then)])
-        current = [node for node in readers if stages[node] == now]
-        if not peak.space.stays:
-            never = [] if maker is None else [positions[maker].at(then)]
-            return self.all_of([positions[current[0]].at(then)], never)
-        if maker is not None and is_made:
-            later = next(node for node in readers if stages[node] >= now)
-            return self.all_of([here(maker, 0, then - 1), here(later, then, end)])
-        never = [] if maker is None else [here(maker, 0, end)]
-        if current:
-            return self.all_of([positions[current[0]].at(then)], never)
-        before = next(node for node in readers if stages[node] < now)
-        after = next(node for node in readers if stages[node] > now)
-        return self.all_of([here(before, 0, then - 1), here(after, then + 1, end)], never)
-
     def is_in(self, stage: int, space: Space, form: int) -> bool:
         """Whether what runs at a stage has values in a memory and form."""
         site = stage % self.count
         return site in space.sites and self.problem.sites[site].form == form
-
-    def all_of(self, needs: Sequence[Linear], never: Sequence[Linear] = ()) -> Linear:
-        """A variable that is 1 where all of some expressions are 1 and none of others is."""
-        both = self.programme.variable()
-        missing = {CONSTANT: len(needs) - 1.0}
-        rest = minus(plus([{both: 1.0}, missing]), plus(needs))
-        self.programme.at_least_zero(plus([rest, *never]))
-        return {both: 1.0}
 
     def forbid(self, circle: Sequence[int]) -> None:
         """Not all of these options, which would wait for each other."""
@@ -261,7 +235,6 @@ class Model:
 
     def read(self, values: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The solver's answer: the options chosen, and the stages of the nodes."""
-        assert self.positions is not None
         stages = tuple(
             max(
                 (p.stages[j + 1] for j, t in enumerate(p.thresholds) if values[t] > 0.5),
@@ -270,8 +243,69 @@ class Model:
             for p in self.positions
         )
         chosen = {
-            number
-            for (number, stage), term in self.used.items()
-            if sum(f if v == CONSTANT else values[v] * f for v, f in term.items()) > 0.5
+            number for (number, stage), term in self.used.items() if evaluate(term, values) > 0.5
         }
         return tuple(sorted(chosen)), stages
+
+    def read_splits(self, values: Sequence[float]) -> dict[tuple[int, int], bool]:
+        """Edges between nodes of one site, as far as memory is limited there, and whether the
+        solver's answer splits them."""
+        splits = {}
+        for (site, before, after), split in self.splits.items():
+            here = (evaluate(self.here[site][node], values) for node in (before, after))
+            if min(here) > 0.5:
+                splits[before, after] = values[split] > 0.5
+        return splits
+
+
+def open_stages(problem: Problem, rounds: int) -> list[list[int]]:
+    """Per node the stages it may be in, given what comes before and after; none where rounds are
+    too few."""
+    count = len(problem.sites)
+    sites = [sorted({problem.options[o].site for o in found}) for found in problem.covering]
+    stages = [[r * count + s for r in range(rounds) for s in own] for own in sites]
+    for before, after in sorted(problem.edges):
+        kept = stages[after][bisect_left(stages[after], stages[before][0]) :]
+        if not kept:
+            return []
+        stages[after] = kept
+    for before, after in sorted(problem.edges, key=lambda edge: -edge[1]):
+        kept = stages[before][: bisect_right(stages[before], stages[after][-1])]
+        if not kept:
+            return []
+        stages[before] = kept
+    return stages
+
+
+@dataclass(frozen=True)
+class Position:
+    """A node's stage in unary: `thresholds[j]` is 1 if the node is at `stages[j + 1]` or later."""
+
+    stages: Sequence[int]
+    thresholds: Sequence[int]
+
+    def reached(self, stage: int) -> Linear:
+        """1 if the node is at the stage or a later one."""
+        index = bisect_left(self.stages, stage)
+        if index == 0:
+            return {CONSTANT: 1.0}
+        return {} if index == len(self.stages) else {self.thresholds[index - 1]: 1.0}
+
+    def at(self, stage: int) -> Linear:
+        """1 if the node is at the stage."""
+        return minus(self.reached(stage), self.reached(stage + 1))
+
+
+def place_nodes(programme: Programme, problem: Problem, rounds: int) -> list[Position]:
+    """Variables for every node's stage, ordered along the edges; none where rounds are too few."""
+    positions: list[Position] = []
+    for own in open_stages(problem, rounds):
+        thresholds = [programme.variable(integer=True) for _ in own[1:]]
+        for earlier, later in pairwise(thresholds):
+            programme.at_least_zero({earlier: 1.0, later: -1.0})
+        positions.append(Position(own, thresholds))
+    for before, after in problem.edges if positions else ():
+        for stage in positions[before].stages:
+            gap = minus(positions[after].reached(stage), positions[before].reached(stage))
+            programme.at_least_zero(gap)
+    return positions

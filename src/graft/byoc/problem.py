@@ -106,6 +106,15 @@ class Problem:
         )
         return tuple(dict.fromkeys(pairs))
 
+    @cached_property
+    def neighbours(self) -> tuple[tuple[int, ...], ...]:
+        """Per node, those that read from it or that it reads from."""
+        found: list[list[int]] = [[] for _ in range(self.nodes)]
+        for before, after in self.edges:
+            found[before].append(after)
+            found[after].append(before)
+        return tuple(tuple(numbers) for numbers in found)
+
 
 @dataclass(frozen=True)
 class Choice:

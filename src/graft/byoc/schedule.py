@@ -9,7 +9,7 @@ regions fits is another question (`memory.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,42 +21,51 @@ _MOST_STATES = 64  # orders that are kept side by side
 
 @dataclass(frozen=True)
 class _Jobs:
-    """Options with what each waits for."""
+    """Options that have to run together, with what each waits for."""
 
     problem: Problem
-    options: Sequence[int]
+    members: Sequence[tuple[int, ...]]  # options of each job
+    apart: frozenset[tuple[int, int]] = frozenset()  # jobs that must not share a region
 
     @cached_property
     def waits(self) -> dict[int, frozenset[int]]:
-        owner = {n: o for o in self.options for n in self.problem.options[o].nodes}
-        found: dict[int, set[int]] = {option: set() for option in self.options}
+        owner = self.owner
+        sources: dict[int, set[int]] = {job: set() for job in range(len(self.members))}
         for before, after in self.problem.edges:
             if owner[before] != owner[after]:
-                found[owner[after]].add(owner[before])
-        return {option: frozenset(sources) for option, sources in found.items()}
+                sources[owner[after]].add(owner[before])
+        return {job: frozenset(own) for job, own in sources.items()}
+
+    @cached_property
+    def owner(self) -> dict[int, int]:
+        """The job of each node."""
+        options = ((job, option) for job, own in enumerate(self.members) for option in own)
+        return {n: job for job, option in options for n in self.problem.options[option].nodes}
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {option: [] for option in self.options}
-        for option, sources in self.waits.items():
+        users: dict[int, list[int]] = {job: [] for job in self.waits}
+        for job, sources in self.waits.items():
             for source in sources:
-                found[source].append(option)
-        return found
+                users[source].append(job)
+        return users
 
-    def site(self, option: int) -> int:
-        return self.problem.options[option].site
+    def site(self, job: int) -> int:
+        return self.problem.options[self.members[job][0]].site
+
+    def options(self, region: Sequence[int]) -> list[int]:
+        return [option for job in region for option in self.members[job]]
 
     @cached_property
     def held(self) -> dict[int, int]:
         """Bytes of constants on each site."""
-        found: dict[int, int] = {}
-        for option in self.options:
-            own = self.problem.held_by(self.problem.options[option].nodes)
-            found[self.site(option)] = found.get(self.site(option), 0) + own
-        return found
+        sizes: dict[int, int] = {}
+        for node, job in self.owner.items():
+            sizes[self.site(job)] = sizes.get(self.site(job), 0) + self.problem.held_by([node])
+        return sizes
 
     def fitting(self, region: Sequence[int], site: int) -> int:
-        """How many options of a region, in their order, fit the memory of the site."""
+        """How many jobs of a region, in their order, fit the memory of the site."""
         capacity = self.problem.sites[site].capacity
         if capacity is None or not region:
             return len(region)
@@ -64,7 +73,7 @@ class _Jobs:
         fits, too_many = 0, len(region) + 1
         middle = len(region)
         while too_many - fits > 1:
-            if region_bytes(self.problem, region[:middle]) <= room:
+            if region_bytes(self.problem, self.options(region[:middle])) <= room:
                 fits = middle
             else:
                 too_many = middle
@@ -76,7 +85,7 @@ class _Jobs:
 class _State:
     """What has run, what is ready, and in which regions so far."""
 
-    missing: dict[int, int]  # option -> how many of its sources have not run
+    missing: dict[int, int]  # job -> how many of its sources have not run
     ready: frozenset[int]
     regions: tuple[tuple[int, ...], ...]
     price: float
@@ -84,23 +93,51 @@ class _State:
 
 def schedule(problem: Problem, options: Sequence[int]) -> tuple[int, ...] | None:
     """Each node's stage; None where options wait for each other or one alone does not fit."""
-    jobs = _Jobs(problem, options)
-    missing = {option: len(sources) for option, sources in jobs.waits.items()}
-    ready = frozenset(option for option, count in missing.items() if not count)
+    return _scheduled(_Jobs(problem, [(option,) for option in options]))
+
+
+def schedule_apart(
+    problem: Problem, options: Sequence[int], splits: Mapping[tuple[int, int], bool]
+) -> tuple[int, ...] | None:
+    """The same where it is decided for some edges whether they lead to another region."""
+    owner = {node: option for option in options for node in problem.options[option].nodes}
+    group = {option: option for option in options}  # the first one of those that stay together
+
+    def first(option: int) -> int:
+        while group[option] != option:
+            option = group[option]
+        return option
+
+    for (before, after), is_split in splits.items():
+        if not is_split:
+            one, other = sorted((first(owner[before]), first(owner[after])))
+            group[other] = one
+    members: dict[int, list[int]] = {}
+    for option in options:
+        members.setdefault(first(option), []).append(option)
+    number = {option: job for job, own in enumerate(members.values()) for option in own}
+    apart = (edge for edge, is_split in splits.items() if is_split)
+    pairs = frozenset((number[owner[a]], number[owner[b]]) for a, b in apart)
+    return _scheduled(_Jobs(problem, [tuple(own) for own in members.values()], pairs))
+
+
+def _scheduled(jobs: _Jobs) -> tuple[int, ...] | None:
+    missing = {job: len(sources) for job, sources in jobs.waits.items()}
+    ready = frozenset(job for job, count in missing.items() if not count)
     states = [_advanced(jobs, _State(missing, ready, (), 0.0), HOST)]
     while states and any(state.ready for state in states):
         ended = [state for state in states if not state.ready]
         following = [
             _advanced(jobs, _advanced(jobs, state, site), HOST)
             for state in states
-            for site in sorted({jobs.site(option) for option in state.ready})
+            for site in sorted({jobs.site(job) for job in state.ready})
         ]
         moved = [state for state in following if state.regions]
         states = sorted(ended + _distinct(moved), key=_rank)[:_MOST_STATES]
         if ended and states[0] in ended:
             break
     best = states[0] if states else None
-    if best is None or sum(map(len, best.regions)) < len(options):
+    if best is None or sum(map(len, best.regions)) < len(jobs.members):
         return None
     return _stages(jobs, best)
 
@@ -122,13 +159,13 @@ def _advanced(jobs: _Jobs, state: _State, site: int) -> _State:
     region = _runnable(jobs, state, site)
     region = region[: jobs.fitting(region, site)]
     if not region:
-        alone = site != HOST and any(jobs.site(option) == site for option in state.ready)
+        alone = site != HOST and any(jobs.site(job) == site for job in state.ready)
         return _State({}, frozenset(), (), float("inf")) if alone else state
     missing, ready = dict(state.missing), set(state.ready)
-    for option in region:
-        ready.discard(option)
-        del missing[option]
-        for user in jobs.users[option]:
+    for job in region:
+        ready.discard(job)
+        del missing[job]
+        for user in jobs.users[job]:
             missing[user] -= 1
             if not missing[user]:
                 ready.add(user)
@@ -139,14 +176,17 @@ def _advanced(jobs: _Jobs, state: _State, site: int) -> _State:
 def _runnable(jobs: _Jobs, state: _State, site: int) -> list[int]:
     """Everything that can run on a site without another, in an order in which it can."""
     missing: dict[int, int] = {}
+    later: set[int] = set()
     region: list[int] = []
-    stack = sorted((o for o in state.ready if jobs.site(o) == site), reverse=True)
+    stack = sorted((job for job in state.ready if jobs.site(job) == site), reverse=True)
     while stack:
-        option = stack.pop()
-        region.append(option)
-        for user in jobs.users[option]:
+        job = stack.pop()
+        region.append(job)
+        for user in jobs.users[job]:
             missing[user] = missing.get(user, state.missing[user]) - 1
-            if not missing[user] and jobs.site(user) == site:
+            if (job, user) in jobs.apart:
+                later.add(user)
+            if not missing[user] and user not in later and jobs.site(user) == site:
                 stack.append(user)
     return region
 
@@ -159,7 +199,7 @@ def _stages(jobs: _Jobs, state: _State) -> tuple[int, ...]:
     for region in state.regions:
         site = jobs.site(region[0])
         stage += 1 + (site - stage - 1) % count
-        for option in region:
+        for option in jobs.options(region):
             for node in jobs.problem.options[option].nodes:
                 stages[node] = stage
     return tuple(stages)
