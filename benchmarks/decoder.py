@@ -30,7 +30,7 @@ from benchmarks.harness import ONNXRUNTIME, Benchmark, Json, Record, Section
 from benchmarks.pages import DOCUMENT, paragraph, table
 from graft import compile
 from graft.byoc.measure import WATCH
-from graft.cli.usage import positive
+from graft.cli.options import positive
 
 LAYERS, WIDTH, HEADS, WORDS = 4, 384, 6, 16_000
 TURNS = 100

@@ -30,10 +30,10 @@ from benchmarks.harness import (
     network_path,
 )
 from benchmarks.pages import DOCUMENT, ROOT, paragraph, table
-from graft.cli.bench_model import Subject, prepared
+from graft.cli.bench.model import Subject, prepared
 from graft.cli.inputs import add_input_arguments
+from graft.cli.options import positive
 from graft.cli.report import seconds_text, size_text
-from graft.cli.usage import positive
 
 RUNS = 3
 PROCESS = Path(__file__).with_name("footprint_process.py")

@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks.pages import MODELS, PREVIEW, RESULTS, ROOT, Pages
 from graft import __version__
-from graft.cli.bench_machine import this_machine
-from graft.cli.usage import positive
+from graft.cli.machine import this_machine
+from graft.cli.options import positive
 
 NETWORKS = (
     "resnet18",

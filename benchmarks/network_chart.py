@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.network_tables import Row
-from graft.cli.bench_contenders import CONTENDERS
-from graft.cli.bench_rounds import GRAFT
+from graft.cli.bench.contenders import CONTENDERS
+from graft.cli.bench.rounds import GRAFT
 
 _COLOURS = {
     GRAFT: "#1b7f4b",

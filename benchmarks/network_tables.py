@@ -13,8 +13,8 @@ from statistics import median
 
 from benchmarks.harness import Json
 from benchmarks.pages import item, table
-from graft.cli.bench_contenders import CONTENDERS
-from graft.cli.bench_statistics import Ratio
+from graft.cli.bench.contenders import CONTENDERS
+from graft.cli.bench.rounds import Ratio
 from graft.cli.report import counted, seconds_text
 
 MISSING = "-"

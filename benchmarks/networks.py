@@ -27,10 +27,10 @@ from benchmarks.harness import (
 )
 from benchmarks.network_tables import Row, Setting
 from benchmarks.pages import DOCUMENT, README, paragraph
-from graft.cli.bench_contenders import CONTENDERS, PEERS
-from graft.cli.bench_rounds import GRAFT
+from graft.cli.bench.contenders import CONTENDERS, PEERS
+from graft.cli.bench.rounds import GRAFT
+from graft.cli.options import positive
 from graft.cli.report import seconds_text
-from graft.cli.usage import positive
 from graft.target.target import host_target
 
 CHART = Path("docs/images/benchmarks.png")

@@ -33,8 +33,8 @@ from benchmarks.harness import (
 )
 from benchmarks.network_tables import Row, Setting
 from benchmarks.pages import DOCUMENT, ROOT, paragraph
-from graft.cli.bench_rounds import GRAFT
-from graft.cli.usage import positive
+from graft.cli.bench.rounds import GRAFT
+from graft.cli.options import positive
 from graft.frontends.onnx.reader import write_filled
 
 FOLDER = ROOT / "build" / "quantized"

@@ -26,7 +26,7 @@ import graft
 from benchmarks.harness import ONNXRUNTIME, Benchmark, Json, Record, Section
 from benchmarks.pages import DOCUMENT, ROOT, paragraph, table
 from graft.base.dtypes import Array
-from graft.cli.usage import positive
+from graft.cli.options import positive
 
 CONTENDERS = ("graft", "onnxruntime")
 ROUNDS, BLOCKS, BLOCK_SECONDS = 3, 15, 0.02

@@ -28,7 +28,7 @@ from benchmarks.pages import DOCUMENT, paragraph, table
 from benchmarks.small_models import Small, measured, process
 from graft.base.compare import Bound, compare_arrays
 from graft.base.dtypes import Array
-from graft.cli.usage import positive
+from graft.cli.options import positive
 
 ROWS = (1, 1000)
 SLOWEST = 10

@@ -18,7 +18,7 @@ os.environ["GRAFT_CALIBRATE"] = "0"  # kernels of tests follow from the table on
 
 from graft.backends.host import step_times
 from graft.byoc import measure
-from graft.cli import status
+from graft.cli import terminal
 from graft.llvm import pool
 from graft.runtime import frames
 
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     measure.WATCH.patience, measure.BUDGET, measure.RACE_BUDGET = 0.0, 0.03, 0.05
     step_times._PROFILE_SECONDS = 0.05
     # Tests look at what commands say, however slow the machine is at the moment.
-    status.QUIET_SECONDS = threading.TIMEOUT_MAX
+    terminal.QUIET_SECONDS = threading.TIMEOUT_MAX
     if "PYTEST_XDIST_WORKER" in os.environ:
         # The other processors run tests, too: processes to compile in would only cost their start.
         pytest.MonkeyPatch().setattr(pool, "available_processors", lambda: 1)

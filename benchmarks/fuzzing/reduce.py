@@ -1,8 +1,8 @@
 """Makes a failing case small: a case and a test in, a smaller case that still fails out.
 
-Nodes and extents go as `graft check --reduce` drops them (`cli/reduce.py`). That takes one set of
-inputs, so a case that fails at one of its sizes alone is cut down to that. One that needs several
-sizes loses outputs only. What ONNX Runtime does not take is not smaller but another model.
+Nodes and extents go as `graft check --reduce` drops them (`cli/check/reduce.py`). That takes one
+set of inputs, so a case that fails at one of its sizes alone is cut down to that. One that needs
+several sizes loses outputs only. What ONNX Runtime does not take is not smaller but another model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnx import helper
 
 from benchmarks.fuzzing.generate import Case, needed, operators
 from benchmarks.fuzzing.peer import Peer, PeerError, tensor_type
-from graft.cli import reduce
+from graft.cli.check import reduce
 
 Fails = Callable[[Case], bool]
 

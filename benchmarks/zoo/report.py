@@ -13,8 +13,8 @@ from benchmarks.harness import Json, Record, Section
 from benchmarks.pages import heading, text_table
 from benchmarks.zoo.models import PACKAGES
 from benchmarks.zoo.plot import draw_histogram
-from graft.cli.bench_contenders import CONTENDERS
-from graft.cli.bench_rounds import GRAFT
+from graft.cli.bench.contenders import CONTENDERS
+from graft.cli.bench.rounds import GRAFT
 from graft.cli.report import lines_of, seconds_text, table
 
 PEER = "onnxruntime"

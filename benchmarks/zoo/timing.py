@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Json, graft_bench
-from graft.cli.bench_rounds import GRAFT
+from graft.cli.bench.rounds import GRAFT
 from graft.cli.report import seconds_text
 
 # How far outputs may be apart. Networks with random weights amplify rounding: ONNX Runtime with its

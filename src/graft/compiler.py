@@ -11,13 +11,13 @@ from typing import Any
 
 from graft.base.errors import UnsupportedError, UserError
 from graft.base.progress import Progress, Stage, quietly
-from graft.byoc.attachments import Attachments
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOME, REFERENCE
 from graft.byoc.discover import backend_named, find_backends, own_backend
 from graft.byoc.executable import Accuracy, Executable, Settings
 from graft.byoc.isolate import Isolation, isolated
 from graft.byoc.measure import DEADLINE
+from graft.byoc.offload import Attachments
 from graft.byoc.plan import Plan
 from graft.module import Module, Placement
 from graft.passes.variant_sizes import VariantSizes, variant_sizes

@@ -9,7 +9,7 @@ from benchmarks.harness import Made, Record
 from benchmarks.zoo.models import Model, Records
 from benchmarks.zoo.report import EDGES, family_of, histogram, report_lines, sections, summaries
 
-from graft.cli.bench_rounds import GRAFT
+from graft.cli.bench.rounds import GRAFT
 
 
 def timed(speedup: float) -> dict[str, object]:

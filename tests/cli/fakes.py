@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from graft.cli.bench_contenders import Contender
+from graft.cli.bench.contenders import Contender
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 
 FAKES = """
 import os, signal, sys, time
-from graft.cli.bench_contenders import Ready
+from graft.cli.bench.contenders import Ready
 
 def steady(task):
     print("a line that is no answer", flush=True)

@@ -9,10 +9,10 @@ from tests.cli.fakes import SOURCES, fake, let_workers_import
 from tests.cli.tiny import TWO_INPUTS, saved
 
 from graft import __version__
-from graft.cli.bench_contenders import CONTENDERS, PEERS
-from graft.cli.bench_machine import Machine
-from graft.cli.bench_report import MARKDOWN, TEXT, Comparison, Standing, Timing, to_json
-from graft.cli.bench_statistics import Ratio, Summary
+from graft.cli.bench.contenders import CONTENDERS, PEERS
+from graft.cli.bench.report import MARKDOWN, TEXT, Comparison, Standing, Timing, to_json
+from graft.cli.bench.rounds import Ratio, Summary
+from graft.cli.machine import Machine
 from graft.cli.main import main
 from graft.cli.report import lines_of
 

@@ -13,10 +13,9 @@ from onnx.reference import ReferenceEvaluator
 from tests.cli.tiny import saved
 
 from graft.base.errors import UserError
-from graft.cli.bench_agree import disagreements
-from graft.cli.bench_data import read_data, write_data
-from graft.cli.bench_model import prepared
-from graft.cli.compare import Tolerance
+from graft.cli.arrays import read_data, write_data
+from graft.cli.bench.model import prepared
+from graft.cli.compare import Tolerance, disagreements
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 

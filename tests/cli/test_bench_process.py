@@ -16,11 +16,12 @@ import pytest
 from tests.cli.fakes import SOURCES, fake, let_workers_import
 from tests.cli.tiny import TWO_INPUTS, saved
 
-from graft.cli import bench_contenders, bench_torch
-from graft.cli.bench_contenders import PEERS, Contender, Task
-from graft.cli.bench_data import read_data, write_data
-from graft.cli.bench_process import THREAD_VARIABLES, Worker, started
-from graft.cli.bench_rounds import ContenderError
+from graft.cli.arrays import read_data, write_data
+from graft.cli.bench import contenders as bench_contenders
+from graft.cli.bench import torch as bench_torch
+from graft.cli.bench.contenders import PEERS, Contender, Task
+from graft.cli.bench.process import THREAD_VARIABLES, Worker, started
+from graft.cli.bench.rounds import ContenderError
 
 COMMAND = [sys.executable, "-m", "graft", "bench"]
 

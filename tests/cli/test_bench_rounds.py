@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 from graft.byoc.cores import Watch, cores_given
-from graft.cli.bench_rounds import (
+from graft.cli.bench.rounds import (
     LEAST_ROUNDS,
     ContenderError,
     Limits,
+    Ratio,
     Sample,
     Slice,
+    Summary,
     measure,
+    ratio,
+    summarize,
 )
-from graft.cli.bench_statistics import Ratio, Summary, ratio, summarize
 
 
 def test_summary_of_few_and_many_times() -> None:

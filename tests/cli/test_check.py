@@ -11,7 +11,7 @@ import onnx
 import pytest
 from tests.cli.tiny import TWO_INPUTS, saved
 
-from graft.cli import localize, peer
+from graft.cli.check import localize, peer
 from graft.cli.main import main
 from graft.ir.graph import Graph
 from graft.ir.op import OPS, get_op

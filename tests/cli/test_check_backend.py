@@ -113,7 +113,7 @@ os.kill(os.getpid(), signal.SIGSEGV)
 def test_a_backend_that_takes_its_process_down(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("graft.cli.check_backend._CHILD", _DYING)
+    monkeypatch.setattr("graft.cli.check.backend._CHILD", _DYING)
     assert main(["check", "--backend", "simnpu", "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
     assert facts["failures"] == [

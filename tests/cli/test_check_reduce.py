@@ -19,9 +19,9 @@ from tests.cli.tiny import saved
 
 from graft.byoc.contract import Runner
 from graft.byoc.discover import register_backend, unregister_backend
-from graft.cli import check_reduce
+from graft.cli.check import reduce_failing as check_reduce
+from graft.cli.check.reduce import Case, Trials, ddmin, reduce_case
 from graft.cli.main import main
-from graft.cli.reduce import Case, Trials, ddmin, reduce_case
 from graft.ir.op import OPS, get_op
 from graft.rewrite.pattern import is_op
 

@@ -9,7 +9,7 @@ import pytest
 from tests.byoc.explained import STRANGE, explained, network
 from tests.cli.tiny import TWO_INPUTS, saved
 
-from graft.cli.explain_text import page
+from graft.cli.explain import page
 from graft.cli.main import main
 
 PLACED = ("--target", "simnpu,host", "--pin", "first/Conv=simnpu")

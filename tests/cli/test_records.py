@@ -7,8 +7,7 @@ import pytest
 
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
-from graft.cli.compare import Tolerance
-from graft.cli.records import in_expected_order
+from graft.cli.compare import Tolerance, in_expected_order
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor

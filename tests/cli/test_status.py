@@ -9,8 +9,8 @@ import time
 import pytest
 
 from graft.base.progress import Stage
-from graft.cli import status as module
-from graft.cli.status import status
+from graft.cli import terminal as module
+from graft.cli.terminal import status
 
 
 class Terminal(io.StringIO):

@@ -258,7 +258,7 @@ def test_a_dumb_terminal() -> None:
 WORKING = """
 import sys, time
 from graft.base.progress import Stage
-from graft.cli import status
+from graft.cli import terminal
 status.QUIET_SECONDS = 0.05
 try:
     with status.status("working") as tell:

@@ -13,7 +13,7 @@ from tests.cli.tiny import saved
 
 from graft.byoc.formats.c_source import compiler
 from graft.cli.main import main
-from graft.cli.trace import Slice, write_events
+from graft.cli.profile_regions import Slice, write_events
 
 Event = dict[str, Any]
 

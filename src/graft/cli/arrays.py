@@ -1,4 +1,10 @@
-"""Arrays and files: reads what the user gives, writes what a model computes, never pickled."""
+"""Arrays and files, never pickled: what the user gives, what a model computes, what processes tell
+each other.
+
+For the user a tensor is an .npy file and a sequence an .npz file. Between processes each tensor is
+an .npy file, and a description in JSON says how the files make up a value; dtypes that NumPy's
+files know nothing of travel as unsigned integers of the same size.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,12 @@ from graft.base.names import file_stem
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
+
+
+from typing import Any
+
+from graft.base.dtypes import DType, dtype_of
+from graft.ir.evaluate import Data
 
 
 def arrays_in(path: Path) -> dict[str, Array]:
@@ -93,3 +105,45 @@ def _suffixes() -> Iterator[str]:
     while True:
         number += 1
         yield f"_{number}"
+
+
+# None, or an object that `read_data` understands.
+Description = dict[str, Any] | None
+
+
+def write_data(folder: Path, stem: str, data: Data) -> Description:
+    """Write a value's tensors to files in the folder, all named after the stem."""
+    if data is None:
+        return None
+    if isinstance(data, list | tuple):
+        return {"items": [write_data(folder, f"{stem}-{n}", one) for n, one in enumerate(data)]}
+    if isinstance(data, dict):
+        values = [write_data(folder, f"{stem}-{n}", one) for n, one in enumerate(data.values())]
+        return {"keys": list(data), "values": values}
+    array = np.asarray(data)
+    dtype = dtype_of(array.dtype)
+    name = f"{stem}.npy"
+    np.save(folder / name, _portable(array, dtype), allow_pickle=False)
+    return {"file": name, "dtype": str(dtype)}
+
+
+def read_data(folder: Path, description: Description) -> Data:
+    """The value that was written."""
+    if description is None:
+        return None
+    if "items" in description:
+        return [read_data(folder, one) for one in description["items"]]
+    if "keys" in description:
+        values = (read_data(folder, one) for one in description["values"])
+        return dict(zip(description["keys"], values, strict=True))
+    array = np.load(folder / description["file"], allow_pickle=False)
+    dtype = DType(description["dtype"])
+    if dtype is DType.STRING:
+        return array.astype(object)
+    return array.view(dtype.numpy) if array.dtype != dtype.numpy else array
+
+
+def _portable(array: Array, dtype: DType) -> Array:
+    if dtype is DType.STRING:
+        return array.astype(str)
+    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array

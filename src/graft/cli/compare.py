@@ -4,11 +4,16 @@ Floating-point numbers may differ by a tolerance, everything else not at all; se
 compared item by item (`base/compare.py` compares arrays). The relative error is taken against the
 expected number or the absolute tolerance, whichever is larger, so that it says something for
 numbers near zero too.
+
+Rows of outputs may belong together, as the boxes, scores and labels of detections do. How many
+there are is up to the data, and their order hangs on comparisons of numbers that may be all but
+equal, so rows that agree in all outputs are the same wherever they stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +21,11 @@ import ml_dtypes
 import numpy as np
 
 from graft.base.compare import Bound, Difference, compare_arrays, together
-from graft.base.dtypes import DType, dtype_of
+from graft.base.dims import IndexExpr, symbols_of
+from graft.base.dtypes import Array, DType, dtype_of
+from graft.cli.report import counted, error_text, number
 from graft.ir.evaluate import Data
-
-__all__ = ["Difference", "Tolerance", "compare"]
+from graft.ir.graph import Graph
 
 # Neighbouring numbers that two correct results may be apart.
 _STEPS = 4
@@ -95,3 +101,143 @@ def _together(parts: Iterable[Difference]) -> Difference:
         problem = f"item {position}: {part.problem}" if part.problem else ""
         total = together(total, replace(part, problem=problem))
     return total
+
+
+def in_expected_order(
+    graph: Graph, actual: Sequence[Data], expected: Sequence[Data], tolerance: Tolerance
+) -> tuple[list[Data], int]:
+    """The actual outputs with rows where the expected ones have them, and how many moved."""
+    aligned, moved = list(actual), 0
+    for positions in _groups(graph):
+        mine = [actual[position] for position in positions]
+        other = [expected[position] for position in positions]
+        order = _matching(mine, other, tolerance)
+        if order is not None:
+            moved += int(np.count_nonzero(order != np.arange(len(order))))
+            for position in positions:
+                aligned[position] = actual[position][order]
+    return aligned, moved
+
+
+def _groups(graph: Graph) -> list[list[int]]:
+    """Positions of outputs that share a first extent which only the data decide."""
+    found: dict[IndexExpr, list[int]] = {}
+    for position, value in enumerate(graph.outputs):
+        shape = getattr(value.type, "shape", None)
+        first = shape[0] if shape else None
+        if isinstance(first, IndexExpr) and not symbols_of(first) <= graph.input_symbols:
+            found.setdefault(first, []).append(position)
+    return list(found.values())
+
+
+def _matching(
+    actual: Sequence[Array], expected: Sequence[Array], tolerance: Tolerance
+) -> Array | None:
+    """For each expected row the actual row that is the same; None where one has none."""
+    if any(mine.shape != other.shape for mine, other in zip(actual, expected, strict=True)):
+        return None
+    free = dict.fromkeys(range(len(expected[0])))
+    order = np.arange(len(free))
+    for row in range(len(order)):
+        candidates = (row, *free) if row in free else tuple(free)
+        found = next((i for i in candidates if _same(actual, i, expected, row, tolerance)), None)
+        if found is None:
+            return None
+        order[row] = found
+        del free[found]
+    return order
+
+
+def _same(
+    actual: Sequence[Array], i: int, expected: Sequence[Array], j: int, tolerance: Tolerance
+) -> bool:
+    pairs = zip(actual, expected, strict=True)
+    return all(compare(mine[i], other[j], tolerance).agrees for mine, other in pairs)
+
+
+def disagreements(
+    graph: Graph, outputs: Mapping[str, Sequence[Data]], tolerance: Tolerance
+) -> dict[str, str]:
+    """What keeps contenders out of the comparison, by contender; nothing where all agree."""
+    wanted = len(graph.outputs)
+    misfits = {
+        name: f"gives {counted(len(given), 'output')}, not {wanted}"
+        for name, given in outputs.items()
+        if len(given) != wanted
+    }
+    fitting = {name: given for name, given in outputs.items() if name not in misfits}
+    return misfits | _minority(graph, fitting, tolerance)
+
+
+def _minority(
+    graph: Graph, outputs: Mapping[str, Sequence[Data]], tolerance: Tolerance
+) -> dict[str, str]:
+    """Those who differ from the largest group, and how."""
+    found = {
+        expected: {
+            actual: _difference(graph, outputs[actual], outputs[expected], tolerance)
+            for actual in outputs
+        }
+        for expected in outputs
+    }
+    groups = {
+        expected: frozenset(name for name, reason in reasons.items() if not reason)
+        for expected, reasons in found.items()
+    }
+    size = max(map(len, groups.values()), default=0)
+    largest = {group for group in groups.values() if len(group) == size}
+    if len(largest) == 1:
+        believed = next(name for name, group in groups.items() if len(group) == size)
+        return {name: f"differs from {believed}: {r}" for name, r in found[believed].items() if r}
+    return {name: _without_majority(name, found) for name in outputs}
+
+
+def _without_majority(name: str, found: Mapping[str, Mapping[str, str]]) -> str:
+    """Who it differs from, and that this does not tell who is right."""
+    other, reason = next((other, one[name]) for other, one in found.items() if one[name])
+    return f"differs from {other}, and no majority tells which is right: {reason}"
+
+
+def _difference(
+    graph: Graph, actual: Sequence[Data], expected: Sequence[Data], tolerance: Tolerance
+) -> str:
+    """The first output that differs, in words; empty if none does."""
+    aligned, _ = in_expected_order(graph, actual, expected, tolerance)
+    for name, mine, other in zip(graph.output_names, aligned, expected, strict=True):
+        difference = compare(mine, other, tolerance)
+        if not difference.agrees:
+            return f"output '{name}': {_in_words(difference)}"
+    return ""
+
+
+def _in_words(difference: Difference) -> str:
+    if difference.problem:
+        return difference.problem
+    wrong = f"{number(difference.mismatches)} of {number(difference.size)} wrong"
+    return f"{wrong}, max abs error {error_text(difference.max_absolute)}"
+
+
+def add_tolerance_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that compares results."""
+    usual = Tolerance()
+    for name, default in (("rtol", usual.relative), ("atol", usual.absolute)):
+        parser.add_argument(
+            f"--{name}",
+            metavar="X",
+            type=_tolerance,
+            help=f"default {default:g}, and more for floats of 16 bits and less",
+        )
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a tolerance")
+    return value
+
+
+def tolerance_of(options: argparse.Namespace) -> Tolerance:
+    """What was asked for; what was not is as usual."""
+    given = {"relative": options.rtol, "absolute": options.atol}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return Tolerance(literally=bool(chosen), **chosen)

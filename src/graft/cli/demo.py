@@ -16,10 +16,10 @@ from graft.byoc.discover import find_backends
 from graft.byoc.executable import Settings
 from graft.byoc.measure import race
 from graft.byoc.partition import Partition
-from graft.cli.check import check
+from graft.cli.check.command import check
+from graft.cli.check.peer import Feeds, onnxruntime
 from graft.cli.compare import Tolerance
 from graft.cli.inputs import feed
-from graft.cli.peer import Feeds, onnxruntime
 from graft.cli.report import (
     Block,
     Line,
@@ -36,8 +36,8 @@ from graft.cli.report import (
     size_text,
     table,
 )
-from graft.cli.status import status
 from graft.cli.survey import parameters
+from graft.cli.terminal import status
 from graft.compiler import compile, compile_options
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model

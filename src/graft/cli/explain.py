@@ -5,37 +5,62 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from graft.base.errors import UserError
+from graft.base.names import shortened
 from graft.base.progress import Progress, Stage
+from graft.byoc.contract import HOME
 from graft.byoc.executable import Settings
 from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
 from graft.byoc.explain_html import to_html
+from graft.byoc.explain_words import (
+    SIMULATED,
+    by_parts_note,
+    flip_price,
+    flip_text,
+    hint_text,
+    is_simulated,
+    obstacle_text,
+    quality,
+    summary,
+    time_text,
+)
 from graft.byoc.partition import Partition
 from graft.byoc.trust import Demotion
-from graft.cli.explain_text import node_lines, page
 from graft.cli.file_facts import (
     FileFacts,
     node_line,
     placement_lines,
     refuse_options,
 )
-from graft.cli.model_options import add_strict_import_argument
-from graft.cli.placement import check_targets
-from graft.cli.placement_options import (
+from graft.cli.options import (
     REFERENCE,
+    UsageError,
     add_pin_argument,
     add_shapes_argument,
+    add_strict_import_argument,
+    positive,
     shapes_of,
     targets,
 )
-from graft.cli.report import print_json, print_lines
+from graft.cli.placement import check_targets
+from graft.cli.report import (
+    Block,
+    Indented,
+    counted,
+    number,
+    paragraph,
+    print_json,
+    print_lines,
+    section,
+    size_text,
+    table,
+)
 from graft.cli.runnable import is_compiled
-from graft.cli.status import spoken_warnings, status
-from graft.cli.usage import UsageError, positive
+from graft.cli.terminal import GOOD, spoken_warnings, status, styled
 from graft.compiler import compile_options
 from graft.passes.variant_sizes import variant_sizes
 from graft.program.variants import variant_name
@@ -176,3 +201,144 @@ def named(found: Explanation, name: str) -> NodeFacts:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'?" if close else "nodes that passes removed have no place"
     raise UserError(f"the optimised model has no node '{name}'", hint=hint)
+
+
+_MOST_REGIONS = 20
+_MOST_NODES = 6  # of a region, by name
+_LONGEST_NAME = 44
+
+
+def page(found: Explanation) -> Iterator[Block]:
+    """The whole story, the summary first."""
+    yield found.model
+    yield Indented(paragraph(summary(found)))
+    yield from section("Where the time goes", _shares(found))
+    yield from section("Plans", [*_totals(found), f"the chosen one is {quality(found)}"])
+    if found.regions:
+        yield from section("Regions", _regions(found))
+    if found.memory:
+        lines = [f"at its fullest {one.text}" for one in found.memory]
+        yield from section("Memory of devices", map(paragraph, lines))
+    if found.demotions:
+        lines = [f"{one.label} went back to the host: {one.reason}" for one in found.demotions]
+        yield from section("Not trusted", map(paragraph, lines))
+    if found.flips or found.hints:
+        yield from section("What would change this", _changes(found))
+    if found.obstacles:
+        lines = [obstacle_text(one) for one in found.obstacles]
+        yield from section("What keeps nodes on the host", map(paragraph, lines))
+
+
+def _shares(found: Explanation) -> list[Block]:
+    header = ("backend", "nodes", "MACs", "regions", "execution", "transfers", "launches", "in all")
+    rows = []
+    for backend in found.backends:
+        parts = (backend.execution, backend.transfers, backend.launches, backend.seconds)
+        rows.append(
+            (
+                _marked(backend.name, backend.simulated),
+                number(backend.nodes),
+                f"{backend.macs / max(found.macs, 1):.1%}",
+                "-" if backend.name == HOME else number(backend.regions),
+                *(time_text(part) for part in parts),
+            )
+        )
+    return table(rows, header, right=range(1, 8))
+
+
+def _marked(name: str, simulated: bool) -> str:
+    return f"{name} {SIMULATED}" if simulated else name
+
+
+def _totals(found: Explanation) -> list[Block]:
+    header = ("plan", "predicted", "measured", "regions", "off the host", "MACs")
+    rows = []
+    for total in found.totals:
+        simulated = found.simulated and total.regions > 0
+        rows.append(
+            (
+                _marked(total.scheme, simulated),
+                time_text(total.predicted),
+                "-" if total.measured is None else time_text(total.measured),
+                number(total.regions),
+                f"{number(total.nodes)} of {number(len(found.nodes))}",
+                f"{total.macs / max(found.macs, 1):.1%}",
+            )
+        )
+    return table(rows, header, right=range(1, 6))
+
+
+def _regions(found: Explanation) -> list[Block]:
+    header = ("region", "nodes", "MACs", "in", "out", "takes", "prices", "which")
+    rows = [
+        (
+            _marked(region.label, is_simulated(found, region.backend)),
+            number(len(region.nodes)),
+            f"{region.macs / max(found.macs, 1):.1%}",
+            size_text(region.input_bytes),
+            size_text(region.output_bytes),
+            time_text(region.seconds),
+            region.source,
+            _names(found, region.label),
+        )
+        for region in found.regions[:_MOST_REGIONS]
+    ]
+    lines = table(rows, header, right=range(1, 6))
+    if len(found.regions) > _MOST_REGIONS:
+        left = len(found.regions) - _MOST_REGIONS
+        lines.append(f"and {counted(left, 'more region')}, which --json and --html show")
+    return lines
+
+
+def _names(found: Explanation, region: str) -> str:
+    """The nodes of a region, a few if they are many: ONNX's, where there are such, for one of those
+    may be several here."""
+    nodes = [node for node in found.nodes if node.region == region]
+    names = list(dict.fromkeys(node.onnx or node.name for node in nodes))
+    shown = ", ".join(shortened(name, _LONGEST_NAME) for name in names[:_MOST_NODES])
+    left = len(names) - _MOST_NODES
+    return f"{shown} and {left:,} more" if left > 0 else shown
+
+
+def _changes(found: Explanation) -> list[Block]:
+    rows = [(flip_price(found, flip), flip_text(flip)) for flip in found.flips]
+    notes = [by_parts_note(found), *(hint_text(found, hint) for hint in found.hints)]
+    return [*table(rows, right=(0,)), *(paragraph(text) for text in notes if text)]
+
+
+def node_lines(found: Explanation, node: NodeFacts) -> Iterator[Block]:
+    """One node in full."""
+    yield node.name
+    where = f"{node.backend}, in {node.region}" if node.region else node.backend
+    beside = [one.name for one in found.nodes if node.onnx and one.onnx == node.onnx]
+    rows = (
+        *((("of ONNX's", f"{node.onnx}, as {', '.join(beside)}"),) if len(beside) > 1 else ()),
+        ("operator", node.op),
+        ("result", node.type),
+        ("makes", ", ".join(node.outputs)),
+        ("MACs", number(node.macs)),
+        ("runs on", where),
+    )
+    yield from map(Indented, table(rows))
+    yield Indented(paragraph(node.why))
+    header = ("backend", "as", "nodes", "takes", "prices", "")
+    options = [
+        (
+            one.backend,
+            shortened(one.pattern, _LONGEST_NAME),
+            number(one.nodes),
+            time_text(one.seconds, is_simulated(found, one.backend)),
+            one.source,
+            styled("chosen", GOOD) if one.chosen else "",
+        )
+        for one in node.alternatives
+    ]
+    yield from section("Alternatives", table(options, header, right=(2, 3)))
+    if node.refusals:
+        lines = [f"{one.backend} {one.pattern}".rstrip() for one in node.refusals]
+        told = [f"{who}: {one.reason}" for who, one in zip(lines, node.refusals, strict=True)]
+        yield from section("Refusals", map(paragraph, told))
+    moves = [flip for flip in found.flips if node.name in flip.nodes]
+    if moves:
+        told = [f"{flip_text(flip)}: {flip_price(found, flip)}" for flip in moves]
+        yield from section("What would change this", map(paragraph, told))

@@ -11,6 +11,7 @@ from typing import Any
 
 from graft.base.dims import Dim
 from graft.base.errors import UserError
+from graft.cli.options import UsageError
 from graft.cli.report import (
     Block,
     Indented,
@@ -22,7 +23,6 @@ from graft.cli.report import (
     table,
 )
 from graft.cli.runnable import type_of
-from graft.cli.usage import UsageError
 from graft.program import instructions as p
 from graft.program.memory import arena_bytes, segment_arena
 from graft.program.program import Program

@@ -15,7 +15,7 @@ import onnx
 from graft.base.dims import bare_symbol
 from graft.base.errors import GraftError
 from graft.cli.file_facts import FileFacts, refuse_options, summary_lines
-from graft.cli.model_options import add_strict_import_argument
+from graft.cli.options import add_strict_import_argument
 from graft.cli.report import (
     INDENT,
     Block,
@@ -33,8 +33,8 @@ from graft.cli.report import (
     table,
 )
 from graft.cli.runnable import is_compiled
-from graft.cli.status import status
 from graft.cli.survey import Obstacle, Parameters, obstacles, operators, parameters
+from graft.cli.terminal import status
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
 from graft.frontends.onnx.registry import key

@@ -20,10 +20,11 @@ from typing import Protocol, TextIO, cast
 from graft import __version__
 from graft.base.errors import GraftError, GraftWarning, InternalError
 from graft.base.names import LONGEST_LINE, printable
+from graft.cli.options import UsageError
 from graft.cli.terminal import mark, print_note
-from graft.cli.usage import UsageError
 
-# One line each; the command is the module of that name in this package, with `_` for `-`.
+# One line each; the command is the module of that name in this package, with `_` for `-`, or the
+# module `command` of a folder of that name.
 COMMANDS = {
     "inspect": "say what is in a model or compiled file, and whether Graft can take it",
     "compile": "compile a model into a file, or print a stage of the compiler",
@@ -36,6 +37,8 @@ COMMANDS = {
     "cache": "show or clear the cache of compiled kernels",
     "demo": "walk through the whole compiler on a small network",
 }
+
+_FOLDERS = ("bench", "check")
 
 OK, FAILED, USAGE, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
@@ -138,7 +141,7 @@ def _parser(name: str, command: Command) -> argparse.ArgumentParser:
 
 def _execute(name: str, arguments: list[str]) -> int:
     try:
-        command = cast(Command, importlib.import_module(f"graft.cli.{name.replace('-', '_')}"))
+        command = cast(Command, importlib.import_module(f"graft.cli.{_module(name)}"))
         with warnings.catch_warnings():
             warnings.simplefilter("always", GraftWarning)
             warnings.showwarning = _show_warning
@@ -148,6 +151,10 @@ def _execute(name: str, arguments: list[str]) -> int:
     except Exception as error:
         # Nothing else is raised on purpose.
         raise InternalError(f"{type(error).__name__}: {error}") from error
+
+
+def _module(name: str) -> str:
+    return f"{name}.command" if name in _FOLDERS else name.replace("-", "_")
 
 
 def _show_warning(

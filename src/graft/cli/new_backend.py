@@ -14,8 +14,8 @@ from string import Template
 
 from graft.base.errors import UserError
 from graft.byoc.discover import find_backends
+from graft.cli.options import UsageError
 from graft.cli.report import print_json, print_lines, print_verbatim
-from graft.cli.usage import UsageError
 
 DESCRIPTION = """\
 Write a package that grafts a backend onto the compiler: entry points, a backend

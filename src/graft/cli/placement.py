@@ -11,8 +11,8 @@ from typing import Any
 from graft.byoc.annotate import Pins
 from graft.byoc.candidates import placeable
 from graft.byoc.discover import find_backends
-from graft.cli.status import spoken_warnings, status
-from graft.cli.usage import UsageError
+from graft.cli.options import UsageError
+from graft.cli.terminal import spoken_warnings, status
 from graft.compiler import Model, compile
 from graft.ir.graph import Graph
 from graft.module import Module

@@ -25,10 +25,10 @@ from graft.cli.profile_regions import (
     region_of,
     region_slices,
     region_times,
+    write_events,
 )
+from graft.cli.profile_regions import Slice as TraceSlice
 from graft.cli.report import Block, counted, figure, section, table
-from graft.cli.trace import Slice as TraceSlice
-from graft.cli.trace import write_events
 from graft.program.bytecode_work import (
     Assign,
     Collect,

@@ -20,18 +20,18 @@ from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
 from graft.cli.inputs import Fed, add_input_arguments, feed, telling_sizes
-from graft.cli.model_options import (
-    ACCURACIES,
-    add_accuracy_argument,
-    add_strict_import_argument,
-)
-from graft.cli.placement_options import (
+from graft.cli.options import (
     ABOUT_RUNNING,
+    ACCURACIES,
     REFERENCE,
+    UsageError,
+    add_accuracy_argument,
     add_placement_arguments,
+    add_strict_import_argument,
     asked,
     check_placement,
     given,
+    positive,
 )
 from graft.cli.profile import Measured, measured, profile_json, profile_lines, write_trace
 from graft.cli.report import (
@@ -45,8 +45,7 @@ from graft.cli.report import (
     table,
 )
 from graft.cli.runnable import Runnable, is_compiled, loaded
-from graft.cli.status import spoken_warnings, status
-from graft.cli.usage import UsageError, positive
+from graft.cli.terminal import spoken_warnings, status
 from graft.ir.types import TensorType
 from graft.runtime.artifact import SUFFIX
 

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from graft.cli.index_bounds import index_bounds
 from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.profile import decides
 from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable, python_steps, steps_text
-from graft.cli.status import status
+from graft.cli.survey import index_bounds
+from graft.cli.terminal import status
 from graft.program.variants import general_block
 from graft.runtime.session import Session
 from graft.stages import import_graph

@@ -18,7 +18,7 @@ from graft.base.errors import UserError
 from graft.cli.inputs import Input
 from graft.cli.profile import decides
 from graft.cli.report import counted, number, seconds_text
-from graft.cli.status import spoken_warnings, status
+from graft.cli.terminal import spoken_warnings, status
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from graft.program.instructions import (
     Alias,

@@ -30,6 +30,8 @@ from graft.frontends.onnx.registry import LOWERINGS, key
 from graft.frontends.onnx.scope import in_order
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.frontends.onnx.wire import messages_in
+from graft.ir.graph import Graph
+from graft.ops.index_ranges import index_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +172,13 @@ def _ordered(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.Node
         return in_order(nodes, source)
     except ModelError:
         return nodes  # they form a cycle, which is what the importer says
+
+
+def index_bounds(graph: Graph) -> dict[str, int]:
+    """The least of the extents that each such input points into, where they are known."""
+    found: dict[str, int] = {}
+    for value, extents in index_limits(graph).items():
+        known = [extent for extent in extents if isinstance(extent, int)]
+        if known:
+            found[value.name] = min(known)
+    return found

@@ -1,19 +1,33 @@
-"""Where text goes: a stream in; how wide it is and whether it takes colours, out.
+"""The terminal: how wide a stream is and whether it takes colours; what is said on standard error
+while work goes on.
 
 Rich knows terminals: their width, $COLUMNS, $NO_COLOR, $FORCE_COLOR and $TERM. It is imported when
 something is to be laid out or coloured: `--version`, `--json` and errors in a pipe do without.
+
+Work that takes more than a second says its stage and its share. A terminal shows a line that
+changes, and goes when the work is done. Elsewhere, also on a terminal that only appends, each stage
+that is met is a line of its own: at most one a second.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from graft.base.errors import GraftWarning
 from graft.base.names import LONGEST_LINE, printable
+from graft.base.progress import Progress, Stage
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.live import Live
     from rich.text import Text
 
 TITLE, HEADER, GOOD, BAD, WARNING = "bold", "cyan", "green", "bold red", "yellow"
@@ -54,3 +68,109 @@ def mark(kind: str) -> str:
     with target.capture() as captured:
         target.print(styled(text, _MARKS.get(kind, "")), end="")
     return captured.get()
+
+
+QUIET_SECONDS = 1.0  # before anything is said, and between lines
+_REFRESH_SECONDS = 0.1
+_BAR_WIDTH, _WIDTH_WITH_BAR = 20, 80  # columns; narrower terminals have the share in words
+
+
+@dataclass
+class _Work:
+    """What is being done since when; the newest stage of it."""
+
+    label: str
+    stage: Stage = field(default_factory=lambda: Stage(""))
+    start: float = field(default_factory=time.monotonic)
+
+    def report(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def text(self, part: str) -> str:
+        """One line; `part` is what there is to say of the stage."""
+        return printable(f"{self.label}: {part}" if part else self.label, LONGEST_LINE)
+
+
+@contextmanager
+def status(label: str) -> Iterator[Progress]:
+    """Say what is going on while the block runs; the block tells of its stages."""
+    work, done = _Work(label), threading.Event()
+    show = _show_line if _is_live(sys.stderr) else _print_stages
+    shower = threading.Thread(target=show, args=(work, sys.stderr, done), daemon=True)
+    shower.start()
+    try:
+        yield work.report
+    finally:
+        done.set()
+        shower.join()
+
+
+def _is_live(stream: TextIO) -> bool:
+    """Whether a line can be changed once it is written."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def _print_stages(work: _Work, stream: TextIO, done: threading.Event) -> None:
+    last = None
+    with suppress(OSError, ValueError):  # who does not listen any more misses nothing
+        while not done.wait(QUIET_SECONDS):
+            if work.stage.name != last:
+                last = work.stage.name
+                print(f"graft: {work.text(work.stage.heading)}", file=stream, flush=True)
+
+
+def _show_line(work: _Work, stream: TextIO, done: threading.Event) -> None:
+    if done.wait(QUIET_SECONDS):
+        return
+    with suppress(OSError, ValueError), _live(work, stream) as live:
+        while not done.wait(_REFRESH_SECONDS):
+            live.refresh()
+
+
+def _live(work: _Work, stream: TextIO) -> Live:
+    """A line that changes and goes at last."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.spinner import Spinner
+    from rich.table import Table
+
+    class Terminal(Console):
+        """Leaves the cursor as it is: whoever is killed could not bring it back."""
+
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    terminal = Terminal(file=stream)
+    spinner = Spinner("line")  # ASCII, for all encodings
+
+    def line() -> Table:
+        stage = work.stage
+        cells: list[RenderableType] = [spinner, styled(work.text(str(stage)), "")]
+        if stage.steps and terminal.width >= _WIDTH_WITH_BAR:
+            cells.append(ProgressBar(stage.steps, stage.step, width=_BAR_WIDTH))
+        cells.append(styled(f"{time.monotonic() - work.start:.0f} s", ""))
+        grid = Table.grid(padding=(0, 1), expand=True)
+        for number in range(len(cells)):
+            grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if number == 1 else None)
+        grid.add_row(*cells)
+        return grid
+
+    return Live(
+        console=terminal,
+        get_renderable=line,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,  # which may be a pipe
+        redirect_stderr=False,
+    )
+
+
+@contextmanager
+def spoken_warnings() -> Iterator[None]:
+    """Say what went otherwise than asked once the work is done, below the line of its status."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", GraftWarning)
+        yield
+    for item in caught:
+        warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)

@@ -20,14 +20,12 @@ from graft.base.dtypes import dtype_of
 from graft.base.errors import UserError
 from graft.base.progress import Stage
 from graft.byoc.cores import Watch
-from graft.cli.bench_agree import disagreements
-from graft.cli.bench_contenders import CONTENDERS, PEERS, Contender
-from graft.cli.bench_data import read_data
-from graft.cli.bench_machine import this_machine
-from graft.cli.bench_model import Subject, prepared
-from graft.cli.bench_process import Worker, started
-from graft.cli.bench_report import MARKDOWN, TEXT, Comparison, Standing, Timing, to_json
-from graft.cli.bench_rounds import (
+from graft.cli.arrays import read_data
+from graft.cli.bench.contenders import CONTENDERS, PEERS, Contender
+from graft.cli.bench.model import Subject, prepared
+from graft.cli.bench.process import Worker, started
+from graft.cli.bench.report import MARKDOWN, TEXT, Comparison, Standing, Timing, to_json
+from graft.cli.bench.rounds import (
     GRAFT,
     ContenderError,
     Limits,
@@ -35,22 +33,24 @@ from graft.cli.bench_rounds import (
     Sample,
     Slice,
     measure,
+    summarize,
 )
-from graft.cli.bench_statistics import summarize
-from graft.cli.compare import Tolerance
+from graft.cli.compare import Tolerance, add_tolerance_arguments, disagreements, tolerance_of
 from graft.cli.inputs import add_input_arguments
-from graft.cli.model_options import add_accuracy_argument, add_strict_import_argument
-from graft.cli.placement import check_targets
-from graft.cli.placement_options import (
+from graft.cli.machine import this_machine
+from graft.cli.options import (
+    UsageError,
+    add_accuracy_argument,
     add_placement_arguments,
+    add_strict_import_argument,
     asked,
     check_placement,
     others_than_host,
+    positive,
 )
+from graft.cli.placement import check_targets
 from graft.cli.report import print_json
-from graft.cli.status import status
-from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
-from graft.cli.usage import UsageError, positive
+from graft.cli.terminal import status
 from graft.ir.evaluate import Data
 from graft.ir.types import TensorType
 from graft.runtime.session import count_threads

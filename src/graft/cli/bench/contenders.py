@@ -22,8 +22,8 @@ from typing import Any
 import onnx
 
 import graft
-from graft.cli.bench_rounds import GRAFT, ContenderError
-from graft.cli.model_options import ACCURACIES
+from graft.cli.bench.rounds import GRAFT, ContenderError
+from graft.cli.options import ACCURACIES
 from graft.cli.placement import write_plan
 from graft.ir.evaluate import Data
 
@@ -70,7 +70,7 @@ PEERS = {
     for one in (
         _contender("onnxruntime", "ONNX Runtime"),
         _contender("openvino", "OpenVINO"),
-        _contender("torch", "torch.compile", "graft.cli.bench_torch"),
+        _contender("torch", "torch.compile", "graft.cli.bench.torch"),
         _contender("iree", "IREE"),
         _contender("tvm", "TVM"),
     )

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graft.cli.bench_contenders import Contender
-from graft.cli.bench_machine import Machine
-from graft.cli.bench_rounds import GRAFT
-from graft.cli.bench_statistics import CONFIDENCE, Ratio, Summary
+from graft.cli.bench.contenders import Contender
+from graft.cli.bench.rounds import CONFIDENCE, GRAFT, Ratio, Summary
+from graft.cli.machine import Machine
 from graft.cli.report import (
     Block,
     counted,

@@ -27,19 +27,15 @@ import onnx
 from graft.base.errors import UserError
 from graft.base.names import file_stem
 from graft.cli.arrays import save_outputs
-from graft.cli.compare import Tolerance, compare
-from graft.cli.index_bounds import index_bounds
+from graft.cli.check.peer import LARGEST_IN_MEMORY, Peer, onnxruntime
+from graft.cli.check.reduce import Case, Trials, element, reduce_case
+from graft.cli.compare import Tolerance, compare, in_expected_order, tolerance_of
 from graft.cli.inputs import InputFile, feed
-from graft.cli.peer import LARGEST_IN_MEMORY, Peer, onnxruntime
+from graft.cli.options import UsageError, asked
 from graft.cli.placement import same_placement
-from graft.cli.placement_options import asked
-from graft.cli.records import in_expected_order
-from graft.cli.reduce import Case, Trials, element, reduce_case
 from graft.cli.report import Block, Line, counted, section
-from graft.cli.status import status
-from graft.cli.survey import parameters
-from graft.cli.tolerance_options import tolerance_of
-from graft.cli.usage import UsageError
+from graft.cli.survey import index_bounds, parameters
+from graft.cli.terminal import status
 from graft.compiler import compile
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import filled_model, read_model

@@ -15,13 +15,9 @@ from typing import Any
 
 from graft.base.compare import Difference
 from graft.byoc.trust import Demotion
-from graft.cli.check_backend import add_backend_arguments, check_backend, wants_backend
-from graft.cli.check_file import add_file_arguments, check_file
-from graft.cli.check_reduce import reduce_failing
-from graft.cli.compare import Tolerance, compare
-from graft.cli.index_bounds import index_bounds
-from graft.cli.inputs import add_input_arguments, feed, telling_sizes
-from graft.cli.localize import (
+from graft.cli.check.backend import add_backend_arguments, check_backend, wants_backend
+from graft.cli.check.file import add_file_arguments, check_file
+from graft.cli.check.localize import (
     NATIVE,
     NodeComparison,
     NodeDifference,
@@ -29,11 +25,24 @@ from graft.cli.localize import (
     blame_pass,
     compare_nodes,
 )
-from graft.cli.model_options import add_strict_import_argument
-from graft.cli.peer import Feeds, Peer, onnxruntime, opened_peer
+from graft.cli.check.peer import Feeds, Peer, onnxruntime, opened_peer
+from graft.cli.check.reduce_failing import reduce_failing
+from graft.cli.compare import (
+    Tolerance,
+    add_tolerance_arguments,
+    compare,
+    in_expected_order,
+    tolerance_of,
+)
+from graft.cli.inputs import add_input_arguments, feed, telling_sizes
+from graft.cli.options import (
+    UsageError,
+    add_placement_arguments,
+    add_strict_import_argument,
+    asked,
+    check_placement,
+)
 from graft.cli.placement import check_targets, compiled_as_asked
-from graft.cli.placement_options import add_placement_arguments, asked, check_placement
-from graft.cli.records import in_expected_order
 from graft.cli.report import (
     Block,
     Cell,
@@ -47,10 +56,8 @@ from graft.cli.report import (
     table,
 )
 from graft.cli.runnable import is_compiled
-from graft.cli.status import spoken_warnings, status
-from graft.cli.terminal import BAD, GOOD, styled
-from graft.cli.tolerance_options import add_tolerance_arguments, tolerance_of
-from graft.cli.usage import UsageError
+from graft.cli.survey import index_bounds
+from graft.cli.terminal import BAD, GOOD, spoken_warnings, status, styled
 from graft.compiler import compile
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model

@@ -1,5 +1,7 @@
-"""The options on who runs what that several commands share: a command line in, what
-`graft.compile` is asked out. Knows nothing of the compiler."""
+"""The options that commands share: a command line in, what `graft.compile` is asked out.
+
+Knows nothing of the compiler: a compiled file runs without it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,38 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from graft.cli.usage import UsageError, positive
+from graft.base.errors import UserError
+
+
+class UsageError(UserError):
+    """Options that contradict one another, or one that is missing."""
+
+
+def positive(given: str) -> int:
+    """The number that an option is set to, for argparse."""
+    if not given.isdecimal() or int(given) == 0:
+        raise argparse.ArgumentTypeError(f"'{given}' is not a positive whole number")
+    return int(given)
+
+
+ACCURACIES = ("default", "strict")
+
+
+def add_strict_import_argument(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--strict-import",
+        action="store_true",
+        help="refuse models that break ONNX's rules, also where ONNX Runtime only warns",
+    )
+
+
+def add_accuracy_argument(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--accuracy",
+        choices=ACCURACIES,
+        help="strict rules out algorithms that trade accuracy for speed",
+    )
+
 
 HOST, REFERENCE = "host", "reference"
 FALLBACKS = ("host", "error")

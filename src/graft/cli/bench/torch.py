@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from graft.cli.bench_contenders import Ready, Task, as_list, package, version_of
-from graft.cli.bench_rounds import ContenderError
+from graft.cli.bench.contenders import Ready, Task, as_list, package, version_of
+from graft.cli.bench.rounds import ContenderError
 from graft.ir.evaluate import Data
 
 

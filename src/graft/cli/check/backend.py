@@ -16,10 +16,9 @@ from pathlib import Path
 
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.kit import Failure, PatternReport, Report, conformance
+from graft.cli.options import UsageError, positive
 from graft.cli.report import Block, Indented, Line, counted, number, print_json, print_lines, table
-from graft.cli.status import status
-from graft.cli.terminal import BAD
-from graft.cli.usage import UsageError, positive
+from graft.cli.terminal import BAD, status
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
 
@@ -79,7 +78,7 @@ def check_backend(options: argparse.Namespace) -> int:
 
 
 # A backend may bring its process down; so it gets one of its own.
-_CHILD = "import sys; from graft.cli.check_backend import child; sys.exit(child(*sys.argv[1:]))"
+_CHILD = "import sys; from graft.cli.check.backend import child; sys.exit(child(*sys.argv[1:]))"
 
 
 def child(name: str, examples: str, seed: str, as_json: str, journal: str) -> int:

@@ -17,10 +17,9 @@ import onnx
 from graft.base.compare import Difference
 from graft.base.dims import UNKNOWN, bare_symbol, substitute
 from graft.base.progress import Progress, Stage, quietly
-from graft.cli.compare import Tolerance, compare
+from graft.cli.check.peer import Feeds, Peer
+from graft.cli.compare import Tolerance, compare, in_expected_order
 from graft.cli.model_parts import label
-from graft.cli.peer import Feeds, Peer
-from graft.cli.records import in_expected_order
 from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.scope import in_order
 from graft.ir.evaluate import Data, evaluate

@@ -1,6 +1,8 @@
-"""Movement, reductions and normalisations as ONNX nodes."""
+"""How operators are written as ONNX nodes, where ONNX has no form of its own for them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +11,148 @@ from graft.byoc.formats.onnx_writer import Writer, extents, names, onnx_dtype, w
 from graft.ir.graph import Node
 from graft.ops.layout import rearrangement
 from graft.ops.padding import pad_widths
+
+
+def _window(attrs: Any) -> dict[str, Any]:
+    """Strides, padding and dilation as ONNX has them."""
+    return {
+        "strides": list(attrs.strides),
+        "pads": list(attrs.padding),
+        "dilations": list(attrs.dilation),
+    }
+
+
+@writes("nn.conv1d", "nn.conv2d", "nn.conv3d")
+def _conv(writer: Writer, node: Node) -> None:
+    attrs = {**_window(node.attrs), "group": node.attrs.groups}
+    writer.emit("Conv", names(node.inputs), names(node.outputs), **attrs)
+
+
+@writes("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
+def _conv_transpose(writer: Writer, node: Node) -> None:
+    attrs = {**_window(node.attrs), "group": node.attrs.groups}
+    attrs["output_padding"] = list(node.attrs.output_padding)
+    writer.emit("ConvTranspose", names(node.inputs), names(node.outputs), **attrs)
+
+
+def _pads(node: Node) -> list[int]:
+    """As much padding as windows reach, so that those are whole. Peers do not agree on how many
+    windows are cut off otherwise, nor on what a window of padding alone gives."""
+    attrs, rank = node.attrs, len(node.attrs.strides)
+    before, after = list(attrs.padding[:rank]), list(attrs.padding[rank:])
+    if not attrs.ceil_mode and not (any(attrs.padding) and node.args[0].tensor.is_static):
+        return [*before, *after]
+    sizes = zip(extents(node.args[0])[2:], extents(node.output)[2:], strict=True)
+    for axis, (extent, count) in enumerate(sizes):
+        _check_windows(node, axis, extent, count)
+        span = (attrs.pool_size[axis] - 1) * attrs.dilation[axis] + 1
+        last = (count - 1) * attrs.strides[axis] - before[axis]
+        after[axis] = max(0, last + span - extent)
+    return [*before, *after]
+
+
+def _check_windows(node: Node, axis: int, extent: int, count: int) -> None:
+    """Refuse a window none of whose elements is data."""
+    attrs = node.attrs
+    reach = np.arange(attrs.pool_size[axis]) * attrs.dilation[axis]
+    starts = np.arange(count) * attrs.strides[axis] - attrs.padding[axis]
+    places = starts[:, None] + reach
+    if not ((places >= 0) & (places < extent)).any(axis=1).all():
+        raise UnsupportedError("ONNX does not say what a window of padding alone gives", node.place)
+
+
+@writes("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
+def _max_pool(writer: Writer, node: Node) -> None:
+    attrs = {**_window(node.attrs), "pads": _pads(node)}
+    attrs["kernel_shape"] = list(node.attrs.pool_size)
+    writer.emit("MaxPool", names(node.inputs), names(node.outputs), **attrs)
+
+
+@writes("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
+def _avg_pool(writer: Writer, node: Node) -> None:
+    attrs = {**_window(node.attrs), "kernel_shape": list(node.attrs.pool_size), "pads": _pads(node)}
+    attrs["count_include_pad"] = int(node.attrs.count_include_pad)
+    data = node.args[0].name
+    counted = [min(pair) for pair in zip(attrs["pads"], node.attrs.padding, strict=True)]
+    if node.attrs.count_include_pad and counted != attrs["pads"]:
+        # Padding counts, but not what is beyond it: so zeros are data, and what is beyond padding.
+        rank, more = len(attrs["strides"]), writer.name(node, "padded")
+        ends = [0, 0, *counted[:rank], 0, 0, *counted[rank:]]
+        writer.emit("Pad", [data, writer.integers(node, "pads", ends)], [more])
+        beyond = [pad - own for pad, own in zip(attrs["pads"], counted, strict=True)]
+        data, attrs["pads"], attrs["count_include_pad"] = more, beyond, 0
+    writer.emit("AveragePool", [data], names(node.outputs), **attrs)
+
+
+@writes("nn.prelu")
+def _prelu(writer: Writer, node: Node) -> None:
+    """Not every peer broadcasts a slope of fewer axes from the last one on."""
+    data, slope = node.args
+    shape, rank = extents(slope), len(data.tensor.shape or ())
+    name = slope.name
+    if len(shape) < rank:
+        wanted = writer.integers(node, "shape", [1] * (rank - len(shape)) + shape)
+        name = writer.name(node, "slope")
+        writer.emit("Reshape", [slope.name, wanted], [name])
+    writer.emit("PRelu", [data.name, name], names(node.outputs))
+
+
+@writes("nn.bias_add")
+def _bias_add(writer: Writer, node: Node) -> None:
+    """ONNX broadcasts from the last axis on, so the bias gets axes of extent 1 behind it."""
+    data, bias = node.args
+    rank = len(data.tensor.shape or ())
+    shape = [1] * rank
+    shape[node.attrs.axis] = -1
+    wanted, spread = writer.integers(node, "shape", shape), writer.name(node, "bias")
+    writer.emit("Reshape", [bias.name, wanted], [spread])
+    writer.emit("Add", [data.name, spread], names(node.outputs))
+
+
+@writes("nn.dense")
+def _dense(writer: Writer, node: Node) -> None:
+    data, weight = node.args
+    turned = writer.name(node, "weight")
+    writer.emit("Transpose", [weight.name], [turned], perm=[1, 0])
+    writer.emit("MatMul", [data.name, turned], names(node.outputs))
+
+
+@writes("nn.batch_matmul")
+def _batch_matmul(writer: Writer, node: Node) -> None:
+    operands = []
+    flags = (node.attrs.transpose_a, node.attrs.transpose_b)
+    for value, turned in zip(node.args, flags, strict=True):
+        rank = len(value.tensor.shape or ())
+        name = value.name
+        if turned and rank > 1:
+            name = writer.name(node, "turned")
+            order = [*range(rank - 2), rank - 1, rank - 2]
+            writer.emit("Transpose", [value.name], [name], perm=order)
+        operands.append(name)
+    writer.emit("MatMul", operands, names(node.outputs))
+
+
+@writes("clip")
+def _clip(writer: Writer, node: Node) -> None:
+    given = [*names(node.inputs), "", ""][:3]
+    for position, bound in ((1, node.attrs.a_min), (2, node.attrs.a_max)):
+        if bound is not None and not given[position]:
+            array = np.array(bound, node.output.dtype.numpy)
+            given[position] = writer.constant(writer.name(node, "bound"), array)
+    writer.emit("Clip", given, names(node.outputs))
+
+
+@writes("nn.gelu")
+def _gelu(writer: Writer, node: Node) -> None:
+    form = "tanh" if node.attrs.approximate else "none"
+    writer.emit("Gelu", names(node.inputs), names(node.outputs), approximate=form)
+
+
+@writes("nn.softmax", "nn.log_softmax")
+def _softmax(writer: Writer, node: Node) -> None:
+    kind = "Softmax" if node.op.name == "nn.softmax" else "LogSoftmax"
+    writer.emit(kind, names(node.inputs), names(node.outputs), axis=node.attrs.axis)
+
 
 _REDUCTIONS = {
     "max": "ReduceMax",

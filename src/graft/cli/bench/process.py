@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from graft.cli.bench_rounds import ContenderError
+from graft.cli.bench.rounds import ContenderError
 
 # Each of the libraries that have threads listens to one of these.
 THREAD_VARIABLES = (
@@ -32,7 +32,7 @@ THREAD_VARIABLES = (
     "TVM_NUM_THREADS",
 )
 
-_COMMAND = (sys.executable, "-P", "-m", "graft.cli.bench_worker")
+_COMMAND = (sys.executable, "-P", "-m", "graft.cli.bench.worker")
 _CHUNK = 1 << 16
 _LONGEST_LOG_LINE = 200
 # How long a process may take to end once it has closed its output.

@@ -1,6 +1,8 @@
-"""Another batch size: a model and a number in, the model with that batch and its graph out.
+"""What contenders run: a path and the options in; a file that any runtime can read, and inputs out.
 
-The first dim of the inputs changes, in models of a fixed batch size as well. Some exporters write
+The file is a copy with all weights inside, also those that are drawn from seeds, which only Graft
+knows about. `--batch` changes the batch size in it, so that all contenders read the same:
+the first dim of the inputs changes, in models of a fixed batch size as well. Some exporters write
 the batch size into the targets of Reshape and Expand, too; there it follows where a target begins
 with the old size. A model whose outputs do not follow in the end is refused, since the result would
 be another computation.
@@ -8,17 +10,52 @@ be another computation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 
 from graft.base.errors import UserError
+from graft.cli.arrays import Description, write_data
+from graft.cli.inputs import Fed, feed
+from graft.cli.survey import index_bounds
 from graft.frontends.onnx.importer import import_source
-from graft.frontends.onnx.reader import Source
+from graft.frontends.onnx.reader import Source, read_model
+from graft.frontends.onnx.skeleton import write_skeleton_filled
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model to be timed, and what it is run on."""
+
+    path: Path  # as the user knows it
+    file: Path
+    graph: Graph
+    inputs: Sequence[Fed]
+    feeds: Sequence[tuple[str, Description]]  # the inputs' data, beside the file
+
+
+def prepared(path: Path, options: argparse.Namespace, folder: Path) -> Subject:
+    """Read and import the model, make up its inputs, and write it into the folder."""
+    source = read_model(path, strict=options.strict_import)
+    if options.batch is None:
+        graph = import_source(source)
+    else:
+        source, graph = with_batch(source, options.batch)
+    inputs = feed(graph, options, index_bounds(graph))
+    file = folder / "model.onnx"
+    write_skeleton_filled(source.model, source.weights, source.seeded, file)
+    feeds = [
+        (fed.value.name, write_data(folder, f"input-{position}", fed.data))
+        for position, fed in enumerate(inputs)
+    ]
+    return Subject(path, file, graph, inputs, feeds)
+
 
 _FIXED = "the model may hold its batch size inside: leave out --batch, or export it with another"
 _SHAPED = ("Reshape", "Expand")

@@ -20,8 +20,8 @@ import onnx.inliner
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
+from graft.cli.check.peer import Feeds, Peer, onnxruntime
 from graft.cli.model_parts import NamedNode, named_nodes, sub_model
-from graft.cli.peer import Feeds, Peer, onnxruntime
 from graft.frontends.onnx.reader import read_model
 from graft.frontends.onnx.scope import reads
 from graft.ir.evaluate import Data

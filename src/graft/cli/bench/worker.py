@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from graft.base.errors import GraftError
-from graft.cli.bench_contenders import Infer, Ready, Task
-from graft.cli.bench_data import read_data, write_data
-from graft.cli.bench_rounds import Slice
+from graft.cli.arrays import read_data, write_data
+from graft.cli.bench.contenders import Infer, Ready, Task
+from graft.cli.bench.rounds import Slice
 
 _LONGEST_REASON = 300
 # Caches are cold after the others' turns. One run warms them up, but for a run this long that

@@ -17,11 +17,10 @@ import numpy as np
 
 from graft.base.compare import Difference
 from graft.base.errors import UserError
-from graft.cli.compare import compare
+from graft.cli.compare import compare, tolerance_of
 from graft.cli.file_facts import refuse_options
-from graft.cli.index_bounds import index_bounds
 from graft.cli.inputs import feed, telling_sizes
-from graft.cli.placement_options import ABOUT_RUNNING, given
+from graft.cli.options import ABOUT_RUNNING, given
 from graft.cli.report import (
     Block,
     counted,
@@ -33,8 +32,8 @@ from graft.cli.report import (
     table,
 )
 from graft.cli.runnable import Runnable, loaded
-from graft.cli.status import spoken_warnings, status
-from graft.cli.tolerance_options import tolerance_of
+from graft.cli.survey import index_bounds
+from graft.cli.terminal import spoken_warnings, status
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
 from graft.ir.evaluate import Data, evaluate

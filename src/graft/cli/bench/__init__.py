@@ -1,0 +1,1 @@
+"""`graft bench`: models in; how fast Graft and its peers run them, side by side, out."""
