@@ -11,22 +11,17 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.base.names import file_stem
+from graft.ir.evaluate import Data
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
-
-
-from typing import Any
-
-from graft.base.dtypes import DType, dtype_of
-from graft.ir.evaluate import Data
 
 
 def arrays_in(path: Path) -> dict[str, Array]:

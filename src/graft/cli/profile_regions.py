@@ -4,16 +4,18 @@ as stacked bars, as JSON and as trace events.
 Times of simulated devices are a model's and are labelled so. Their trace is on a track of its own,
 since the host that stands in for them takes another time.
 
-Slices of a track of the trace nest or are disjoint, or viewers draw them wrongly. So they are cut to
-whole nanoseconds, the unit that stamps are taken in, before they become the format's microseconds:
-two numbers that were equal stay equal.
+Slices of a track of the trace nest or are disjoint, or viewers draw them wrongly. So they are cut
+to whole nanoseconds, the unit that stamps are taken in, before they become the format's
+microseconds: two numbers that were equal stay equal.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,11 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.measure import Measurement
 
-
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import field
-from pathlib import Path
 
 SIMULATED = "(simulated)"
 PARTS = ("transfer", "launch", "execution")
