@@ -15,7 +15,7 @@ from graft.byoc.explain_flips import Flip, Hint, flips, hints
 from graft.byoc.memory import in_words, peaks
 from graft.byoc.partition import Partition
 from graft.byoc.plan import node_names
-from graft.byoc.problem import HOST, Choice, Problem, bill, site_of
+from graft.byoc.problem import HOST, Choice, Problem, accelerator_regions, site_of
 from graft.byoc.region import borders
 from graft.byoc.sizes import node_work, value_bytes
 from graft.byoc.trust import Demotion
@@ -168,17 +168,15 @@ def explain(
     view = _View(found)
     nodes = tuple(view.node(number) for number in range(len(found.found.nodes)))
     regions = tuple(view.regions())
-    bound = max(0.0, found.choice.bound)
-    predicted = found.choice.seconds
     return Explanation(
         model or found.found.graph.name,
         tuple(_backends(found, nodes, regions)),
         nodes,
         regions,
         sum(node.macs for node in nodes),
-        predicted,
-        bound,
-        max(0.0, 1.0 - bound / predicted) if predicted > 0 else 0.0,
+        found.choice.seconds,
+        found.choice.bound,
+        found.choice.gap,
         tuple(_totals(found, measured or {})),
         tuple(flips(found)),
         tuple(hints(found)),
@@ -200,7 +198,7 @@ class _View:
         }
         self.chosen = {found.placement.priced[o].candidate for o in self.choice.options}
         self.sites = site_of(self.problem, self.choice.options)
-        self.parts = region_nodes(self.problem, self.choice)
+        self.parts = accelerator_regions(self.problem, self.choice)
         self.labels = {
             stage: f"{self.problem.sites[self.sites[nodes[0]]].name}_{number}"
             for number, (stage, nodes) in enumerate(self.parts.items())
@@ -263,13 +261,6 @@ class _View:
                 )
             )
         return result
-
-
-def region_nodes(problem: Problem, choice: Choice) -> dict[int, tuple[int, ...]]:
-    """The accelerators' regions in the order in which they run: stage -> nodes."""
-    sites = site_of(problem, choice.options)
-    found = bill(problem, choice.options, choice.stages).regions
-    return {stage: nodes for stage, nodes in found.items() if sites[nodes[0]] != HOST}
 
 
 def carried_seconds(problem: Problem, choice: Choice) -> dict[int, float]:
@@ -354,7 +345,7 @@ def _totals(found: Partition, measured: Mapping[str, float]) -> list[Total]:
     problem = found.placement.problem
     result = []
     for name, choice in (("exact", found.choice), *found.alternatives.items()):
-        parts = region_nodes(problem, choice)
+        parts = accelerator_regions(problem, choice)
         away = [node for nodes in parts.values() for node in nodes]
         total = sum(macs[node] for node in away)
         seconds = choice.seconds

@@ -15,7 +15,16 @@ from dataclasses import dataclass, replace
 from graft.byoc.choose import choose
 from graft.byoc.partition import Partition
 from graft.byoc.plan import node_names
-from graft.byoc.problem import HOST, Choice, Flow, Problem, bill, site_of
+from graft.byoc.problem import (
+    HOST,
+    Choice,
+    Problem,
+    accelerator_regions,
+    bill,
+    repriced,
+    site_of,
+    transfer,
+)
 
 MOST_FLIPS = 10
 _TOTAL_SECONDS = 4.0  # for all flips together
@@ -124,7 +133,7 @@ def _guesses(
         price = option.seconds - sum(share[node] for node in option.nodes)
         for number in flows:
             flow = problem.flows[number]
-            price += carried(problem, flow, moved) - carried(problem, flow, here)
+            price += transfer(problem, flow, moved) - transfer(problem, flow, here)
         if not _has_neighbour(problem, flows, here, option.site):
             price += problem.sites[option.site].launch
         yield price, option.nodes, option.site
@@ -135,8 +144,7 @@ def _whole_regions(
 ) -> Iterator[tuple[float, _Move]]:
     """Regions that could go home, by what they save now; the host has to have options for them."""
     at_home = {node for option in problem.options if option.site == HOST for node in option.nodes}
-    parts = bill(problem, choice.options, choice.stages).regions.values()
-    away = [nodes for nodes in parts if here[nodes[0]] != HOST]
+    away = accelerator_regions(problem, choice).values()
     cheapest = [math.inf] * problem.nodes
     for option in problem.options:
         if option.site == HOST:
@@ -157,16 +165,6 @@ def _shares(problem: Problem, choice: Choice) -> list[float]:
         for node in option.nodes:
             share[node] = option.seconds / len(option.nodes)
     return share
-
-
-def carried(problem: Problem, flow: Flow, sites: Sequence[int]) -> float:
-    """What one value's transfers take."""
-    made = 0 if flow.producer is None else problem.sites[sites[flow.producer]].form
-    wanted = {problem.sites[sites[node]].form for node in flow.consumers}
-    elsewhere = (wanted | ({0} if flow.leaves else set())) - {made}
-    if not elsewhere:
-        return 0.0
-    return flow.fetch[made] + sum(flow.bring[form] for form in elsewhere)
 
 
 def _has_neighbour(problem: Problem, flows: set[int], here: Sequence[int], site: int) -> bool:
@@ -228,7 +226,7 @@ def _hint(found: Partition, site: int, quantity: str, changed: Problem) -> Hint 
     """
     problem, chosen = found.placement.problem, found.choice
     try:
-        other = choose(changed, [_priced(changed, chosen)], _FLIP_SECONDS)
+        other = choose(changed, [repriced(changed, chosen)], _FLIP_SECONDS)
     except ValueError:
         return None
     floor = bill(changed, chosen.options, chosen.stages).total
@@ -239,14 +237,7 @@ def _hint(found: Partition, site: int, quantity: str, changed: Problem) -> Hint 
     if dearer <= NOTHING:
         return None
     threshold = gained / (gained + dearer)
-    sites = site_of(problem, other.options)
-    parts = bill(problem, other.options, other.stages).regions.values()
-    own = sum(sites[nodes[0]] != HOST for nodes in parts)
+    own = len(accelerator_regions(problem, other))
     now = problem.sites[site].launch if quantity == "launch" else 1.0
     name = problem.sites[site].name
     return Hint(name, quantity, now, now * threshold, own, chosen.seconds - other.seconds)
-
-
-def _priced(problem: Problem, choice: Choice) -> Choice:
-    """The same choice at the prices of another problem."""
-    return replace(choice, seconds=bill(problem, choice.options, choice.stages).total)

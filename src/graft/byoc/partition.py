@@ -18,7 +18,13 @@ from graft.byoc.measure import UnrunnableError, timed_region_of
 from graft.byoc.place import Placement, placement_of, too_large
 from graft.byoc.plan import Plan, plan_from
 from graft.byoc.price import Pricing, price_all, refined
-from graft.byoc.problem import HOST, Choice, Problem, bill, site_of
+from graft.byoc.problem import (
+    Choice,
+    accelerator_regions,
+    bill,
+    repriced,
+    site_of,
+)
 from graft.byoc.region import region_graph
 from graft.byoc.sizes import node_work
 from graft.ir.graph import Graph, Node
@@ -69,10 +75,9 @@ def partition(
     choice, tried = _settled(wholes, prices, alternatives, options)
     best = min((choice, *tried, *alternatives.values()), key=wholes.seconds)
     placement = wholes.priced(wholes.refined(prices, best))
-    seconds = bill(placement.problem, best.options, best.stages).total
     # what is proven is proven at the prices that the plan shows
-    known = replace(best, seconds=seconds)
-    bound = min(_chosen(placement, [known], options).bound, seconds)
+    known = repriced(placement.problem, best)
+    bound = min(_chosen(placement, [known], options).bound, known.seconds)
     method = LIMITED if found.limits_hit else choice.method
     final = replace(known, bound=bound, method=method)
     others = {
@@ -151,7 +156,7 @@ def _settled(
     tried: dict[tuple[int, ...], Choice] = {}
     while True:
         placement = wholes.priced(prices)
-        known = [_billed(placement.problem, other) for other in alternatives.values()]
+        known = [repriced(placement.problem, other) for other in alternatives.values()]
         choice = _chosen(placement, known, options)
         if choice.options in tried or len(tried) == _MOST_REFINEMENTS:
             return choice, list(tried.values())
@@ -160,11 +165,6 @@ def _settled(
         if better == prices:
             return choice, []
         prices = better
-
-
-def _billed(problem: Problem, choice: Choice) -> Choice:
-    """The choice at this problem's prices."""
-    return replace(choice, seconds=bill(problem, choice.options, choice.stages).total)
 
 
 class _Wholes:
@@ -246,12 +246,10 @@ def regions(placement: Placement, choice: Choice) -> list[tuple[str, list[Node],
     sites = site_of(problem, choice.options)
     owner = {node: o for o in choice.options for node in problem.options[o].nodes}
     found = []
-    for numbers in bill(problem, choice.options, choice.stages).regions.values():
-        site = sites[numbers[0]]
-        if site != HOST:
-            nodes = [placement.found.nodes[number] for number in numbers]
-            options = list(dict.fromkeys(owner[number] for number in numbers))
-            found.append((problem.sites[site].name, nodes, options))
+    for numbers in accelerator_regions(problem, choice).values():
+        nodes = [placement.found.nodes[number] for number in numbers]
+        options = list(dict.fromkeys(owner[number] for number in numbers))
+        found.append((problem.sites[sites[numbers[0]]].name, nodes, options))
     return found
 
 

@@ -10,7 +10,7 @@ another form has to be brought, once per value and form, by way of home.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from graft.byoc.memory import in_words, overfull
@@ -225,13 +225,26 @@ def cycle_among(problem: Problem, options: Sequence[int]) -> tuple[int, ...]:
     return tuple(path[path.index(path[-1]) : -1])
 
 
+def repriced(problem: Problem, choice: Choice) -> Choice:
+    """A choice at the prices of this problem."""
+    return replace(choice, seconds=bill(problem, choice.options, choice.stages).total)
+
+
+def accelerator_regions(problem: Problem, choice: Choice) -> dict[int, tuple[int, ...]]:
+    """The accelerators' regions in the order in which they run: stage -> nodes."""
+    sites = site_of(problem, choice.options)
+    regions = bill(problem, choice.options, choice.stages).regions
+    return {stage: nodes for stage, nodes in regions.items() if sites[nodes[0]] != HOST}
+
+
 def transfers(problem: Problem, sites: Sequence[int]) -> float:
-    """What carrying values between the nodes' places takes."""
-    return sum(_carried(problem, flow, sites) for flow in problem.flows)
+    """What carrying values between the nodes' sites takes."""
+    return sum(transfer(problem, flow, sites) for flow in problem.flows)
 
 
-def _carried(problem: Problem, flow: Flow, sites: Sequence[int]) -> float:
-    """What carrying one value costs: home from where it is made, and into every other form."""
+def transfer(problem: Problem, flow: Flow, sites: Sequence[int]) -> float:
+    """What carrying one value costs: to the host from where it is made, then into every other
+    form in which it is read."""
     made = 0 if flow.producer is None else problem.sites[sites[flow.producer]].form
     wanted = {problem.sites[sites[node]].form for node in flow.consumers}
     wanted |= {0} if flow.leaves else set()

@@ -18,7 +18,6 @@ import numpy as np
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.base.names import file_stem
-from graft.ir.evaluate import Data
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data

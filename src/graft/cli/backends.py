@@ -15,7 +15,7 @@ from graft.byoc.annotate import tables_of
 from graft.byoc.contract import Backend
 from graft.byoc.discover import Found, find_backends
 from graft.cli.machine import describe
-from graft.cli.report import Block, print_json, print_lines, section, table
+from graft.cli.report import Block, print_result, section, table
 from graft.cli.terminal import BAD, GOOD, styled
 from graft.target.target import HOST, known_targets
 
@@ -53,16 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     if options.machine is not None:
         description = describe(options.machine)
-        if options.json:
-            print_json(description.to_json())
-        else:
-            print_lines(description.lines())
+        print_result(options.json, description.to_json(), description.lines())
         return 0
     found = find_backends()
-    if options.json:
-        print_json(_json(found))
-    else:
-        print_lines(_text(found))
+    print_result(options.json, _json(found), _text(found))
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from graft.base.cache_folder import default_folder
 from graft.byoc.store import PRICES, clear_prices, count_prices
-from graft.cli.report import Block, counted, print_json, print_lines, size_text, table
+from graft.cli.report import Block, counted, print_result, size_text, table
 from graft.llvm.cache import Usage, default_cache
 from graft.target.calibrate import clear_calibrations
 
@@ -36,11 +36,9 @@ def execute(options: argparse.Namespace) -> int:
         clear_prices(prices)
         clear_calibrations(default_folder())
     usage, priced = cache.usage(), count_prices(prices)
-    if options.json:
-        gone = None if removed is None else {"kernels": removed.entries, "bytes": removed.bytes}
-        print_json({**_json(usage), "prices": priced, "removed": gone})
-    else:
-        print_lines(_text(usage, priced, removed))
+    gone = None if removed is None else {"kernels": removed.entries, "bytes": removed.bytes}
+    facts = {**_json(usage), "prices": priced, "removed": gone}
+    print_result(options.json, facts, _text(usage, priced, removed))
     return 0
 
 

@@ -88,6 +88,19 @@ def compare(actual: Data, expected: Data, tolerance: Tolerance) -> Difference:
     return compare_arrays(mine, other, tolerance.for_dtype(dtype_of(other.dtype)).bound)
 
 
+def difference_figures(difference: Difference) -> tuple[str, str, str, str]:
+    """A row of a table: the largest errors, how many elements are wrong, and the verdict."""
+    if difference.problem:
+        return "-", "-", "-", f"DIFFERS: {difference.problem}"
+    verdict = "agrees" if difference.size else "agrees, but is empty"
+    return (
+        error_text(difference.max_absolute),
+        error_text(difference.max_relative),
+        f"{number(difference.mismatches)} of {number(difference.size)}",
+        verdict if difference.agrees else "DIFFERS",
+    )
+
+
 def _kinds(actual: Data, expected: Data) -> str:
     names = {list: "a sequence", dict: "a map", type(None): "empty"}
     mine, other = (names.get(type(data), "a tensor") for data in (actual, expected))

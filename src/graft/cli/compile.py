@@ -32,8 +32,7 @@ from graft.cli.report import (
     counted,
     number,
     pass_line,
-    print_json,
-    print_lines,
+    print_result,
     seconds_text,
     size_text,
     table,
@@ -120,10 +119,7 @@ def execute(options: argparse.Namespace) -> int:
     check_targets(options.target or ())
     if options.emit is None:
         saved = _saved(options)
-        if options.json:
-            print_json(saved.to_json())
-        else:
-            print_lines(saved.lines())
+        print_result(options.json, saved.to_json(), saved.lines())
         return 0
     text = _text(options)
     if options.output is None:

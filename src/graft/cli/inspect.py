@@ -26,8 +26,7 @@ from graft.cli.report import (
     graph_size,
     histogram,
     number,
-    print_json,
-    print_lines,
+    print_result,
     section,
     size_text,
     table,
@@ -129,20 +128,14 @@ def execute(options: argparse.Namespace) -> int:
         return 0
     with status(f"inspecting {options.model.name}"):
         summary = summarize(options.model, source)
-    if options.json:
-        print_json(_json(summary))
-    else:
-        print_lines(_text(summary))
+    print_result(options.json, _json(summary), _text(summary))
     return 0 if summary.error is None else 1
 
 
 def _inspect_file(options: argparse.Namespace) -> int:
     refuse_options({"--text": options.text, "--strict-import": options.strict_import})
     facts = FileFacts.of(options.model)
-    if options.json:
-        print_json(facts.to_json())
-    else:
-        print_lines(summary_lines(facts))
+    print_result(options.json, facts.to_json(), summary_lines(facts))
     return 0 if not facts.problem else 1
 
 

@@ -274,6 +274,14 @@ def print_lines(blocks: Iterable[Block]) -> None:
     print("\n".join(_rendered(blocks, console(sys.stdout))), flush=True)
 
 
+def print_result(as_json: bool, facts: Mapping[str, Any], blocks: Iterable[Block]) -> None:
+    """Print what a command has found out, for programs or for people."""
+    if as_json:
+        print_json(facts)
+    else:
+        print_lines(blocks)
+
+
 def print_verbatim(lines: Iterable[str]) -> None:
     """Print lines to standard output at once, none of them broken: they are for programs, too."""
     print("\n".join(printable(line, LONGEST_LINE) for line in lines), flush=True)

@@ -38,8 +38,7 @@ from graft.cli.report import (
     Block,
     figure,
     number,
-    print_json,
-    print_lines,
+    print_result,
     seconds_text,
     section,
     table,
@@ -138,10 +137,11 @@ def execute(options: argparse.Namespace) -> int:
     if options.trace is not None and outcome.profile is not None:
         write_trace(outcome.profile, options.trace)
     statistics = [one for name, data in outcome.outputs for one in described(name, data)]
-    if options.json:
-        print_json(_json(options.model, outcome, statistics, files))
-    else:
-        print_lines(_text(options.model, outcome, statistics, files))
+    print_result(
+        options.json,
+        _json(options.model, outcome, statistics, files),
+        _text(options.model, outcome, statistics, files),
+    )
     return 0
 
 
@@ -181,8 +181,8 @@ def _run(options: argparse.Namespace) -> Outcome:
     dumps = importlib.import_module("graft.cli.dump") if options.dump else None
     wish = None if dumps is None else dumps.request(options)
     runnable = _runnable(options)
-    if options.profile and runnable.session is None:
-        raise UserError("profiling wants native code", hint=runnable.why_not_native)
+    if options.profile and not runnable.is_native:
+        raise UserError("profiling wants native code", hint="the reference evaluator runs it")
     inputs = feed(runnable, options, runnable.bounds)
     feeds = {fed.value.name: fed.data for fed in inputs}
     ready = time.perf_counter()
@@ -191,11 +191,11 @@ def _run(options: argparse.Namespace) -> Outcome:
         results = runnable.run(feeds)
     seconds = time.perf_counter() - ready
     profile: Measured | None = None
-    if options.profile and runnable.session is not None:
+    if options.profile:
         with status(f"profiling {options.model.name}") as tell:
             profile = measured(runnable.session, feeds, tell)
     outputs = list(zip(runnable.output_names, results, strict=True))
-    dump = None if dumps is None else dumps.dump(wish, options, runnable.module, feeds, outputs)
+    dump = None if dumps is None else dumps.dump(wish, options, runnable.session, feeds, outputs)
     return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile, dump)
 
 
@@ -304,5 +304,5 @@ def _json(
         "variant": outcome.variant,
         "profile": None if outcome.profile is None else profile_json(outcome.profile),
         "dump": None if outcome.dump is None else str(outcome.dump.folder),
-        "incidents": [asdict(incident) for incident in outcome.runnable.incidents()],
+        "incidents": [asdict(incident) for incident in outcome.runnable.session.incidents],
     }

@@ -12,7 +12,7 @@ from typing import Any
 from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.profile import decides
 from graft.cli.report import seconds_text
-from graft.cli.runnable import Runnable, python_steps, steps_text
+from graft.cli.runnable import Runnable, is_native, python_steps, steps_text
 from graft.cli.survey import index_bounds
 from graft.cli.terminal import status
 from graft.program.variants import general_block
@@ -36,37 +36,31 @@ def compiled(
         model = import_graph(path, strict_import)
     module = compiled_as_asked(model, title, asked, save_plan, threads=threads, accuracy=accuracy)
     seconds = time.perf_counter() - start
-    placement = module.placement
-    session = module if module.program.target.triple else None  # of a machine, or of none
     return Runnable(
+        module,
         model.graph.inputs,
         model.graph.input_symbols,
-        module.program.output_names,
-        lambda feeds: module.run(None, feeds),
-        session,
-        "" if session is not None else "the reference evaluator runs it",
-        str(placement),
-        f"compiled in {seconds_text(seconds)}{_steps_text(session)}",
+        str(module.placement),
+        f"compiled in {seconds_text(seconds)}{_steps_text(module)}",
         {
-            "placement": dict(placement.nodes),
-            "threads": None if session is None else session.threads,
+            "placement": dict(module.placement.nodes),
+            "threads": module.threads if is_native(module) else None,
             "compile_seconds": seconds,
-            "python_steps": _python_steps(session),
+            "python_steps": _python_steps(module),
         },
         index_bounds(model.graph),
-        lambda: module.incidents,
-        module,
     )
 
 
-def _python_steps(session: Session | None) -> int | None:
+def _python_steps(session: Session) -> int | None:
     """How often an inference comes back to Python; not known of the evaluator alone."""
-    if session is None:
+    if not is_native(session):
         return None
     program = session.program
     return python_steps(general_block(program)) if decides(program) else 1
 
 
-def _steps_text(session: Session | None) -> str:
-    is_long = session is not None and decides(session.program)
-    return f"; {steps_text(session.program)} per inference" if session and is_long else ""
+def _steps_text(session: Session) -> str:
+    if not is_native(session) or not decides(session.program):
+        return ""
+    return f"; {steps_text(session.program)} per inference"

@@ -7,7 +7,7 @@ compiler: a file runs without it, and starts faster for that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,13 +35,11 @@ from graft.program.instructions import (
 from graft.program.program import Program, Value
 from graft.program.variants import general_block, switch_of, variant_blocks
 from graft.runtime.artifact import SUFFIX
-from graft.runtime.incidents import Incidents
 from graft.runtime.loaded import load
 from graft.runtime.session import Session
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
-    from graft.module import Module
 
 
 _IN_PYTHON = (RegionCall, Transfer, Evaluate, SizeFunction, ListOp)
@@ -63,26 +61,37 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False)
 class Runnable:
-    """Something with named inputs and outputs that can be called."""
+    """A session, what it is fed, and what there is to say about it."""
 
+    session: Session
     inputs: Sequence[Input]
     input_symbols: frozenset[str]
-    output_names: Sequence[str]
-    run: Callable[[Mapping[str, Data]], Sequence[Data]]
-    session: Session | None  # of native code
-    why_not_native: str  # where there is no session
     summary: str
     readied: str  # how, and how long that took
     facts: Mapping[str, Any]  # both of them for programs
     bounds: Mapping[str, int] = field(default_factory=dict)  # of inputs that are indices
-    incidents: Callable[[], Incidents] = Incidents  # what backends have done wrong so far
-    module: Module | None = None  # where it has just been compiled
+
+    @property
+    def is_native(self) -> bool:
+        """Whether there is machine code, and not the reference evaluator alone."""
+        return is_native(self.session)
+
+    @property
+    def output_names(self) -> Sequence[str]:
+        return self.session.program.output_names
+
+    def run(self, feeds: Mapping[str, Data]) -> Sequence[Data]:
+        return self.session.run(None, feeds)
 
     def variant(self, feeds: Mapping[str, Data]) -> str | None:
         """The variant that runs these feeds; empty is the general program of several."""
-        if self.session is None or switch_of(self.session.program) is None:
-            return None
-        return self.session.variant(feeds)
+        has_variants = switch_of(self.session.program) is not None
+        return self.session.variant(feeds) if self.is_native and has_variants else None
+
+
+def is_native(session: Session) -> bool:
+    """Whether a program is for a machine; the evaluator's is for none."""
+    return bool(session.program.target.triple)
 
 
 def loaded(
@@ -94,16 +103,12 @@ def loaded(
         session = load(path, threads, verify=verify, deadline=deadline)
     seconds = time.perf_counter() - start
     return Runnable(
+        session,
         [Parameter(value.name, type_of(value)) for value in session.program.inputs],
         frozenset(symbols_in_inputs(session)),
-        [one.name for one in session.get_outputs()],
-        lambda feeds: session.run(None, feeds),
-        session,
-        "",
         f"{_summary(session.program)}, {counted(session.threads, 'thread')}",
         f"loaded in {seconds_text(seconds)}",
         {**_steps(session.program), "threads": session.threads, "load_seconds": seconds},
-        incidents=lambda: session.incidents,
     )
 
 

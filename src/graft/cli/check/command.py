@@ -31,6 +31,7 @@ from graft.cli.compare import (
     Tolerance,
     add_tolerance_arguments,
     compare,
+    difference_figures,
     in_expected_order,
     tolerance_of,
 )
@@ -48,10 +49,7 @@ from graft.cli.report import (
     Cell,
     Line,
     counted,
-    error_text,
-    number,
-    print_json,
-    print_lines,
+    print_result,
     section,
     table,
 )
@@ -164,10 +162,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.reduce is not None:
         return _reduce(options)
     verdict = _checked(options)
-    if options.json:
-        print_json(_json(verdict))
-    else:
-        print_lines(_text(verdict))
+    print_result(options.json, _json(verdict), _text(verdict))
     return 0 if verdict.agrees else 1
 
 
@@ -196,12 +191,8 @@ def _checked(options: argparse.Namespace) -> Verdict:
 
 def _reduce(options: argparse.Namespace) -> int:
     """Reduce a model that does not pass; checks go through the same verdict."""
-    passes = lambda one: _checked(one).outputs_agree  # noqa: E731
-    reduction = reduce_failing(options, passes)
-    if options.json:
-        print_json({"model": str(options.model), **reduction.facts()})
-    else:
-        print_lines(reduction.lines())
+    reduction = reduce_failing(options, lambda one: _checked(one).outputs_agree)
+    print_result(options.json, reduction.facts(), reduction.lines())
     return 0 if reduction.failure is None else 1
 
 
@@ -291,21 +282,9 @@ def _demoted(demotion: Demotion) -> str:
 
 
 def _row(output: OutputCheck) -> tuple[Cell, ...]:
-    *figures, answer = _figures(output.difference)
+    *figures, answer = difference_figures(output.difference)
     style = GOOD if output.difference.agrees else BAD
     return output.name, output.type, *figures, styled(answer, style)
-
-
-def _figures(difference: Difference) -> tuple[str, str, str, str]:
-    if difference.problem:
-        return "-", "-", "-", f"DIFFERS: {difference.problem}"
-    verdict = "agrees" if difference.size else "agrees, but is empty"
-    return (
-        error_text(difference.max_absolute),
-        error_text(difference.max_relative),
-        f"{number(difference.mismatches)} of {number(difference.size)}",
-        verdict if difference.agrees else "DIFFERS",
-    )
 
 
 def _blame(blame: PassBlame) -> str:
@@ -335,7 +314,7 @@ def _node_line(node: NodeDifference) -> str:
 
 
 def _detail(node: NodeDifference) -> list[Block]:
-    absolute, relative, wrong, verdict = _figures(node.difference)
+    absolute, relative, wrong, verdict = difference_figures(node.difference)
     rows = [("result", node.result.name, str(node.result.type))]
     rows += [("operand", name, type_) for name, type_ in node.operands]
     if node.difference.problem:

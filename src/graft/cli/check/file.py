@@ -17,17 +17,15 @@ import numpy as np
 
 from graft.base.compare import Difference
 from graft.base.errors import UserError
-from graft.cli.compare import compare, tolerance_of
+from graft.cli.compare import compare, difference_figures, tolerance_of
 from graft.cli.file_facts import refuse_options
 from graft.cli.inputs import feed, telling_sizes
 from graft.cli.options import ABOUT_RUNNING, given
 from graft.cli.report import (
     Block,
     counted,
-    error_text,
     number,
-    print_json,
-    print_lines,
+    print_result,
     section,
     table,
 )
@@ -89,10 +87,7 @@ def check_file(options: argparse.Namespace) -> int:
         }
     )
     verdict = _verdict(options)
-    if options.json:
-        print_json(_json(verdict))
-    else:
-        print_lines(_text(verdict))
+    print_result(options.json, _json(verdict), _text(verdict))
     return 0 if verdict.agrees else 1
 
 
@@ -118,8 +113,7 @@ def _verdict(options: argparse.Namespace) -> FileVerdict:
         OutputCheck(name, compare(mine, other, tolerance), _not_finite(mine))
         for name, mine, other in zip(runnable.output_names, found[1], expected, strict=True)
     ]
-    incidents = [str(incident) for incident in runnable.incidents()]
-    assert runnable.session is not None
+    incidents = [str(incident) for incident in runnable.session.incidents]
     placement = str(runnable.session.placement)
     random = "".join(drawing[:1])
     return FileVerdict(path, options.against, placement, outputs, incidents, random)
@@ -159,7 +153,7 @@ def _text(verdict: FileVerdict) -> Iterator[Block]:
     yield f"  {verdict.placement or 'the file does not tell who runs what'}"
     other = "a second run" if verdict.against is None else f"{verdict.against} on the evaluator"
     header = ("name", "max abs error", "max rel error", "wrong", "not finite", "verdict")
-    rows = [(one.name, *_figures(one)) for one in verdict.outputs]
+    rows = [_row(one) for one in verdict.outputs]
     yield from section(f"Outputs, compared with {other}", table(rows, header, right=(1, 2, 3, 4)))
     if verdict.incidents:
         title = f"What went wrong on the way: {counted(len(verdict.incidents), 'incident')}"
@@ -175,17 +169,9 @@ def _text(verdict: FileVerdict) -> Iterator[Block]:
         yield "File and model agree." if verdict.agrees else "File and model DIFFER."
 
 
-def _figures(one: OutputCheck) -> tuple[str, str, str, str, str]:
-    difference = one.difference
-    if difference.problem:
-        return "-", "-", "-", number(one.not_finite), f"DIFFERS: {difference.problem}"
-    return (
-        error_text(difference.max_absolute),
-        error_text(difference.max_relative),
-        f"{number(difference.mismatches)} of {number(difference.size)}",
-        number(one.not_finite),
-        "agrees" if difference.agrees else "DIFFERS",
-    )
+def _row(one: OutputCheck) -> tuple[str, ...]:
+    *figures, verdict = difference_figures(one.difference)
+    return one.name, *figures, number(one.not_finite), verdict
 
 
 def _json(verdict: FileVerdict) -> dict[str, Any]:

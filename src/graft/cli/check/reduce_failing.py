@@ -99,6 +99,7 @@ class Reduction:
     def facts(self) -> dict[str, Any]:
         """The same for programs."""
         return {
+            "model": str(self.path),
             "agrees": self.failure is None,
             "failure": None if self.failure is None else str(self.failure),
             "reduced": None if self.out is None else str(self.out),
