@@ -194,7 +194,7 @@ def test_the_page_holds_names_as_text_only() -> None:
     shown = [printable(node.name) for node in explained().nodes]
     assert [node["name"] for node in facts["nodes"]] == shown
     assert any(node["name"] == printable(STRANGE) for node in facts["nodes"])
-    assert all(math.isfinite(c) for node in facts["nodes"] for c in node["at"])
+    assert all(math.isfinite(c) for point in facts["points"] for c in point)
 
 
 def test_the_title_is_escaped() -> None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import html
 import json
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from graft.base.names import LONGEST_LINE, printable
-from graft.byoc.explain import Explanation, NodeFacts
+from graft.byoc.explain import Explanation
 from graft.byoc.explain_layout import NODE_HEIGHT, NODE_WIDTH, layout
 from graft.byoc.explain_words import (
     by_parts_note,
     flip_price,
     flip_text,
     hint_text,
-    is_simulated,
     obstacle_text,
     quality,
     summary,
@@ -68,6 +68,7 @@ def _shown(fact: Any) -> Any:
 
 
 def _facts(explanation: Explanation) -> dict[str, Any]:
+    """All of the explanation, where to draw its nodes and edges, and sentences on it."""
     maker = {value: n for n, node in enumerate(explanation.nodes) for value in node.outputs}
     edges = list(
         dict.fromkeys(
@@ -79,99 +80,20 @@ def _facts(explanation: Explanation) -> dict[str, Any]:
     )
     drawn = layout(len(explanation.nodes), edges)
     return {
-        "model": explanation.model,
-        "summary": summary(explanation),
-        "quality": quality(explanation),
+        **asdict(explanation),
         "simulated": explanation.simulated,
         "size": [drawn.width, drawn.height, NODE_WIDTH, NODE_HEIGHT],
         "gutters": drawn.gutters,
-        "backends": [_backend(explanation, number) for number in range(len(explanation.backends))],
-        "nodes": [
-            _node(explanation, node, point)
-            for node, point in zip(explanation.nodes, drawn.nodes, strict=True)
-        ],
+        "points": drawn.nodes,
         "edges": [[*edge, bends] for edge, bends in zip(edges, drawn.bends, strict=True)],
-        "regions": _regions(explanation),
-        "totals": [
-            {
-                "scheme": total.scheme,
-                "seconds": total.predicted,
-                "measured": total.measured,
-                "regions": total.regions,
-                "simulated": explanation.simulated and total.regions > 0,
-            }
-            for total in explanation.totals
-        ],
-        "flips": [
-            {
-                "text": flip_text(flip),
-                "price": flip_price(explanation, flip),
-                "node": flip.nodes[0],
-                "region": flip.region,
-            }
-            for flip in explanation.flips
-        ],
-        "hints": [
-            *filter(None, [by_parts_note(explanation)]),
-            *(hint_text(explanation, hint) for hint in explanation.hints),
-        ],
-        "memory": [f"At its fullest {one.text}." for one in explanation.memory],
-        "obstacles": [obstacle_text(obstacle) for obstacle in explanation.obstacles],
-        "demotions": [
-            f"{one.label} went back to the host: {one.reason}" for one in explanation.demotions
-        ],
+        "words": {
+            "summary": summary(explanation),
+            "quality": quality(explanation),
+            "flips": [[flip_text(one), flip_price(explanation, one)] for one in explanation.flips],
+            "hints": [
+                *filter(None, [by_parts_note(explanation)]),
+                *(hint_text(explanation, hint) for hint in explanation.hints),
+            ],
+            "obstacles": list(map(obstacle_text, explanation.obstacles)),
+        },
     }
-
-
-def _backend(explanation: Explanation, number: int) -> dict[str, Any]:
-    backend = explanation.backends[number]
-    return {
-        "name": backend.name,
-        "version": backend.version,
-        "simulated": backend.simulated,
-        "nodes": backend.nodes,
-        "macs": backend.macs,
-        "parts": [backend.execution, backend.transfers, backend.launches],
-    }
-
-
-def _node(explanation: Explanation, node: NodeFacts, point: tuple[float, float]) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        "op": node.op,
-        "type": node.type,
-        "backend": node.backend,
-        "region": node.region,
-        "macs": node.macs,
-        "why": node.why,
-        "at": point,
-        "refusals": [[one.backend, one.pattern, one.reason] for one in node.refusals],
-        "alternatives": [
-            {
-                "backend": one.backend,
-                "pattern": one.pattern,
-                "nodes": one.nodes,
-                "seconds": one.seconds,
-                "source": one.source,
-                "chosen": one.chosen,
-                "simulated": is_simulated(explanation, one.backend),
-            }
-            for one in node.alternatives
-        ],
-    }
-
-
-def _regions(explanation: Explanation) -> list[dict[str, Any]]:
-    return [
-        {
-            "label": region.label,
-            "backend": region.backend,
-            "nodes": len(region.nodes),
-            "macs": region.macs,
-            "parts": [region.execution, region.transfers, region.launch],
-            "source": region.source,
-            "bytes": [region.input_bytes, region.output_bytes],
-            "simulated": is_simulated(explanation, region.backend),
-        }
-        for region in explanation.regions
-    ]
