@@ -1,10 +1,10 @@
-"""The choice of places as numbers: what the exact optimiser, greedy and brute force all solve.
+"""The placement problem as numbers: what the exact optimiser, greedy and brute force all solve.
 
-Nodes are numbers in an order in which they can run. An *option* covers some nodes on one place at a
-price; every node is covered by exactly one chosen option. Nodes also get a *stage* that never falls
-along a flow; all nodes of a stage are on one place and make up one *region*, which costs a launch.
-A value is at home (host form) or in the form of the place that made it; what a region reads in
-another form has to be brought, once per value and form, by way of home.
+Nodes are numbers in a topological order. A *site* is a backend. An *option* covers some nodes on
+one site at a price; every node is covered by exactly one chosen option. Nodes also get a *stage*
+that never decreases along an edge; all nodes of a stage are on one site and make up one *region*,
+which costs a launch. A value is made in the *form* (memory space, layout, dtype) of its site. What
+is read in another form is transferred, once per value and form, by way of the host's form.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import cached_property
 
 from graft.byoc.memory import in_words, overfull
 
-HOST = 0  # the place that every problem has first; its form is 0, "home"
+HOST = 0  # the site that every problem has first; its form is 0
 PROVEN = 1e-6  # relative gap to the bound up to which a solution counts as the cheapest
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A backend as the problem sees it. Places with equal `form` exchange values for nothing."""
+    """A backend as the problem sees it. Sites of equal `form` exchange values for nothing."""
 
     name: str
     launch: float = 0.0
@@ -32,7 +32,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A candidate: these nodes on this place, for so many seconds."""
+    """A candidate: these nodes on this site, for so many seconds."""
 
     site: int
     nodes: tuple[int, ...]
@@ -42,11 +42,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A value: who makes it (None: it comes from outside, at home) and who reads it.
+    """A value: its producer (None: an input of the graph, in the host's form) and its consumers.
 
-    `bring[f]` is the time to bring it from home into form f, `fetch[f]` to bring it home from f;
-    both are 0 for form 0. A value that `leaves` is wanted at home in the end. `sizes[f]` is how
-    many bytes it has in form f.
+    `bring[f]` is the time to convert it from the host's form to form f, `fetch[f]` to convert it
+    back; both are 0 for form 0. A value that `leaves` is an output of the graph, in the host's
+    form. `sizes[f]` is how many bytes it has in form f.
     """
 
     producer: int | None
@@ -73,7 +73,7 @@ class Problem:
     held: tuple[int, ...] = ()  # per node, bytes of its constants, for good; empty: none
 
     def held_by(self, nodes: Iterable[int]) -> int:
-        """Bytes that nodes on one place keep there, whichever region runs."""
+        """Bytes of the constants of some nodes, which stay in memory whichever region runs."""
         return sum(self.held[node] for node in nodes) if self.held else 0
 
     @cached_property
@@ -151,7 +151,7 @@ class Bill:
 
 
 def site_of(problem: Problem, options: Iterable[int]) -> list[int]:
-    """Each node's place under the chosen options, or an error where they are no exact cover."""
+    """Each node's site under the chosen options, or an error where they are no exact cover."""
     sites = [-1] * problem.nodes
     for number in options:
         for node in problem.options[number].nodes:
@@ -193,7 +193,7 @@ def _regions(sites: Sequence[int], stages: Sequence[int]) -> dict[int, tuple[int
         found.setdefault(stage, []).append(node)
     for stage, nodes in found.items():
         if len({sites[node] for node in nodes}) > 1:
-            raise ValueError(f"stage {stage} is on two places")
+            raise ValueError(f"stage {stage} is on two sites")
     return {stage: tuple(found[stage]) for stage in sorted(found)}
 
 
@@ -245,10 +245,10 @@ def transfers(problem: Problem, sites: Sequence[int]) -> float:
 def transfer(problem: Problem, flow: Flow, sites: Sequence[int]) -> float:
     """What carrying one value costs: to the host from where it is made, then into every other
     form in which it is read."""
-    made = 0 if flow.producer is None else problem.sites[sites[flow.producer]].form
-    wanted = {problem.sites[sites[node]].form for node in flow.consumers}
-    wanted |= {0} if flow.leaves else set()
-    elsewhere = wanted - {made}
-    if not elsewhere:
+    origin = 0 if flow.producer is None else problem.sites[sites[flow.producer]].form
+    forms = {problem.sites[sites[node]].form for node in flow.consumers}
+    forms |= {0} if flow.leaves else set()
+    forms -= {origin}
+    if not forms:
         return 0.0
-    return flow.fetch[made] + sum(flow.bring[form] for form in elsewhere if form)
+    return flow.fetch[origin] + sum(flow.bring[form] for form in forms if form)
