@@ -111,7 +111,7 @@ class Model:
         spaces = spaces_of(self.problem)
         limited = {s for space in spaces if space.capacity is not None for s in space.sites}
         for number, site in enumerate(self.problem.sites):
-            here = [
+            here: list[Linear] = [
                 plus([p.at(k) for k in p.stages if k % self.count == number])
                 for p in self.positions
             ]
