@@ -9,7 +9,7 @@ from tests.byoc.explained import STRANGE, explained, partitioned
 
 from graft.base.names import printable
 from graft.byoc.choose import choose
-from graft.byoc.explain import carried_seconds, explain, nodes_like, region_nodes
+from graft.byoc.explain import carried_seconds, explain, nodes_like
 from graft.byoc.explain_flips import Flip, Hint
 from graft.byoc.explain_html import to_html
 from graft.byoc.explain_words import (
@@ -22,7 +22,7 @@ from graft.byoc.explain_words import (
     summary,
     time_text,
 )
-from graft.byoc.problem import Flow, Option, Problem, Site
+from graft.byoc.problem import Flow, Option, Problem, Site, accelerator_regions
 from graft.byoc.trust import Demotion
 
 
@@ -131,7 +131,7 @@ def toy() -> Problem:
 def test_transfers_are_charged_to_who_makes_and_who_first_reads() -> None:
     problem = toy()
     choice = choose(problem)
-    stages = list(region_nodes(problem, choice))
+    stages = list(accelerator_regions(problem, choice))
     carried = carried_seconds(problem, choice)
     # the first region brings its input and sends its result home; the second already has that
     assert [carried[stage] for stage in stages] == [0.25 + 0.75, 0.125 + 1.5]
