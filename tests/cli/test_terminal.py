@@ -259,9 +259,9 @@ WORKING = """
 import sys, time
 from graft.base.progress import Stage
 from graft.cli import terminal
-status.QUIET_SECONDS = 0.05
+terminal.QUIET_SECONDS = 0.05
 try:
-    with status.status("working") as tell:
+    with terminal.status("working") as tell:
         tell(Stage("step", 1, 2))
         time.sleep(60)
 except KeyboardInterrupt:
