@@ -35,8 +35,8 @@ from graft.byoc.trust import CompiledRegion, Demotion
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
-from graft.ir.sizes import check_sizes
 from graft.ir.types import TensorType
+from graft.ir.verify import check_sizes
 from graft.passes import pipeline
 from graft.passes.bind_sizes import bind_sizes
 from graft.passes.duplicate_dequantize import duplicate_dequantize

@@ -1,15 +1,20 @@
 """Checks that a graph keeps the rules of the IR; errors point at the node's place.
 
 Every value defined once and before use, operand counts, attribute classes, declared types that the
-type rules do not contradict, symbols in attributes bound by the inputs, and closed nested graphs.
+type rules do not contradict, symbols in attributes bound by the inputs, and closed nested graphs;
+and, apart from that, no tensor with too many axes or larger than this machine's memory: a few bytes
+of a model can ask for any amount. Sizes that depend on data are checked when they are known.
 """
 
 from __future__ import annotations
 
-from graft.base.errors import GraftError, ModelError
+from graft.base import capacity
+from graft.base.errors import GraftError, ModelError, Place, UnsupportedError
 from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.types import compatible
+from graft.ir.types import TensorType, compatible
+
+MOST_AXES = 64  # NumPy's limit
 
 
 class VerifyError(ModelError):
@@ -70,3 +75,33 @@ def _verify_node(node: Node, defined: set[Value], symbols: frozenset[str]) -> No
             raise VerifyError(
                 f"%{value.name} is declared {value.type} but {op.name} gives {inferred}"
             )
+
+
+def check_sizes(graph: Graph) -> Graph:
+    """Return the graph, or raise an error that names the tensor; nested graphs included."""
+    for value in graph.inputs:
+        _check_size(value, Place(kind="input", node=value.name))
+    for node in graph.walk():
+        for value in node.outputs:
+            _check_size(value, node.place)
+    return graph
+
+
+def _check_size(value: Value, place: Place | None) -> None:
+    type_ = value.type
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return
+    if len(type_.shape) > MOST_AXES:
+        raise UnsupportedError(
+            f"%{value.name} has {len(type_.shape)} axes, and arrays have at most {MOST_AXES}",
+            place,
+            hint="merge axes by a Reshape",
+        )
+    count = type_.size
+    if isinstance(count, int) and count * type_.dtype.numpy.itemsize > capacity.MOST_BYTES:
+        gigabytes = count * type_.dtype.numpy.itemsize >> 30
+        raise UnsupportedError(
+            f"%{value.name} would take {gigabytes} GiB, more than this machine's memory",
+            place,
+            hint="check the sizes, pads and repetitions that make it; they may be damaged",
+        )

@@ -133,7 +133,7 @@ class Generator:
             stmt = self._iteration(tensor, entered, loop, rest, part, within)
             return For(var, start, extent, stmt, loop.kind)
 
-        split = position.made_by(loop.name)
+        split = position.origin(loop.name)
         if isinstance(split, Split) and _has_remainder(position, loop, around.context):
             return self._with_remainder(position, split, around.context, body)
         return body(ZERO, count, position)
@@ -208,7 +208,7 @@ class Generator:
 
 def _has_remainder(position: Position, loop: Loop, context: Context) -> bool:
     """Whether a partial tile follows the loop's iterations."""
-    split = position.made_by(loop.name)
+    split = position.origin(loop.name)
     if not isinstance(split, Split) or split.outer != loop.name or split.tail != "remainder":
         return False
     return not position.is_exact(split, context)
@@ -256,7 +256,7 @@ def _decomposed(
     """
     lets: list[tuple[Var, Expr]] = []
     for fuse in reversed(position.nest.relations):
-        if not isinstance(fuse, Fuse) or not position.is_known(fuse.fused):
+        if not isinstance(fuse, Fuse) or not position.has_value(fuse.fused):
             continue
         for name in (fuse.outer, fuse.inner):
             if name in position.values:
@@ -278,7 +278,7 @@ def _guards(position: Position, loop: Loop, context: Context) -> list[Expr]:
     for split in nest.relations:
         if not isinstance(split, Split) or split.tail != "guard":
             continue
-        if loop.name not in nest.leaves(split.loop) or not position.is_known(split.loop):
+        if loop.name not in nest.leaves(split.loop) or not position.has_value(split.loop):
             continue
         if position.is_exact(split, context):
             continue
@@ -292,7 +292,7 @@ def _element(tensor: Tensor, position: Position, part: Part, around: Around) -> 
     context = around.context
     values: dict[str, Expr] = {}
     for name in axis_extents(tensor):
-        if part is not Part.INITIAL or position.is_known(short(name)):
+        if part is not Part.INITIAL or position.has_value(short(name)):
             start = position.starts.get(short(name), ZERO)
             values[name] = add(start, position.value(short(name), context))
     memory = around.memory[tensor.name]

@@ -46,19 +46,19 @@ class Position:
         """With another extent for a loop."""
         return replace(self, extents={**self.extents, name: extent})
 
-    def is_known(self, name: str) -> bool:
+    def has_value(self, name: str) -> bool:
         """Whether the loop or axis has a value, itself or through the loops it became."""
         if name in self.values:
             return True
-        match self.made_into(name):
+        match self.replacement(name):
             case Split(outer=outer, inner=inner):
-                return self.is_known(outer) and self.is_known(inner)
+                return self.has_value(outer) and self.has_value(inner)
             case Fuse(fused=fused):
-                return self.is_known(fused)
+                return self.has_value(fused)
             case None:
                 return False
 
-    def made_by(self, name: str) -> Split | Fuse | None:
+    def origin(self, name: str) -> Split | Fuse | None:
         """The split or fusion that the loop is a result of."""
         for relation in self.nest.relations:
             if isinstance(relation, Split) and name in (relation.outer, relation.inner):
@@ -67,7 +67,7 @@ class Position:
                 return relation
         return None
 
-    def made_into(self, name: str) -> Split | Fuse | None:
+    def replacement(self, name: str) -> Split | Fuse | None:
         """The split or fusion that replaced the loop."""
         for relation in self.nest.relations:
             if isinstance(relation, Split) and name == relation.loop:
@@ -80,7 +80,7 @@ class Position:
         """How often the loop runs at most."""
         if name in self.extents:
             return self.extents[name]
-        relation = self.made_by(name)
+        relation = self.origin(name)
         match relation:
             case Split(loop=loop, outer=outer, factor=factor):
                 whole = self.extent(loop, context)
@@ -111,7 +111,7 @@ class Position:
         """Bounds of the loop or axis, counted from 0."""
         if name in self.values:
             return Range(self.values[name], self.values[name])
-        match self.made_into(name):
+        match self.replacement(name):
             case Split() as split:
                 return self._split_span(split, context)
             case Fuse() as fuse:

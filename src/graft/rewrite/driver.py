@@ -7,8 +7,9 @@ counted, and a rule set that uses up its allowance is reported by the rules that
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,6 @@ from graft.ir.attrs import as_keywords
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.nested import change_nested
-from graft.ir.order import in_order
 from graft.ir.types import compatible
 from graft.rewrite.match import Match, literal_of, match
 from graft.rewrite.pattern import ResultOf
@@ -116,7 +116,7 @@ class _Workspace:
                     raise self.endless()
         if not self.fired:
             return self.graph
-        nodes = in_order(self.outputs, self.producer, self.rank.__getitem__)
+        nodes = _topological_order(self.outputs, self.producer, self.rank.__getitem__)
         return replace(self.graph, nodes=nodes, outputs=tuple(self.outputs))
 
     def endless(self) -> InternalError:
@@ -251,3 +251,43 @@ def _root(rule: Rule, node: Node) -> Value:
     pattern = rule.formula.pattern
     index = pattern.index if isinstance(pattern, ResultOf) else 0
     return node.outputs[min(index, len(node.outputs) - 1)]
+
+
+def _topological_order(
+    outputs: Iterable[Value], producer: dict[Value, Node], rank: Callable[[Node], Any]
+) -> tuple[Node, ...]:
+    """The nodes that the outputs need, sorted topologically and otherwise by `rank`."""
+    needed = _reachable(outputs, producer)
+    waiting: dict[Node, int] = {}
+    followers: dict[Node, list[Node]] = {}
+    for node in needed:
+        before = {producer[v] for v in node.args if v in producer}
+        waiting[node] = len(before)
+        for other in before:
+            followers.setdefault(other, []).append(node)
+    ready = [(rank(node), number, node) for number, node in enumerate(needed) if not waiting[node]]
+    heapq.heapify(ready)
+    ordered: list[Node] = []
+    number = len(needed)
+    while ready:
+        node = heapq.heappop(ready)[2]
+        ordered.append(node)
+        for follower in followers.get(node, ()):
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                number += 1
+                heapq.heappush(ready, (rank(follower), number, follower))
+    if len(ordered) < len(needed):
+        raise InternalError("a rewrite has made a cycle")
+    return tuple(ordered)
+
+
+def _reachable(outputs: Iterable[Value], producer: dict[Value, Node]) -> list[Node]:
+    needed: dict[Node, None] = {}
+    stack = [producer[value] for value in outputs if value in producer]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed[node] = None
+            stack.extend(producer[value] for value in node.args if value in producer)
+    return list(needed)
