@@ -21,7 +21,9 @@ from graft.byoc.offload import Attachments
 from graft.byoc.plan import Plan
 from graft.module import Module, Placement
 from graft.passes.variant_sizes import VariantSizes, variant_sizes
+from graft.precision import FLOAT, with_precision
 from graft.program.variants import variant_name
+from graft.quantize.data import Data
 from graft.race import link_fastest
 from graft.runtime.placement import BLOB
 from graft.runtime.regions import Policy
@@ -50,6 +52,9 @@ def compile(
     threads: int | None = None,
     machine: str = HOST,
     accuracy: str = Accuracy.DEFAULT.value,
+    precision: str = FLOAT,
+    data: Data | None = None,
+    budget: float | str | None = None,
     pins: Sequence[str] = (),
     plan: Plan | str | os.PathLike[str] | None = None,
     measure: bool = False,
@@ -69,9 +74,12 @@ def compile(
     operator on the reference evaluator. `threads` is how many threads native code and backends that
     can be told use, by default one per core. `machine` names the machine that native code is for;
     a module for another one can be saved, but not run here. `accuracy="strict"` rules out
-    algorithms that trade accuracy for speed within a stated bound, as Winograd's. `shapes` gives
-    sizes of symbolic dims ({"batch": [1, 8]}) that get variants of their own. `strict_import`
-    refuses what ONNX Runtime puts up with, and else gives a `ModelWarning`.
+    algorithms that trade accuracy for speed within a stated bound, as Winograd's. With
+    `precision="int8"` all layers that can be are quantised, with "auto" those that pay within the
+    `budget`: a relative error of the outputs (0.05 by default) or "top1=0.99". Both calibrate on
+    `data`, a folder or an iterable of samples; "random" makes some up. `shapes` gives sizes of
+    symbolic dims ({"batch": [1, 8]}) that get variants of their own. `strict_import` refuses what
+    ONNX Runtime puts up with, and else gives a `ModelWarning`.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
@@ -98,6 +106,7 @@ def compile(
         releases=fallback == "host",
     )
     optimized = _optimized(model, strict_import, report)
+    optimized = with_precision(optimized, options, precision, data, budget)
     wanted = variant_sizes(optimized.graph, shapes or {})
     _refuse_contradictions(options, wanted)
     general = link_fastest(place(optimized, options), options)

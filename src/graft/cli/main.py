@@ -28,6 +28,7 @@ from graft.cli.terminal import mark, print_note
 COMMANDS = {
     "inspect": "say what is in a model or compiled file, and whether Graft can take it",
     "compile": "compile a model into a file, or print a stage of the compiler",
+    "quantize": "quantise a model to 8 bits where that pays, within an error budget",
     "run": "run a model, or a compiled file, on given or generated inputs",
     "check": "compare a model's results with ONNX Runtime's",
     "explain": "say who runs what of a model, why, and what would change that",
@@ -54,6 +55,7 @@ examples:
   graft explain model.onnx --target simnpu,host   who would run what, and why?
   graft new-backend mynpu                       write a backend of your own
   graft compile model.onnx -o model.graft       compile it into a file
+  graft quantize model.onnx --data images/      8 bits where that pays
   graft run model.graft --profile               run the file; where does the time go?
   graft compile model.onnx --emit optimized     the graph after the passes
 

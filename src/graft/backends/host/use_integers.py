@@ -37,7 +37,8 @@ _MOST_TERMS = 1 << 16
 # The same where both factors may be as much as 255.
 _MOST_PRODUCTS = 1 << 15
 # Operators that take elements as they are: what they do to numbers they do to their codes.
-_MOVING = ("nn.max_pool2d", "reshape", "transpose", "squeeze", "expand_dims")
+_MOVING = ("nn.max_pool2d", "reshape", "transpose", "squeeze", "expand_dims", "strided_slice")
+_JOINING = "concatenate"
 # How far the scale of a bias may be from the product of the other scales.
 _SAME_SCALE = 1e-5
 
@@ -252,21 +253,29 @@ def moved_codes(site: Site) -> Replacement:
     node = site.node
     scale, zero = site.array(node.args[1]), _zero_point(site, node)
     inner = site.producer(node.args[0])
-    moves = inner is not None and inner.op.name in _MOVING and site.only_use(inner.output)
-    data = _quantized(site, inner.args[0] if moves and inner is not None else node.args[0])
-    if data is None or data.axis is not None or scale is None or zero is None or scale.size != 1:
-        return Refusal("it does not quantise what was dequantised")
-    same = data.value.dtype is node.output.dtype and int(zero.reshape(-1)[0]) == data.zero_point
-    if not same or float(scale.reshape(-1)[0]) != float(data.scale):
-        return Refusal("it quantises in another way than before")
-    if not moves or inner is None:
-        return data.value
-    return site.again(inner, data.value, *inner.inputs[1:])
+    moves = inner is not None and inner.op.name in (*_MOVING, _JOINING)
+    if inner is None or not moves or not site.only_use(inner.output):
+        inner = None
+    joins = inner is not None and inner.op.name == _JOINING
+    moved = node.args[:1] if inner is None else inner.args[: None if joins else 1]
+    codes: list[Value | None] = []
+    for data in (_quantized(site, value) for value in moved):
+        if data is None or data.axis is not None or scale is None or zero is None or scale.size > 1:
+            return Refusal("it does not quantise what was dequantised")
+        same = data.value.dtype is node.output.dtype and int(zero.reshape(-1)[0]) == data.zero_point
+        if not same or float(scale.reshape(-1)[0]) != float(data.scale):
+            return Refusal("it quantises in another way than before")
+        codes.append(data.value)
+    if inner is None:
+        assert codes[0] is not None
+        return codes[0]
+    return site.again(inner, *codes, *inner.inputs[len(codes) :])
 
 
 @_QUANTISATIONS.rule(is_op(QUANTIZE))
 def rounding(site: Site) -> Replacement:
-    """A quantisation of numbers that come from integers: no NaN can be among them."""
+    """A quantisation as pointwise steps, which other kernels take in. No NaN can be among numbers
+    that come from integers; others may have some, which become the smallest code."""
     node = site.node
     scale, zero = site.array(node.args[1]), _zero_point(site, node)
     if scale is None or zero is None or (scale.size, zero.size) != (1, 1):
@@ -276,10 +285,16 @@ def rounding(site: Site) -> Replacement:
     limits = np.iinfo(node.output.dtype.numpy)
     offset = int(zero.reshape(-1)[0])
     low, high = limits.min - offset, limits.max - offset
-    ratio = _divided(site, node.args[0], scale.reshape(()))
-    if ratio is None:
-        return Refusal("what is quantised does not come from integers")
-    rounded = site.emit("round", _unclipped(site, ratio.whole(site), low, high))
+    divided = _divided(site, node.args[0], scale.reshape(()))
+    if divided is not None:
+        ratio = _unclipped(site, divided.whole(site), low, high)
+    elif node.args[0].dtype is DType.FLOAT32 and node.attrs.precision in (None, DType.FLOAT32):
+        ratio = site.emit("divide", node.args[0], site.constant(scale.reshape(())))
+        lowest = site.constant(np.float32(low))
+        ratio = site.emit("where", site.emit("isnan", ratio), lowest, ratio)
+    else:
+        return Refusal("what is quantised does not come from integers, and is not float32")
+    rounded = site.emit("round", ratio)
     if offset:
         rounded = site.emit("add", rounded, site.constant(np.float32(offset)))
     bounded = site.emit("clip", rounded, a_min=float(limits.min), a_max=float(limits.max))
@@ -318,13 +333,13 @@ def _divided(site: Site, value: Value, scale: Array) -> _Shifted | None:
 
 
 def _divided_activation(site: Site, node: Node, scale: Array) -> _Shifted | None:
-    """The same for an operator that keeps numbers within bounds."""
-    if node.op.name not in ("nn.relu", "clip") or len(node.inputs) != 1:
+    """The same for an operator that keeps numbers within bounds, or scales negative ones."""
+    if node.op.name not in ("nn.relu", "nn.leaky_relu", "clip") or len(node.inputs) != 1:
         return None
     data = _divided(site, node.args[0], scale)
     if data is None:
         return None
-    if node.op.name == "nn.relu":
+    if node.op.name != "clip":
         return _Shifted(site.again(node, data.whole(site)))
     bounds = {"a_min": node.attrs.a_min, "a_max": node.attrs.a_max}
     scaled = {key: None if b is None else float(b) / float(scale) for key, b in bounds.items()}

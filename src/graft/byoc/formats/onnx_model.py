@@ -74,7 +74,7 @@ _RUN_TIME_OPERANDS = ("clip",)
 
 
 def to_onnx(region: Graph) -> onnx.ModelProto:
-    """A region as a model whose inputs and outputs have the region's names and order."""
+    """A region, or a whole graph, as a model whose inputs and outputs have its names and order."""
     refusal = why_not(region.nodes)
     if refusal is not None:
         raise UnsupportedError(refusal.reason, refusal.node.place if refusal.node else None)
@@ -85,15 +85,29 @@ def to_onnx(region: Graph) -> onnx.ModelProto:
             writer.constant(node.output.name, node.attrs.value.array)
         else:
             WRITERS[node.op.name](writer, node)
+    outputs = [
+        _returned(writer, value, name)
+        for value, name in zip(region.outputs, region.output_names, strict=True)
+    ]
     graph = helper.make_graph(
         writer.nodes,
         region.name or "region",
         [_described(value) for value in region.inputs],
-        [_described(value) for value in region.outputs],
+        outputs,
         writer.constants,
     )
     opset = helper.make_opsetid("", OPSET)
     return helper.make_model(graph, opset_imports=[opset], ir_version=_IR_VERSION)
+
+
+def _returned(writer: Writer, value: Value, name: str) -> onnx.ValueInfoProto:
+    """An output under the name that callers know it by."""
+    if name == value.name:
+        return _described(value)
+    if name in writer.taken:
+        raise UnsupportedError(f"both an output and another value have the name '{name}'")
+    writer.emit("Identity", [value.name], [name])
+    return _described(Value(name, value.type))
 
 
 def _described(value: Value) -> onnx.ValueInfoProto:

@@ -72,6 +72,8 @@ def _max_pool(writer: Writer, node: Node) -> None:
 def _avg_pool(writer: Writer, node: Node) -> None:
     attrs = {**_window(node.attrs), "kernel_shape": list(node.attrs.pool_size), "pads": _pads(node)}
     attrs["count_include_pad"] = int(node.attrs.count_include_pad)
+    if all(step == 1 for step in attrs["dilations"]):
+        del attrs["dilations"]  # ONNX Runtime's quantised pooling has no such attribute
     data = node.args[0].name
     counted = [min(pair) for pair in zip(attrs["pads"], node.attrs.padding, strict=True)]
     if node.attrs.count_include_pad and counted != attrs["pads"]:
@@ -320,3 +322,23 @@ def _tile(writer: Writer, node: Node) -> None:
 def _broadcast_to(writer: Writer, node: Node) -> None:
     inputs = [node.args[0].name, writer.integers(node, "shape", extents(node.output))]
     writer.emit("Expand", inputs, names(node.outputs))
+
+
+@writes("qnn.quantize")
+def _quantize(writer: Writer, node: Node) -> None:
+    """The zero point says the type of the result, so there has to be one."""
+    attrs, operands = node.attrs, names(node.inputs)
+    if attrs.block_size or attrs.precision is not None or not attrs.saturate:
+        raise UnsupportedError("opset 20 quantises by tensor and by axis alone", node.place)
+    if len(operands) < 3 or not operands[2]:
+        zeros = np.zeros(extents(node.args[1]), attrs.dtype.numpy)
+        operands = [*operands[:2], writer.constant(writer.name(node, "zero_point"), zeros)]
+    writer.emit("QuantizeLinear", operands, names(node.outputs), axis=attrs.axis)
+
+
+@writes("qnn.dequantize")
+def _dequantize(writer: Writer, node: Node) -> None:
+    attrs = node.attrs
+    if attrs.block_size or attrs.dtype not in (None, node.args[1].dtype):
+        raise UnsupportedError("opset 20 dequantises by tensor and by axis alone", node.place)
+    writer.emit("DequantizeLinear", names(node.inputs), names(node.outputs), axis=attrs.axis)

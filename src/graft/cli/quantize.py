@@ -1,0 +1,200 @@
+"""`graft quantize`: a float model and sample data in; a model of mixed precision, and what each
+layer became, out."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from graft.base.errors import UserError
+from graft.byoc.executable import Settings
+from graft.byoc.formats.onnx_model import to_onnx
+from graft.cli.model_options import add_strict_import_argument
+from graft.cli.placement import check_targets
+from graft.cli.placement_options import add_target_argument
+from graft.cli.report import (
+    Block,
+    counted,
+    error_text,
+    print_json,
+    print_lines,
+    seconds_text,
+    section,
+    table,
+)
+from graft.cli.status import spoken_warnings, status
+from graft.cli.terminal import print_note
+from graft.cli.usage import UsageError, positive
+from graft.compiler import DEFAULT_TARGET, compile, compile_options
+from graft.precision import AUTO, DEFAULT_BUDGET, INTEGER, RANDOM, Budget, Report, quantize
+from graft.quantize.data import Pixels
+from graft.quantize.ranges import METHODS
+from graft.runtime.artifact import SUFFIX
+from graft.stages import import_graph, optimize
+
+DESCRIPTION = """\
+Quantise a float model to 8 bits where that pays: calibrate on sample data, measure what
+each layer gains and what it adds to the error of the outputs, choose the fastest mix of
+precisions within the budget, and measure it as a whole on samples that were not
+calibrated on. What is written is never slower than the float model and never over the
+budget, as measured here. Data are a folder of .npy, .npz or image files, one sample each
+or many along the first axis, or one such file."""
+EXAMPLES = f"""\
+  graft quantize model.onnx --data images/ -o model-int8.onnx
+  graft quantize model.onnx --data samples.npy --budget 1% -o model{SUFFIX}
+  graft quantize model.onnx --data samples/ --budget top1=0.99 --json
+  graft quantize model.onnx --data images/ --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225
+  graft quantize model.onnx --data random --precision int8   times, not accuracy
+"""
+ONNX = ".onnx"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", metavar="MODEL", type=Path, help="the ONNX file")
+    add(
+        "--data",
+        metavar="PATH",
+        help=f"samples of what the model will see; '{RANDOM}' makes some up, which is good for"
+        " times and worth nothing for accuracy",
+    )
+    add(
+        "--budget",
+        metavar="SHARE",
+        type=_budget,
+        help=f"what the outputs may lose: a relative error (default {DEFAULT_BUDGET}), or"
+        " top1=SHARE of samples whose largest output stays the same",
+    )
+    add(
+        "--precision",
+        choices=(AUTO, INTEGER),
+        default=AUTO,
+        help=f"{AUTO}: what pays within the budget (default); {INTEGER}: every layer that can be",
+    )
+    add(
+        "--ranges",
+        choices=tuple(METHODS),
+        default="mse",
+        help="how the range of activations is chosen (default: mse)",
+    )
+    add("--mean", metavar="M,M,M", type=_numbers, help="taken off pixels (0 to 1) of images")
+    add("--std", metavar="S,S,S", type=_numbers, help="that pixels of images are divided by")
+    add("-o", "--output", metavar="FILE", type=Path, help=f"an {ONNX} or {SUFFIX} file to write")
+    add("--threads", metavar="N", type=positive, help="how many run it (default: one per core)")
+    add("--json", action="store_true", help="print one JSON object")
+    add_target_argument(parser)
+    add_strict_import_argument(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    _check(options)
+    start = time.perf_counter()
+    target = options.target or DEFAULT_TARGET
+    check_targets(options.target or ())
+    with status(f"quantizing {options.model.name}") as tell, spoken_warnings():
+        optimized = optimize(import_graph(options.model, options.strict_import))
+        settings = Settings(options.threads, report=tell)
+        found = quantize(
+            optimized,
+            options.data,
+            compile_options(target, settings),
+            options.precision,
+            options.budget,
+            options.ranges,
+            Pixels(options.mean or (0.0,), options.std or (1.0,)),
+        )
+        if options.output is not None and options.output.suffix == ONNX:
+            onnx.save(to_onnx(found.optimized.graph), options.output)
+        elif options.output is not None:
+            compile(found.optimized, target, threads=options.threads, report=tell).save(
+                options.output
+            )
+    seconds = time.perf_counter() - start
+    if options.json:
+        print_json(_facts(options, found.report, seconds))
+    else:
+        print_lines(_lines(options, found.report, seconds))
+    if found.report.random:
+        print_note("note", "random data say what the model would take, not how accurate it is")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.data is None:
+        raise UsageError(
+            "graft quantize needs samples to calibrate on",
+            hint=f"--data FOLDER; --data {RANDOM} makes some up, to see times alone",
+        )
+    if options.output is not None and options.output.suffix not in (ONNX, SUFFIX):
+        raise UsageError(f"'{options.output}' ends in neither {ONNX} nor {SUFFIX}")
+
+
+def _budget(text: str) -> Budget:
+    try:
+        return Budget.parse(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(f"{error}") from None
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(one) for one in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers") from None
+
+
+def _lines(options: argparse.Namespace, report: Report, seconds: float) -> Iterator[Block]:
+    written = f" -> {options.output}" if options.output is not None else ""
+    yield f"{options.model}{written}"
+    rows = (
+        (
+            unit.name,
+            unit.op,
+            unit.precision,
+            _time(unit.float_seconds),
+            _time(unit.integer_seconds),
+            "" if unit.error is None else error_text(math.sqrt(unit.error)),
+            unit.reason,
+        )
+        for unit in report.units
+    )
+    header = ("unit", "operator", "precision", "float", "int8", "error alone", "why")
+    yield from section("Units", table(rows, header, right=(3, 4, 5)))
+    if report.front:
+        points = [(seconds_text(time), error_text(error)) for time, error in report.front]
+        header = ("time of all units", "error")
+        yield from section("Time against error, predicted", table(points, header, right=(0, 1)))
+    yield from section("Measured end to end", table(_summary(report)))
+    yield f"quantised in {seconds_text(seconds)}"
+
+
+def _summary(report: Report) -> Iterator[tuple[str, str]]:
+    quality = report.quality
+    yield "integer units", f"{report.integer_units} of {len(report.units)}"
+    yield "samples", f"{report.samples} calibrated on, {report.held_out} others measured on"
+    yield "relative output error", error_text(quality.error)
+    if quality.agreement is not None:
+        yield "top-1 agreement", f"{quality.agreement:.2%}"
+    if report.budget is not None:
+        yield "budget", f"{report.budget}; {counted(report.attempts, 'choice')} measured"
+    yield "time in float", seconds_text(report.float_seconds)
+    ratio = report.float_seconds / report.seconds
+    yield "time of the result", f"{seconds_text(report.seconds)} ({ratio:.2f} × as fast)"
+
+
+def _time(seconds: float | None) -> str:
+    return "" if not seconds else seconds_text(seconds)
+
+
+def _facts(options: argparse.Namespace, report: Report, seconds: float) -> dict[str, Any]:
+    facts = asdict(report)
+    facts["front"] = [{"seconds": time, "error": error} for time, error in report.front]
+    output = None if options.output is None else str(options.output)
+    return {"model": str(options.model), "file": output, **facts, "quantize_seconds": seconds}

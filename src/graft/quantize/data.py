@@ -1,0 +1,173 @@
+"""Sample data: what users give in, inputs of a graph by name out, one sample at a time.
+
+Data are a folder of `.npy`, `.npz` or image files, one such file, or an iterable of arrays, of
+sequences of arrays in the order of the inputs, or of mappings by their names. What does not fit the
+graph is refused with the name of its file.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graft.base.dims import UNKNOWN
+from graft.base.dtypes import Array, DType
+from graft.base.errors import UnsupportedError, UserError
+from graft.ir.graph import Value
+from graft.ir.types import TensorType
+
+ARRAYS = (".npy", ".npz")
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
+_HINT = "give a folder of .npy, .npz or image files, or an iterable of arrays"
+
+Data = str | os.PathLike[str] | Iterable[Any]
+Sample = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """How images become numbers: (pixel / 255 - mean) / std, per channel."""
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+
+def read_samples(
+    data: Data, inputs: Sequence[Value], pixels: Pixels | None = None
+) -> Iterator[Sample]:
+    """The samples, each made when its turn comes."""
+    for value in inputs:
+        if not isinstance(value.type, TensorType):
+            raise UnsupportedError(f"the input '{value.name}' is a {value.type}, not a tensor")
+    if isinstance(data, str | os.PathLike):
+        for path in files_in(Path(data)):
+            item = _image(path, inputs, pixels or Pixels()) if _is_image(path) else _arrays(path)
+            yield from _split(_by_name(item, inputs, str(path)), inputs, str(path))
+        return
+    if isinstance(data, np.ndarray) or not isinstance(data, Iterable):
+        raise UserError(f"data= is {type(data).__name__}, not samples", hint=_HINT)
+    for number, item in enumerate(data):
+        origin = f"sample {number}"
+        yield from _split(_by_name(item, inputs, origin), inputs, origin)
+
+
+def files_in(path: Path) -> list[Path]:
+    """The files that hold samples: a file itself, or those of a folder by name."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"there is no '{path}' to calibrate on", hint=_HINT)
+    found = sorted(p for p in path.iterdir() if p.suffix.lower() in (*ARRAYS, *IMAGES))
+    if not found:
+        raise UserError(f"'{path}' holds no .npy, .npz or image file", hint=_HINT)
+    return found
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGES
+
+
+def _arrays(path: Path) -> Any:
+    """The array of an .npy file, or those of an .npz archive by name."""
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            arrays = {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"'{path}' is not a readable NumPy file: {error}") from None
+    return arrays
+
+
+def _image(path: Path, inputs: Sequence[Value], pixels: Pixels) -> Array:
+    """An image, scaled to cover what the input wants, and its middle cut out."""
+    try:
+        import PIL.Image
+    except ImportError:
+        raise UserError("images are read with Pillow", hint="pip install pillow") from None
+    shape = inputs[0].tensor.shape if len(inputs) == 1 else None
+    if shape is None or len(shape) != 4 or shape[1] not in (1, 3):
+        raise UserError(f"'{path}' is an image, and the model does not take one image")
+    try:
+        with PIL.Image.open(path) as image:
+            plain = image.convert("RGB" if shape[1] == 3 else "L")
+    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+        raise UserError(f"'{path}' is not a readable image: {error}") from None
+    height, width = shape[2:]
+    if isinstance(height, int) and isinstance(width, int):
+        scale = max(height / plain.height, width / plain.width)
+        wide, high = (
+            max(width, round(plain.width * scale)),
+            max(height, round(plain.height * scale)),
+        )
+        left, top = (wide - width) // 2, (high - height) // 2
+        plain = plain.resize((wide, high)).crop((left, top, left + width, top + height))
+    array = np.atleast_3d(np.asarray(plain, np.float32)) / 255
+    array = (array - np.float32(pixels.mean)) / np.float32(pixels.std)
+    return np.ascontiguousarray(array.transpose(2, 0, 1))[None].astype(np.float32)
+
+
+def _by_name(item: Any, inputs: Sequence[Value], origin: str) -> Sample:
+    """The arrays of one item by the inputs that they are for."""
+    names = [value.name for value in inputs]
+    if isinstance(item, Mapping):
+        if len(names) == 1 and len(item) == 1:
+            return {names[0]: np.asarray(next(iter(item.values())))}
+        missing = [name for name in names if name not in item]
+        if missing:
+            known = ", ".join(f"'{name}'" for name in item) or "none"
+            raise UserError(f"{origin} has no array '{missing[0]}'", hint=f"it has {known}")
+        return {name: np.asarray(item[name]) for name in names}
+    arrays = [np.asarray(one) for one in item] if isinstance(item, tuple | list) else [item]
+    if len(arrays) != len(names):
+        raise UserError(
+            f"{origin} is {len(arrays)} arrays, and the model has {len(names)} inputs",
+            hint="give the arrays by the names of the inputs",
+        )
+    return dict(zip(names, map(np.asarray, arrays), strict=True))
+
+
+def _split(sample: Sample, inputs: Sequence[Value], origin: str) -> Iterator[Sample]:
+    """Samples with the extents that the model wants: arrays of many are cut, ones without a batch
+    axis get one."""
+    fitted = {value.name: _fitted(value, sample[value.name], origin) for value in inputs}
+    counts = {len(parts) for parts in fitted.values()}
+    if len(counts) > 1:
+        raise UserError(f"{origin} holds different numbers of samples for the inputs")
+    for number in range(counts.pop() if counts else 0):
+        yield {name: parts[number] for name, parts in fitted.items()}
+
+
+def _fitted(value: Value, array: Array, origin: str) -> list[Array]:
+    dtype, shape = value.dtype, value.tensor.shape
+    if array.dtype.kind == "f" and dtype.is_float:
+        array = array.astype(dtype.numpy, copy=False)
+    actual = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+    if array.dtype != dtype.numpy:
+        hint = f"convert it with .astype('{dtype}'), and scale it as the model expects"
+        message = f"{origin} holds {actual}, and the input '{value.name}' wants {value.type}"
+        raise UserError(message, hint=hint)
+    if dtype is not DType.STRING and dtype.is_float and not np.isfinite(array).all():
+        raise UserError(f"{origin} holds NaN or infinity for the input '{value.name}'")
+    if shape is None or _fits(array.shape, shape):
+        return [array]
+    if _fits((1, *array.shape), shape):
+        return [array[None]]
+    batch = shape[0] if shape else 0
+    if isinstance(batch, int) and batch and _fits((batch, *array.shape[1:]), shape):
+        return [array[i : i + batch] for i in range(0, len(array) - batch + 1, batch)]
+    raise UserError(f"{origin} holds {actual}, and the input '{value.name}' wants {value.type}")
+
+
+def _fits(actual: Sequence[int], shape: Sequence[Any]) -> bool:
+    return len(actual) == len(shape) and all(
+        extent == dim or not isinstance(dim, int) or dim is UNKNOWN
+        for extent, dim in zip(actual, shape, strict=True)
+    )

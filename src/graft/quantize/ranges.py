@@ -1,0 +1,157 @@
+"""Ranges of activations: observed values in, the interval that 8 bits are spread over out.
+
+A histogram takes constant memory however much it sees: its bins are symmetric around zero, and
+twice as wide whenever a value lies outside. Every range holds zero, so that padding is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+
+LEVELS = 256
+_HALF = 4096  # bins on either side of zero
+_OUTLIERS = 1e-4  # the share of values that the percentile method leaves outside
+_CANDIDATES = np.linspace(0.2, 1.0, 81)  # shares of the whole range that are tried
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The interval from `low` <= 0 to `high` >= 0."""
+
+    low: float
+    high: float
+
+    def __or__(self, other: Range) -> Range:
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+    @property
+    def scale(self) -> np.float32:
+        """The distance of two levels; 1 where there is nothing but zero."""
+        width = np.float32((self.high - self.low) / (LEVELS - 1))
+        return width if width > 0 and np.isfinite(1 / width) else np.float32(1)
+
+    @property
+    def zero_point(self) -> int:
+        return min(max(round(-self.low / float(self.scale)), 0), LEVELS - 1)
+
+
+class Histogram:
+    """How often values occur, with the exact extremes."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(2 * _HALF, np.int64)
+        self.limit = 0.0  # bins reach from its negative to it; 0 before anything was seen
+        self.low = self.high = 0.0
+
+    def add(self, array: Array) -> None:
+        """Count the elements of a float array."""
+        if array.size == 0:
+            return
+        flat = array.reshape(-1)
+        low, high = float(flat.min()), float(flat.max())
+        if not math.isfinite(low) or not math.isfinite(high):
+            raise UserError("it is NaN or infinite for some of the data")
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self._widen(max(-low, high))
+        if self.limit:
+            bins = (flat * np.float32(_HALF / self.limit) + np.float32(_HALF)).astype(np.int32)
+            np.minimum(bins, 2 * _HALF - 1, out=bins)
+            self.counts += np.bincount(bins, minlength=2 * _HALF)
+
+    def _widen(self, peak: float) -> None:
+        """Let the bins reach as far as the next power of two."""
+        if peak > 0 and not self.limit:
+            self.limit = 2.0 ** math.ceil(math.log2(peak))
+        while peak > self.limit:
+            pairs = self.counts.reshape(-1, 2).sum(axis=1)
+            self.counts[:] = 0
+            self.counts[_HALF // 2 : _HALF // 2 + _HALF] = pairs
+            self.limit *= 2
+
+    @property
+    def centres(self) -> Array:
+        """What the values of each bin are taken to be."""
+        return (np.arange(2 * _HALF) + 0.5 - _HALF) * (self.limit / _HALF)
+
+    @property
+    def whole(self) -> Range:
+        return Range(self.low, self.high)
+
+
+def min_max(histogram: Histogram) -> Range:
+    """All that was seen."""
+    return histogram.whole
+
+
+def percentile(histogram: Histogram) -> Range:
+    """All but the outermost values on either side."""
+    total = np.cumsum(histogram.counts)
+    width = histogram.limit / _HALF
+    outside = total[-1] * _OUTLIERS / 2
+    first = int(np.searchsorted(total, outside, side="right"))
+    last = int(np.searchsorted(total, total[-1] - outside, side="left"))
+    low, high = (first - _HALF) * width, (last + 1 - _HALF) * width
+    return Range(max(min(low, 0.0), histogram.low), min(max(high, 0.0), histogram.high))
+
+
+def mean_squared_error(histogram: Histogram) -> Range:
+    """The range with the least expected square of rounding and clipping errors."""
+    centres, counts = histogram.centres, histogram.counts
+
+    def error(candidate: Range) -> float:
+        return float(counts @ (fake_quantized(centres, candidate) - centres) ** 2)
+
+    return _best(histogram, error)
+
+
+def entropy(histogram: Histogram) -> Range:
+    """The range whose levels keep most of the distribution: the least Kullback-Leibler divergence
+    of the quantised histogram from the clipped one."""
+    centres = histogram.centres
+    used = np.flatnonzero(histogram.counts)
+    values, counts = centres[used], histogram.counts[used].astype(np.float64)
+
+    def divergence(candidate: Range) -> float:
+        scale, zero = float(candidate.scale), candidate.zero_point
+        levels = np.clip(np.rint(values / scale) + zero, 0, LEVELS - 1).astype(np.int64)
+        inside = (values >= candidate.low) & (values <= candidate.high)
+        width = np.bincount(levels[inside], minlength=LEVELS)
+        kept = np.bincount(levels[inside], counts[inside], LEVELS)
+        clipped = np.bincount(levels, counts, LEVELS)
+        # Of a level, its bins have equal shares; what was clipped counts in the reference alone.
+        share = (kept / np.maximum(width, 1))[levels[inside]]
+        reference = counts[inside] * (clipped / np.maximum(kept, 1e-12))[levels[inside]]
+        if not share.sum() > 0:
+            return math.inf
+        p, q = reference / reference.sum(), share / share.sum()
+        return float(np.sum(p * np.log(p / q)))
+
+    return _best(histogram, divergence)
+
+
+def _best(histogram: Histogram, error: Callable[[Range], float]) -> Range:
+    whole = histogram.whole
+    shrunk = [Range(whole.low * share, whole.high * share) for share in _CANDIDATES]
+    return min(reversed(shrunk), key=error)  # of equal ones the widest
+
+
+def fake_quantized(array: Array, chosen: Range) -> Array:
+    """Numbers as they come back from 8 bits."""
+    scale, zero = float(chosen.scale), chosen.zero_point
+    codes = np.clip(np.rint(array / scale) + zero, 0, LEVELS - 1)
+    return np.asarray((codes - zero) * scale)
+
+
+METHODS: dict[str, Callable[[Histogram], Range]] = {
+    "mse": mean_squared_error,
+    "minmax": min_max,
+    "percentile": percentile,
+    "entropy": entropy,
+}

@@ -1,0 +1,116 @@
+"""Sensitivity: how much each unit adds to the error of the outputs where it alone is integer.
+
+One program is compiled that holds every unit twice, in float and on integers, and an input that
+says which of both results goes on. So a network is compiled once and run once per unit and sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import TensorType, tensor
+from graft.passes.eliminate_dead_code import eliminate_dead_code
+from graft.quantize.calibrate import Compile, Feeds, Statistics
+from graft.quantize.insert import QuantizationBuilder
+from graft.quantize.units import Unit
+
+SWITCHES = "integer_units"  # the input: one truth value per unit
+
+
+class OutputError:
+    """The relative error of outputs over samples: of each output the root of the summed squares of
+    differences over that of the values, and of all outputs the largest."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[float, float]] = {}
+
+    def add(self, exact: Sequence[Array], other: Sequence[Array]) -> None:
+        """Count what the outputs of one sample differ by; only floats count."""
+        for number, (one, two) in enumerate(zip(exact, other, strict=True)):
+            if not np.issubdtype(one.dtype, np.floating):
+                continue
+            error, power = self._sums.get(number, (0.0, 0.0))
+            wide = one.astype(np.float64)
+            is_alike = one.shape == two.shape
+            error += float(np.sum((two - wide) ** 2)) if is_alike else np.inf
+            self._sums[number] = error, power + float(np.sum(wide**2))
+
+    @property
+    def power(self) -> float:
+        """The square of the relative error: what independent errors add up in."""
+        ratios = [e / p if p > 0 else (np.inf if e > 0 else 0.0) for e, p in self._sums.values()]
+        return max(ratios, default=0.0)
+
+    @property
+    def relative(self) -> float:
+        return float(np.sqrt(self.power))
+
+
+def contributions(
+    graph: Graph,
+    known: Statistics,
+    compile: Compile,
+    samples: Sequence[Feeds],
+    report: Callable[[int], None],
+) -> dict[Unit, float]:
+    """The square of the relative output error that each unit causes alone."""
+    units = known.units
+    run = compile(switched(graph, known))
+    nothing = np.zeros(len(units), bool)
+    exact = [run({**feeds, SWITCHES: nothing}) for feeds in samples]
+    found: dict[Unit, float] = {}
+    for number, unit in enumerate(units):
+        report(number)
+        only = nothing.copy()
+        only[number] = True
+        error = OutputError()
+        for feeds, wanted in zip(samples, exact, strict=True):
+            error.add(wanted, run({**feeds, SWITCHES: only}))
+        found[unit] = error.power
+    return found
+
+
+def switched(graph: Graph, known: Statistics) -> Graph:
+    """The graph with both forms of each unit, and one more input that chooses between them."""
+    builder = QuantizationBuilder(graph, known)
+    switches = builder.input(SWITCHES, tensor(DType.BOOL, len(known.units)))
+    last = {unit.nodes[-1]: (number, unit) for number, unit in enumerate(known.units)}
+    current: dict[Value, Value] = {}  # what readers of a unit's result read
+    for node in graph.nodes:
+        inputs = tuple(None if v is None else current.get(v, v) for v in node.inputs)
+        builder.append(node, inputs)
+        if node in last:
+            number, unit = last[node]
+            integer = _integer_form(builder, unit, current)
+            begin = {"begin": (number,), "end": (number + 1,), "axes": (0,)}
+            switch = builder("squeeze", builder("strided_slice", switches, **begin), axes=(0,))
+            current[unit.output] = builder("where", switch, integer, unit.output)
+    outputs = [current.get(value, value) for value in graph.outputs]
+    return eliminate_dead_code(builder.build(*outputs, names=graph.output_names))
+
+
+def _integer_form(builder: QuantizationBuilder, unit: Unit, current: dict[Value, Value]) -> Value:
+    """A copy of the unit's nodes on quantised operands."""
+    ranges = builder.known.ranges
+    formal: dict[Value | None, Value] = {}
+    for value in (unit.data, *unit.residuals):
+        source = current.get(value, value)
+        formal[value] = builder.through_bytes(source, ranges[value]) if value in ranges else source
+    for node in unit.nodes:
+        inputs = tuple(formal.get(value, value) for value in node.inputs)
+        inputs = builder.layer_inputs(unit, node, inputs)
+        copy = _copied(builder, node, inputs)
+        formal[node.output] = copy
+    return formal[unit.output]
+
+
+def _copied(builder: QuantizationBuilder, node: Node, inputs: Sequence[Value | None]) -> Value:
+    assert isinstance(node.output.type, TensorType)
+    result = Value(builder.names(f"{node.output.name}_integer"), node.output.type)
+    builder.append(replace(node, inputs=tuple(inputs), outputs=(result,)))
+    return result

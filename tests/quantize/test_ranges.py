@@ -1,0 +1,83 @@
+"""Histograms of constant size, and the ranges that are chosen from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graft.base.errors import UserError
+from graft.quantize.ranges import METHODS, Histogram, Range, fake_quantized
+
+GENERATOR = np.random.default_rng(7)
+
+
+def _histogram(*arrays: object) -> Histogram:
+    histogram = Histogram()
+    for array in arrays:
+        histogram.add(np.asarray(array, np.float32))
+    return histogram
+
+
+def test_counts_survive_widening() -> None:
+    """Values that come late may be a thousand times larger than the first ones."""
+    small, large = GENERATOR.normal(size=1000), GENERATOR.normal(size=500) * 1000
+    histogram = _histogram(small, large)
+    assert histogram.counts.sum() == 1500
+    width = histogram.limit / (len(histogram.counts) // 2)
+    edges = np.arange(-histogram.limit, histogram.limit + width / 2, width)
+    both = np.concatenate([small, large]).astype(np.float32)
+    exact, _ = np.histogram(both, edges)
+    assert np.abs(exact - histogram.counts).sum() <= 4  # values on edges
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["normal", "relu", "negative", "outlier", "zero", "one value"])
+def test_ranges_hold_zero_and_lie_within_what_was_seen(method: str, kind: str) -> None:
+    normal = GENERATOR.normal(size=20_000).astype(np.float32)
+    data = {
+        "normal": normal,
+        "relu": np.maximum(normal, 0),
+        "negative": -np.abs(normal),
+        "outlier": np.append(normal, 1e4),
+        "zero": np.zeros(100),
+        "one value": np.full(100, 3.0),
+    }[kind]
+    histogram = _histogram(data)
+    found = METHODS[method](histogram)
+    assert min(0.0, histogram.low) <= found.low <= 0 <= found.high <= max(0.0, histogram.high)
+    assert found.scale > 0
+    assert 0 <= found.zero_point <= 255
+    assert fake_quantized(np.zeros(3), found).tolist() == [0, 0, 0]
+
+
+def test_squared_error_beats_the_extremes_on_heavy_tails() -> None:
+    data = GENERATOR.standard_t(2, size=50_000).astype(np.float32)
+    histogram = _histogram(data)
+
+    def error(method: str) -> float:
+        return float(np.mean((fake_quantized(data, METHODS[method](histogram)) - data) ** 2))
+
+    assert error("mse") < error("minmax")
+
+
+def test_of_uniform_data_all_is_kept() -> None:
+    histogram = _histogram(GENERATOR.uniform(-1, 1, 50_000))
+    found = METHODS["mse"](histogram)
+    assert found.high - found.low > 1.95
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(wrong: float) -> None:
+    with pytest.raises(UserError, match="NaN or infinite"):
+        _histogram([1.0, wrong])
+
+
+def test_empty_arrays_say_nothing() -> None:
+    assert _histogram(np.zeros((0, 3))).whole == Range(0.0, 0.0)
+
+
+@pytest.mark.parametrize("width", [1e-44, 1e-38, 1e38])
+def test_extreme_widths_have_usable_scales(width: float) -> None:
+    found = _histogram([width]).whole
+    assert np.isfinite(found.scale)
+    assert np.isfinite(1 / found.scale)

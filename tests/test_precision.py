@@ -1,0 +1,131 @@
+"""`graft.compile(precision=...)`: the promises, and requests that make no sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from tests.quantize.models import NETWORKS, residual, samples
+
+import graft
+from graft.base.errors import UserError
+from graft.byoc import measure
+from graft.byoc.formats.onnx_model import to_onnx
+from graft.compiler import compile_options
+from graft.precision import AUTO, INTEGER, Budget, Quantized, quantize
+from graft.stages import Imported, import_graph, optimize
+
+
+@pytest.fixture(autouse=True)
+def _short_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "RACE_BUDGET", 0.02)
+    monkeypatch.setattr("graft.backends.host.step_times._PROFILE_SECONDS", 0.02)
+
+
+def quantized(name: str, precision: str, budget: Any = None, count: int = 8) -> Quantized:
+    graph = NETWORKS[name]()
+    data = samples(graph, count)
+    return quantize(optimize(Imported(graph)), data, compile_options(), precision, budget)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("budget", [0.2, 0.01, 1e-6, "top1=0.9"])
+def test_promises(name: str, budget: float | str) -> None:
+    report = quantized(name, AUTO, budget).report
+    assert report.quality.meets(Budget.parse(budget))
+    assert report.seconds < report.float_seconds or report.integer_units == 0
+    assert all(unit.reason or unit.precision == INTEGER for unit in report.units)
+    if budget == 1e-6:
+        assert report.integer_units == 0
+        assert report.quality.error == 0
+    times, errors = zip(*report.front, strict=True)
+    assert list(errors) == sorted(errors)
+    assert list(times) == sorted(times, reverse=True)
+
+
+def test_all_on_integers() -> None:
+    found = quantized("residual", INTEGER)
+    assert found.report.integer_units == len(found.report.units) == 7
+    assert 0 < found.report.quality.error < 0.06
+    with pytest.raises(UserError, match="over the budget"):
+        quantized("residual", INTEGER, 1e-6)
+
+
+def test_compiled_saved_and_loaded(tmp_path: Path) -> None:
+    graph = residual()
+    data = samples(graph, 6)
+    module = graft.compile(graph, precision="int8", data=data, strict=True)
+    exact = graft.compile(graph).run(None, data[0])[0]
+    found = module.run(None, data[0])[0]
+    assert 0 < np.linalg.norm(found - exact) < 0.06 * np.linalg.norm(exact)
+    module.save(tmp_path / "model.graft")
+    np.testing.assert_array_equal(graft.load(tmp_path / "model.graft").run(None, data[0])[0], found)
+
+
+def test_written_for_others(tmp_path: Path) -> None:
+    """A model file keeps the names of inputs and outputs."""
+    plain = to_onnx(residual())
+    plain.graph.output[0].name = "scores"
+    plain.graph.node.append(
+        onnx.helper.make_node("Identity", [residual().outputs[0].name], ["scores"])
+    )
+    path = tmp_path / "plain.onnx"
+    onnx.save(plain, path)
+    found = quantize(
+        optimize(import_graph(path)),
+        samples(residual(), 6),
+        compile_options(),
+        INTEGER,
+    )
+    written = to_onnx(found.optimized.graph)
+    onnx.checker.check_model(written)
+    session = onnxruntime.InferenceSession(written.SerializeToString())
+    (sample,) = samples(residual(), 1, seed=4)
+    theirs = session.run(["scores"], sample)[0]
+    ours = graft.compile(found.optimized).run(["scores"], sample)[0]
+    assert np.argmax(theirs) == np.argmax(ours)
+    assert np.linalg.norm(theirs - ours) < 0.05 * np.linalg.norm(ours)
+
+
+def test_random_data_are_reported() -> None:
+    graph = residual()
+    report = quantize(optimize(Imported(graph)), "random", compile_options(), INTEGER).report
+    assert report.random
+    assert report.samples + report.held_out == 16
+
+
+def _refused(**asked: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        graft.compile(asked.pop("model", None) or residual(), **asked)
+    return str(caught.value)
+
+
+def test_requests_that_make_no_sense() -> None:
+    data = samples(residual(), 4)
+    assert "needs samples to calibrate on" in _refused(precision="auto")
+    assert "are for quantisation" in _refused(data=data)
+    assert "are for quantisation" in _refused(budget=0.1)
+    assert "known ones: float32, int8, auto" in _refused(precision="int3", data=data)
+    assert "too few samples (1)" in _refused(precision="auto", data=data[:1])
+    assert "too few samples (0)" in _refused(precision="auto", data=[])
+    for budget in (0, -1, 2, "most", "top5=0.9", float("nan")):
+        assert "is no share of 1" in _refused(precision="auto", data=data, budget=budget)
+    assert "on the machine that the code is for" in _refused(
+        precision="int8", data=data, machine="aarch64"
+    )
+    nothing = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    )
+    assert "nothing to quantise" in _refused(model=nothing, precision="int8", data=[np.ones(2)])
+
+
+def test_constant_channels_are_harmless() -> None:
+    """Channels, or whole inputs, that never change have no range of their own."""
+    graph = residual()
+    data = [{"x": np.zeros((1, 3, 16, 16), np.float32)} for _ in range(4)]
+    module = graft.compile(graph, precision="int8", data=data)
+    assert np.isfinite(module.run(None, data[0])[0]).all()
