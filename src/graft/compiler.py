@@ -93,18 +93,10 @@ def compile(
     none. `isolation="process"` runs backends in processes of their own, all or by name
     ({"mynpu": "process"}). `report` is told of each stage (`report=print` shows them)."""
     settings = Settings(threads, machine, Accuracy.named(accuracy), report)
-    options = compile_options(
-        target,
-        settings,
-        isolation,
-        pins=pins,
-        plan=plan,
-        measure=measure,
-        policy=Policy(fallback or "host", deadline, verify),
-        check=check,
-        time_limit=time_limit,
-        releases=fallback == "host",
-    )
+    placing = {"pins": pins, "plan": plan, "measure": measure, "time_limit": time_limit}
+    guarding = {"policy": Policy(fallback or "host", deadline, verify), "check": check}
+    releases = fallback == "host"
+    options = compile_options(target, settings, isolation, **placing, **guarding, releases=releases)
     optimized = _optimized(model, strict_import, report)
     optimized = with_precision(optimized, options, precision, data, budget)
     wanted = variant_sizes(optimized.graph, shapes or {})

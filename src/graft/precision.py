@@ -20,7 +20,7 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.base.progress import Stage, quietly
+from graft.base.progress import Stage
 from graft.byoc.contract import Cost
 from graft.byoc.executable import Executable
 from graft.byoc.measure import race, samples
@@ -312,10 +312,12 @@ class _Trial:
     def _run_float(self) -> None:
         """Compile the float program, and keep its results on the samples set aside."""
         self._say("compiling in float")
-        quiet = replace(self.options, settings=replace(self.options.settings, report=quietly))
-        self._quiet = quiet
-        self._float = link_fastest(place(self.optimized, quiet), quiet).executable
+        self._float = self._linked(self.optimized)
         self._exact = [self._float(_in_order(self.graph, one)) for one in self.held_out]
+
+    def _linked(self, optimized: Optimized) -> Executable:
+        """A graph as it would run, on whatever backends are asked for."""
+        return link_fastest(place(optimized, self.options), self.options).executable
 
     def _candidate(self, integer: frozenset[Unit]) -> _Candidate:
         """Compile a choice and measure it; nothing but float is what it is measured against."""
@@ -326,7 +328,7 @@ class _Trial:
         chosen = [unit for unit in self.units if unit in integer]
         graph = insert_quantization(self.graph, chosen, self.known)
         optimized = replace(self.optimized, graph=graph)
-        program = link_fastest(place(optimized, self._quiet), self._quiet).executable
+        program = self._linked(optimized)
         quality = self._quality(program)
         runs = {"float": self._float, "mixed": program}
         times = race({name: partial(run, inputs) for name, run in runs.items()})

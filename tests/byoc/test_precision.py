@@ -27,10 +27,11 @@ def problem(seed: int) -> Problem:
         UnitCosts(*(1e-4 * draw.random(2)), float(draw.choice([0.0, *draw.random(3)])))
         for _ in range(count)
     ]
+    sizes = draw.integers(2, min(count, 3) + 1, draw.integers(0, 5)) if count > 1 else ()
     shared = [
         SharedValue(tuple(map(int, draw.choice(count, size, replace=False))), 2e-5 * draw.random())
-        for size in draw.integers(2, min(count, 3) + 1, draw.integers(0, 5))
-    ] * (count > 1)
+        for size in sizes
+    ]
     return units, shared, float(draw.choice([0.0, draw.random(), 3 * draw.random(), 100.0]))
 
 

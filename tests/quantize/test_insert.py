@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import onnxruntime
 import pytest
-from tests.quantize.models import NETWORKS, branching, perceptron, residual, samples
+from tests.quantize.models import NETWORKS, residual, samples
 
 import graft
 from graft.backends.host.use_integers import use_integers
@@ -27,7 +28,10 @@ from graft.quantize.units import find_units, quantized_values, scale_classes
 ANY = pytest.mark.parametrize("name", NETWORKS)
 
 
-def compiled(graph: Graph) -> Callable[[Feeds], Sequence[Array]]:
+Run = Callable[[Feeds], Sequence[Array]]
+
+
+def compiled(graph: Graph) -> Run:
     """Natively, all of it."""
     module = graft.compile(graph, strict=True)
     return lambda feeds: module.run(None, feeds)
@@ -40,77 +44,99 @@ def calibrated(graph: Graph, count: int = 8, method: str = "mse") -> Statistics:
     return calibration.statistics(method)
 
 
-def relative_error(graph: Graph, other: Graph) -> float:
-    error, one, two = OutputError(), compiled(graph), compiled(other)
-    for sample in samples(graph, 8, seed=99):
+@dataclass(frozen=True)
+class Case:
+    """A network, and all of it on integers."""
+
+    graph: Graph
+    known: Statistics
+    quantized: Graph
+    run: Run
+    run_quantized: Run
+
+
+def case(name: str, method: str = "mse") -> Case:
+    return _case(name, method)
+
+
+@cache
+def _case(name: str, method: str) -> Case:
+    graph = NETWORKS[name]()
+    known = calibrated(graph, method=method)
+    quantized = verify(insert_quantization(graph, find_units(graph), known))
+    return Case(graph, known, quantized, compiled(graph), compiled(quantized))
+
+
+def relative_error(one: Run, two: Run, given: Sequence[Feeds]) -> float:
+    error = OutputError()
+    for sample in given:
         error.add(one(sample), two(sample))
     return error.relative
 
 
-@ANY
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [*((name, "mse") for name in NETWORKS), *(("perceptron", method) for method in METHODS)],
+)
 def test_quantised_networks_are_close(name: str, method: str) -> None:
-    graph = NETWORKS[name]()
-    known = calibrated(graph, method=method)
-    quantized = verify(insert_quantization(graph, find_units(graph), known))
-    assert 0 < relative_error(graph, quantized) < (0.2 if method == "entropy" else 0.06)
+    one = case(name, method)
+    error = relative_error(one.run, one.run_quantized, samples(one.graph, 8, seed=99))
+    assert 0 < error < (0.2 if method == "entropy" else 0.06)
 
 
 @ANY
 def test_every_unit_is_integer_on_the_host(name: str) -> None:
-    graph = NETWORKS[name]()
-    units = find_units(graph)
-    made = use_integers(insert_quantization(graph, units, calibrated(graph, 2)))
-    names = [node.op.name for node in made.nodes]
-    assert sum(one in ("qnn.conv2d", "qnn.dense") for one in names) == len(units)
+    names = [node.op.name for node in use_integers(case(name).quantized).nodes]
+    layers = sum(one in ("qnn.conv2d", "qnn.dense") for one in names)
+    assert layers == len(case(name).known.units)
     assert not {"nn.conv2d", "nn.dense", "qnn.quantize", "qnn.dequantize"} & set(names)
 
 
 @ANY
 def test_native_code_gives_what_the_evaluator_gives(name: str) -> None:
-    graph = NETWORKS[name]()
-    quantized = insert_quantization(graph, find_units(graph), calibrated(graph, 2))
-    error, run = OutputError(), compiled(quantized)
-    for sample in samples(graph, 2, seed=5):
-        error.add(evaluate(quantized, list(sample.values())), run(sample))
-    assert error.relative < 0.02  # numbers within rounding of a tie may go either way
+    one = case(name)
+
+    def evaluated(feeds: Feeds) -> Sequence[Array]:
+        return evaluate(one.quantized, list(feeds.values()))
+
+    # Numbers within rounding of a tie may go either way.
+    assert relative_error(evaluated, one.run_quantized, samples(one.graph, 2, seed=5)) < 0.02
 
 
 @ANY
 def test_onnx_runtime_runs_what_is_written(name: str) -> None:
-    graph = NETWORKS[name]()
-    quantized = insert_quantization(graph, find_units(graph), calibrated(graph, 4))
-    session = onnxruntime.InferenceSession(to_onnx(quantized).SerializeToString())
-    error, run = OutputError(), compiled(quantized)
-    for sample in samples(graph, 4, seed=5):
-        error.add(session.run(None, sample), run(sample))
-    assert error.relative < 0.02
+    one = case(name)
+    session = onnxruntime.InferenceSession(to_onnx(one.quantized).SerializeToString())
+
+    def theirs(feeds: Feeds) -> Sequence[Array]:
+        return list(session.run(None, feeds))
+
+    assert relative_error(theirs, one.run_quantized, samples(one.graph, 4, seed=5)) < 0.02
 
 
 @ANY
 def test_nothing_chosen_changes_nothing(name: str) -> None:
-    graph = NETWORKS[name]()
-    assert insert_quantization(graph, [], calibrated(graph, 2)).nodes == graph.nodes
+    one = case(name)
+    assert insert_quantization(one.graph, [], one.known).nodes == one.graph.nodes
 
 
-@ANY
+@pytest.mark.parametrize("name", ["residual", "perceptron"])
 def test_each_unit_alone(name: str) -> None:
-    """What is perturbed by the switch is what quantising the unit alone gives, about."""
-    graph = NETWORKS[name]()
-    known = calibrated(graph, 4)
-    errors = contributions(graph, known, compiled, samples(graph, 8, seed=99), lambda _: None)
-    for unit, error in errors.items():
-        alone = insert_quantization(graph, [unit], known)
-        assert 0 < 0.2 * error <= relative_error(graph, alone) ** 2 <= 5 * error
+    """What is perturbed by the switch is about what quantising the unit alone gives."""
+    one, given = case(name), samples(case(name).graph, 4, seed=99)
+    errors = contributions(one.graph, one.known, compiled, given, lambda _: None)
+    assert len(errors) == len(one.known.units)
+    for unit, error in (*errors.items(),)[::2]:
+        alone = compiled(insert_quantization(one.graph, [unit], one.known))
+        assert 0 < 0.2 * error <= relative_error(one.run, alone, given) ** 2 <= 5 * error
 
 
 def test_without_switches_it_is_the_float_network() -> None:
-    graph = residual()
-    units = find_units(graph)
-    both, plain = compiled(switched(graph, calibrated(graph, 2))), compiled(graph)
-    (sample,) = samples(graph, 1)
-    off = {**sample, SWITCHES: np.zeros(len(units), bool)}
-    np.testing.assert_allclose(both(off)[0], plain(sample)[0], rtol=1e-4, atol=1e-5)
+    one = case("residual")
+    (sample,) = samples(one.graph, 1)
+    off = {**sample, SWITCHES: np.zeros(len(one.known.units), bool)}
+    both = compiled(switched(one.graph, one.known))
+    np.testing.assert_allclose(both(off)[0], one.run(sample)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_sum_belongs_to_the_later_layer() -> None:
@@ -120,19 +146,17 @@ def test_a_sum_belongs_to_the_later_layer() -> None:
 
 
 def test_what_is_moved_shares_a_scale() -> None:
-    graph = branching()
-    values = quantized_values(graph, find_units(graph))
-    roots = scale_classes(graph, values)
+    graph = case("branching").graph
+    roots = scale_classes(graph, quantized_values(graph, find_units(graph)))
     joined = next(node for node in graph.nodes if node.op.name == "concatenate")
     assert len({roots[value] for value in (*joined.args, joined.output)}) == 1
-    quantized = use_integers(insert_quantization(graph, find_units(graph), calibrated(graph, 2)))
+    quantized = use_integers(case("branching").quantized)
     joined = next(node for node in quantized.nodes if node.op.name == "concatenate")
     assert joined.output.dtype == "uint8"
 
 
 def test_softmax_reads_floats() -> None:
-    graph = perceptron()
-    quantized = insert_quantization(graph, find_units(graph), calibrated(graph, 2))
+    quantized = case("perceptron").quantized
     softmax = next(node for node in quantized.nodes if node.op.name == "nn.softmax")
     source = quantized.producers[softmax.args[0]]
     assert source.op.name == "nn.bias_add"
@@ -140,9 +164,8 @@ def test_softmax_reads_floats() -> None:
 
 def test_bias_correction_removes_the_shift() -> None:
     """Data whose mean is far from zero make rounded weights shift the outputs."""
-    graph = perceptron()
-    units = find_units(graph)
-    known = calibrated(graph)
+    graph, known = case("perceptron").graph, case("perceptron").known
+    units = known.units
     first, plain = (
         insert_quantization(
             graph, units[:1], replace(known, means={units[0].anchor: np.full(32, mean)})
@@ -165,4 +188,4 @@ def test_infinite_activations_are_named() -> None:
     calibration = Calibration(graph, find_units(graph), compiled)
     (sample,) = samples(graph, 1)
     with pytest.raises(UserError, match="cannot be calibrated"):
-        calibration.add({"x": sample["x"] * np.float32(3e38)})
+        calibration.add({"x": np.full_like(sample["x"], 3e38)})

@@ -50,7 +50,7 @@ EXAMPLES = f"""\
   graft quantize model.onnx --data images/ -o model-int8.onnx
   graft quantize model.onnx --data samples.npy --budget 1% -o model{SUFFIX}
   graft quantize model.onnx --data samples/ --budget top1=0.99 --json
-  graft quantize model.onnx --data images/ --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225
+  graft quantize model.onnx --data images/ --mean 0.485,0.456,0.406 --std 0.23,0.22,0.23
   graft quantize model.onnx --data random --precision int8   times, not accuracy
 """
 ONNX = ".onnx"
@@ -169,8 +169,8 @@ def _lines(options: argparse.Namespace, report: Report, seconds: float) -> Itera
     yield from section("Units", table(rows, header, right=(3, 4, 5)))
     if report.front:
         points = [(seconds_text(time), error_text(error)) for time, error in report.front]
-        header = ("time of all units", "error")
-        yield from section("Time against error, predicted", table(points, header, right=(0, 1)))
+        titles = ("time of all units", "error")
+        yield from section("Time against error, predicted", table(points, titles, right=(0, 1)))
     yield from section("Measured end to end", table(_summary(report)))
     yield f"quantised in {seconds_text(seconds)}"
 

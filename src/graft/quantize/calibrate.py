@@ -72,10 +72,10 @@ class Calibration:
             self._count(value, array)
         for value in self._fed:
             self._count(value, feeds[value.name])
-        means = [np.asarray(one, np.float64) for one in results[count:]]
-        self._totals = [
-            a + b for a, b in zip(self._totals or [0.0] * len(means), means, strict=True)
-        ]
+        means = results[count:]
+        self._totals = self._totals or [np.zeros(one.shape, np.float64) for one in means]
+        for total, mean in zip(self._totals, means, strict=True):
+            total += mean
         self.samples += 1
 
     def _count(self, value: Value, array: Array) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError, UserError
 from graft.ir.graph import Value
@@ -110,7 +109,8 @@ def _image(path: Path, inputs: Sequence[Value], pixels: Pixels) -> Array:
         left, top = (wide - width) // 2, (high - height) // 2
         plain = plain.resize((wide, high)).crop((left, top, left + width, top + height))
     array = np.atleast_3d(np.asarray(plain, np.float32)) / 255
-    array = (array - np.float32(pixels.mean)) / np.float32(pixels.std)
+    mean, std = np.array(pixels.mean, np.float32), np.array(pixels.std, np.float32)
+    array = (array - mean) / std
     return np.ascontiguousarray(array.transpose(2, 0, 1))[None].astype(np.float32)
 
 
@@ -168,6 +168,5 @@ def _fitted(value: Value, array: Array, origin: str) -> list[Array]:
 
 def _fits(actual: Sequence[int], shape: Sequence[Any]) -> bool:
     return len(actual) == len(shape) and all(
-        extent == dim or not isinstance(dim, int) or dim is UNKNOWN
-        for extent, dim in zip(actual, shape, strict=True)
+        extent == dim or not isinstance(dim, int) for extent, dim in zip(actual, shape, strict=True)
     )

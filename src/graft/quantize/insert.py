@@ -62,8 +62,9 @@ class QuantizationBuilder(Builder):
 
     def append(self, node: Node, inputs: tuple[Value | None, ...] | None = None) -> None:
         """Add a node, on other operands where some are given."""
-        same = inputs is None or inputs == node.inputs
-        super().append(node if same else replace(node, inputs=inputs))
+        if inputs is not None and inputs != node.inputs:
+            node = replace(node, inputs=inputs)
+        super().append(node)
 
     def store(self, value: Value) -> None:
         """Quantise a value."""

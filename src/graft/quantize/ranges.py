@@ -17,7 +17,9 @@ from graft.base.errors import UserError
 
 LEVELS = 256
 _HALF = 4096  # bins on either side of zero
+_COARSE = 8  # bins as one for the entropy: with few values in each, chance would decide
 _OUTLIERS = 1e-4  # the share of values that the percentile method leaves outside
+_LEAST_EXPONENT = -100  # of the bins' reach: a float32 holds the reciprocal of their width
 _CANDIDATES = np.linspace(0.2, 1.0, 81)  # shares of the whole range that are tried
 
 
@@ -35,7 +37,7 @@ class Range:
     def scale(self) -> np.float32:
         """The distance of two levels; 1 where there is nothing but zero."""
         width = np.float32((self.high - self.low) / (LEVELS - 1))
-        return width if width > 0 and np.isfinite(1 / width) else np.float32(1)
+        return width if width >= np.finfo(np.float32).tiny else np.float32(1)
 
     @property
     def zero_point(self) -> int:
@@ -68,7 +70,7 @@ class Histogram:
     def _widen(self, peak: float) -> None:
         """Let the bins reach as far as the next power of two."""
         if peak > 0 and not self.limit:
-            self.limit = 2.0 ** math.ceil(math.log2(peak))
+            self.limit = 2.0 ** max(math.ceil(math.log2(peak)), _LEAST_EXPONENT)
         while peak > self.limit:
             pairs = self.counts.reshape(-1, 2).sum(axis=1)
             self.counts[:] = 0
@@ -114,22 +116,23 @@ def mean_squared_error(histogram: Histogram) -> Range:
 def entropy(histogram: Histogram) -> Range:
     """The range whose levels keep most of the distribution: the least Kullback-Leibler divergence
     of the quantised histogram from the clipped one."""
-    centres = histogram.centres
-    used = np.flatnonzero(histogram.counts)
-    values, counts = centres[used], histogram.counts[used].astype(np.float64)
+    coarse = histogram.counts.reshape(-1, _COARSE).sum(axis=1).astype(np.float64)
+    used = np.flatnonzero(coarse)
+    values, counts = histogram.centres.reshape(-1, _COARSE).mean(axis=1)[used], coarse[used]
 
     def divergence(candidate: Range) -> float:
-        scale, zero = float(candidate.scale), candidate.zero_point
-        levels = np.clip(np.rint(values / scale) + zero, 0, LEVELS - 1).astype(np.int64)
         inside = (values >= candidate.low) & (values <= candidate.high)
-        width = np.bincount(levels[inside], minlength=LEVELS)
-        kept = np.bincount(levels[inside], counts[inside], LEVELS)
-        clipped = np.bincount(levels, counts, LEVELS)
-        # Of a level, its bins have equal shares; what was clipped counts in the reference alone.
-        share = (kept / np.maximum(width, 1))[levels[inside]]
-        reference = counts[inside] * (clipped / np.maximum(kept, 1e-12))[levels[inside]]
-        if not share.sum() > 0:
+        kept = counts[inside]
+        if not kept.size:
             return math.inf
+        # What is clipped counts with the outermost bins of the reference, and nowhere else.
+        reference = kept.copy()
+        reference[0] += counts[values < candidate.low].sum()
+        reference[-1] += counts[values > candidate.high].sum()
+        levels = np.rint(values[inside] / float(candidate.scale)).astype(np.int64)
+        levels -= levels.min()
+        total, width = np.bincount(levels, kept), np.bincount(levels)
+        share = (total / np.maximum(width, 1))[levels]  # equal for all bins of a level
         p, q = reference / reference.sum(), share / share.sum()
         return float(np.sum(p * np.log(p / q)))
 

@@ -87,8 +87,8 @@ def switched(graph: Graph, known: Statistics) -> Graph:
         if node in last:
             number, unit = last[node]
             integer = _integer_form(builder, unit, current)
-            begin = {"begin": (number,), "end": (number + 1,), "axes": (0,)}
-            switch = builder("squeeze", builder("strided_slice", switches, **begin), axes=(0,))
+            one = builder("strided_slice", switches, begin=(number,), end=(number + 1,), axes=(0,))
+            switch = builder("squeeze", one, axes=(0,))
             current[unit.output] = builder("where", switch, integer, unit.output)
     outputs = [current.get(value, value) for value in graph.outputs]
     return eliminate_dead_code(builder.build(*outputs, names=graph.output_names))

@@ -43,6 +43,7 @@ def test_another_reader_computes_what_the_regions_mean() -> None:
     report = conformance(OnnxRuntime(), 10, seed=1)
     assert set(report.untested) == {
         *("equal", "greater", "greater_equal", "less", "less_equal", "where", "isnan"),
+        *("qnn.quantize", "qnn.dequantize"),
     }
     known = {"nn.lrn", *report.untested}
     assert [str(failure) for failure in report.failures if failure.pattern not in known] == []

@@ -7,6 +7,7 @@ refused by it, is refused by `why_not`, which a backend's `supports` can hand on
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import onnx
 from onnx import helper
@@ -80,11 +81,14 @@ def to_onnx(region: Graph) -> onnx.ModelProto:
         raise UnsupportedError(refusal.reason, refusal.node.place if refusal.node else None)
     values = [value for node in region.nodes for value in node.outputs]
     writer = Writer({value.name for value in (*region.inputs, *values)})
+    layers = _biased_layers(region)
+    delayed = set(layers.values())
     for node in region.nodes:
         if node.op.name == "constant":
             writer.constant(node.output.name, node.attrs.value.array)
-        else:
-            WRITERS[node.op.name](writer, node)
+        elif node not in delayed:
+            whole = _with_bias(layers[node], node) if node in layers else node
+            WRITERS[whole.op.name](writer, whole)
     outputs = [
         _returned(writer, value, name)
         for value, name in zip(region.outputs, region.output_names, strict=True)
@@ -98,6 +102,30 @@ def to_onnx(region: Graph) -> onnx.ModelProto:
     )
     opset = helper.make_opsetid("", OPSET)
     return helper.make_model(graph, opset_imports=[opset], ir_version=_IR_VERSION)
+
+
+def _biased_layers(region: Graph) -> dict[Node, Node]:
+    """By bias, the layer before it that ONNX has one operator for both with: peers run quantised
+    layers on integers in that form alone."""
+    found: dict[Node, Node] = {}
+    for node in region.nodes:
+        layer = region.producers.get(node.args[0]) if node.op.name == "nn.bias_add" else None
+        if layer is None or layer.op.name not in _BIASED:
+            continue
+        rank = node.output.tensor.rank or 0
+        has_form = layer.op.name != "nn.dense" or rank == 2
+        alone = len(region.users[layer.output]) == 1 and layer.output not in region.outputs
+        if has_form and alone and node.attrs.axis % max(rank, 1) == 1:
+            found[node] = layer
+    return found
+
+
+_BIASED = ("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.dense")
+
+
+def _with_bias(layer: Node, bias: Node) -> Node:
+    """A layer with a third operand, which only writers understand."""
+    return replace(layer, inputs=(*layer.inputs, bias.args[1]), outputs=bias.outputs)
 
 
 def _returned(writer: Writer, value: Value, name: str) -> onnx.ValueInfoProto:

@@ -113,6 +113,9 @@ def _bias_add(writer: Writer, node: Node) -> None:
 
 @writes("nn.dense")
 def _dense(writer: Writer, node: Node) -> None:
+    if len(node.args) == 3:  # with a bias, see `onnx_model`
+        writer.emit("Gemm", names(node.inputs), names(node.outputs), transB=1)
+        return
     data, weight = node.args
     turned = writer.name(node, "weight")
     writer.emit("Transpose", [weight.name], [turned], perm=[1, 0])
