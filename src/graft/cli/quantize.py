@@ -16,22 +16,23 @@ import onnx
 from graft.base.errors import UserError
 from graft.byoc.executable import Settings
 from graft.byoc.formats.onnx_model import to_onnx
-from graft.cli.model_options import add_strict_import_argument
+from graft.cli.options import (
+    UsageError,
+    add_strict_import_argument,
+    add_target_argument,
+    positive,
+)
 from graft.cli.placement import check_targets
-from graft.cli.placement_options import add_target_argument
 from graft.cli.report import (
     Block,
     counted,
     error_text,
-    print_json,
-    print_lines,
+    print_result,
     seconds_text,
     section,
     table,
 )
-from graft.cli.status import spoken_warnings, status
-from graft.cli.terminal import print_note
-from graft.cli.usage import UsageError, positive
+from graft.cli.terminal import print_note, spoken_warnings, status
 from graft.compiler import DEFAULT_TARGET, compile, compile_options
 from graft.precision import AUTO, DEFAULT_BUDGET, INTEGER, RANDOM, Budget, Report, quantize
 from graft.quantize.data import Pixels
@@ -117,10 +118,8 @@ def execute(options: argparse.Namespace) -> int:
                 options.output
             )
     seconds = time.perf_counter() - start
-    if options.json:
-        print_json(_facts(options, found.report, seconds))
-    else:
-        print_lines(_lines(options, found.report, seconds))
+    facts = _facts(options, found.report, seconds)
+    print_result(options.json, facts, _lines(options, found.report, seconds))
     if found.report.random:
         print_note("note", "random data say what the model would take, not how accurate it is")
     return 0

@@ -15,7 +15,7 @@ from onnx import helper
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Match, PatternTable
-from graft.byoc.formats import onnx_compute, onnx_movement
+from graft.byoc.formats import onnx_operators
 from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Writer, onnx_dtype
 from graft.byoc.formats.operands import unfit
 from graft.ir.graph import Graph, Node, Value
@@ -24,7 +24,7 @@ from graft.ir.types import TensorType
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
 
-FAMILIES = (onnx_compute, onnx_movement)  # importing them fills the table
+FAMILIES = (onnx_operators,)  # importing it fills the table
 _IR_VERSION = 9
 
 
