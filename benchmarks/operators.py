@@ -24,10 +24,11 @@ import graft.frontends.onnx.importer  # noqa: F401  (registers the lowerings)
 from benchmarks.operator_examples import EXAMPLES, Example
 from graft.frontends.onnx.registry import LOWERINGS
 from graft.ir.attrs import make_attrs
-from graft.ir.op import OPS, Op, Operand
+from graft.ir.op import Op, Operand
 from graft.ir.parser import from_text
 from graft.ir.printer import scalar_text
 from graft.ir.types import Type
+from graft.ops import OPS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
 MOST_SOURCES = 6

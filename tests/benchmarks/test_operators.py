@@ -6,7 +6,7 @@ import pytest
 from benchmarks.operator_examples import EXAMPLES
 
 from benchmarks import operators
-from graft.ir.op import OPS
+from graft.ops import OPS
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -14,7 +14,7 @@ from tests.cli.tiny import TWO_INPUTS, saved
 from graft.cli.check import localize, peer
 from graft.cli.main import main
 from graft.ir.graph import Graph
-from graft.ir.op import OPS, get_op
+from graft.ops import OPS, get_op
 from graft.passes import pipeline
 
 CHAIN = """

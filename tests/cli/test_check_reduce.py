@@ -22,7 +22,7 @@ from graft.byoc.discover import register_backend, unregister_backend
 from graft.cli.check import reduce_failing as check_reduce
 from graft.cli.check.reduce import Case, Trials, ddmin, reduce_case
 from graft.cli.main import main
-from graft.ir.op import OPS, get_op
+from graft.ops import OPS, get_op
 from graft.rewrite.pattern import is_op
 
 # A network with one node that tests break, in the middle, and a second output without it.
@@ -170,7 +170,7 @@ def test_a_crash(
 ) -> None:
     """Every other process is broken, and dies of it."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import dataclasses, os\nfrom graft.ir.op import OPS\n"
+        "import dataclasses, os\nfrom graft.ops import OPS\n"
         "broken = dataclasses.replace(OPS.get('tanh'), scalar=lambda *arguments: os.abort())\n"
         "OPS._entries['tanh'] = broken\n"
     )

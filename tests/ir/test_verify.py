@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import graft.ops  # noqa: F401  (registers the operators)
 from graft.base.errors import Place
 from graft.ir.attrs import Attrs
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.op import get_op
 from graft.ir.parser import from_text
 from graft.ir.types import TensorType, tensor
 from graft.ir.verify import VerifyError, verify
+from graft.ops import get_op
 
 ERRORS = tomllib.loads((Path(__file__).parent / "errors" / "verify.toml").read_text("utf-8"))
 X = tensor("float32", 2)

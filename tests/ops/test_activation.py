@@ -15,8 +15,8 @@ from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import run_op
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 
 # Beside ordinary numbers: both zeros, a denormal, values whose exponential overflows or vanishes.
 EDGES = [-0.0, 0.0, 1e-40, -1e-40, 0.5, -0.5, 20.5, -20.5, 88, -88, 700, -700, 1e30, -1e30]

@@ -16,8 +16,8 @@ from graft.base.errors import UserError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 
 QKV = {"q": normal(2, 4, 3, 5), "k": normal(2, 2, 7, 5), "v": normal(2, 2, 7, 6)}
 MERGED = {"q": normal(2, 3, 8), "k": normal(2, 7, 4), "v": normal(2, 7, 6)}

@@ -17,8 +17,8 @@ from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.ir.op import get_op
 from graft.ir.types import OptionalType, TensorType, tensor
+from graft.ops import get_op
 
 N = symbol("n")
 TRUE, FALSE = np.array(True), np.array(False)

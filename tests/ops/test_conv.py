@@ -20,10 +20,9 @@ from graft.frontends.onnx.importer import import_model
 from graft.ir.attrs import make_attrs
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
 from graft.ir.verify import verify
-from graft.ops import conv
+from graft.ops import conv, get_op
 
 RANDOM = np.random.default_rng(7)
 

@@ -15,8 +15,8 @@ from graft.base.errors import TypeRuleError, UserError
 from graft.ir.attrs import make_attrs
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 
 RANDOM = np.random.default_rng(11)
 

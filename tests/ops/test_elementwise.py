@@ -13,8 +13,8 @@ from graft.base.dims import evaluate_dim, symbol
 from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate, run_op
-from graft.ir.op import get_op
 from graft.ir.types import tensor
+from graft.ops import get_op
 
 INTEGERS = [dtype for dtype in DType if dtype.is_integer]
 FLOATS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)

@@ -13,8 +13,9 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.ir.literal import Literal
-from graft.ir.op import OPS, Kind, Op, get_op
+from graft.ir.op import Kind, Op
 from graft.ir.types import TensorType
+from graft.ops import OPS, get_op
 
 SHAPE = (2, 3)
 # Attributes that have no default.

@@ -20,8 +20,9 @@ from graft.ir.attrs import Attrs
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate, run_op
 from graft.ir.graph import Graph
-from graft.ir.op import Work, get_op
+from graft.ir.op import Work
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 
 RANKED = ("static", "symbolic")
 N, M = symbol("n"), symbol("m")

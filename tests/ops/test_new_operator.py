@@ -26,11 +26,12 @@ from graft.ir.builder import Builder
 from graft.ir.equal import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
-from graft.ir.op import OPS, Kind, get_op
+from graft.ir.op import Kind
 from graft.ir.parser import from_text
 from graft.ir.printer import to_text
 from graft.ir.types import tensor
 from graft.loop.build import Term, call
+from graft.ops import OPS, get_op
 from graft.ops.pointwise import pointwise
 from graft.ops.rules import FLOATS
 from graft.passes.group_fusion import group_fusion

@@ -24,8 +24,9 @@ from graft.frontends.onnx.importer import import_model
 from graft.ir.attrs import make_attrs
 from graft.ir.builder import Builder
 from graft.ir.evaluate import run_op
-from graft.ir.op import Work, get_op
+from graft.ir.op import Work
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 
 RANKED = ("static", "symbolic")
 N, C = symbol("n"), symbol("c")

@@ -18,8 +18,8 @@ from graft.frontends.onnx.importer import import_model
 from graft.ir.attrs import make_attrs
 from graft.ir.builder import Builder
 from graft.ir.evaluate import run_op
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 
 N = symbol("n")
 F32 = np.float32

@@ -15,8 +15,8 @@ from graft.base.errors import EvaluationError, TypeRuleError
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
-from graft.ir.op import get_op
 from graft.ir.types import tensor
+from graft.ops import get_op
 from graft.ops.random import MultinomialAttrs, UniformAttrs, random_bits
 
 COUNT = 20_000

@@ -16,8 +16,8 @@ from graft.base.errors import EvaluationError, TypeRuleError
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 from graft.ops.reduce import ReduceAttrs
 
 REDUCTIONS = ("sum", "prod", "mean", "max", "min")

@@ -15,8 +15,8 @@ from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, ModelError, TypeRuleError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 from graft.ops.resize import ResizeAttrs
 
 RANDOM = np.random.default_rng(7)

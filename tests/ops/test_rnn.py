@@ -14,8 +14,8 @@ from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.ir.builder import Builder
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 from graft.ops.rnn import LstmAttrs
 
 LENGTH, BATCH, INPUT, HIDDEN = 5, 3, 4, 2

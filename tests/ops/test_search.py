@@ -17,8 +17,8 @@ from graft.base.errors import EvaluationError, TypeRuleError
 from graft.frontends.onnx.importer import import_model
 from graft.ir.attrs import Attrs
 from graft.ir.builder import Builder
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 from graft.ops.search import TopKAttrs, UniqueAttrs
 
 INF, NAN = np.inf, np.nan

@@ -19,9 +19,9 @@ from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.ir.op import get_op
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type, tensor
 from graft.ir.verify import verify
+from graft.ops import get_op
 
 N = symbol("n")
 

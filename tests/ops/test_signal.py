@@ -13,8 +13,8 @@ from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, TypeRuleError
 from graft.frontends.onnx.importer import import_model
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 from graft.ops.signal import DftAttrs, MelAttrs, StftAttrs
 
 RANDOM = np.random.default_rng(17)

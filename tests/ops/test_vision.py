@@ -15,8 +15,8 @@ from tests.ops.every_form import agree, by_graft, one_node
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, ModelError, TypeRuleError, UserError
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, tensor
+from graft.ops import get_op
 from graft.ops.vision import DecodeAttrs, NonMaxSuppressionAttrs, RoiAlignAttrs
 
 RANDOM = np.random.default_rng(11)

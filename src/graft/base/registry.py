@@ -1,12 +1,9 @@
-"""A name-to-thing table filled by decorators and definitions; a duplicate is an error.
-
-Entries may be defined in modules that are not imported yet and that the registry's own module must
-not import: `load` imports them on the first lookup that fails."""
+"""Registries: name -> object tables filled by decorators and definitions."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from graft.base.errors import InternalError, UserError
@@ -15,11 +12,10 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Things of one kind by name."""
+    """Entries of one kind by name; a duplicate name is an error."""
 
-    def __init__(self, kind: str, load: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._load = load
         self._entries: dict[str, T] = {}
 
     def add(self, name: str, entry: T) -> T:
@@ -29,8 +25,6 @@ class Registry(Generic[T]):
         return entry
 
     def get(self, name: str) -> T:
-        if name not in self._entries:
-            self._load()
         try:
             return self._entries[name]
         except KeyError:
@@ -39,13 +33,10 @@ class Registry(Generic[T]):
             raise UserError(f"there is no {self._kind} named '{name}'", hint=hint) from None
 
     def __contains__(self, name: str) -> bool:
-        self._load()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        self._load()
         return iter(sorted(self._entries))
 
     def __len__(self) -> int:
-        self._load()
         return len(self._entries)

@@ -19,7 +19,7 @@ from graft.base.callbacks import author_code
 from graft.base.errors import UserError
 from graft.byoc.contract import HOME, Backend, Match
 from graft.ir.graph import Node
-from graft.ir.op import OPS
+from graft.ops import OPS
 from graft.rewrite.pattern import Formula, Pattern, formula, leaves
 from graft.rewrite.rule import Refusal
 

@@ -7,7 +7,6 @@ themselves under their (Relay) name.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -251,9 +250,8 @@ def _listed(types: Sequence[Type | None]) -> str:
 
 _infer_once = lru_cache(maxsize=1 << 16)(infer_types)
 
-# Operators are defined above this layer, hence the import by name. Whoever looks for one shall find
-# it, whatever has been imported so far; once all are there, importing them again takes no time.
-OPS: Registry[Op] = Registry("operator", lambda: importlib.import_module("graft.ops"))
+# Filled by `graft.ops`, from where everything above this layer imports it.
+OPS: Registry[Op] = Registry("operator")
 
 
 def define(name: str, operands: str, infer: TypeRule, evaluate: Meaning, **options: Any) -> Op:

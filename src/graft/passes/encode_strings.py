@@ -18,8 +18,8 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.names import FreshNames
 from graft.ir.nested import change_nested
-from graft.ir.op import get_op
 from graft.ir.types import TensorType
+from graft.ops import get_op
 from graft.ops.ml_features import LabelMapAttrs
 
 _LOOKUP = "ml.label_map"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.op import OPS, Kind
+from graft.ir.op import Kind
+from graft.ops import OPS
 from graft.passes.simplify_movement import transpose_of_transpose
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op

@@ -17,8 +17,8 @@ from graft.ir.attrs import Attrs
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
-from graft.ir.op import OPS
 from graft.ir.types import tensor
+from graft.ops import OPS
 from graft.ops.activation import GeluAttrs
 from graft.ops.rules import same_type
 from graft.runtime import c_source, native

@@ -21,13 +21,13 @@ from graft.base.dtypes import DType
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Value
-from graft.ir.op import get_op
 from graft.ir.types import tensor
 from graft.loop.build import call
 from graft.loop.ir import Block
 from graft.loop.print import to_text
 from graft.loop.schedule import parse_schedule
 from graft.loop.tensor import compute, placeholder, reduce_axis, sum_
+from graft.ops import get_op
 from graft.ops.index_ranges import IndexRanges
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target, host_target

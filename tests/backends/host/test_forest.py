@@ -19,8 +19,8 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
-from graft.ir.op import get_op
 from graft.ir.types import TensorType
+from graft.ops import get_op
 from graft.ops.ml_trees import TreeEnsembleAttrs
 
 SAMPLES, COLUMNS = symbol("samples"), symbol("columns")

@@ -40,10 +40,10 @@ from graft.byoc.kit.trial import attempt
 from graft.byoc.measure import static_shape
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node
-from graft.ir.op import OPS
 from graft.ir.parser import from_text
 from graft.ir.types import tensor
 from graft.ir.verify import verify
+from graft.ops import OPS
 from graft.rewrite.rule import Refusal
 
 

@@ -8,10 +8,10 @@ from tests.ops.expression.cases import CASES, Case, arrays, graph
 
 from graft.base.dtypes import Array
 from graft.ir.evaluate import evaluate
-from graft.ir.op import OPS
 from graft.loop.interpret import interpret
 from graft.loop.lower import lower
 from graft.loop.tensor import Tensor, in_order, placeholder
+from graft.ops import OPS
 from graft.ops.expression import Table, Unexpressed, express
 
 

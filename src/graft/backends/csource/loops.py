@@ -9,8 +9,9 @@ from graft.backends.csource.scalars import statements
 from graft.base.dtypes import DType
 from graft.base.errors import GraftError
 from graft.ir.graph import Node, Value
-from graft.ir.op import OPS, Op
+from graft.ir.op import Op
 from graft.ir.types import TensorType
+from graft.ops import OPS
 from graft.ops.pointwise import scalar_of
 
 # (node, C names of its operands, C name of its result) -> C statements

@@ -12,7 +12,7 @@ from dataclasses import replace
 from graft.ir.attrs import Attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
-from graft.ir.op import get_op
+from graft.ops import get_op
 from graft.ops.index_ranges import IndexRanges
 from graft.ops.indexed import pointing
 from graft.ops.movement import ConcatenateAttrs

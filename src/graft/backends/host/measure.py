@@ -17,8 +17,8 @@ from graft.base.dtypes import DType
 from graft.ir.attrs import Attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
-from graft.ir.op import get_op
 from graft.ir.types import TensorType, Type, bound_symbols, symbols_in
+from graft.ops import get_op
 from graft.ops.cast import CastAttrs
 from graft.ops.movement import ReshapeAttrs, TransposeAttrs
 from graft.ops.reduce import ReduceAttrs

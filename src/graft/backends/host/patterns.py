@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from graft.backends.host.templates import TEMPLATES
 from graft.byoc.contract import PatternTable
-from graft.ir.op import OPS, get_op
+from graft.ops import OPS, get_op
 from graft.rewrite.pattern import Pattern, is_op, wildcard
 
 # Operators that only the host's own passes write, and tensors from nothing, which are constants in

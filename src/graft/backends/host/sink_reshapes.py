@@ -8,7 +8,8 @@ number qualify, behind a reshape that nobody else reads.
 from __future__ import annotations
 
 from graft.ir.graph import Graph, Value
-from graft.ir.op import OPS, Kind
+from graft.ir.op import Kind
+from graft.ops import OPS
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet

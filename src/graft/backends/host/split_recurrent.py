@@ -15,7 +15,7 @@ from graft.base.dtypes import DType
 from graft.ir.attrs import make_attrs
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Value
-from graft.ir.op import get_op
+from graft.ops import get_op
 from graft.ops.recurrence import GATES, STATES
 from graft.ops.rnn import DIRECTIONS
 from graft.rewrite.driver import Site, apply_rules

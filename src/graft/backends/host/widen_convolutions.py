@@ -13,7 +13,8 @@ from collections.abc import Callable
 from graft.base.dims import AnyDim
 from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Value
-from graft.ir.op import OPS, Kind
+from graft.ir.op import Kind
+from graft.ops import OPS
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet

@@ -7,9 +7,9 @@ from graft.base.dims import Unknown
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
-from graft.ir.op import get_op
 from graft.ir.printer import to_text
 from graft.ir.types import TensorType, onnx_type
+from graft.ops import get_op
 from graft.ops.composite import CompositeAttrs
 from graft.program.instructions import Block, Evaluate, EvaluatedGraph
 from graft.program.program import Program, Target

@@ -24,8 +24,8 @@ from graft.byoc.split import pieces_of
 from graft.ir.attrs import Attrs
 from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.literal import Literal
-from graft.ir.op import OPS
 from graft.ir.types import TensorType
+from graft.ops import OPS
 from graft.rewrite.pattern import fixed_attrs, is_op
 from graft.rewrite.rule import Refusal
 from graft.runtime.json_graph import ALL, Interpreter, Kernel, Kernels, attributes_of, pack

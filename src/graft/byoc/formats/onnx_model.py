@@ -19,8 +19,8 @@ from graft.byoc.formats import onnx_operators
 from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Writer, onnx_dtype
 from graft.byoc.formats.operands import unfit
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.op import OPS
 from graft.ir.types import TensorType
+from graft.ops import OPS
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
 

@@ -25,8 +25,8 @@ from graft.byoc.kit.shrink import shrink
 from graft.byoc.kit.synthesize import UnbuildableError, synthesize, with_symbols
 from graft.byoc.kit.trial import Outcome, attempt
 from graft.ir.graph import Graph
-from graft.ir.op import OPS
 from graft.ir.printer import to_text
+from graft.ops import OPS
 from graft.rewrite.pattern import Formula, is_op, operators_in
 
 COMBINED = "combined"

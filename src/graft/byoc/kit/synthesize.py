@@ -26,8 +26,9 @@ from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.recipes import call_of
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
-from graft.ir.op import Op, get_op
+from graft.ir.op import Op
 from graft.ir.types import TensorType
+from graft.ops import get_op
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.rewrite.pattern import (
     AttrsAre,

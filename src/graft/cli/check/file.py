@@ -36,7 +36,7 @@ from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
 from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph
-from graft.ir.op import OPS, get_op
+from graft.ops import OPS, get_op
 from graft.runtime.artifact import load as load_artifact
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from graft.base.registry import Registry
 from graft.frontends.onnx.call import Call, coefficient
 from graft.ir.graph import Value
-from graft.ir.op import get_op
+from graft.ops import get_op
 
 Lowering = Callable[[Call], Value | tuple[Value | None, ...]]
 

@@ -24,7 +24,6 @@ from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
-from graft.ir.op import get_op
 from graft.ir.types import TensorType
 from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS
 from graft.loop.errors import ScheduleError
@@ -33,6 +32,7 @@ from graft.loop.ir import Block, Buffer, Const, Function
 from graft.loop.lower import lower_variants
 from graft.loop.schedule import Schedule, Unroll, Vectorize
 from graft.loop.tensor import Reduce, Tensor, in_order
+from graft.ops import get_op
 from graft.ops.expression import Table, Unexpressed, by_index, express, express_op, read
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
