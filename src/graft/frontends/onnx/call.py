@@ -6,7 +6,8 @@ A lowering reads operands and attributes from the `Call` and emits Graft operato
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,7 +17,11 @@ import onnx
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import ModelError, Place, UnsupportedError
+from graft.frontends.onnx.functions import find_schema, plain_domain
+from graft.frontends.onnx.types import dtype_from_onnx
+from graft.ir.attrs import per_class
 from graft.ir.graph import Value
+from graft.ops import get_op
 from graft.ops.reduce import highest, lowest
 
 if TYPE_CHECKING:
@@ -55,15 +60,36 @@ class Call:
         return any(attribute.name == name for attribute in self.node.attribute)
 
     def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
-        """An attribute's value as Python data (strings decoded, tensors and graphs as protos)."""
+        """An attribute's value as Python data (strings decoded, tensors and graphs as protos).
+
+        Without a default, that of the operator's schema holds; if there is none, the attribute is
+        required."""
         for attribute in self.node.attribute:
             if attribute.name == name:
                 if not attribute.type:
                     self.fail(f"attribute '{name}' does not say of which type it is")
                 return _python_value(onnx.helper.get_attribute_value(attribute))
         if default is _REQUIRED:
+            default = self._defaults.get(name, _REQUIRED)
+        if default is _REQUIRED:
             self.fail(f"{self.node.op_type} lacks the attribute '{name}'")
         return default
+
+    @property
+    def _defaults(self) -> Mapping[str, Any]:
+        return _schema_defaults(self.node.op_type, self.node.domain, self.opset)
+
+    def attributes(self, name: str, words: str) -> dict[str, Any]:
+        """Attributes for the operator `name`, from the node's: "axis", or "axes=perm" to rename.
+
+        One that is left out and has no default in the schema is left to the operator's own."""
+        types, values = _field_types(get_op(name).attrs), {}
+        for word in words.split():
+            field, _, source = word.rpartition("=")
+            field = field or source
+            if self.has(source) or source in self._defaults:
+                values[field] = _converted(self.attribute(source), types[field])
+        return values
 
     def int(self, name: str, default: Any = _REQUIRED) -> builtins.int:
         value: builtins.int = _typed(self, name, default, builtins.int, "an integer")
@@ -158,14 +184,31 @@ def allow(call: Call, message: str, consequence: str) -> None:
     call.scope.source.leniency.allow(ModelError(message, call.place), consequence)
 
 
-def coefficient(call: Call, name: str) -> float:
-    """A number, or the default that the operator's schema gives it."""
-    return call.float(name, _schema_default(call.node.op_type, call.opset, name))
+@lru_cache(maxsize=1024)
+def _schema_defaults(op_type: str, domain: str, opset: builtins.int) -> Mapping[str, Any]:
+    """The default values of an operator's attributes; `_REQUIRED` of those that are required."""
+    schema = find_schema(op_type, plain_domain(domain), opset)
+    values: dict[str, Any] = {}
+    for name, attribute in ({} if schema is None else schema.attributes).items():
+        if attribute.required:
+            values[name] = _REQUIRED
+        elif attribute.default_value.type:
+            values[name] = _python_value(onnx.helper.get_attribute_value(attribute.default_value))
+    return values
 
 
-@lru_cache(maxsize=256)
-def _schema_default(op_type: str, opset: int, name: str) -> float:
-    return float(onnx.defs.get_schema(op_type, opset).attributes[name].default_value.f)
+_field_types = per_class(typing.get_type_hints)
+
+
+def _converted(value: Any, type_: Any) -> Any:
+    """An ONNX attribute's value as an attribute of this type: flags and dtypes are integers."""
+    if type_ is bool:
+        return value != 0
+    if type_ == DType | None:
+        return dtype_from_onnx(value) if value else None
+    if type_ is DType:
+        return dtype_from_onnx(value)
+    return value
 
 
 def _typed(call: Call, name: str, default: Any, kind: Any, what: str) -> Any:

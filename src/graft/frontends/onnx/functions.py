@@ -234,7 +234,7 @@ def check_against_schema(
     if not domain and opset < _EXPERIMENTAL_UNTIL.get(node.op_type, 0):
         return node
     first = 1 if domain else _WRITTEN_EARLY.get(node.op_type, 1)
-    schema = _schema(node.op_type, domain, max(opset, first))
+    schema = find_schema(node.op_type, domain, max(opset, first))
     if schema is None:
         if onnx.defs.has(node.op_type, domain):
             raise ModelError(f"{node.op_type} does not exist in opset {opset}")
@@ -296,7 +296,8 @@ def _operand_count(least: int, most: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _schema(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
+def find_schema(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
+    """The schema of an operator at an opset version, or None where ONNX has none."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -307,10 +308,8 @@ def function_body(
     node: onnx.NodeProto, operands: Sequence[Value | None], opset: int
 ) -> onnx.FunctionProto | None:
     """The body by which ONNX defines the node's operator, or None where it has none."""
-    domain = plain_domain(node.domain)
-    try:
-        schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
-    except onnx.defs.SchemaError:
+    schema: Any = find_schema(node.op_type, plain_domain(node.domain), opset)
+    if schema is None:
         return None
     body: onnx.FunctionProto | None = None
     if schema.has_context_dependent_function:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx
 
 from graft.base.errors import UnsupportedError
-from graft.frontends.onnx.functions import without_attributes
+from graft.frontends.onnx.functions import find_schema, without_attributes
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 
@@ -44,10 +44,8 @@ def modernize(
 
 
 def _since(op_type: str, opset: int) -> int:
-    try:
-        return int(onnx.defs.get_schema(op_type, opset, "").since_version)
-    except onnx.defs.SchemaError:
-        return 0
+    schema = find_schema(op_type, "", opset)
+    return 0 if schema is None else int(schema.since_version)
 
 
 def _unchanged(op_type: str, opset: int) -> bool:

@@ -3,9 +3,10 @@
     @lowers("HardSwish")
     def hard_swish(call: Call) -> Value: ...
 
-One function serves every opset version; it asks `call.opset` where versions differ. What is one
-operator of Graft's, operand by operand, is said in a line, which is also how that one is exported:
+One function serves every opset version; it asks `call.opset` where versions differ. An operator
+that is one of Graft's, operand by operand, takes a line; `corresponds` exports that one, too:
 
+    lowers_to("Transpose", "transpose", "axes=perm")
     corresponds("LeakyRelu", "nn.leaky_relu", "alpha")
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from graft.base.registry import Registry
-from graft.frontends.onnx.call import Call, coefficient
+from graft.frontends.onnx.call import Call
 from graft.ir.graph import Value
 from graft.ops import get_op
 
@@ -52,11 +53,20 @@ def lowers(*op_types: str, domain: str = "") -> Callable[[Lowering], Lowering]:
     return register
 
 
-def corresponds(op_type: str, name: str, *attributes: str) -> None:
-    """Register an ONNX operator that is the operator `name`; `attributes` are numbers."""
-    FORMS.add(name, OnnxForm(op_type, attributes))
+def lowers_to(op_type: str, name: str, attributes: str = "") -> None:
+    """Register an ONNX operator that is the operator `name` on the same operands.
+
+    `attributes` are those of ONNX, "axes=perm" where Graft's has another name."""
 
     @lowers(op_type)
-    def _lower(call: Call) -> Value:
-        operands = [call.input(position) for position in range(len(get_op(name).operands))]
-        return call.op(name, *operands, **{each: coefficient(call, each) for each in attributes})
+    def _lower(call: Call) -> tuple[Value, ...]:
+        for position, operand in enumerate(get_op(name).operands):
+            if not (operand.optional or operand.variadic):
+                call.input(position)
+        return call.ops(name, *call.inputs, **call.attributes(name, attributes))
+
+
+def corresponds(op_type: str, name: str, *attributes: str) -> None:
+    """Register both ways: the ONNX operator is imported as `name`, and that is exported as it."""
+    FORMS.add(name, OnnxForm(op_type, attributes))
+    lowers_to(op_type, name, " ".join(attributes))

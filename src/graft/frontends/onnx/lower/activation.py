@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call, coefficient
+from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import Lowering, corresponds, lowers
 from graft.ir.graph import Value
 from graft.ops.reduce import highest, lowest
@@ -43,18 +43,18 @@ def _exponential_unit(call: Call, x: Value, alpha: float, width: float = 1) -> V
 
 @lowers("Elu")
 def _elu(call: Call) -> Value:
-    return _exponential_unit(call, call.input(0), coefficient(call, "alpha"))
+    return _exponential_unit(call, call.input(0), call.float("alpha"))
 
 
 @lowers("Selu")
 def _selu(call: Call) -> Value:
-    unit = _exponential_unit(call, call.input(0), coefficient(call, "alpha"))
-    return _times(call, unit, coefficient(call, "gamma"))
+    unit = _exponential_unit(call, call.input(0), call.float("alpha"))
+    return _times(call, unit, call.float("gamma"))
 
 
 @lowers("Celu")
 def _celu(call: Call) -> Value:
-    alpha = coefficient(call, "alpha")
+    alpha = call.float("alpha")
     return _exponential_unit(call, call.input(0), alpha, width=alpha)
 
 
@@ -65,7 +65,7 @@ def _hard_sigmoid_of(call: Call, x: Value, alpha: float, beta: float) -> Value:
 
 @lowers("HardSigmoid")
 def _hard_sigmoid(call: Call) -> Value:
-    alpha, beta = coefficient(call, "alpha"), coefficient(call, "beta")
+    alpha, beta = call.float("alpha"), call.float("beta")
     return _hard_sigmoid_of(call, call.input(0), alpha, beta)
 
 
@@ -112,7 +112,7 @@ def _thresholded_relu(call: Call) -> Value:
 
 
 def _swish_of(call: Call, x: Value) -> Value:
-    gate = call.op("sigmoid", _times(call, x, coefficient(call, "alpha")))
+    gate = call.op("sigmoid", _times(call, x, call.float("alpha")))
     return call.op("multiply", x, gate)
 
 
@@ -129,7 +129,7 @@ def _swiglu(call: Call) -> Value:
 @lowers("Shrink")
 def _shrink(call: Call) -> Value:
     x = call.input(0)
-    threshold, bias = coefficient(call, "lambd"), coefficient(call, "bias")
+    threshold, bias = call.float("lambd"), call.float("bias")
     if _whole(x) and not (math.isfinite(threshold) and abs(bias) <= highest(x.dtype.numpy)):
         call.fail(f"lambd={threshold:g} and bias={bias:g} do not fit data of {x.dtype}")
     zero = call.scalar(0, x)

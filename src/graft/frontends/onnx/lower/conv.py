@@ -22,8 +22,11 @@ from graft.frontends.onnx.lower.window import (
     window_of,
     window_without_padding,
 )
-from graft.frontends.onnx.registry import lowers
+from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.ir.graph import Value
+
+lowers_to("Col2Im", "col2im", "strides padding=pads dilation=dilations")
+
 
 _TO_THE_END = np.iinfo(np.int64).max
 
@@ -188,15 +191,3 @@ def _activated(call: Call, result: Value) -> Value:
     if activation != "none":
         call.fail(f"activation is '{activation}', none of none, silu, swish")
     return result
-
-
-@lowers("Col2Im")
-def _col2im(call: Call) -> Value:
-    """Attributes that are left out stay so: only the operands tell the number of axes."""
-    return call.op(
-        "col2im",
-        *(call.input(position) for position in range(3)),
-        strides=call.ints("strides", ()),
-        padding=call.ints("pads", ()),
-        dilation=call.ints("dilations", ()),
-    )

@@ -4,44 +4,16 @@ from __future__ import annotations
 
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import lowers
+from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.ir.graph import Value
 
-
-@lowers("Gather")
-def _gather(call: Call) -> Value:
-    return call.op("take", call.input(0), call.input(1), axis=call.int("axis", 0))
-
-
-@lowers("GatherElements")
-def _gather_elements(call: Call) -> Value:
-    return call.op("gather", call.input(0), call.input(1), axis=call.int("axis", 0))
-
-
-@lowers("GatherND")
-def _gather_nd(call: Call) -> Value:
-    batch_dims = call.int("batch_dims", 0)
-    return call.op("gather_nd", call.input(0), call.input(1), batch_dims=batch_dims)
-
-
-@lowers("Scatter", "ScatterElements")
-def _scatter_elements(call: Call) -> Value:
-    operands = (call.input(0), call.input(1), call.input(2))
-    axis, reduction = call.int("axis", 0), call.string("reduction", "none")
-    return call.op("scatter_elements", *operands, axis=axis, reduction=reduction)
-
-
-@lowers("ScatterND")
-def _scatter_nd(call: Call) -> Value:
-    operands = (call.input(0), call.input(1), call.input(2))
-    return call.op("scatter_nd", *operands, reduction=call.string("reduction", "none"))
-
-
-@lowers("TensorScatter")
-def _tensor_scatter(call: Call) -> Value:
-    operands = (call.input(0), call.input(1), call.optional(2))
-    axis, mode = call.int("axis", -2), call.string("mode", "linear")
-    return call.op("tensor_scatter", *operands, axis=axis, mode=mode)
+lowers_to("Gather", "take", "axis")
+lowers_to("GatherElements", "gather", "axis")
+lowers_to("GatherND", "gather_nd", "batch_dims")
+lowers_to("Scatter", "scatter_elements", "axis")
+lowers_to("ScatterElements", "scatter_elements", "axis reduction")
+lowers_to("ScatterND", "scatter_nd", "reduction")
+lowers_to("TensorScatter", "tensor_scatter", "axis mode")
 
 
 def _whole(call: Call, value: Value) -> Value:

@@ -6,9 +6,12 @@ from graft.base.dim_questions import provably_different, provably_equal
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import lowers
+from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.ir.graph import Value
 from graft.ops.rules import require_broadcasts_to
+
+lowers_to("Einsum", "einsum", "equation")
+lowers_to("Det", "det")
 
 
 @lowers("MatMul")
@@ -60,16 +63,6 @@ def _with_bias(call: Call, product: Value, bias: Value) -> Value:
     if bias.shape and len(bias.shape) == 1 and provably_equal(bias.shape[0], columns):
         return call.op("nn.bias_add", product, bias, axis=-1)
     return call.op("add", product, bias)
-
-
-@lowers("Einsum")
-def _einsum(call: Call) -> Value:
-    return call.op("einsum", *call.inputs, equation=call.string("equation"))
-
-
-@lowers("Det")
-def _det(call: Call) -> Value:
-    return call.op("det", call.input(0))
 
 
 @lowers("MatMulInteger")

@@ -9,8 +9,16 @@ import numpy as np
 
 from graft.base.dims import AnyDim
 from graft.frontends.onnx.call import Call, allow
-from graft.frontends.onnx.registry import lowers
+from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.ir.graph import Value
+
+lowers_to("Transpose", "transpose", "axes=perm")
+lowers_to("Concat", "concatenate", "axis")
+lowers_to("Tile", "tile")
+# Parameters are attributes in old opsets, operands in new ones.
+lowers_to("Unsqueeze", "expand_dims", "axes")
+lowers_to("Squeeze", "squeeze", "axes")
+lowers_to("Slice", "strided_slice", "begin=starts end=ends axes")
 
 
 @lowers("Reshape")
@@ -47,30 +55,6 @@ def _forced(call: Call, data: Value, wanted: Sequence[AnyDim]) -> tuple[int, ...
     return extents
 
 
-@lowers("Transpose")
-def _transpose(call: Call) -> Value:
-    return call.op("transpose", call.input(0), axes=call.ints("perm", None))
-
-
-@lowers("Unsqueeze")
-def _unsqueeze(call: Call) -> Value:
-    if call.opset < 13:
-        return call.op("expand_dims", call.input(0), axes=call.ints("axes"))
-    return call.op("expand_dims", call.input(0), call.input(1))
-
-
-@lowers("Squeeze")
-def _squeeze(call: Call) -> Value:
-    if call.opset < 13:
-        return call.op("squeeze", call.input(0), axes=call.ints("axes", None))
-    return call.op("squeeze", call.input(0), call.optional(1))
-
-
-@lowers("Concat")
-def _concat(call: Call) -> Value:
-    return call.op("concatenate", *call.inputs, axis=call.int("axis"))
-
-
 @lowers("Split")
 def _split(call: Call) -> tuple[Value, ...]:
     data, axis = call.input(0), call.int("axis", 0)
@@ -82,20 +66,6 @@ def _split(call: Call) -> tuple[Value, ...]:
             call.fail(f"Split makes {parts} parts, but names {named}")
     sections = 0 if isinstance(counted, int) or sizes is not None else named
     return call.ops("split", data, operand, axis=axis, sizes=sizes, sections=sections)
-
-
-@lowers("Slice")
-def _slice(call: Call) -> Value:
-    if call.opset < 10:
-        begin, end = call.ints("starts"), call.ints("ends")
-        axes = call.ints("axes", None)
-        return call.op("strided_slice", call.input(0), begin=begin, end=end, axes=axes)
-    return call.op("strided_slice", call.input(0), *call.inputs[1:])
-
-
-@lowers("Tile")
-def _tile(call: Call) -> Value:
-    return call.op("tile", *call.inputs)
 
 
 @lowers("Flatten")

@@ -13,9 +13,14 @@ import numpy as np
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call, allow
 from graft.frontends.onnx.lower.linear import cast_to
-from graft.frontends.onnx.registry import lowers
+from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.ir.graph import Value
+
+lowers_to("InstanceNormalization", "nn.instance_norm", "epsilon")
+lowers_to("LRN", "nn.lrn", "size alpha beta bias")
+lowers_to("LpNormalization", "nn.lp_normalize", "axis p")
+
 
 _PRECISIONS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
 
@@ -169,24 +174,6 @@ def _per_channel(call: Call, x: Value, parameter: Value, groups: int) -> Value:
     times = call.op("concatenate", call.constant(np.array([1])), size, axis=0)
     tiled = call.op("tile", call.op("expand_dims", parameter, axes=(1,)), times)
     return call.op("reshape", tiled, channels)
-
-
-@lowers("InstanceNormalization")
-def _instance_normalization(call: Call) -> Value:
-    operands = call.input(0), call.input(1), call.input(2)
-    return call.op("nn.instance_norm", *operands, epsilon=_epsilon(call))
-
-
-@lowers("LRN")
-def _lrn(call: Call) -> Value:
-    factors = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
-    given = {name: call.float(name, default) for name, default in factors.items()}
-    return call.op("nn.lrn", call.input(0), size=call.int("size"), **given)
-
-
-@lowers("LpNormalization")
-def _lp_normalization(call: Call) -> Value:
-    return call.op("nn.lp_normalize", call.input(0), axis=call.int("axis", -1), p=call.int("p", 2))
 
 
 @lowers("MeanVarianceNormalization")

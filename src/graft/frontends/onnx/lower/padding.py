@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import lowers
+from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.ir.graph import Value
+
+lowers_to("DepthToSpace", "depth_to_space", "block_size=blocksize mode")
+lowers_to("SpaceToDepth", "space_to_depth", "block_size=blocksize")
+lowers_to("Trilu", "trilu", "upper")
+lowers_to("ReverseSequence", "reverse_sequence", "seq_axis=time_axis batch_axis")
 
 
 @lowers("Pad")
@@ -16,29 +21,6 @@ def _pad(call: Call) -> Value:
         return call.op("nn.pad", data, value=fill, pad_width=call.ints("pads"), mode=mode)
     pads, value, axes = call.input(1), call.optional(2), call.optional(3)
     return call.op("nn.pad", data, value, pads, axes, mode=mode)
-
-
-@lowers("DepthToSpace")
-def _depth_to_space(call: Call) -> Value:
-    block, mode = call.int("blocksize"), call.string("mode", "DCR")
-    return call.op("depth_to_space", call.input(0), block_size=block, mode=mode)
-
-
-@lowers("SpaceToDepth")
-def _space_to_depth(call: Call) -> Value:
-    block, mode = call.int("blocksize"), call.string("mode", "DCR")
-    return call.op("space_to_depth", call.input(0), block_size=block, mode=mode)
-
-
-@lowers("Trilu")
-def _trilu(call: Call) -> Value:
-    return call.op("trilu", *call.inputs, upper=bool(call.int("upper", 1)))
-
-
-@lowers("ReverseSequence")
-def _reverse_sequence(call: Call) -> Value:
-    seq_axis, batch_axis = call.int("time_axis", 0), call.int("batch_axis", 1)
-    return call.op("reverse_sequence", *call.inputs, seq_axis=seq_axis, batch_axis=batch_axis)
 
 
 @lowers("CenterCropPad")

@@ -10,9 +10,11 @@ import numpy as np
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.lower.window import Window, padded_at_run_time, window_of
-from graft.frontends.onnx.registry import Lowering, lowers
+from graft.frontends.onnx.registry import Lowering, lowers, lowers_to
 from graft.ir.graph import Value
 from graft.ops.reduce import lowest
+
+lowers_to("MaxRoiPool", "vision.roi_pool", "pooled_size=pooled_shape spatial_scale")
 
 
 def _pool_attributes(call: Call, window: Window) -> dict[str, Any]:
@@ -118,10 +120,3 @@ def _max_unpool(call: Call) -> Value:
     none = call.constant(np.zeros(window.rank + 2, np.int64))
     widths = call.op("concatenate", none, missing, axis=0)
     return call.op("nn.pad", result, None, widths)
-
-
-@lowers("MaxRoiPool")
-def _max_roi_pool(call: Call) -> Value:
-    size, scale = call.ints("pooled_shape"), call.float("spatial_scale", 1.0)
-    regions = call.input(1)
-    return call.op("vision.roi_pool", call.input(0), regions, pooled_size=size, spatial_scale=scale)

@@ -4,49 +4,25 @@ from __future__ import annotations
 
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import lowers
+from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.ir.graph import Value
 
-
-def _dtype_attribute(call: Call, name: str) -> DType | None:
-    """A dtype that zero or nothing leaves open."""
-    code = call.int(name, 0)
-    return dtype_from_onnx(code) if code else None
+lowers_to("DequantizeLinear", "qnn.dequantize", "axis block_size dtype=output_dtype")
 
 
 @lowers("QuantizeLinear")
 def _quantize_linear(call: Call) -> Value:
     zero_point = call.optional(2)
-    dtype = _dtype_attribute(call, "output_dtype")
+    code = call.int("output_dtype", 0)
+    dtype = dtype_from_onnx(code) if code else None
     if zero_point is not None:
         if dtype not in (None, zero_point.dtype):
             call.fail(f"output_dtype is {dtype}, but the zero point is {zero_point.dtype}")
         dtype = zero_point.dtype
-    return call.op(
-        "qnn.quantize",
-        call.input(0),
-        call.input(1),
-        zero_point,
-        dtype=dtype or DType.UINT8,
-        axis=call.int("axis", 1),
-        block_size=call.int("block_size", 0),
-        saturate=call.int("saturate", 1),
-        precision=_dtype_attribute(call, "precision"),
-    )
-
-
-@lowers("DequantizeLinear")
-def _dequantize_linear(call: Call) -> Value:
-    return call.op(
-        "qnn.dequantize",
-        call.input(0),
-        call.input(1),
-        call.optional(2),
-        axis=call.int("axis", 1),
-        block_size=call.int("block_size", 0),
-        dtype=_dtype_attribute(call, "output_dtype"),
-    )
+    attributes = call.attributes("qnn.quantize", "axis block_size saturate precision")
+    attributes["dtype"] = dtype or DType.UINT8
+    return call.op("qnn.quantize", call.input(0), call.input(1), zero_point, **attributes)
 
 
 @lowers("DynamicQuantizeLinear")

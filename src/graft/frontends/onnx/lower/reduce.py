@@ -10,8 +10,13 @@ import numpy as np
 
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import Lowering, lowers
+from graft.frontends.onnx.registry import Lowering, lowers, lowers_to
 from graft.ir.graph import Value
+
+lowers_to("ArgMax", "argmax", "axis keepdims select_last_index")
+lowers_to("ArgMin", "argmin", "axis keepdims select_last_index")
+lowers_to("CumSum", "cumsum", "exclusive reverse")
+lowers_to("CumProd", "cumprod", "exclusive reverse")
 
 
 @dataclass(frozen=True)
@@ -117,28 +122,6 @@ def _log_sum_exp(call: Call) -> Value:
         return call.op("add", call.op("log", total), back)
 
     return _in_floats(call, call.input(0), compute)
-
-
-@lowers("ArgMax", "ArgMin")
-def _arg(call: Call) -> Value:
-    return call.op(
-        call.node.op_type.lower(),
-        call.input(0),
-        axis=call.int("axis", 0),
-        keepdims=_keepdims(call),
-        select_last_index=call.int("select_last_index", 0),
-    )
-
-
-@lowers("CumSum", "CumProd")
-def _cumulative(call: Call) -> Value:
-    return call.op(
-        call.node.op_type.lower(),
-        call.input(0),
-        call.input(1),
-        exclusive=call.int("exclusive", 0),
-        reverse=call.int("reverse", 0),
-    )
 
 
 @lowers("Hardmax")

@@ -6,6 +6,10 @@ from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import lowers
 from graft.ir.graph import Value
 
+_ATTRIBUTES = (
+    "axes coordinate_transformation_mode rounding_method=nearest_mode cubic_alpha=cubic_coeff_a"
+    " exclude_outside antialias extrapolation_value keep_aspect_ratio_policy"
+)
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 
 
@@ -26,23 +30,16 @@ def _upsample(call: Call) -> Value:
 def _resize(call: Call) -> Value:
     if call.opset < 11:
         return _as_before_opset_11(call, {})
-    mode = call.string("coordinate_transformation_mode", "half_pixel")
+    crops = call.string("coordinate_transformation_mode") == "tf_crop_and_resize"
     scales, sizes = _extents(call)
     return call.op(
         "resize",
         call.input(0),
-        call.optional(1) if mode == "tf_crop_and_resize" else None,
+        call.optional(1) if crops else None,
         scales,
         sizes,
-        axes=call.ints("axes", None),
         method=_method(call),
-        coordinate_transformation_mode=mode,
-        rounding_method=call.string("nearest_mode", "round_prefer_floor"),
-        cubic_alpha=call.float("cubic_coeff_a", -0.75),
-        exclude_outside=bool(call.int("exclude_outside", 0)),
-        antialias=bool(call.int("antialias", 0)),
-        extrapolation_value=call.float("extrapolation_value", 0.0),
-        keep_aspect_ratio_policy=call.string("keep_aspect_ratio_policy", "stretch"),
+        **call.attributes("resize", _ATTRIBUTES),
     )
 
 

@@ -6,9 +6,13 @@ import math
 
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import Lowering, lowers
+from graft.frontends.onnx.registry import Lowering, lowers, lowers_to
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.ir.graph import Value
+
+lowers_to("DFT", "dft", "axis inverse onesided")
+lowers_to("MelWeightMatrix", "mel_weight_matrix", "dtype=output_datatype")
+
 
 # Windows are a0 - a1 cos(t) + a2 cos(2t); the fractions of Hamming's are ONNX's.
 _WINDOWS = {
@@ -18,18 +22,6 @@ _WINDOWS = {
 }
 
 
-@lowers("DFT")
-def _dft(call: Call) -> Value:
-    place = {"axis": call.int("axis", 1)} if call.opset < 20 else {}
-    return call.op(
-        "dft",
-        *call.inputs,
-        inverse=bool(call.int("inverse", 0)),
-        onesided=bool(call.int("onesided", 0)),
-        **place,
-    )
-
-
 @lowers("STFT")
 def _stft(call: Call) -> Value:
     signal, *others = call.inputs
@@ -37,12 +29,6 @@ def _stft(call: Call) -> Value:
         # Exporters leave out the axis of real and imaginary parts.
         signal = call.op("expand_dims", signal, axes=(2,))
     return call.op("stft", signal, *others, onesided=bool(call.int("onesided", 1)))
-
-
-@lowers("MelWeightMatrix")
-def _mel_weight_matrix(call: Call) -> Value:
-    dtype = dtype_from_onnx(call.int("output_datatype", 1))
-    return call.op("mel_weight_matrix", *call.inputs, dtype=dtype)
 
 
 def _window(constant: float, first: float, second: float) -> Lowering:
