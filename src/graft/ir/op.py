@@ -45,7 +45,7 @@ class Work:
 
 
 # (attributes, operand types, result types) -> work
-WorkRule = Callable[[Any, Sequence["Type | None"], Sequence[Type]], Work]
+WorkRule = Callable[..., Work]
 # (attributes, known operand values, operand types) -> known result value(s) or None
 SymbolicRule = Callable[[Any, Sequence["Array | None"], Sequence["Type | None"]], Any]
 
@@ -121,6 +121,11 @@ def movement_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type])
     """No arithmetic: what is written is read."""
     written = traffic((), outs)
     return Work(0, 0, written * 2)
+
+
+def no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
+    """Nothing: elements stay where they are."""
+    return Work()
 
 
 @dataclass(frozen=True, eq=False)

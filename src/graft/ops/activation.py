@@ -16,7 +16,7 @@ import numpy as np
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
 from graft.ir.op import Work, WorkRule, define, traffic
-from graft.ir.types import TensorType, Type
+from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast, maximum, select
 from graft.loop.tensor import Tensor, max_, sum_
 from graft.ops import expression as te
@@ -27,10 +27,8 @@ from graft.ops.rules import FLOATS, REALS, normalize_axis, require, same_dtype, 
 def operations_per_element(count: int) -> WorkRule:
     """A work rule: `count` operations for every element of the first result."""
 
-    def work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-        result = outs[0]
-        size = result.size if isinstance(result, TensorType) else 0
-        return Work(0, size * count, traffic(ins, outs))
+    def work(_attrs: Any, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
+        return Work(0, outs[0].size * count, traffic(ins, outs))
 
     return work
 

@@ -17,13 +17,13 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim, Dim, product
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, Work, define, traffic
+from graft.ir.op import Kind, Work, traffic
 from graft.ir.types import Shape, TensorType, Type
 from graft.loop.build import Term, call, cast, equal, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, max_, sum_
 from graft.ops import expression as te
-from graft.ops.rules import require, require_same_dim, same_dtype, unknown_shape
+from graft.ops.rules import operator, require, require_same_dim, same_dtype, unknown_shape
 
 SCORES = ("none", "raw", "capped", "biased", "probabilities")
 
@@ -161,6 +161,24 @@ def _probabilities(scores: Array, bias: Array, dtype: DType | None) -> Array:
     return weights.astype(scores.dtype if dtype is None else dtype.numpy).astype(scores.dtype)
 
 
+def _attention_work(
+    _attrs: AttentionAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> Work:
+    query, key, result = ins[0], ins[1], outs[0]
+    length = key.shape[2] if key.shape else UNKNOWN
+    scores = product(query.shape[:3]) * length if query.shape else UNKNOWN
+    macs = (query.size + result.size) * length
+    return Work(macs, scores * 5, traffic(ins, outs))
+
+
+@operator(
+    "nn.attention",
+    "query key value mask? kv_lengths? offset?",
+    _attention_type,
+    kind=Kind.ANCHOR,
+    work=_attention_work,
+    outputs=None,
+)
 def _attention(
     attrs: AttentionAttrs,
     query: Array,
@@ -170,6 +188,7 @@ def _attention(
     kv_lengths: Array | None,
     offset: Array | None,
 ) -> tuple[Array, ...]:
+    """softmax(query @ key.T * scale + mask) @ value, per head."""
     dtype = _computing(query.dtype)
     _, heads, queries, size = query.shape
     scale = (1 / math.sqrt(size) if size else 1.0) if attrs.scale is None else attrs.scale
@@ -184,32 +203,6 @@ def _attention(
         return (result,)
     stages = dict(zip(SCORES[1:], (raw, capped, biased, weights), strict=True))
     return result, stages[attrs.scores].astype(query.dtype)
-
-
-def _attention_work(
-    _attrs: AttentionAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
-) -> Work:
-    query, key, result = ins[0], ins[1], outs[0]
-    assert isinstance(query, TensorType)
-    assert isinstance(key, TensorType)
-    assert isinstance(result, TensorType)
-    length = key.shape[2] if key.shape else UNKNOWN
-    scores = product(query.shape[:3]) * length if query.shape else UNKNOWN
-    macs = (query.size + result.size) * length
-    return Work(macs, scores * 5, traffic(ins, outs))
-
-
-define(
-    "nn.attention",
-    "query key value mask? kv_lengths? offset?",
-    _attention_type,
-    _attention,
-    attrs=AttentionAttrs,
-    kind=Kind.ANCHOR,
-    work=_attention_work,
-    outputs=None,
-    summary="softmax(query @ key.T * scale + mask) @ value, per head",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +242,28 @@ def _linear_attention_type(
     return TensorType(dtype, (batch, heads, length, value_size)), TensorType(state_dtype, states)
 
 
+def _of_step(array: Array, step: int) -> Array:
+    """A step's part of an operand that may have one for all steps."""
+    return array[:, :, min(step, array.shape[2] - 1)]
+
+
+def _linear_attention_work(
+    _attrs: LinearAttentionAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> Work:
+    """Each step reads the state once per query head, and writes it once per key head."""
+    query, key, value = ins[0], ins[1], ins[2]
+    value_size = value.shape[3] if value.shape else UNKNOWN
+    passes = 2 if len(ins) > 5 else 1  # with beta, the state is also read before it is written
+    return Work((query.size + key.size * passes) * value_size, 0, traffic(ins, outs))
+
+
+@operator(
+    "nn.linear_attention",
+    "query key value state? decay? beta?",
+    _linear_attention_type,
+    work=_linear_attention_work,
+    outputs=2,
+)
 def _linear_attention(
     attrs: LinearAttentionAttrs,
     query: Array,
@@ -258,7 +273,9 @@ def _linear_attention(
     decay: Array | None,
     beta: Array | None,
 ) -> tuple[Array, Array]:
-    """For each step: state *= exp(decay); state += key ⊗ written; result = query · state.
+    """Attention without a softmax, by a state that each position updates.
+
+    For each step: state *= exp(decay); state += key ⊗ written; result = query · state.
 
     What is written is the value or, where there is a beta, beta * (value - key · state).
     """
@@ -280,36 +297,6 @@ def _linear_attention(
         result[:, :, step] = np.matmul(asked[:, :, None], _grouped(memory, heads))[:, :, 0]
     state_dtype = query.dtype if state is None else state.dtype
     return (scale * result).astype(query.dtype), memory.astype(state_dtype)
-
-
-def _of_step(array: Array, step: int) -> Array:
-    """A step's part of an operand that may have one for all steps."""
-    return array[:, :, min(step, array.shape[2] - 1)]
-
-
-def _linear_attention_work(
-    _attrs: LinearAttentionAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
-) -> Work:
-    """Each step reads the state once per query head, and writes it once per key head."""
-    query, key, value = ins[0], ins[1], ins[2]
-    assert isinstance(query, TensorType)
-    assert isinstance(key, TensorType)
-    assert isinstance(value, TensorType)
-    value_size = value.shape[3] if value.shape else UNKNOWN
-    passes = 2 if len(ins) > 5 else 1  # with beta, the state is also read before it is written
-    return Work((query.size + key.size * passes) * value_size, 0, traffic(ins, outs))
-
-
-define(
-    "nn.linear_attention",
-    "query key value state? decay? beta?",
-    _linear_attention_type,
-    _linear_attention,
-    attrs=LinearAttentionAttrs,
-    work=_linear_attention_work,
-    outputs=2,
-    summary="attention without a softmax, by a state that each position updates",
-)
 
 
 # Tensor expressions, stage by stage: scores, what is added to them, their softmax, and weighted

@@ -18,7 +18,7 @@ from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.evaluate import run_graph
 from graft.ir.graph import Graph, Node
-from graft.ir.op import Work, define
+from graft.ir.op import Work, no_work
 from graft.ir.types import TensorType, Type
 from graft.ops.bodies import (
     Bindings,
@@ -38,7 +38,7 @@ from graft.ops.bodies import (
     untaken_turn,
     work_times,
 )
-from graft.ops.rules import require, require_same_dim
+from graft.ops.rules import operator, require, require_same_dim
 from graft.runtime.loops import (
     order_scan_inputs,
     require_condition,
@@ -77,11 +77,6 @@ def _if_types(attrs: IfAttrs, condition: TensorType, *captures: Type) -> tuple[T
     return tuple(results)
 
 
-def _if(attrs: IfAttrs, condition: Array, *captures: Any) -> tuple[Any, ...]:
-    branch = attrs.then_branch if sole_item(condition) else attrs.else_branch
-    return tuple(run_graph(branch, captures))
-
-
 def _if_work(attrs: IfAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
     one, other = (
         body_work(graph, _branch_bindings(graph, ins[1:]))
@@ -94,17 +89,11 @@ def _if_work(attrs: IfAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work
     )
 
 
-define(
-    "if",
-    "condition *captures",
-    _if_types,
-    _if,
-    attrs=IfAttrs,
-    outputs=None,
-    work=_if_work,
-    tensors_only=False,
-    summary="the results of one of two graphs, as a condition says",
-)
+@operator("if", "condition *captures", _if_types, outputs=None, work=_if_work, tensors_only=False)
+def _if(attrs: IfAttrs, condition: Array, *captures: Any) -> tuple[Any, ...]:
+    """The results of one of two graphs, as a condition says."""
+    branch = attrs.then_branch if sole_item(condition) else attrs.else_branch
+    return tuple(run_graph(branch, captures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +109,11 @@ def _demand_type(_attrs: DemandAttrs, data: Type, condition: TensorType) -> Type
     return data
 
 
+@operator("demand", "data condition", _demand_type, work=no_work, tensors_only=False)
 def _demand(attrs: DemandAttrs, data: Any, condition: Array) -> Any:
+    """Gives back its operand, and fails where the condition is not the wanted one."""
     require_condition(condition, attrs.wanted, attrs.message)
     return data
-
-
-define(
-    "demand",
-    "data condition",
-    _demand_type,
-    _demand,
-    attrs=DemandAttrs,
-    work=lambda *_: Work(),
-    tensors_only=False,
-    summary="gives back its operand, and fails where the condition is not the wanted one",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +163,22 @@ def _single(data: Any, type_: Type) -> Array:
     return single(data, type_.dtype.numpy, len(type_.shape or ()))
 
 
+def _loop_work(attrs: LoopAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
+    return work_times(body_work(attrs.body, _loop_bindings(attrs, ins[2:])), UNKNOWN)
+
+
+@operator(
+    "loop",
+    "trip_count? condition? *values",
+    _loop_types,
+    outputs=None,
+    work=_loop_work,
+    tensors_only=False,
+)
 def _loop(
     attrs: LoopAttrs, trip_count: Array | None, condition: Array | None, *values: Any
 ) -> tuple[Any, ...]:
+    """A graph run again and again: carried values, and stacked ones of every iteration."""
     body, carried = attrs.body, attrs.carried
     captures, outputs = values[carried:], body.outputs[1 + carried :]
 
@@ -201,23 +193,6 @@ def _loop(
     own = (value.type for value in body.inputs[:2])
     each = untaken_turn(body, [*own, *actual_types(values, body.inputs[2:])], carried, 2, 1)
     return (*state, *(empty_stack(type_, 0) for type_ in each[1 + carried :]))
-
-
-def _loop_work(attrs: LoopAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
-    return work_times(body_work(attrs.body, _loop_bindings(attrs, ins[2:])), UNKNOWN)
-
-
-define(
-    "loop",
-    "trip_count? condition? *values",
-    _loop_types,
-    _loop,
-    attrs=LoopAttrs,
-    outputs=None,
-    work=_loop_work,
-    tensors_only=False,
-    summary="a graph run again and again: carried values, and stacked ones of every iteration",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +253,15 @@ def _scan_types(attrs: ScanAttrs, *values: Type) -> tuple[Type, ...]:
     )
 
 
+def _scan_work(attrs: ScanAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
+    actual, count = _turn_types(attrs, ins)
+    bindings = turn_bindings(attrs.body, actual, attrs.carried, 0, 0)
+    return work_times(body_work(attrs.body, bindings), count)
+
+
+@operator("scan", "*values", _scan_types, outputs=None, work=_scan_work, tensors_only=False)
 def _scan(attrs: ScanAttrs, *values: Any) -> tuple[Any, ...]:
+    """A graph run per slice along an axis: carried values, and slices that are stacked."""
     body, carried = attrs.body, attrs.carried
     last = carried + attrs.num_scan_inputs
     captures, outputs = values[last:], body.outputs[carried:]
@@ -296,25 +279,6 @@ def _scan(attrs: ScanAttrs, *values: Any) -> tuple[Any, ...]:
     actual = actual_types([*state, *slice_prototypes(scanned), *captures], body.inputs)
     each = untaken_turn(body, actual, carried, 0, 0)[carried:]
     return (*state, *map(empty_stack, each, attrs.output_axes))
-
-
-def _scan_work(attrs: ScanAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
-    actual, count = _turn_types(attrs, ins)
-    bindings = turn_bindings(attrs.body, actual, attrs.carried, 0, 0)
-    return work_times(body_work(attrs.body, bindings), count)
-
-
-define(
-    "scan",
-    "*values",
-    _scan_types,
-    _scan,
-    attrs=ScanAttrs,
-    outputs=None,
-    work=_scan_work,
-    tensors_only=False,
-    summary="a graph run per slice along an axis: carried values, and slices that are stacked",
-)
 
 
 def nested_bindings(node: Node, graph: Graph) -> Bindings:

@@ -20,7 +20,7 @@ from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, define, get_op, traffic
-from graft.ir.types import TensorType, Type
+from graft.ir.types import TensorType
 from graft.loop.build import Term, term
 from graft.loop.tensor import Reduce, sum_
 from graft.ops import expression as te
@@ -77,10 +77,8 @@ def _conv_type(rank: int) -> Callable[[ConvAttrs, TensorType, TensorType], Tenso
     return rule
 
 
-def _conv_work(_attrs: ConvAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _conv_work(_attrs: ConvAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     weight, result = ins[1], outs[0]
-    assert isinstance(weight, TensorType)
-    assert isinstance(result, TensorType)
     terms = UNKNOWN if weight.shape is None else product(weight.shape[1:])
     return Work(result.size * terms, 0, traffic(ins, outs))
 

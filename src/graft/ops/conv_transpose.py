@@ -20,15 +20,15 @@ from graft.base.dim_questions import provably_below
 from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Dims, Ints
-from graft.ir.op import Kind, Work, define, elementwise_work, traffic
-from graft.ir.types import Shape, TensorType, Type
+from graft.ir.op import Kind, Work, define, traffic
+from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, check_groups, first_channel
 from graft.ops.creation import shape_operand
-from graft.ops.rules import require, require_same_dim, same_dtype
+from graft.ops.rules import operator, require, require_same_dim, same_dtype
 from graft.ops.window import (
     RANKS,
     Index,
@@ -89,11 +89,9 @@ def _conv_transpose_type(
 
 
 def _conv_transpose_work(
-    _attrs: ConvTransposeAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+    _attrs: ConvTransposeAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
 ) -> Work:
     data, weight = ins[0], ins[1]
-    assert isinstance(data, TensorType)
-    assert isinstance(weight, TensorType)
     targets = UNKNOWN if weight.shape is None else product(weight.shape[1:])
     return Work(data.size * targets, 0, traffic(ins, outs))
 
@@ -177,7 +175,9 @@ def _col2im_type(
     return TensorType(data.dtype, (batch, rows // elements, *extents))
 
 
+@operator("col2im", "data image_shape? block_shape?", _col2im_type)
 def _col2im(attrs: Col2ImAttrs, data: Array, image: Array | None, block: Array | None) -> Array:
+    """Adds up columns of overlapping blocks into an image of any spatial rank."""
     extents: Any = attrs.image_shape if image is None else tuple(image.tolist())
     kernel: Any = attrs.block_shape if block is None else tuple(block.tolist())
     window = _with_steps(attrs, len(extents))
@@ -195,17 +195,6 @@ def _col2im(attrs: Col2ImAttrs, data: Array, image: Array | None, block: Array |
     add_columns(total, columns, window)
     inside = padded(total, [(-begin, -end) for begin, end in pairs])
     return inside.reshape(data.shape[0], channels, *extents).astype(data.dtype, copy=False)
-
-
-define(
-    "col2im",
-    "data image_shape? block_shape?",
-    _col2im_type,
-    _col2im,
-    attrs=Col2ImAttrs,
-    work=elementwise_work,
-    summary="adds up columns of overlapping blocks into an image of any spatial rank",
-)
 
 
 # Tensor expressions.

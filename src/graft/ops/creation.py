@@ -16,20 +16,16 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.literal import Literal
-from graft.ir.op import Kind, Work, define, movement_work
+from graft.ir.op import Kind, define, no_work
 from graft.ir.types import TensorType, Type
 from graft.loop.build import Term, cast, equal
 from graft.ops import expression as te
-from graft.ops.rules import require, symbolic_by, unknown_shape
+from graft.ops.rules import operator, require, unknown_shape
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantAttrs(Attrs):
     value: Literal
-
-
-def _no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
-    return Work()
 
 
 define(
@@ -38,7 +34,7 @@ define(
     lambda attrs: attrs.value.type,
     lambda attrs: attrs.value.array,
     attrs=ConstantAttrs,
-    work=_no_work,
+    work=no_work,
     summary="a tensor that is known beforehand",
 )
 
@@ -63,7 +59,7 @@ define(
     "data",
     _shape_of_type,
     lambda _attrs, data: np.array(data.shape, dtype=np.int64),
-    work=_no_work,
+    work=no_work,
     symbolic=_known_shape,
     summary="the operand's extents as a vector of int64",
 )
@@ -91,24 +87,13 @@ def _full_type(attrs: FullAttrs, fill: TensorType, shape: TensorType | None) -> 
     return TensorType(fill.dtype, shape_operand(attrs.shape, shape))
 
 
+@operator("full", "fill shape?", _full_type, kind=Kind.INJECTIVE, on_dims=True)
 def _full(attrs: FullAttrs, fill: Array, shape: Array | None = None) -> Array:
+    """A tensor of that shape with one number everywhere."""
     extents: Any = attrs.shape if shape is None else shape.reshape(-1).tolist()
     if shape is not None:
         check_extents(extents, fill.dtype, "full")
     return np.full(extents, fill.reshape(-1)[0], dtype=fill.dtype)
-
-
-define(
-    "full",
-    "fill shape?",
-    _full_type,
-    _full,
-    attrs=FullAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    symbolic=symbolic_by(_full),
-    summary="a tensor of that shape with one number everywhere",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,25 +147,15 @@ def arange_count(attrs: ArangeAttrs, *operands: Array | None) -> int:
     return count
 
 
+@operator("arange", "start? limit? delta?", _arange_type, kind=Kind.INJECTIVE)
 def _arange(attrs: ArangeAttrs, *operands: Array | None) -> Array:
+    """The numbers from start to limit, without that, in steps of delta."""
     count = arange_count(attrs, *operands)
     start, limit, delta = _numbers_of(attrs, operands)
     if attrs.dtype.is_integer:
         return np.arange(start, limit, delta, dtype=attrs.dtype.numpy)
     first, step = np.array([start, delta], attrs.dtype.numpy)
     return np.asarray(first + np.arange(count).astype(attrs.dtype.numpy) * step)
-
-
-define(
-    "arange",
-    "start? limit? delta?",
-    _arange_type,
-    _arange,
-    attrs=ArangeAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    summary="the numbers from start to limit, without that, in steps of delta",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,23 +173,13 @@ def _eye_type(attrs: EyeAttrs, shape: TensorType | None) -> TensorType:
     return TensorType(attrs.dtype, unknown_shape(2) if dims is None else dims)
 
 
+@operator("eye", "shape?", _eye_type, kind=Kind.INJECTIVE)
 def _eye(attrs: EyeAttrs, shape: Array | None) -> Array:
+    """Ones along the k-th diagonal, zeros elsewhere."""
     extents: Any = attrs.shape if shape is None else shape.reshape(-1).tolist()
     rows, columns = extents
     check_extents(extents, attrs.dtype.numpy, "eye")
     return np.eye(rows, columns, k=attrs.k, dtype=np.int8).astype(attrs.dtype.numpy)
-
-
-define(
-    "eye",
-    "shape?",
-    _eye_type,
-    _eye,
-    attrs=EyeAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    summary="ones along the k-th diagonal, zeros elsewhere",
-)
 
 
 # Tensor expressions.

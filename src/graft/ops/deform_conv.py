@@ -19,14 +19,14 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array, DType
-from graft.ir.op import Kind, Work, define, traffic
-from graft.ir.types import Shape, TensorType, Type
+from graft.ir.op import Kind, Work, traffic
+from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, call, cast, maximum, minimum, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, check_groups
-from graft.ops.rules import require, require_same_dim, same_dtype
+from graft.ops.rules import operator, require, require_same_dim, same_dtype
 from graft.ops.window import (
     check_kernel,
     check_window,
@@ -75,43 +75,15 @@ def _check_places(type_: TensorType, what: str, wanted: Shape) -> None:
 
 
 def _deformable_work(
-    _attrs: DeformableConvAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+    _attrs: DeformableConvAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
 ) -> Work:
     data, weight, result = ins[0], ins[2], outs[0]
-    assert isinstance(data, TensorType)
-    assert isinstance(weight, TensorType)
-    assert isinstance(result, TensorType)
     macs: AnyDim = UNKNOWN
     samples: AnyDim = UNKNOWN
     if weight.shape is not None and data.shape is not None and result.shape is not None:
         macs = result.size * product(weight.shape[1:])
         samples = product((*data.shape[:2], *weight.shape[2:], *result.shape[2:]))
     return Work(macs, samples * _FLOPS_PER_SAMPLE, traffic(ins, outs))
-
-
-def _deformable_conv(
-    attrs: DeformableConvAttrs, data: Array, offset: Array, weight: Array, mask: Array | None
-) -> Array:
-    dtype = data.dtype
-    computed_in = np.float64 if dtype == np.float64 else np.float32
-    kernel, groups, parts = weight.shape[2:], attrs.groups, attrs.deformable_groups
-    counts = fixed_counts(attrs, data.shape[2:], kernel)
-    places = (parts, *kernel, *counts)
-    grid = _grid(attrs, kernel, counts).astype(computed_in)
-    matrix = weight.astype(computed_in, copy=False)
-    matrix = matrix.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
-    result = np.empty((data.shape[0], weight.shape[0], *counts), dtype)
-    for image in range(data.shape[0]):
-        shifts = offset[image].astype(computed_in).reshape(parts, *kernel, 2, *counts)
-        points = grid + np.moveaxis(shifts, 3, 0)
-        pixels = data[image].astype(computed_in, copy=False)
-        pixels = pixels.reshape(parts, data.shape[1] // parts, *data.shape[2:])
-        samples = _interpolated(pixels, points)
-        if mask is not None:
-            samples *= mask[image].astype(computed_in).reshape(parts, 1, *places[1:])
-        columns = samples.reshape(groups, matrix.shape[2], math.prod(counts))
-        result[image] = np.matmul(matrix, columns).reshape(result.shape[1:])
-    return result
 
 
 def _grid(attrs: DeformableConvAttrs, kernel: Sequence[int], counts: Sequence[int]) -> Array:
@@ -155,16 +127,38 @@ def _interpolated(pixels: Array, points: Array) -> Array:
     return result
 
 
-define(
+@operator(
     "nn.deformable_conv2d",
     "data offset weight mask?",
     _deformable_type,
-    _deformable_conv,
     attrs=for_rank(DeformableConvAttrs, 2),
     kind=Kind.ANCHOR,
     work=_deformable_work,
-    summary="convolution that reads its data at places moved by an offset",
 )
+def _deformable_conv(
+    attrs: DeformableConvAttrs, data: Array, offset: Array, weight: Array, mask: Array | None
+) -> Array:
+    """Convolution that reads its data at places moved by an offset."""
+    dtype = data.dtype
+    computed_in = np.float64 if dtype == np.float64 else np.float32
+    kernel, groups, parts = weight.shape[2:], attrs.groups, attrs.deformable_groups
+    counts = fixed_counts(attrs, data.shape[2:], kernel)
+    places = (parts, *kernel, *counts)
+    grid = _grid(attrs, kernel, counts).astype(computed_in)
+    matrix = weight.astype(computed_in, copy=False)
+    matrix = matrix.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
+    result = np.empty((data.shape[0], weight.shape[0], *counts), dtype)
+    for image in range(data.shape[0]):
+        shifts = offset[image].astype(computed_in).reshape(parts, *kernel, 2, *counts)
+        points = grid + np.moveaxis(shifts, 3, 0)
+        pixels = data[image].astype(computed_in, copy=False)
+        pixels = pixels.reshape(parts, data.shape[1] // parts, *data.shape[2:])
+        samples = _interpolated(pixels, points)
+        if mask is not None:
+            samples *= mask[image].astype(computed_in).reshape(parts, 1, *places[1:])
+        columns = samples.reshape(groups, matrix.shape[2], math.prod(counts))
+        result[image] = np.matmul(matrix, columns).reshape(result.shape[1:])
+    return result
 
 
 # Tensor expressions.

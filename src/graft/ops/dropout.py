@@ -12,9 +12,8 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, define
 from graft.ir.types import TensorType
-from graft.ops.rules import require
+from graft.ops.rules import operator, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,11 @@ def _dropout_type(
     return data, TensorType(DType.BOOL, data.shape)
 
 
+@operator("nn.dropout", "data ratio? training_mode?", _dropout_type, outputs=2, pure=False)
 def _dropout(
     attrs: DropoutAttrs, data: Array, ratio: Array | None, training_mode: Array | None
 ) -> tuple[Array, Array]:
+    """Elements zeroed at random and the others scaled, in training only."""
     static = 0.5 if attrs.ratio is None else attrs.ratio
     share = static if ratio is None else float(ratio.reshape(-1)[0])
     training = attrs.training_mode if training_mode is None else bool(training_mode.reshape(-1)[0])
@@ -52,16 +53,3 @@ def _dropout(
     kept = np.random.RandomState(attrs.seed).uniform(0, 1, data.shape) >= share
     scaled = data.astype(np.float64) * kept / (1 - share)
     return scaled.astype(data.dtype), np.asarray(kept)
-
-
-define(
-    "nn.dropout",
-    "data ratio? training_mode?",
-    _dropout_type,
-    _dropout,
-    attrs=DropoutAttrs,
-    kind=Kind.OPAQUE,
-    outputs=2,
-    pure=False,
-    summary="elements zeroed at random and the others scaled, in training only",
-)

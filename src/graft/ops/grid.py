@@ -19,15 +19,15 @@ from graft.base.capacity import check_extents
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims
-from graft.ir.op import Work, define, traffic
-from graft.ir.types import TensorType, Type
+from graft.ir.op import Work, traffic
+from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.resize import to_dtype, working_dtype
 from graft.ops.resize_expression import saturated
-from graft.ops.rules import require, require_same_dim, unknown_shape
+from graft.ops.rules import operator, require, require_same_dim, unknown_shape
 
 CUBIC_ALPHA = -0.75
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -144,21 +144,6 @@ def _taps(attrs: GridSampleAttrs, axis: _Axis, normalized: Array) -> _Taps:
     ]
 
 
-def _grid_sample(attrs: GridSampleAttrs, data: Array, grid: Array) -> Array:
-    batch, channels, *extents = data.shape
-    if 0 in extents and grid.size:
-        raise ValueError("there is nothing to sample in an empty tensor")
-    places = grid.reshape(batch, math.prod(grid.shape[1:-1]), len(extents))
-    places = places.astype(np.float64 if grid.dtype == np.float64 else np.float32)
-    taps = [
-        _taps(attrs, _Axis(extent, attrs.align_corners), places[:, :, -1 - i])
-        for i, extent in enumerate(extents)
-    ]
-    flat = data.reshape(batch, channels, math.prod(extents))
-    result = (_gather if attrs.method == "nearest" else _blend)(flat, taps, extents)
-    return result.reshape(batch, channels, *grid.shape[1:-1])
-
-
 def _gather(flat: Array, taps: Sequence[_Taps], extents: Sequence[int]) -> Array:
     """Each position's nearest element; of any dtype, since nothing is computed."""
     index = np.ravel_multi_index(tuple(axis[0][0] for axis in taps), tuple(extents))
@@ -185,23 +170,28 @@ def _blend(flat: Array, taps: Sequence[_Taps], extents: Sequence[int]) -> Array:
 
 
 def _grid_sample_work(
-    attrs: GridSampleAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+    attrs: GridSampleAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
 ) -> Work:
     result = outs[0]
-    assert isinstance(result, TensorType)
     axes = 2 if result.rank is None else result.rank - 2
     return Work(0, result.size * (2 * TAPS[attrs.method] ** axes), traffic(ins, outs))
 
 
-define(
-    "grid_sample",
-    "data grid",
-    _grid_sample_type,
-    _grid_sample,
-    attrs=GridSampleAttrs,
-    work=_grid_sample_work,
-    summary="the data read at positions of a grid in [-1, 1], between elements by interpolation",
-)
+@operator("grid_sample", "data grid", _grid_sample_type, work=_grid_sample_work)
+def _grid_sample(attrs: GridSampleAttrs, data: Array, grid: Array) -> Array:
+    """The data read at positions of a grid in [-1, 1], between elements by interpolation."""
+    batch, channels, *extents = data.shape
+    if 0 in extents and grid.size:
+        raise ValueError("there is nothing to sample in an empty tensor")
+    places = grid.reshape(batch, math.prod(grid.shape[1:-1]), len(extents))
+    places = places.astype(np.float64 if grid.dtype == np.float64 else np.float32)
+    taps = [
+        _taps(attrs, _Axis(extent, attrs.align_corners), places[:, :, -1 - i])
+        for i, extent in enumerate(extents)
+    ]
+    flat = data.reshape(batch, channels, math.prod(extents))
+    result = (_gather if attrs.method == "nearest" else _blend)(flat, taps, extents)
+    return result.reshape(batch, channels, *grid.shape[1:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +225,15 @@ def _affine_grid_type(
     return TensorType(theta.dtype, (count_known, *extents[2:], axes))
 
 
+def _line(extent: int, align_corners: bool) -> Array:
+    """Evenly spaced positions from -1 to 1; a single one lies in the middle."""
+    steps = 2 * np.arange(extent) - (extent - 1)
+    return np.asarray(steps / max(extent - 1 if align_corners else extent, 1))
+
+
+@operator("affine_grid", "theta size?", _affine_grid_type)
 def _affine_grid(attrs: AffineGridAttrs, theta: Array, size: Array | None) -> Array:
+    """The grid of positions that affine transforms make of a regular one."""
     _, _, *extents = attrs.size if size is None else size.tolist()  # type: ignore[misc]
     dtype = working_dtype(theta.dtype)
     check_extents([len(theta), *extents, len(extents)], theta.dtype, "affine_grid")
@@ -245,22 +243,6 @@ def _affine_grid(attrs: AffineGridAttrs, theta: Array, size: Array | None) -> Ar
     flat = points.reshape(-1, len(extents) + 1)
     moved: Array = flat @ theta.astype(dtype).transpose(0, 2, 1)
     return moved.reshape(len(theta), *mesh[0].shape, len(extents)).astype(theta.dtype)
-
-
-def _line(extent: int, align_corners: bool) -> Array:
-    """Evenly spaced positions from -1 to 1; a single one lies in the middle."""
-    steps = 2 * np.arange(extent) - (extent - 1)
-    return np.asarray(steps / max(extent - 1 if align_corners else extent, 1))
-
-
-define(
-    "affine_grid",
-    "theta size?",
-    _affine_grid_type,
-    _affine_grid,
-    attrs=AffineGridAttrs,
-    summary="the grid of positions that affine transforms make of a regular one",
-)
 
 
 # Tensor expressions.

@@ -17,12 +17,12 @@ from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, define, movement_work
+from graft.ir.op import Kind
 from graft.ir.types import TensorType
 from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
-from graft.ops.rules import normalize_axis, require, require_same_dim, symbolic_by
+from graft.ops.rules import normalize_axis, operator, require, require_same_dim
 from graft.program.guards import INSIDE, Guard
 
 
@@ -67,22 +67,11 @@ def _take_type(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> Tenso
     return TensorType(data.dtype, shape)
 
 
+@operator("take", "data indices", _take_type, kind=Kind.INJECTIVE, on_dims=True)
 def _take(attrs: AxisAttrs, data: Array, indices: Array) -> Array:
+    """Slices along an axis, by indices of any shape (NumPy's take)."""
     axis = attrs.axis % data.ndim
     return np.take(data, positions(indices, data.shape[axis], axis), axis=axis)
-
-
-define(
-    "take",
-    "data indices",
-    _take_type,
-    _take,
-    attrs=AxisAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    symbolic=symbolic_by(_take),
-    summary="slices along an axis, by indices of any shape (NumPy's take)",
-)
 
 
 def _gather_type(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> TensorType:
@@ -119,20 +108,10 @@ def places_along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
     return tuple(where)
 
 
+@operator("gather", "data indices", _gather_type, kind=Kind.INJECTIVE)
 def _gather(attrs: AxisAttrs, data: Array, indices: Array) -> Array:
+    """Per element of the indices the element at that index along an axis (take_along_axis)."""
     return np.asarray(data[places_along(attrs.axis, data, indices)])
-
-
-define(
-    "gather",
-    "data indices",
-    _gather_type,
-    _gather,
-    attrs=AxisAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    summary="per element of the indices the element at that index along an axis (take_along_axis)",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +160,10 @@ def places_of_tuples(data: Array, indices: Array, batch: int) -> tuple[Array, ..
     return tuple(grid)
 
 
+@operator("gather_nd", "data indices", _gather_nd_type, kind=Kind.INJECTIVE)
 def _gather_nd(attrs: GatherNdAttrs, data: Array, indices: Array) -> Array:
+    """Slices by tuples of indices, which lie along the indices' last axis."""
     return np.asarray(data[places_of_tuples(data, indices, attrs.batch_dims)])
-
-
-define(
-    "gather_nd",
-    "data indices",
-    _gather_nd_type,
-    _gather_nd,
-    attrs=GatherNdAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    summary="slices by tuples of indices, which lie along the indices' last axis",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +187,9 @@ def _one_hot_type(
     return TensorType(values.dtype, (*indices.shape[:axis], extent, *indices.shape[axis:]))
 
 
+@operator("one_hot", "indices values depth?", _one_hot_type, kind=Kind.INJECTIVE)
 def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | None) -> Array:
+    """Vectors along a new axis with one value at an index and another everywhere else."""
     extent: Any = attrs.depth if depth is None else int(depth.reshape(-1)[0])
     if extent < 0:
         raise EvaluationError(f"the depth is {extent}")
@@ -230,18 +201,6 @@ def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | N
     axis = attrs.axis % wanted.ndim
     classes = np.arange(extent).reshape(-1, *[1] * (wanted.ndim - 1 - axis))
     return np.asarray(np.where(wanted == classes, values[1], values[0]))
-
-
-define(
-    "one_hot",
-    "indices values depth?",
-    _one_hot_type,
-    _one_hot,
-    attrs=OneHotAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    summary="vectors along a new axis with one value at an index and another everywhere else",
-)
 
 
 # Tensor expressions. Positions count from the end where negative. One that lies outside reads the

@@ -17,7 +17,6 @@ from graft.base.dims import Dim, Unknown
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.graph import Node, Value
-from graft.ir.op import define
 from graft.ir.types import TensorType
 from graft.loop.build import Term, cast, equal, maximum, select, term
 from graft.loop.tensor import Reduce, max_
@@ -25,7 +24,7 @@ from graft.ops import expression as te
 from graft.ops.index import largest_outside, require_integers
 from graft.ops.ml_features import unknown_of
 from graft.ops.reduce import reading_work
-from graft.ops.rules import require
+from graft.ops.rules import operator, require
 from graft.program.guards import INSIDE, Guard
 
 
@@ -47,21 +46,12 @@ def _out_of_range_type(attrs: OutOfRangeAttrs, indices: TensorType) -> TensorTyp
     return TensorType(DType.INT64, (entries,))
 
 
+@operator("out_of_range", "indices", _out_of_range_type, work=reading_work)
 def _out_of_range(attrs: OutOfRangeAttrs, indices: Array) -> Array:
+    """Per axis the largest index outside of it, or the smallest number where there is none."""
     parts = [indices] if len(attrs.extents) == 1 else np.moveaxis(indices, -1, 0)
     guards = [Guard(0, extent, attrs.count, attrs.wraps) for extent in attrs.extents]
     return np.array([largest_outside(*pair) for pair in zip(parts, guards, strict=True)], np.int64)
-
-
-define(
-    "out_of_range",
-    "indices",
-    _out_of_range_type,
-    _out_of_range,
-    attrs=OutOfRangeAttrs,
-    work=reading_work,
-    summary="per axis the largest index outside of it, or the smallest number where there is none",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, convolve
 from graft.ops.linear import BatchMatmulAttrs, matrix_product
-from graft.ops.rules import require
+from graft.ops.rules import operator, require
 from graft.ops.window import RANKS, for_rank
 
 BYTES = (DType.INT8, DType.UINT8)
@@ -97,25 +97,22 @@ def _byte_product_type(attrs: BatchMatmulAttrs, left: TensorType, right: TensorT
     return result
 
 
+@operator(
+    "qnn.batch_matmul",
+    "left right",
+    _byte_product_type,
+    kind=Kind.ANCHOR,
+    work=get_op("nn.batch_matmul").work,
+)
 def _byte_product(attrs: BatchMatmulAttrs, left: Array, right: Array) -> Array:
+    """Nn.batch_matmul of bytes as processors multiply them, unsigned ones by signed ones: on the
+    left signed bytes count 128 more, on the right unsigned ones 128 less.
+    """
     more = HALF if left.dtype == np.int8 else 0
     less = HALF if right.dtype == np.uint8 else 0
     wide = left.astype(np.int32) + more, right.astype(np.int32) - less
     product: Array = get_op("nn.batch_matmul").evaluate(attrs, *wide)
     return product
-
-
-define(
-    "qnn.batch_matmul",
-    "left right",
-    _byte_product_type,
-    _byte_product,
-    attrs=BatchMatmulAttrs,
-    kind=Kind.ANCHOR,
-    work=get_op("nn.batch_matmul").work,
-    summary="nn.batch_matmul of bytes as processors multiply them, unsigned ones by signed ones:"
-    " on the left signed bytes count 128 more, on the right unsigned ones 128 less",
-)
 
 
 # Tensor expressions: those of int32 on widened operands.

@@ -17,11 +17,11 @@ from graft.base.dim_questions import provably_no_multiple
 from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, define, movement_work
+from graft.ir.op import Kind
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term
 from graft.ops import expression as te
-from graft.ops.rules import require, unknown_shape
+from graft.ops.rules import operator, require, unknown_shape
 
 NCHW = "NCHW"
 _PLAIN = (NCHW, "NHWC")
@@ -101,22 +101,12 @@ def _type(attrs: LayoutTransformAttrs, data: TensorType) -> TensorType:
     return TensorType(data.dtype, way.result)
 
 
+@operator("layout_transform", "data", _type, kind=Kind.INJECTIVE)
 def _meaning(attrs: LayoutTransformAttrs, data: Array) -> Array:
+    """An image with its axes in another order, or its channels in blocks."""
     way = rearrangement(attrs.src_layout, attrs.dst_layout, data.shape)
     split, _, result = way.extents
     return np.ascontiguousarray(data.reshape(split).transpose(way.axes)).reshape(result)
-
-
-define(
-    "layout_transform",
-    "data",
-    _type,
-    _meaning,
-    attrs=LayoutTransformAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    summary="an image with its axes in another order, or its channels in blocks",
-)
 
 
 # Tensor expressions.

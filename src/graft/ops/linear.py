@@ -16,11 +16,11 @@ from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim, product
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, define, traffic
-from graft.ir.types import Shape, TensorType, Type
+from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term
 from graft.loop.tensor import Axis, Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
-from graft.ops.rules import broadcast_shapes, require, require_same_dim, same_dtype
+from graft.ops.rules import broadcast_shapes, operator, require, require_same_dim, same_dtype
 
 # Every whole number up to this is a float64.
 _LARGEST_EXACT = 1 << 53
@@ -75,10 +75,8 @@ def _dense_type(_attrs: Attrs, data: TensorType, weight: TensorType) -> TensorTy
     return TensorType(dtype, None if data.shape is None else (*data.shape[:-1], units))
 
 
-def _dense_work(_attrs: Attrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _dense_work(_attrs: Attrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     data, weight = ins[0], ins[1]
-    assert isinstance(data, TensorType)
-    assert isinstance(weight, TensorType)
     units = UNKNOWN if weight.shape is None else weight.shape[0]
     return Work(data.size * units, 0, traffic(ins, outs))
 
@@ -120,33 +118,21 @@ def _batch_matmul_type(attrs: BatchMatmulAttrs, a: TensorType, b: TensorType) ->
     return TensorType(dtype, (*batch, left[-2], right[-1]))
 
 
-def _batch_matmul(attrs: BatchMatmulAttrs, a: Array, b: Array) -> Array:
-    left = a.swapaxes(-1, -2) if attrs.transpose_a else a
-    right = b.swapaxes(-1, -2) if attrs.transpose_b else b
-    return matrix_product(left, right)
-
-
 def _batch_matmul_work(
-    attrs: BatchMatmulAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+    attrs: BatchMatmulAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
 ) -> Work:
     a, result = ins[0], outs[0]
-    assert isinstance(a, TensorType)
-    assert isinstance(result, TensorType)
     left = _matrix_shape(a, attrs.transpose_a)
     depth = UNKNOWN if left is None else left[-1]
     return Work(result.size * depth, 0, traffic(ins, outs))
 
 
-define(
-    "nn.batch_matmul",
-    "a b",
-    _batch_matmul_type,
-    _batch_matmul,
-    attrs=BatchMatmulAttrs,
-    kind=Kind.ANCHOR,
-    work=_batch_matmul_work,
-    summary="matrix products over the last two axes; the others broadcast",
-)
+@operator("nn.batch_matmul", "a b", _batch_matmul_type, kind=Kind.ANCHOR, work=_batch_matmul_work)
+def _batch_matmul(attrs: BatchMatmulAttrs, a: Array, b: Array) -> Array:
+    """Matrix products over the last two axes; the others broadcast."""
+    left = a.swapaxes(-1, -2) if attrs.transpose_a else a
+    right = b.swapaxes(-1, -2) if attrs.transpose_b else b
+    return matrix_product(left, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +209,9 @@ def _einsum_type(attrs: EinsumAttrs, *data: TensorType) -> TensorType:
     return TensorType(dtype, tuple(d for index in equation.result for d in extents[index]))
 
 
-def _einsum(attrs: EinsumAttrs, *data: Array) -> Array:
-    dtype = data[0].dtype
-    wide = _computed_in(dtype_of(dtype))
-    result = np.einsum(
-        attrs.equation, *(array.astype(wide, copy=False) for array in data), optimize=True
-    )
-    return np.asarray(result).astype(dtype, copy=False)
-
-
-def _einsum_work(attrs: EinsumAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _einsum_work(attrs: EinsumAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     """One multiply-accumulate per operand after the first and combination of indices."""
-    shapes = [t.shape for t in ins if isinstance(t, TensorType) and t.shape is not None]
+    shapes = [type_.shape for type_ in ins if type_.shape is not None]
     total: AnyDim = UNKNOWN
     if len(shapes) == len(ins):
         extents = _extents(parse_equation(attrs.equation), shapes)
@@ -244,16 +221,15 @@ def _einsum_work(attrs: EinsumAttrs, ins: Sequence[Type | None], outs: Sequence[
     return Work(total * (len(ins) - 1), 0, traffic(ins, outs))
 
 
-define(
-    "einsum",
-    "*data",
-    _einsum_type,
-    _einsum,
-    attrs=EinsumAttrs,
-    kind=Kind.ANCHOR,
-    work=_einsum_work,
-    summary="Einstein summation by an equation such as 'bij,bjk->bik'",
-)
+@operator("einsum", "*data", _einsum_type, kind=Kind.ANCHOR, work=_einsum_work)
+def _einsum(attrs: EinsumAttrs, *data: Array) -> Array:
+    """Einstein summation by an equation such as 'bij,bjk->bik'."""
+    dtype = data[0].dtype
+    wide = _computed_in(dtype_of(dtype))
+    result = np.einsum(
+        attrs.equation, *(array.astype(wide, copy=False) for array in data), optimize=True
+    )
+    return np.asarray(result).astype(dtype, copy=False)
 
 
 def _det_type(_attrs: Attrs, data: TensorType) -> TensorType:
@@ -265,27 +241,18 @@ def _det_type(_attrs: Attrs, data: TensorType) -> TensorType:
     return TensorType(data.dtype, data.shape[:-2])
 
 
-def _det(_attrs: Attrs, data: Array) -> Array:
-    wide = data.astype(np.float32) if data.dtype.itemsize < 4 else data
-    return np.asarray(np.linalg.det(wide)).astype(data.dtype, copy=False)
-
-
-def _det_work(_attrs: Attrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _det_work(_attrs: Attrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     """Elimination of an n by n matrix takes two thirds of the cube of n operations."""
     data: Any = ins[0]
     edge = UNKNOWN if data.shape is None else data.shape[-1]
     return Work(0, data.size * edge * 2 // 3, traffic(ins, outs))
 
 
-define(
-    "det",
-    "data",
-    _det_type,
-    _det,
-    kind=Kind.OPAQUE,
-    work=_det_work,
-    summary="determinants of the matrices in the last two axes",
-)
+@operator("det", "data", _det_type, work=_det_work)
+def _det(_attrs: Attrs, data: Array) -> Array:
+    """Determinants of the matrices in the last two axes."""
+    wide = data.astype(np.float32) if data.dtype.itemsize < 4 else data
+    return np.asarray(np.linalg.det(wide)).astype(data.dtype, copy=False)
 
 
 # Tensor expressions.

@@ -14,14 +14,14 @@ import numpy as np
 from graft.base.dims import AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
-from graft.ir.op import Work, define, traffic
-from graft.ir.types import TensorType, Type
+from graft.ir.op import Work, traffic
+from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast, equal, select
 from graft.loop.tensor import Reduce, reduce_axis, sum_
 from graft.ops import expression as te
 from graft.ops.activation import operations_per_element
 from graft.ops.pointwise import widened_array
-from graft.ops.rules import FLOATS, normalize_axis, require
+from graft.ops.rules import FLOATS, normalize_axis, operator, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,16 @@ def _window(size: int, extent: AnyDim) -> tuple[int, int]:
     return min(before, most), min(after, most)
 
 
+def _lrn_work(attrs: LrnAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
+    """A square, a sum over the window, a product, a shift, a power and a division each."""
+    assert outs[0].shape is not None
+    before, after = _window(attrs.size, outs[0].shape[attrs.axis])
+    return Work(0, outs[0].size * (before + after + 5), traffic(ins, outs))
+
+
+@operator("nn.lrn", "data", _lrn_type, dtypes=FLOATS, work=_lrn_work)
 def _lrn(attrs: LrnAttrs, data: Array) -> Array:
+    """Over (bias + alpha / size * sum of squares of `size` neighbours) ** beta."""
     x = np.moveaxis(widened_array(data), attrs.axis, 0)
     before, after = _window(attrs.size, len(x))
     squares = np.pad(np.square(x), [(before, after), *[(0, 0)] * (x.ndim - 1)])
@@ -62,26 +71,6 @@ def _lrn(attrs: LrnAttrs, data: Array) -> Array:
         sums += squares[offset : offset + len(x)]
     result = x / (attrs.bias + attrs.alpha / attrs.size * sums) ** attrs.beta
     return np.moveaxis(result, 0, attrs.axis).astype(data.dtype, copy=False)
-
-
-def _lrn_work(attrs: LrnAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-    """A square, a sum over the window, a product, a shift, a power and a division each."""
-    assert isinstance(outs[0], TensorType)
-    assert outs[0].shape is not None
-    before, after = _window(attrs.size, outs[0].shape[attrs.axis])
-    return Work(0, outs[0].size * (before + after + 5), traffic(ins, outs))
-
-
-define(
-    "nn.lrn",
-    "data",
-    _lrn_type,
-    _lrn,
-    dtypes=FLOATS,
-    attrs=LrnAttrs,
-    work=_lrn_work,
-    summary="over (bias + alpha / size * sum of squares of `size` neighbours) ** beta",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +86,11 @@ def _lp_normalize_type(attrs: LpNormalizeAttrs, data: TensorType) -> TensorType:
     return data
 
 
+@operator(
+    "nn.lp_normalize", "data", _lp_normalize_type, dtypes=FLOATS, work=operations_per_element(3)
+)
 def _lp_normalize(attrs: LpNormalizeAttrs, data: Array) -> Array:
+    """Over the p-norm along an axis; zero where the norm is zero."""
     x = data.astype(np.float64)
     powers = np.abs(x) if attrs.p == 1 else np.square(x)
     norm = np.sum(powers, axis=attrs.axis, keepdims=True)
@@ -105,18 +98,6 @@ def _lp_normalize(attrs: LpNormalizeAttrs, data: Array) -> Array:
         norm = np.sqrt(norm)
     result = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
     return np.asarray(result).astype(data.dtype)
-
-
-define(
-    "nn.lp_normalize",
-    "data",
-    _lp_normalize_type,
-    _lp_normalize,
-    dtypes=FLOATS,
-    attrs=LpNormalizeAttrs,
-    work=operations_per_element(3),
-    summary="over the p-norm along an axis; zero where the norm is zero",
-)
 
 
 @te.expresses("nn.lrn")

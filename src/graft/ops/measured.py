@@ -6,23 +6,16 @@ whoever runs the program takes it from there, and native code goes on with sizes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, dim_min
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
-from graft.ir.op import Work, define, get_op
-from graft.ir.types import TensorType, Type
-from graft.ops.rules import require
+from graft.ir.op import define, get_op, no_work
+from graft.ir.types import TensorType
+from graft.ops.rules import operator, require
 from graft.ops.search import UniqueAttrs
 from graft.ops.vision import NonMaxSuppressionAttrs
-
-
-def _no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
-    return Work()
 
 
 def _sized_type(_attrs: Attrs, count: TensorType) -> TensorType:
@@ -36,7 +29,7 @@ define(
     "count",
     _sized_type,
     lambda _attrs, count: np.broadcast_to(np.zeros((), bool), (int(count),)),
-    work=_no_work,
+    work=no_work,
     summary="a tensor of nothing but a size, which a number says",
 )
 
@@ -54,7 +47,7 @@ define(
     "data counts",
     _trimmed_type,
     lambda _attrs, data, counts: data[: int(counts[-1])],
-    work=_no_work,
+    work=no_work,
     summary="as many of the first rows as the last of some numbers says",
 )
 
@@ -84,9 +77,17 @@ def _bounded_type(
     return TensorType(DType.INT64, (rows, 3)), TensorType(DType.INT64, (classes + 1,))
 
 
+@operator(
+    "vision.bounded_non_max_suppression",
+    "boxes scores max_output_size? iou_threshold? score_threshold?",
+    _bounded_type,
+    outputs=2,
+    work=_SUPPRESSION.work,
+)
 def _bounded(
     attrs: NonMaxSuppressionAttrs, boxes: Array, scores: Array, *numbers: Array | None
 ) -> tuple[Array, Array]:
+    """The boxes that remain, in memory for all that may; how many of each class, and in all."""
     found = _SUPPRESSION.evaluate(attrs, boxes, scores, *numbers)
     images, classes, count = scores.shape
     most = count if attrs.max_output_size is None else min(count, max(attrs.max_output_size, 0))
@@ -95,17 +96,6 @@ def _bounded(
     each = np.bincount(found[:, 0] * classes + found[:, 1], minlength=images * classes)
     return rows, np.append(each, len(found)).astype(np.int64)
 
-
-define(
-    "vision.bounded_non_max_suppression",
-    "boxes scores max_output_size? iou_threshold? score_threshold?",
-    _bounded_type,
-    _bounded,
-    attrs=NonMaxSuppressionAttrs,
-    outputs=2,
-    work=_SUPPRESSION.work,
-    summary="the boxes that remain, in memory for all that may; how many of each class, and in all",
-)
 
 _UNIQUE = get_op("unique")
 
@@ -118,20 +108,10 @@ def _bounded_unique_type(attrs: UniqueAttrs, data: TensorType) -> tuple[TensorTy
     return TensorType(data.dtype, all_of_them), *[numbers] * 3, TensorType(DType.INT64, (1,))
 
 
+@operator("bounded_unique", "data", _bounded_unique_type, outputs=5, work=_UNIQUE.work)
 def _bounded_unique(attrs: UniqueAttrs, data: Array) -> tuple[Array, ...]:
+    """The distinct elements or rows in memory for all of them, and how many there are."""
     values, first, inverse, counts = _UNIQUE.evaluate(attrs, data)
     memory = data.shape if attrs.axis == 0 else (data.size,)
     first, each = (np.resize(one, memory[:1]) for one in (first, counts))
     return np.resize(values, memory), first, inverse, each, np.array([len(counts)])
-
-
-define(
-    "bounded_unique",
-    "data",
-    _bounded_unique_type,
-    _bounded_unique,
-    attrs=UniqueAttrs,
-    outputs=5,
-    work=_UNIQUE.work,
-    summary="the distinct elements or rows in memory for all of them, and how many there are",
-)

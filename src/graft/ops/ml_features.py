@@ -18,12 +18,12 @@ from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.literal import Literal
-from graft.ir.op import Kind, define, movement_work
+from graft.ir.op import Kind, movement_work
 from graft.ir.types import MapType, SequenceType, TensorType, Type
 from graft.loop.build import Term, cast, equal, maximum, minimum, select
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
-from graft.ops.rules import require, require_same_dim
+from graft.ops.rules import operator, require, require_same_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,6 @@ def _find(keys: Array, data: Array) -> Array:
     return np.asarray(np.where(same, len(keys) - 1 - first[at], -1))
 
 
-def _label_map(attrs: LabelMapAttrs, data: Array) -> Array:
-    at = _find(attrs.keys.array, data)
-    if attrs.default is None:
-        unknown = data[at < 0]
-        if unknown.size:
-            raise EvaluationError(f"{unknown.reshape(-1)[0]!r} is not one of the categories")
-        return np.asarray(attrs.values.array[at])
-    choices = np.append(attrs.values.array, attrs.default.array.reshape(1))
-    return np.asarray(choices[at])  # -1 is the default, at the end
-
-
 def unknown_of(attrs: LabelMapAttrs) -> Array | None:
     """What code that cannot raise errors makes of an element that is no key.
 
@@ -85,16 +74,17 @@ def unknown_of(attrs: LabelMapAttrs) -> Array | None:
     return np.array(values.size, values.dtype) if positions else None
 
 
-define(
-    "ml.label_map",
-    "data",
-    _label_map_type,
-    _label_map,
-    attrs=LabelMapAttrs,
-    kind=Kind.ELEMENTWISE,
-    work=movement_work,
-    summary="each element looked up in a table of keys and values",
-)
+@operator("ml.label_map", "data", _label_map_type, kind=Kind.ELEMENTWISE, work=movement_work)
+def _label_map(attrs: LabelMapAttrs, data: Array) -> Array:
+    """Each element looked up in a table of keys and values."""
+    at = _find(attrs.keys.array, data)
+    if attrs.default is None:
+        unknown = data[at < 0]
+        if unknown.size:
+            raise EvaluationError(f"{unknown.reshape(-1)[0]!r} is not one of the categories")
+        return np.asarray(attrs.values.array[at])
+    choices = np.append(attrs.values.array, attrs.default.array.reshape(1))
+    return np.asarray(choices[at])  # -1 is the default, at the end
 
 
 def _value_dtype(map_: Type, keys: DType) -> DType:
@@ -134,7 +124,9 @@ def _map_to_tensor_type(attrs: MapToTensorAttrs, data: Type) -> TensorType:
     return TensorType(dtype, (1, UNKNOWN if length is None else length))
 
 
+@operator("ml.map_to_tensor", "data", _map_to_tensor_type, tensors_only=False)
 def _map_to_tensor(attrs: MapToTensorAttrs, data: dict[int, Any]) -> Array:
+    """A map's values in the order of its keys, as a row."""
     if attrs.length is None:
         return _row([data[key] for key in sorted(data)], attrs.dtype)
     beyond = [key for key in data if not 0 <= key < attrs.length]
@@ -142,17 +134,6 @@ def _map_to_tensor(attrs: MapToTensorAttrs, data: dict[int, Any]) -> Array:
         raise EvaluationError(f"the key {beyond[0]} is no column of {attrs.length}")
     missing = attrs.fill if attrs.dtype is DType.STRING else 0
     return _row([data.get(key, missing) for key in range(attrs.length)], attrs.dtype)
-
-
-define(
-    "ml.map_to_tensor",
-    "data",
-    _map_to_tensor_type,
-    _map_to_tensor,
-    attrs=MapToTensorAttrs,
-    tensors_only=False,
-    summary="a map's values in the order of its keys, as a row",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,21 +152,12 @@ def _dict_vectorize_type(attrs: DictVectorizeAttrs, data: Type) -> TensorType:
     return TensorType(dtype, (1, vocabulary.size))
 
 
+@operator("ml.dict_vectorize", "data", _dict_vectorize_type, tensors_only=False)
 def _dict_vectorize(attrs: DictVectorizeAttrs, data: dict[Any, Any]) -> Array:
+    """A map's values as a row, in the order of a vocabulary."""
     missing = "" if attrs.dtype is DType.STRING else 0
     items = [data.get(key, missing) for key in attrs.vocabulary.array.tolist()]
     return _row(items, attrs.dtype)
-
-
-define(
-    "ml.dict_vectorize",
-    "data",
-    _dict_vectorize_type,
-    _dict_vectorize,
-    attrs=DictVectorizeAttrs,
-    tensors_only=False,
-    summary="a map's values as a row, in the order of a vocabulary",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,20 +176,12 @@ def _zip_map_type(attrs: ZipMapAttrs, data: TensorType) -> SequenceType:
     return SequenceType(MapType(labels.dtype, TensorType(data.dtype, ())))
 
 
+@operator("ml.zip_map", "data", _zip_map_type)
 def _zip_map(attrs: ZipMapAttrs, data: Array) -> list[dict[Any, Any]]:
+    """Each row as a map from labels to its elements."""
     labels = attrs.labels.array.tolist()
     rows = data if data.ndim == 2 else data[np.newaxis]
     return [dict(zip(labels, row, strict=True)) for row in rows.tolist()]
-
-
-define(
-    "ml.zip_map",
-    "data",
-    _zip_map_type,
-    _zip_map,
-    attrs=ZipMapAttrs,
-    summary="each row as a map from labels to its elements",
-)
 
 
 # Tensor expression of `ml.label_map`, whose keys are part of the code. Integers that lie close

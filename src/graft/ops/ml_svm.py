@@ -11,12 +11,12 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, Work, define, traffic
-from graft.ir.types import TensorType, Type
+from graft.ir.op import Kind, Work, traffic
+from graft.ir.types import TensorType
 from graft.loop.build import Term
 from graft.loop.tensor import Reduce, reduce_axis, sum_
 from graft.ops import expression as te
-from graft.ops.rules import require, require_same_dim, same_dtype
+from graft.ops.rules import operator, require, require_same_dim, same_dtype
 
 # Differences are formed for so many elements at once.
 _BLOCK = 1 << 20
@@ -37,32 +37,27 @@ def _squared_distance_type(_attrs: Any, data: TensorType, vectors: TensorType) -
     return TensorType(same_dtype(data, vectors), (rows, count))
 
 
+def _distance_work(_attrs: Any, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
+    vectors, pairs = ins[1], outs[0].size
+    features = UNKNOWN if vectors.shape is None else vectors.shape[1]
+    return Work(pairs * features, pairs * features, traffic(ins, outs))
+
+
+@operator(
+    "ml.squared_distance",
+    "data vectors",
+    _squared_distance_type,
+    kind=Kind.ANCHOR,
+    work=_distance_work,
+)
 def _squared_distance(_attrs: Any, data: Array, vectors: Array) -> Array:
+    """Squared Euclidean distances between all rows of two matrices."""
     result = np.empty((len(data), len(vectors)), data.dtype)
     step = max(1, _BLOCK // max(1, vectors.size))
     for start in range(0, len(data), step):
         difference = data[start : start + step, np.newaxis] - vectors
         result[start : start + step] = (difference * difference).sum(axis=-1)
     return result
-
-
-def _distance_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-    features: AnyDim = UNKNOWN
-    if isinstance(ins[1], TensorType) and ins[1].shape is not None:
-        features = ins[1].shape[1]
-    pairs = outs[0].size if isinstance(outs[0], TensorType) else 0
-    return Work(pairs * features, pairs * features, traffic(ins, outs))
-
-
-define(
-    "ml.squared_distance",
-    "data vectors",
-    _squared_distance_type,
-    _squared_distance,
-    kind=Kind.ANCHOR,
-    work=_distance_work,
-    summary="squared Euclidean distances between all rows of two matrices",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +73,25 @@ def _coupling_type(attrs: CouplingAttrs, pairs: TensorType) -> TensorType:
     return TensorType(pairs.dtype, (rows, attrs.classes))
 
 
+def _relaxed(form: Array, shares: Array, gradient: Array, energy: Array) -> Array:
+    """One sweep: each class in turn takes the share that is best with the others as they are."""
+    shares, gradient = shares.copy(), gradient.copy()
+    for t in range(form.shape[1]):
+        row, diagonal = form[:, t], form[:, t, t]
+        step = (energy - gradient[:, t]) / diagonal
+        total = 1 + step
+        energy = (energy + step * (step * diagonal + 2 * gradient[:, t])) / (total * total)
+        shares[:, t] += step
+        gradient = (gradient + step[:, np.newaxis] * row) / total[:, np.newaxis]
+        shares /= total[:, np.newaxis]
+    return shares
+
+
+@operator("ml.pairwise_coupling", "pairs", _coupling_type)
 def _coupling(attrs: CouplingAttrs, pairs: Array) -> Array:
-    """Class probabilities p that minimise the sum over i, j of (r_ji p_i - r_ij p_j) squared.
+    """Probabilities of classes from those of all pairs of classes.
+
+    Class probabilities p that minimise the sum over i, j of (r_ji p_i - r_ij p_j) squared.
 
     r_ij is the probability of class i among the two; the pairs come as (0, 1), (0, 2), (1, 2) ...
     row by row. Each sample is relaxed until its residual is small, as libsvm does it.
@@ -103,30 +115,6 @@ def _coupling(attrs: CouplingAttrs, pairs: Array) -> Array:
             break
         result[active] = _relaxed(form[active], result[active], gradient[apart], energy[apart])
     return result.astype(pairs.dtype)
-
-
-def _relaxed(form: Array, shares: Array, gradient: Array, energy: Array) -> Array:
-    """One sweep: each class in turn takes the share that is best with the others as they are."""
-    shares, gradient = shares.copy(), gradient.copy()
-    for t in range(form.shape[1]):
-        row, diagonal = form[:, t], form[:, t, t]
-        step = (energy - gradient[:, t]) / diagonal
-        total = 1 + step
-        energy = (energy + step * (step * diagonal + 2 * gradient[:, t])) / (total * total)
-        shares[:, t] += step
-        gradient = (gradient + step[:, np.newaxis] * row) / total[:, np.newaxis]
-        shares /= total[:, np.newaxis]
-    return shares
-
-
-define(
-    "ml.pairwise_coupling",
-    "pairs",
-    _coupling_type,
-    _coupling,
-    attrs=CouplingAttrs,
-    summary="probabilities of classes from those of all pairs of classes",
-)
 
 
 # Tensor expressions.

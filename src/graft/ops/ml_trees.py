@@ -18,9 +18,9 @@ from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
 from graft.ir.literal import Literal
-from graft.ir.op import Work, define, traffic
-from graft.ir.types import TensorType, Type
-from graft.ops.rules import require
+from graft.ir.op import Work, traffic
+from graft.ir.types import TensorType
+from graft.ops.rules import operator, require
 
 _WAITING = 10
 # So many (sample, tree) pairs walk at once.
@@ -136,21 +136,6 @@ def _type(attrs: TreeEnsembleAttrs, data: TensorType) -> TensorType:
     return TensorType(attrs.vote_weights.type.dtype, (rows, attrs.targets))
 
 
-def _meaning(attrs: TreeEnsembleAttrs, data: Array) -> Array:
-    features = attrs.features.array
-    if features.size and features.max() >= data.shape[1]:
-        raise IndexError(f"a node asks for feature {features.max()} of {data.shape[1]}")
-    if data.dtype.kind != "f" or data.dtype.itemsize < 4:
-        data = data.astype(np.float64 if data.dtype.kind in "iu" else np.float32)
-    step = max(1, _BLOCK // max(1, attrs.roots.array.size))
-    blocks = [
-        _aggregate(attrs, _leaves(attrs, data[start : start + step]))
-        for start in range(0, len(data), step)
-    ]
-    dtype = attrs.vote_weights.array.dtype
-    return np.concatenate([np.zeros((0, attrs.targets)), *blocks]).astype(dtype)
-
-
 def _leaves(attrs: TreeEnsembleAttrs, data: Array) -> Array:
     """The leaf that each sample reaches in each tree: [samples, trees]."""
     at = np.repeat(attrs.roots.array[np.newaxis], len(data), axis=0)
@@ -212,21 +197,27 @@ def _aggregate(attrs: TreeEnsembleAttrs, leaves: Array) -> Array:
     return np.asarray(np.where(voted, result, 0))
 
 
-def _work(attrs: TreeEnsembleAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _work(attrs: TreeEnsembleAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     """One comparison per level, where trees are as balanced as trees of that size can be. It waits
     for what it reads, as long as several operations take."""
     trees, nodes = attrs.roots.array.size, attrs.features.array.size
     levels = math.ceil(math.log2(nodes / max(1, trees) + 1))
-    rows = outs[0].shape[0] if isinstance(outs[0], TensorType) and outs[0].shape else UNKNOWN
+    rows = outs[0].shape[0] if outs[0].shape else UNKNOWN
     return Work(0, rows * (trees * (levels + 1) * _WAITING), traffic(ins, outs))
 
 
-define(
-    "ml.tree_ensemble",
-    "data",
-    _type,
-    _meaning,
-    attrs=TreeEnsembleAttrs,
-    work=_work,
-    summary="per sample the aggregated leaves that a forest of decision trees leads to",
-)
+@operator("ml.tree_ensemble", "data", _type, work=_work)
+def _meaning(attrs: TreeEnsembleAttrs, data: Array) -> Array:
+    """Per sample the aggregated leaves that a forest of decision trees leads to."""
+    features = attrs.features.array
+    if features.size and features.max() >= data.shape[1]:
+        raise IndexError(f"a node asks for feature {features.max()} of {data.shape[1]}")
+    if data.dtype.kind != "f" or data.dtype.itemsize < 4:
+        data = data.astype(np.float64 if data.dtype.kind in "iu" else np.float32)
+    step = max(1, _BLOCK // max(1, attrs.roots.array.size))
+    blocks = [
+        _aggregate(attrs, _leaves(attrs, data[start : start + step]))
+        for start in range(0, len(data), step)
+    ]
+    dtype = attrs.vote_weights.array.dtype
+    return np.concatenate([np.zeros((0, attrs.targets)), *blocks]).astype(dtype)

@@ -20,8 +20,8 @@ from graft.base.dims import UNKNOWN, AnyDim, ceildiv, product
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints
-from graft.ir.op import Kind, Work, define, movement_work
-from graft.ir.types import Shape, TensorType, Type
+from graft.ir.op import Kind, no_work
+from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, select
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
@@ -29,19 +29,14 @@ from graft.ops.creation import shape_operand
 from graft.ops.rules import (
     normalize_axes,
     normalize_axis,
+    operator,
     require,
     require_same_dim,
     same_dtype,
     shape_of,
     spreads,
-    symbolic_by,
     unknown_shape,
 )
-
-
-def view_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
-    """Nothing: the elements stay where they are."""
-    return Work()
 
 
 def length_of(operand: TensorType | None, what: str) -> AnyDim:
@@ -99,23 +94,12 @@ def _reshape_type(attrs: ReshapeAttrs, data: TensorType, shape: TensorType | Non
     return TensorType(data.dtype, resolve_shape(attrs.shape, data.shape, attrs.allowzero))
 
 
+@operator("reshape", "data shape?", _reshape_type, kind=Kind.INJECTIVE, work=no_work, on_dims=True)
 def _reshape(attrs: ReshapeAttrs, data: Array, shape: Array | None = None) -> Array:
+    """The same elements in another shape; -1 is what is left, 0 the data's extent."""
     wanted = tuple(given(attrs.shape, shape))
     extents: Any = resolve_shape(wanted, data.shape, attrs.allowzero)
     return data.reshape(extents)
-
-
-define(
-    "reshape",
-    "data shape?",
-    _reshape_type,
-    _reshape,
-    attrs=ReshapeAttrs,
-    kind=Kind.INJECTIVE,
-    work=view_work,
-    symbolic=symbolic_by(_reshape),
-    summary="the same elements in another shape; -1 is what is left, 0 the data's extent",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +123,10 @@ def _transpose_type(attrs: TransposeAttrs, data: TensorType) -> TensorType:
     return TensorType(data.dtype, tuple(data.shape[axis] for axis in order))
 
 
+@operator("transpose", "data", _transpose_type, kind=Kind.INJECTIVE, on_dims=True)
 def _transpose(attrs: TransposeAttrs, data: Array) -> Array:
+    """Axes in another order, by default reversed."""
     return np.transpose(data, attrs.axes)
-
-
-define(
-    "transpose",
-    "data",
-    _transpose_type,
-    _transpose,
-    attrs=TransposeAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    symbolic=symbolic_by(_transpose),
-    summary="axes in another order, by default reversed",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,21 +147,17 @@ def _expand_dims_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | Non
     return TensorType(data.dtype, tuple(dims))
 
 
-def _expand_dims(attrs: AxesAttrs, data: Array, axes: Array | None = None) -> Array:
-    return np.expand_dims(data, tuple(given(attrs.axes, axes)))
-
-
-define(
+@operator(
     "expand_dims",
     "data axes?",
     _expand_dims_type,
-    _expand_dims,
-    attrs=AxesAttrs,
     kind=Kind.INJECTIVE,
-    work=view_work,
-    symbolic=symbolic_by(_expand_dims),
-    summary="new axes of extent 1 at these positions of the result",
+    work=no_work,
+    on_dims=True,
 )
+def _expand_dims(attrs: AxesAttrs, data: Array, axes: Array | None = None) -> Array:
+    """New axes of extent 1 at these positions of the result."""
+    return np.expand_dims(data, tuple(given(attrs.axes, axes)))
 
 
 def _squeeze_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | None) -> TensorType:
@@ -210,22 +179,11 @@ def _squeeze_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | None) -
     return TensorType(data.dtype, tuple(d for i, d in enumerate(data.shape) if i not in removed))
 
 
+@operator("squeeze", "data axes?", _squeeze_type, kind=Kind.INJECTIVE, work=no_work, on_dims=True)
 def _squeeze(attrs: AxesAttrs, data: Array, axes: Array | None = None) -> Array:
+    """Without these axes of extent 1, or without all of them."""
     removed = given(attrs.axes, axes)
     return np.squeeze(data, axis=None if removed is None else tuple(removed))
-
-
-define(
-    "squeeze",
-    "data axes?",
-    _squeeze_type,
-    _squeeze,
-    attrs=AxesAttrs,
-    kind=Kind.INJECTIVE,
-    work=view_work,
-    symbolic=symbolic_by(_squeeze),
-    summary="without these axes of extent 1, or without all of them",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,21 +214,10 @@ def _concatenate_type(attrs: ConcatenateAttrs, *data: TensorType) -> TensorType:
     return TensorType(dtype, tuple(dims))
 
 
+@operator("concatenate", "*data", _concatenate_type, kind=Kind.INJECTIVE, on_dims=True)
 def _concatenate(attrs: ConcatenateAttrs, *data: Array) -> Array:
+    """Tensors one behind the other along an axis."""
     return np.concatenate(data, axis=attrs.axis)
-
-
-define(
-    "concatenate",
-    "*data",
-    _concatenate_type,
-    _concatenate,
-    attrs=ConcatenateAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    symbolic=symbolic_by(_concatenate),
-    summary="tensors one behind the other along an axis",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +264,9 @@ def _split_type(
     return tuple(TensorType(data.dtype, (*before, size, *after)) for size in found)
 
 
+@operator("split", "data sizes?", _split_type, kind=Kind.INJECTIVE, outputs=None)
 def _split(attrs: SplitAttrs, data: Array, sizes: Array | None) -> tuple[Array, ...]:
+    """Slices along an axis, of given sizes or of equal ones."""
     extents = given(attrs.sizes, sizes)
     if extents is None:
         extents = _section_sizes(data.shape[attrs.axis], attrs.sections)
@@ -325,19 +274,6 @@ def _split(attrs: SplitAttrs, data: Array, sizes: Array | None) -> tuple[Array, 
     if ends[-1] != extent or min(extents) < 0:
         raise EvaluationError(f"sizes {extents} do not add up to the extent {extent}")
     return tuple(np.split(data, ends[:-1], axis=attrs.axis))
-
-
-define(
-    "split",
-    "data sizes?",
-    _split_type,
-    _split,
-    attrs=SplitAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    outputs=None,
-    summary="slices along an axis, of given sizes or of equal ones",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,24 +298,13 @@ def _broadcast_to_type(
     return TensorType(data.dtype, tuple(dims))
 
 
+@operator("broadcast_to", "data shape?", _broadcast_to_type, kind=Kind.INJECTIVE, on_dims=True)
 def _broadcast_to(attrs: BroadcastToAttrs, data: Array, shape: Array | None = None) -> Array:
+    """The data repeated along axes of extent 1, as broadcasting with the shape does."""
     extents = tuple(given(attrs.shape, shape))
     if shape is not None:
         check_extents(extents, data.dtype, "broadcast_to")
     return np.broadcast_to(data, extents)
-
-
-define(
-    "broadcast_to",
-    "data shape?",
-    _broadcast_to_type,
-    _broadcast_to,
-    attrs=BroadcastToAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    symbolic=symbolic_by(_broadcast_to),
-    summary="the data repeated along axes of extent 1, as broadcasting with the shape does",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +326,9 @@ def _tile_type(attrs: TileAttrs, data: TensorType, reps: TensorType | None) -> T
     return TensorType(data.dtype, tuple(dim * repeat for dim, repeat in pairs))
 
 
+@operator("tile", "data reps?", _tile_type, kind=Kind.INJECTIVE, on_dims=True)
 def _tile(attrs: TileAttrs, data: Array, reps: Array | None = None) -> Array:
+    """The data repeated along each axis."""
     repeats = tuple(given(attrs.reps, reps))
     if reps is not None:
         if len(repeats) != data.ndim or min(repeats, default=0) < 0:
@@ -409,19 +336,6 @@ def _tile(attrs: TileAttrs, data: Array, reps: Array | None = None) -> Array:
         extents = [extent * repeat for extent, repeat in zip(data.shape, repeats, strict=True)]
         check_extents(extents, data.dtype, "tile")
     return np.tile(data, repeats)
-
-
-define(
-    "tile",
-    "data reps?",
-    _tile_type,
-    _tile,
-    attrs=TileAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    symbolic=symbolic_by(_tile),
-    summary="the data repeated along each axis",
-)
 
 
 # Tensor expressions.

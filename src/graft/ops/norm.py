@@ -18,7 +18,7 @@ from graft.base.dim_questions import provably_no_multiple
 from graft.base.dims import IndexExpr, dim_max, product
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, define
+from graft.ir.op import Kind
 from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast
 from graft.loop.tensor import Tensor, sum_
@@ -28,6 +28,7 @@ from graft.ops.pointwise import widened_array
 from graft.ops.rules import (
     FLOATS,
     normalize_axis,
+    operator,
     require,
     require_broadcasts_to,
     same_dtype,
@@ -86,24 +87,20 @@ def _batch_norm_type(
     return _with_channels(data, attrs.axis, **given)
 
 
+@operator(
+    "nn.batch_norm",
+    "data gamma beta mean variance",
+    _batch_norm_type,
+    dtypes=FLOATS,
+    kind=Kind.BROADCAST,
+    work=operations_per_element(3),
+)
 def _batch_norm(attrs: BatchNormAttrs, data: Array, *parameters: Array) -> Array:
+    """(data - mean) / sqrt(variance + epsilon) * gamma + beta, all but data per channel."""
     spread = (_along(parameter, attrs.axis, data.ndim) for parameter in parameters)
     gamma, beta, mean, variance = spread
     factor = gamma / np.sqrt(variance + attrs.epsilon)
     return np.asarray((widened_array(data) - mean) * factor + beta).astype(data.dtype, copy=False)
-
-
-define(
-    "nn.batch_norm",
-    "data gamma beta mean variance",
-    _batch_norm_type,
-    _batch_norm,
-    dtypes=FLOATS,
-    attrs=BatchNormAttrs,
-    kind=Kind.BROADCAST,
-    work=operations_per_element(3),
-    summary="(data - mean) / sqrt(variance + epsilon) * gamma + beta, all but data per channel",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,41 +134,30 @@ def _last_axes(attrs: LayerNormAttrs, data: Array) -> tuple[int, ...]:
     return tuple(range(normalize_axis(attrs.axis, data.ndim), data.ndim))
 
 
+@operator(
+    "nn.layer_norm",
+    "data gamma? beta?",
+    _layer_norm_type,
+    dtypes=FLOATS,
+    work=operations_per_element(8),
+)
 def _layer_norm(
     attrs: LayerNormAttrs, data: Array, gamma: Array | None, beta: Array | None
 ) -> Array:
+    """Standardised over the axes from `axis` on, times gamma, plus beta."""
     normal = _standardized(widened_array(data), _last_axes(attrs, data), attrs.epsilon)
     return _affine(normal, data, gamma, beta)
 
 
+@operator(
+    "nn.rms_norm", "data gamma?", _layer_norm_type, dtypes=FLOATS, work=operations_per_element(5)
+)
 def _rms_norm(attrs: LayerNormAttrs, data: Array, gamma: Array | None) -> Array:
+    """Over the root of the mean square of the axes from `axis` on, times gamma."""
     x = widened_array(data)
     squares = np.square(x, dtype=np.float64)
     normal = x / np.sqrt(_mean(squares, _last_axes(attrs, data)) + attrs.epsilon)
     return _affine(normal, data, gamma)
-
-
-define(
-    "nn.layer_norm",
-    "data gamma? beta?",
-    _layer_norm_type,
-    _layer_norm,
-    dtypes=FLOATS,
-    attrs=LayerNormAttrs,
-    work=operations_per_element(8),
-    summary="standardised over the axes from `axis` on, times gamma, plus beta",
-)
-
-define(
-    "nn.rms_norm",
-    "data gamma?",
-    _layer_norm_type,
-    _rms_norm,
-    dtypes=FLOATS,
-    attrs=LayerNormAttrs,
-    work=operations_per_element(5),
-    summary="over the root of the mean square of the axes from `axis` on, times gamma",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +208,32 @@ def _per_channel(
     return _affine(normal, data, _along(gamma, axis, data.ndim), _along(beta, axis, data.ndim))
 
 
+@operator(
+    "nn.instance_norm",
+    "data gamma beta",
+    _instance_norm_type,
+    dtypes=FLOATS,
+    work=operations_per_element(8),
+)
 def _instance_norm(attrs: InstanceNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
+    """Each channel of each instance standardised, times gamma, plus beta."""
+
     def standardize(x: Array) -> Array:
         return _standardized(x, tuple(range(2, x.ndim)), attrs.epsilon)
 
     return _per_channel(attrs.axis, standardize, data, gamma, beta)
 
 
+@operator(
+    "nn.group_norm",
+    "data gamma beta",
+    _group_norm_type,
+    dtypes=FLOATS,
+    work=operations_per_element(8),
+)
 def _group_norm(attrs: GroupNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
+    """Each group of channels of each instance standardised, times gamma, plus beta."""
+
     def standardize(x: Array) -> Array:
         instances, channels, *rest = x.shape
         groups = x.reshape(instances, attrs.num_groups, channels // attrs.num_groups, *rest)
@@ -237,29 +241,6 @@ def _group_norm(attrs: GroupNormAttrs, data: Array, gamma: Array, beta: Array) -
         return _standardized(groups, axes, attrs.epsilon).reshape(x.shape)
 
     return _per_channel(attrs.axis, standardize, data, gamma, beta)
-
-
-define(
-    "nn.instance_norm",
-    "data gamma beta",
-    _instance_norm_type,
-    _instance_norm,
-    dtypes=FLOATS,
-    attrs=InstanceNormAttrs,
-    work=operations_per_element(8),
-    summary="each channel of each instance standardised, times gamma, plus beta",
-)
-
-define(
-    "nn.group_norm",
-    "data gamma beta",
-    _group_norm_type,
-    _group_norm,
-    dtypes=FLOATS,
-    attrs=GroupNormAttrs,
-    work=operations_per_element(8),
-    summary="each group of channels of each instance standardised, times gamma, plus beta",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,9 +257,18 @@ def _channel_norm_type(
     return _with_channels(data, 1, **{name: one for name, one in named if one is not None})
 
 
+@operator(
+    "nn.channel_norm",
+    "data gamma? beta?",
+    _channel_norm_type,
+    dtypes=FLOATS,
+    kind=Kind.ANCHOR,
+    work=operations_per_element(8),
+)
 def _channel_norm(
     attrs: ChannelNormAttrs, data: Array, gamma: Array | None, beta: Array | None
 ) -> Array:
+    """The channels (axis 1) of each pixel standardised, times gamma, plus beta."""
     x = widened_array(data)
     if attrs.centered:
         normal = _standardized(x, (1,), attrs.epsilon)
@@ -286,19 +276,6 @@ def _channel_norm(
         normal = x / np.sqrt(_mean(np.square(x, dtype=np.float64), (1,)) + attrs.epsilon)
     factors = (None if one is None else _along(one, 1, data.ndim) for one in (gamma, beta))
     return _affine(normal, data, *factors)
-
-
-define(
-    "nn.channel_norm",
-    "data gamma? beta?",
-    _channel_norm_type,
-    _channel_norm,
-    dtypes=FLOATS,
-    attrs=ChannelNormAttrs,
-    kind=Kind.ANCHOR,
-    work=operations_per_element(8),
-    summary="the channels (axis 1) of each pixel standardised, times gamma, plus beta",
-)
 
 
 # Tensor expressions.

@@ -26,6 +26,7 @@ from graft.ops.movement import given, length_of
 from graft.ops.rules import (
     normalize_axes,
     normalize_axis,
+    operator,
     require,
     require_same_dim,
     same_dtype,
@@ -108,24 +109,6 @@ _SOURCES: dict[str, Callable[[Array, int], Array]] = {
 }
 
 
-def _pad(
-    attrs: PadAttrs,
-    data: Array,
-    value: Array | None,
-    pad_width: Array | None,
-    axes: Array | None,
-) -> Array:
-    fill = _filler(attrs.value, value, data)
-    pairs = _by_axis(given(attrs.pad_width, pad_width), given(attrs.axes, axes), data.ndim)
-    extents: list[Any] = list(data.shape)
-    for axis, (before, after) in pairs.items():
-        extents[axis] = _padded_extent(extents[axis], before, after, axis, attrs.mode)
-    check_extents(extents, data.dtype, "nn.pad")
-    for axis, (before, after) in pairs.items():
-        data = _pad_axis(data, axis, before, after, attrs.mode, fill)
-    return data
-
-
 def _filler(attribute: Number | None, operand: Array | None, data: Array) -> Any:
     if operand is not None:
         return operand.reshape(-1)[0]
@@ -152,16 +135,24 @@ def _pad_axis(data: Array, axis: int, before: int, after: int, mode: str, fill: 
     return result
 
 
-define(
-    "nn.pad",
-    "data value? pad_width? axes?",
-    _pad_type,
-    _pad,
-    attrs=PadAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    summary="borders of a constant, of the edge, of reflected or of wrapped elements",
-)
+@operator("nn.pad", "data value? pad_width? axes?", _pad_type, kind=Kind.INJECTIVE)
+def _pad(
+    attrs: PadAttrs,
+    data: Array,
+    value: Array | None,
+    pad_width: Array | None,
+    axes: Array | None,
+) -> Array:
+    """Borders of a constant, of the edge, of reflected or of wrapped elements."""
+    fill = _filler(attrs.value, value, data)
+    pairs = _by_axis(given(attrs.pad_width, pad_width), given(attrs.axes, axes), data.ndim)
+    extents: list[Any] = list(data.shape)
+    for axis, (before, after) in pairs.items():
+        extents[axis] = _padded_extent(extents[axis], before, after, axis, attrs.mode)
+    check_extents(extents, data.dtype, "nn.pad")
+    for axis, (before, after) in pairs.items():
+        data = _pad_axis(data, axis, before, after, attrs.mode, fill)
+    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,23 +247,13 @@ def _trilu_type(attrs: TriluAttrs, data: TensorType, k: TensorType | None) -> Te
     return data
 
 
+@operator("trilu", "data k?", _trilu_type, kind=Kind.INJECTIVE)
 def _trilu(attrs: TriluAttrs, data: Array, k: Array | None) -> Array:
+    """The upper or lower triangle of matrices, the rest 0."""
     diagonal = (attrs.k or 0) if k is None else int(k.reshape(-1)[0])
     offsets = np.arange(data.shape[-1]) - np.arange(data.shape[-2])[:, np.newaxis]
     kept = offsets >= diagonal if attrs.upper else offsets <= diagonal
     return np.where(kept, data, _filler(None, None, data))
-
-
-define(
-    "trilu",
-    "data k?",
-    _trilu_type,
-    _trilu,
-    attrs=TriluAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    summary="the upper or lower triangle of matrices, the rest 0",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +275,9 @@ def _reverse_sequence_type(
     return data
 
 
+@operator("reverse_sequence", "data seq_lengths", _reverse_sequence_type, kind=Kind.INJECTIVE)
 def _reverse_sequence(attrs: ReverseSequenceAttrs, data: Array, seq_lengths: Array) -> Array:
+    """Per batch the first elements along an axis in reverse order."""
     axes = tuple(normalize_axis(a, data.ndim) for a in (attrs.seq_axis, attrs.batch_axis))
     moved = np.moveaxis(data, axes, (0, 1))
     steps, batch = np.ogrid[: moved.shape[0], : moved.shape[1]]
@@ -303,18 +286,6 @@ def _reverse_sequence(attrs: ReverseSequenceAttrs, data: Array, seq_lengths: Arr
         raise EvaluationError("a length is not between 0 and the number of steps")
     source = np.where(steps < lengths, lengths - 1 - steps, steps)
     return np.moveaxis(moved[source, batch], (0, 1), axes)
-
-
-define(
-    "reverse_sequence",
-    "data seq_lengths",
-    _reverse_sequence_type,
-    _reverse_sequence,
-    attrs=ReverseSequenceAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    summary="per batch the first elements along an axis in reverse order",
-)
 
 
 # Tensor expressions.

@@ -20,7 +20,7 @@ from graft.base.dims import AnyDim, product
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Ints
 from graft.ir.op import Kind, Work, define, traffic
-from graft.ir.types import TensorType, Type
+from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import BinaryKind
 from graft.loop.tensor import Axis, Reduce, Tensor, identity, max_, min_, sum_
@@ -77,10 +77,9 @@ def _pool_type(rank: int, allowed: str) -> Callable[[PoolAttrs, TensorType], Ten
     return rule
 
 
-def _pool_work(attrs: PoolAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _pool_work(attrs: PoolAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     """One operation per element of each window."""
     result = outs[0]
-    assert isinstance(result, TensorType)
     flops: AnyDim = result.size * math.prod(attrs.pool_size)
     return Work(0, flops, traffic(ins, outs))
 

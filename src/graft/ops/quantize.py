@@ -15,7 +15,7 @@ import numpy as np
 from graft.base.dims import ceildiv
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, define
+from graft.ir.op import Kind
 from graft.ir.types import Shape, TensorType, compatible
 from graft.loop.build import Term, call, cast, equal, maximum, minimum, select
 from graft.loop.ir import Const
@@ -23,7 +23,7 @@ from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.activation import operations_per_element
 from graft.ops.cast import LARGEST
-from graft.ops.rules import normalize_axis, require, require_same_dim, spreads
+from graft.ops.rules import normalize_axis, operator, require, require_same_dim, spreads
 
 _LARGEST_FLOAT8 = {
     DType.FLOAT8E4M3FN: 448.0,
@@ -140,7 +140,26 @@ def _division_dtype(attrs: QuantizeAttrs, data: Array, scale: Array) -> np.dtype
     return dtype.numpy
 
 
+def _to_integers(ratio: Array, zero_point: Array | None, dtype: DType) -> Array:
+    """Ties go to even before the zero point is added; NaN becomes the smallest number."""
+    signed = dtype.is_signed_integer
+    low, high = (-1 << dtype.bits - 1 if signed else 0), (1 << dtype.bits - signed) - 1
+    rounded = np.rint(ratio)
+    if zero_point is not None:
+        rounded = rounded + zero_point.astype(np.float64)
+    clipped = np.clip(np.where(np.isnan(rounded), low, rounded), low, high)
+    return clipped.astype(np.int32).astype(dtype.numpy)
+
+
+@operator(
+    "qnn.quantize",
+    "data scale zero_point?",
+    _quantize_type,
+    kind=Kind.BROADCAST,
+    work=operations_per_element(3),
+)
 def _quantize(attrs: QuantizeAttrs, data: Array, scale: Array, zero_point: Array | None) -> Array:
+    """saturate(round(data / scale) + zero_point)."""
     dtype = _division_dtype(attrs, data, scale)
     ratio = data.astype(dtype) / _spread(attrs, scale, data.shape).astype(dtype)
     wide = np.asarray(ratio).astype(np.float64)
@@ -153,29 +172,6 @@ def _quantize(attrs: QuantizeAttrs, data: Array, scale: Array, zero_point: Array
         largest = _LARGEST_FLOAT8[attrs.dtype]
         wide = np.clip(wide, -largest, largest)
     return wide.astype(np.float32).astype(attrs.dtype.numpy)
-
-
-def _to_integers(ratio: Array, zero_point: Array | None, dtype: DType) -> Array:
-    """Ties go to even before the zero point is added; NaN becomes the smallest number."""
-    signed = dtype.is_signed_integer
-    low, high = (-1 << dtype.bits - 1 if signed else 0), (1 << dtype.bits - signed) - 1
-    rounded = np.rint(ratio)
-    if zero_point is not None:
-        rounded = rounded + zero_point.astype(np.float64)
-    clipped = np.clip(np.where(np.isnan(rounded), low, rounded), low, high)
-    return clipped.astype(np.int32).astype(dtype.numpy)
-
-
-define(
-    "qnn.quantize",
-    "data scale zero_point?",
-    _quantize_type,
-    _quantize,
-    attrs=QuantizeAttrs,
-    kind=Kind.BROADCAST,
-    work=operations_per_element(3),
-    summary="saturate(round(data / scale) + zero_point)",
-)
 
 
 def _dequantize_type(
@@ -192,10 +188,20 @@ def _dequantize_type(
     return TensorType(dtype, data.shape)
 
 
+@operator(
+    "qnn.dequantize",
+    "data scale zero_point?",
+    _dequantize_type,
+    kind=Kind.BROADCAST,
+    work=operations_per_element(2),
+)
 def _dequantize(
     attrs: DequantizeAttrs, data: Array, scale: Array, zero_point: Array | None
 ) -> Array:
-    """The difference is exact; float32 multiplies unless the result is wider."""
+    """(data - zero_point) * scale.
+
+    The difference is exact; float32 multiplies unless the result is wider.
+    """
     dtype = scale.dtype if attrs.dtype is None else attrs.dtype.numpy
     computed: np.dtype[Any] = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
     difference = data.astype(np.float64)
@@ -204,18 +210,6 @@ def _dequantize(
     factor = _spread(attrs, scale, data.shape).astype(computed)
     product: Array = difference.astype(computed) * factor
     return product.astype(dtype)
-
-
-define(
-    "qnn.dequantize",
-    "data scale zero_point?",
-    _dequantize_type,
-    _dequantize,
-    attrs=DequantizeAttrs,
-    kind=Kind.BROADCAST,
-    work=operations_per_element(2),
-    summary="(data - zero_point) * scale",
-)
 
 
 # Tensor expressions.

@@ -16,10 +16,9 @@ import numpy as np
 from graft.base.capacity import check_extents
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Dims
-from graft.ir.op import define
 from graft.ir.types import TensorType
 from graft.ops.creation import shape_operand
-from graft.ops.rules import require, unknown_shape
+from graft.ops.rules import operator, require, unknown_shape
 
 _STEP = 0x9E3779B97F4A7C15
 _FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -70,41 +69,27 @@ def _extents(attrs: UniformAttrs | NormalAttrs, shape: Array | None) -> tuple[An
     return tuple(extents)
 
 
+@operator("random.uniform", "shape?", _random_type, pure=False)
 def _uniform(attrs: UniformAttrs, shape: Array | None) -> Array:
+    """Uniformly distributed random numbers."""
     extents = _extents(attrs, shape)
     words = random_bits(attrs.seed, int(np.prod(extents, dtype=np.int64)))
     numbers = attrs.low + _fractions(words, _DIGITS[attrs.dtype]) * (attrs.high - attrs.low)
     return numbers.reshape(extents).astype(attrs.dtype.numpy)
 
 
+@operator("random.normal", "shape?", _random_type, pure=False)
 def _normal(attrs: NormalAttrs, shape: Array | None) -> Array:
-    """Box and Muller's way: a radius from one uniform number, an angle from another."""
+    """Normally distributed random numbers.
+
+    Box and Muller's way: a radius from one uniform number, an angle from another.
+    """
     extents = _extents(attrs, shape)
     words = random_bits(attrs.seed, 2 * int(np.prod(extents, dtype=np.int64)))
     radius = np.sqrt(-2 * np.log1p(-_fractions(words[0::2])))
     angle = 2 * np.pi * _fractions(words[1::2])
     numbers = np.asarray(attrs.mean + attrs.scale * radius * np.cos(angle))
     return numbers.reshape(extents).astype(attrs.dtype.numpy)
-
-
-define(
-    "random.uniform",
-    "shape?",
-    _random_type,
-    _uniform,
-    attrs=UniformAttrs,
-    pure=False,
-    summary="uniformly distributed random numbers",
-)
-define(
-    "random.normal",
-    "shape?",
-    _random_type,
-    _normal,
-    attrs=NormalAttrs,
-    pure=False,
-    summary="normally distributed random numbers",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +108,12 @@ def _multinomial_type(attrs: MultinomialAttrs, data: TensorType) -> TensorType:
     return TensorType(attrs.dtype, (shape[0], attrs.sample_size))
 
 
+@operator("random.multinomial", "data", _multinomial_type, pure=False)
 def _multinomial(attrs: MultinomialAttrs, data: Array) -> Array:
-    """Each row's outcomes, by where a uniform number falls among the odds summed up."""
+    """Random indices, drawn with the log probabilities in each row.
+
+    Each row's outcomes, by where a uniform number falls among the odds summed up.
+    """
     odds = data.astype(np.float64)
     best = odds.max(axis=1, keepdims=True, initial=-np.inf)
     if not np.isfinite(best).all():
@@ -138,14 +127,3 @@ def _multinomial(attrs: MultinomialAttrs, data: Array) -> Array:
         found = np.searchsorted(limits, numbers * limits[-1], side="right")
         result[row] = np.minimum(found, last)
     return result
-
-
-define(
-    "random.multinomial",
-    "data",
-    _multinomial_type,
-    _multinomial,
-    attrs=MultinomialAttrs,
-    pure=False,
-    summary="random indices, drawn with the log probabilities in each row",
-)

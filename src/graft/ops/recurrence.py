@@ -11,16 +11,16 @@ Types out: as of the layer, and memory to work in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from graft.base.dtypes import Array
-from graft.ir.op import Work, define, traffic
+from graft.ir.op import Work, traffic
 from graft.ir.types import TensorType
 from graft.ops.rnn import DIRECTIONS, GruAttrs, LstmAttrs, RecurrentAttrs, run_projected
-from graft.ops.rules import require
+from graft.ops.rules import operator, require
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 STATES = {"rnn": 1, "gru": 1, "lstm": 2}
@@ -55,35 +55,6 @@ def _type(
     return (every, *(state for _ in range(STATES[attrs.cell])), room)
 
 
-def _recurrence(
-    attrs: RecurrenceAttrs,
-    projected: Array,
-    weight: Array,
-    bias: Array | None,
-    lengths: Array | None,
-    hidden: Array | None,
-    cell: Array | None,
-    peephole: Array | None,
-) -> tuple[Array, ...]:
-    """The layer's own steps on what is not padding."""
-    count = attrs.hidden
-    _, _, directions, gates, padded = projected.shape
-    rows = weight.transpose(0, 3, 1, 4, 2).reshape(directions, gates, padded, padded)
-    recurrent = rows[:, :, :count, :count].reshape(directions, gates * count, count)
-    biases: Array | None = None
-    if bias is not None:
-        apart = np.zeros((directions, 2, gates, count), projected.dtype)
-        apart[:, 1, -1] = bias[:, :count]
-        biases = apart.reshape(directions, -1)
-    seen = None if peephole is None else peephole[:, :, :count].reshape(directions, -1)
-    given = projected[..., :count].reshape(*projected.shape[:3], gates * count)
-    own = _own_attrs(attrs)
-    states = [hidden, cell][: STATES[attrs.cell]]
-    results = run_projected(own, given, (recurrent, biases, lengths), states, seen)
-    room = np.zeros((ROOM, directions, projected.shape[1], padded), projected.dtype)
-    return (*results, room)
-
-
 def _own_attrs(attrs: RecurrenceAttrs) -> RecurrentAttrs:
     shared = (
         attrs.activations,
@@ -104,21 +75,46 @@ def directions_of(attrs: RecurrenceAttrs) -> tuple[bool, ...]:
     return DIRECTIONS[attrs.direction]
 
 
-def _work(attrs: RecurrenceAttrs, ins: Any, outs: Any) -> Work:
+def _work(attrs: RecurrenceAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     """Every step multiplies by all weights; each gate's element costs some ten operations."""
-    projected = ins[0]
-    assert isinstance(projected, TensorType)
-    return Work(projected.size * attrs.hidden, projected.size * 10, traffic(ins, outs))
+    return Work(ins[0].size * attrs.hidden, ins[0].size * 10, traffic(ins, outs))
 
 
-define(
+@operator(
     "nn.recurrence",
     "projected recurrent_weight recurrent_bias? sequence_lengths? initial_hidden? initial_cell?"
     " peephole?",
     _type,
-    _recurrence,
-    attrs=RecurrenceAttrs,
     work=_work,
     outputs=None,
-    summary="the steps of a recurrent layer on projected inputs",
 )
+def _recurrence(
+    attrs: RecurrenceAttrs,
+    projected: Array,
+    weight: Array,
+    bias: Array | None,
+    lengths: Array | None,
+    hidden: Array | None,
+    cell: Array | None,
+    peephole: Array | None,
+) -> tuple[Array, ...]:
+    """The steps of a recurrent layer on projected inputs.
+
+    The layer's own steps on what is not padding.
+    """
+    count = attrs.hidden
+    _, _, directions, gates, padded = projected.shape
+    rows = weight.transpose(0, 3, 1, 4, 2).reshape(directions, gates, padded, padded)
+    recurrent = rows[:, :, :count, :count].reshape(directions, gates * count, count)
+    biases: Array | None = None
+    if bias is not None:
+        apart = np.zeros((directions, 2, gates, count), projected.dtype)
+        apart[:, 1, -1] = bias[:, :count]
+        biases = apart.reshape(directions, -1)
+    seen = None if peephole is None else peephole[:, :, :count].reshape(directions, -1)
+    given = projected[..., :count].reshape(*projected.shape[:3], gates * count)
+    own = _own_attrs(attrs)
+    states = [hidden, cell][: STATES[attrs.cell]]
+    results = run_projected(own, given, (recurrent, biases, lengths), states, seen)
+    room = np.zeros((ROOM, directions, projected.shape[1], padded), projected.dtype)
+    return (*results, room)

@@ -20,7 +20,7 @@ from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.op import Kind, Work, define, traffic
-from graft.ir.types import Shape, TensorType, Type
+from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, call, cast, compare, equal, select
 from graft.loop.ir import CompareKind
 from graft.loop.tensor import Reduce, Tensor, max_, min_, product_, reduce_axis, sum_
@@ -35,10 +35,9 @@ class ReduceAttrs(Attrs):
     noop_with_empty_axes: bool = True
 
 
-def reading_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def reading_work(_attrs: Any, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     """One operation per element of the first operand."""
-    data = ins[0]
-    return Work(0, data.size if isinstance(data, TensorType) else 0, traffic(ins, outs))
+    return Work(0, ins[0].size, traffic(ins, outs))
 
 
 def accumulator_of(dtype: np.dtype[Any]) -> np.dtype[Any]:

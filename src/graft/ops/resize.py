@@ -25,9 +25,9 @@ from graft.base.dim_questions import provably_below, provably_different
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims, Floats, Ints
-from graft.ir.op import Kind, Work, define, movement_work, traffic
-from graft.ir.types import Shape, TensorType, Type
-from graft.ops.rules import normalize_axes, require, unknown_shape
+from graft.ir.op import Kind, Work, movement_work, traffic
+from graft.ir.types import Shape, TensorType
+from graft.ops.rules import normalize_axes, operator, require, unknown_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,33 +296,6 @@ def _given(attribute: Any, operand: Array | None) -> Any:
     return attribute if operand is None else tuple(operand.reshape(-1).tolist())
 
 
-def _resize(
-    attrs: ResizeAttrs, data: Array, roi: Array | None, scales: Array | None, sizes: Array | None
-) -> Array:
-    given = (_given(attrs.roi, roi), _given(attrs.scales, scales), _given(attrs.sizes, sizes))
-    steps = plan(attrs, data.shape, *given)
-    if any(axis.extent == 0 < axis.resized for axis in steps):
-        raise ValueError("an empty axis cannot grow")
-    extents = list(data.shape)
-    for axis in steps:
-        extents[axis.axis] = axis.resized
-    check_extents(extents, data.dtype, "resize")
-    if 0 in extents:
-        return np.zeros(extents, data.dtype)
-    if attrs.method == "nearest_neighbor":
-        result = data
-        for axis in steps:
-            result = np.take(result, nearest(attrs, axis), axis=axis.axis)
-    else:
-        result = data.astype(working_dtype(data.dtype))
-        for axis in steps:
-            result = _interpolated(attrs, axis, result)
-        result = to_dtype(result, data.dtype)
-    if attrs.coordinate_transformation_mode == "tf_crop_and_resize":
-        result = _extrapolated(attrs, steps, result)
-    return result
-
-
 def _interpolated(attrs: ResizeAttrs, axis: AxisResize, data: Array) -> Array:
     elements, weights = taps(attrs, axis)
     aligned = (-1, *[1] * (data.ndim - axis.axis - 1))
@@ -365,12 +338,10 @@ def to_dtype(numbers: Array, dtype: np.dtype[Any]) -> Array:
     return np.where(above, limits.max, np.where(below, limits.min, inside)).astype(dtype)
 
 
-def _resize_work(attrs: ResizeAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _resize_work(attrs: ResizeAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     if attrs.method == "nearest_neighbor":
         return movement_work(attrs, ins, outs)
     data, result = ins[0], outs[0]
-    assert isinstance(data, TensorType)
-    assert isinstance(result, TensorType)
     changed = 1
     if data.shape is not None and result.shape is not None:
         changed = sum(a != b for a, b in zip(data.shape, result.shape, strict=True))
@@ -378,13 +349,30 @@ def _resize_work(attrs: ResizeAttrs, ins: Sequence[Type | None], outs: Sequence[
     return Work(0, result.size * (per_axis * changed), traffic(ins, outs))
 
 
-define(
-    "resize",
-    "data roi? scales? sizes?",
-    _resize_type,
-    _resize,
-    attrs=ResizeAttrs,
-    kind=Kind.ANCHOR,
-    work=_resize_work,
-    summary="images of another size: nearest, linear or cubic, by scales or sizes",
-)
+@operator("resize", "data roi? scales? sizes?", _resize_type, kind=Kind.ANCHOR, work=_resize_work)
+def _resize(
+    attrs: ResizeAttrs, data: Array, roi: Array | None, scales: Array | None, sizes: Array | None
+) -> Array:
+    """Images of another size: nearest, linear or cubic, by scales or sizes."""
+    given = (_given(attrs.roi, roi), _given(attrs.scales, scales), _given(attrs.sizes, sizes))
+    steps = plan(attrs, data.shape, *given)
+    if any(axis.extent == 0 < axis.resized for axis in steps):
+        raise ValueError("an empty axis cannot grow")
+    extents = list(data.shape)
+    for axis in steps:
+        extents[axis.axis] = axis.resized
+    check_extents(extents, data.dtype, "resize")
+    if 0 in extents:
+        return np.zeros(extents, data.dtype)
+    if attrs.method == "nearest_neighbor":
+        result = data
+        for axis in steps:
+            result = np.take(result, nearest(attrs, axis), axis=axis.axis)
+    else:
+        result = data.astype(working_dtype(data.dtype))
+        for axis in steps:
+            result = _interpolated(attrs, axis, result)
+        result = to_dtype(result, data.dtype)
+    if attrs.coordinate_transformation_mode == "tf_crop_and_resize":
+        result = _extrapolated(attrs, steps, result)
+    return result

@@ -20,11 +20,11 @@ from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs, Floats, Strings
 from graft.ir.op import Work, define, traffic
-from graft.ir.types import Shape, TensorType, Type
+from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, call, maximum, minimum, select
 from graft.ops.activation import leaky
 from graft.ops.pointwise import by_scalar
-from graft.ops.rules import require, require_same_dim, same_dtype, unknown_shape
+from graft.ops.rules import operator, require, require_same_dim, same_dtype, unknown_shape
 
 State = tuple[Array, ...]
 Step = Callable[[Array, State], State]  # (a step's data times weight, state before) -> state after
@@ -323,18 +323,11 @@ def _lstm_step(
     return step
 
 
-def _lstm(attrs: LstmAttrs, *operands: Array | None) -> tuple[Array, ...]:
-    return _run(attrs, _lstm_step, operands[:5], operands[5:7], operands[7])
-
-
 def _recurrent_work(
-    _attrs: RecurrentAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+    _attrs: RecurrentAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
 ) -> Work:
     """Every step multiplies by all weights; each gate's element costs some ten operations."""
     data, weight, recurrent = ins[0], ins[1], ins[2]
-    assert isinstance(data, TensorType)
-    assert isinstance(weight, TensorType)
-    assert isinstance(recurrent, TensorType)
     steps = data.shape[0] * data.shape[1] if data.shape else UNKNOWN
     rows = recurrent.shape[0] * recurrent.shape[1] if recurrent.shape else UNKNOWN
     return Work(steps * (weight.size + recurrent.size), steps * rows * 10, traffic(ins, outs))
@@ -362,13 +355,11 @@ define(
     outputs=2,
     summary="a gated recurrent layer over whole sequences, in one or both directions",
 )
-define(
-    "nn.lstm",
-    f"{_OPERANDS} initial_cell? peephole?",
-    _lstm_type,
-    _lstm,
-    attrs=LstmAttrs,
-    work=_recurrent_work,
-    outputs=3,
-    summary="a long short-term memory layer over whole sequences, in one or both directions",
+
+
+@operator(
+    "nn.lstm", f"{_OPERANDS} initial_cell? peephole?", _lstm_type, work=_recurrent_work, outputs=3
 )
+def _lstm(attrs: LstmAttrs, *operands: Array | None) -> tuple[Array, ...]:
+    """A long short-term memory layer over whole sequences, in one or both directions."""
+    return _run(attrs, _lstm_step, operands[:5], operands[5:7], operands[7])

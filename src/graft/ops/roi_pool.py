@@ -17,9 +17,9 @@ from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Ints
-from graft.ir.op import Kind, Work, define, traffic
-from graft.ir.types import TensorType, Type
-from graft.ops.rules import require, require_same_dim, same_dtype
+from graft.ir.op import Work, traffic
+from graft.ir.types import TensorType
+from graft.ops.rules import operator, require, require_same_dim, same_dtype
 from graft.ops.window import ranked_shape
 
 
@@ -40,18 +40,34 @@ def _roi_pool_type(attrs: RoiPoolAttrs, data: TensorType, rois: TensorType) -> T
     return TensorType(dtype, (count, channels, *attrs.pooled_size))
 
 
-def _roi_pool_work(_attrs: RoiPoolAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _roi_pool_work(
+    _attrs: RoiPoolAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> Work:
     """At most every element of the image per region: how large regions are only data tell."""
     data, rois = ins[0], ins[1]
-    assert isinstance(data, TensorType)
-    assert isinstance(rois, TensorType)
     if data.shape is None or rois.shape is None:
         return Work(0, UNKNOWN, traffic(ins, outs))
     _, channels, height, width = data.shape
     return Work(0, rois.shape[0] * channels * height * width, traffic(ins, outs))
 
 
+def _rounded(values: Array) -> Array:
+    """To the nearest whole number, halves away from zero."""
+    return np.asarray(np.trunc(values + np.copysign(values.dtype.type(0.5), values)))
+
+
+def _cells(first: int, last: int, count: int, extent: int, number: Any) -> list[tuple[int, int]]:
+    """Where each of `count` cells between two borders begins and ends, within the data."""
+    size = number(max(last - first + 1, 1)) / number(count)
+    steps = np.arange(count + 1).astype(number) * size
+    begins = np.clip(np.floor(steps[:-1]).astype(np.int64) + first, 0, extent)
+    ends = np.clip(np.ceil(steps[1:]).astype(np.int64) + first, 0, extent)
+    return list(zip(begins.tolist(), ends.tolist(), strict=True))
+
+
+@operator("vision.roi_pool", "data rois", _roi_pool_type, work=_roi_pool_work)
 def _roi_pool(attrs: RoiPoolAttrs, data: Array, rois: Array) -> Array:
+    """The largest elements in a grid of cells over each region."""
     computed_in: Any = np.float64 if data.dtype == np.float64 else np.float32
     pixels = data.astype(computed_in, copy=False)
     regions = rois.astype(computed_in, copy=False)
@@ -74,29 +90,3 @@ def _roi_pool(attrs: RoiPoolAttrs, data: Array, rois: Array) -> Array:
                 if first < last:
                     result[number, :, row, column] = strip[:, first:last].max(axis=1)
     return result.astype(data.dtype, copy=False)
-
-
-def _rounded(values: Array) -> Array:
-    """To the nearest whole number, halves away from zero."""
-    return np.asarray(np.trunc(values + np.copysign(values.dtype.type(0.5), values)))
-
-
-def _cells(first: int, last: int, count: int, extent: int, number: Any) -> list[tuple[int, int]]:
-    """Where each of `count` cells between two borders begins and ends, within the data."""
-    size = number(max(last - first + 1, 1)) / number(count)
-    steps = np.arange(count + 1).astype(number) * size
-    begins = np.clip(np.floor(steps[:-1]).astype(np.int64) + first, 0, extent)
-    ends = np.clip(np.ceil(steps[1:]).astype(np.int64) + first, 0, extent)
-    return list(zip(begins.tolist(), ends.tolist(), strict=True))
-
-
-define(
-    "vision.roi_pool",
-    "data rois",
-    _roi_pool_type,
-    _roi_pool,
-    attrs=RoiPoolAttrs,
-    kind=Kind.OPAQUE,
-    work=_roi_pool_work,
-    summary="the largest elements in a grid of cells over each region",
-)

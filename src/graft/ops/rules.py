@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from graft.base.dim_questions import provably_different, provably_not_broadcasta
 from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim, uncut
 from graft.base.dtypes import Array, DType
 from graft.base.errors import TypeRuleError
-from graft.ir.op import DTypes, SymbolicRule
+from graft.ir.attrs import Attrs
+from graft.ir.op import DTypes, Kind, Meaning, SymbolicRule, TypeRule, define, movement_work
 from graft.ir.types import Shape, TensorType, Type
 
 
@@ -26,6 +28,8 @@ FLOATS_OR_COMPLEX = _dtypes("floating-point", lambda dtype: dtype.is_float or dt
 INTEGERS = _dtypes("integer", lambda dtype: dtype.is_integer)
 TRUTH_VALUES = _dtypes("bool", lambda dtype: dtype is DType.BOOL)
 STRINGS = _dtypes("string", lambda dtype: dtype is DType.STRING)
+
+M = TypeVar("M", bound=Meaning)
 
 # More than NumPy can have: who makes a shape of a million axes has made a mistake.
 _MOST_AXES = 1 << 10
@@ -143,6 +147,34 @@ def symbolic_by(function: Callable[..., Any]) -> SymbolicRule:
         return result if isinstance(result, tuple) else np.asarray(result)
 
     return follow
+
+
+def operator(
+    name: str, operands: str, infer: TypeRule, on_dims: bool = False, **options: Any
+) -> Callable[[M], M]:
+    """Define an operator by its meaning in NumPy, which is the decorated function.
+
+    The class of its attributes is the annotation of the function's first parameter; the first
+    paragraph of its docstring is the summary. `on_dims`: the function also holds for arrays of
+    symbolic dims. `options` are the remaining fields of `Op`. Injective operators move data.
+    """
+
+    def register(meaning: M) -> M:
+        function = cast(FunctionType, meaning)
+        first = next(iter(function.__annotations__.values()), "")
+        attrs = function.__globals__.get(first)
+        defaults: dict[str, Any] = {
+            "attrs": attrs if isinstance(attrs, type) and issubclass(attrs, Attrs) else Attrs,
+            "summary": " ".join((meaning.__doc__ or "").partition("\n\n")[0].split()),
+        }
+        if on_dims:
+            defaults["symbolic"] = symbolic_by(meaning)
+        if options.get("kind") is Kind.INJECTIVE:
+            defaults["work"] = movement_work
+        define(name, operands, infer, meaning, **{**defaults, **options})
+        return meaning
+
+    return register
 
 
 def require_broadcasts_to(type_: TensorType, target: TensorType, what: str) -> None:

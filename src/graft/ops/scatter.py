@@ -18,8 +18,8 @@ from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
-from graft.ir.op import Work, define, movement_work, traffic
-from graft.ir.types import Shape, TensorType, Type
+from graft.ir.op import Work, movement_work, traffic
+from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, cast, maximum, minimum, select, term
 from graft.loop.ir import INDEX
 from graft.ops import expression as te
@@ -33,7 +33,7 @@ from graft.ops.index import (
     tuple_length,
 )
 from graft.ops.reduce import accumulator_of
-from graft.ops.rules import normalize_axis, require, require_same_dim, same_dtype
+from graft.ops.rules import normalize_axis, operator, require, require_same_dim, same_dtype
 from graft.program.guards import Guard
 
 # How updates that meet an element combine with it; without a function they replace it.
@@ -46,10 +46,9 @@ _REDUCTIONS: dict[str, Callable[..., Any] | None] = {
 }
 
 
-def _scatter_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _scatter_work(_attrs: Any, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     """The tensor is copied; each update is read and combined once."""
-    updates = ins[2]
-    return Work(0, updates.size if isinstance(updates, TensorType) else 0, traffic(ins, outs))
+    return Work(0, ins[2].size, traffic(ins, outs))
 
 
 def _require_reduction(reduction: str, dtype: DType) -> None:
@@ -101,27 +100,18 @@ def _require_shape(updates: TensorType, wanted: Shape | None) -> None:
     require(fits, f"the updates are {updates}, but {TensorType(updates.dtype, wanted)} are wanted")
 
 
-def _scatter_elements(
-    attrs: ScatterElementsAttrs, data: Array, indices: Array, updates: Array
-) -> Array:
-    _check_shape(updates, indices.shape)
-    return _scattered(data, places_along(attrs.axis, data, indices), updates, attrs.reduction)
-
-
 def _check_shape(updates: Array, wanted: tuple[int, ...]) -> None:
     if updates.shape != wanted:
         raise EvaluationError(f"the updates have shape {updates.shape}, not {wanted}")
 
 
-define(
-    "scatter_elements",
-    "data indices updates",
-    _scatter_elements_type,
-    _scatter_elements,
-    attrs=ScatterElementsAttrs,
-    work=_scatter_work,
-    summary="a copy with elements written, added or the like at indices along an axis",
-)
+@operator("scatter_elements", "data indices updates", _scatter_elements_type, work=_scatter_work)
+def _scatter_elements(
+    attrs: ScatterElementsAttrs, data: Array, indices: Array, updates: Array
+) -> Array:
+    """A copy with elements written, added or the like at indices along an axis."""
+    _check_shape(updates, indices.shape)
+    return _scattered(data, places_along(attrs.axis, data, indices), updates, attrs.reduction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +129,12 @@ def _scatter_nd_type(
     return data
 
 
+@operator("scatter_nd", "data indices updates", _scatter_nd_type, work=_scatter_work)
 def _scatter_nd(attrs: ScatterNdAttrs, data: Array, indices: Array, updates: Array) -> Array:
+    """A copy with slices written, added or the like at tuples of indices."""
     where = places_of_tuples(data, indices, 0)
     _check_shape(updates, (*indices.shape[:-1], *data.shape[len(where) :]))
     return _scattered(data, where, updates, attrs.reduction)
-
-
-define(
-    "scatter_nd",
-    "data indices updates",
-    _scatter_nd_type,
-    _scatter_nd,
-    attrs=ScatterNdAttrs,
-    work=_scatter_work,
-    summary="a copy with slices written, added or the like at tuples of indices",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +163,11 @@ def _tensor_scatter_type(
     return data
 
 
+@operator("tensor_scatter", "data update write_indices?", _tensor_scatter_type, work=movement_work)
 def _tensor_scatter(
     attrs: TensorScatterAttrs, data: Array, update: Array, start: Array | None
 ) -> Array:
+    """A copy with updates written from given positions of an axis on, as caches are."""
     axis = attrs.axis % data.ndim
     extent, count = data.shape[axis], update.shape[axis]
     _check_shape(update, (*data.shape[:axis], count, *data.shape[axis + 1 :]))
@@ -198,17 +181,6 @@ def _tensor_scatter(
     batch = np.arange(data.shape[0])[:, np.newaxis]
     np.moveaxis(result, axis, 1)[batch, where] = np.moveaxis(update, axis, 1)
     return result
-
-
-define(
-    "tensor_scatter",
-    "data update write_indices?",
-    _tensor_scatter_type,
-    _tensor_scatter,
-    attrs=TensorScatterAttrs,
-    work=movement_work,
-    summary="a copy with updates written from given positions of an axis on, as caches are",
-)
 
 
 # Tensor expressions.

@@ -17,10 +17,9 @@ from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
-from graft.ir.op import define
 from graft.ir.types import TensorType
 from graft.ops.reduce import comparable, reading_work
-from graft.ops.rules import normalize_axis, require
+from graft.ops.rules import normalize_axis, operator, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,9 @@ def _topk_type(
     return TensorType(data.dtype, shape), TensorType(DType.INT64, shape)
 
 
+@operator("topk", "data k?", _topk_type, outputs=2, work=reading_work)
 def _topk(attrs: TopKAttrs, data: Array, k: Array | None) -> tuple[Array, Array]:
+    """The k largest or smallest elements along an axis, and their indices."""
     count: Any = attrs.k if k is None else int(k.reshape(-1)[0])
     axis, extent = attrs.axis % data.ndim, data.shape[attrs.axis]
     if not 0 <= count <= extent:
@@ -64,34 +65,14 @@ def _topk(attrs: TopKAttrs, data: Array, k: Array | None) -> tuple[Array, Array]
     return np.take_along_axis(data, indices, axis), indices
 
 
-define(
-    "topk",
-    "data k?",
-    _topk_type,
-    _topk,
-    attrs=TopKAttrs,
-    outputs=2,
-    work=reading_work,
-    summary="the k largest or smallest elements along an axis, and their indices",
-)
-
-
 def _nonzero_type(_attrs: Attrs, data: TensorType) -> TensorType:
     return TensorType(DType.INT64, (UNKNOWN if data.rank is None else data.rank, UNKNOWN))
 
 
+@operator("nonzero", "data", _nonzero_type, work=reading_work)
 def _nonzero(_attrs: Attrs, data: Array) -> Array:
+    """Indices of the elements that are not zero, a column each."""
     return np.ascontiguousarray(np.argwhere(data.astype(bool)).T).astype(np.int64)
-
-
-define(
-    "nonzero",
-    "data",
-    _nonzero_type,
-    _nonzero,
-    work=reading_work,
-    summary="indices of the elements that are not zero, a column each",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +94,6 @@ def _unique_type(attrs: UniqueAttrs, data: TensorType) -> tuple[TensorType, ...]
     return TensorType(data.dtype, shape), found, inverse, found
 
 
-def _unique(attrs: UniqueAttrs, data: Array) -> tuple[Array, Array, Array, Array]:
-    axis = 0 if attrs.axis is None else attrs.axis
-    items = data.reshape(-1) if attrs.axis is None else data
-    first, inverse, counts = _distinct_rows(np.moveaxis(items, axis, 0))
-    if not attrs.sorted:
-        order = np.argsort(first)
-        first, counts = first[order], counts[order]
-        inverse = np.argsort(order)[inverse]
-    return np.take(items, first, axis), first, inverse, counts
-
-
 def _distinct_rows(rows: Array) -> tuple[Array, Array, Array]:
     """Of the distinct slices in ascending order: where first, which one is where, how often."""
     slices = comparable(rows).reshape(len(rows), math.prod(rows.shape[1:]))
@@ -140,13 +110,14 @@ def _distinct_rows(rows: Array) -> tuple[Array, Array, Array]:
     return first.astype(np.int64), inverse.reshape(-1).astype(np.int64), counts.astype(np.int64)
 
 
-define(
-    "unique",
-    "data",
-    _unique_type,
-    _unique,
-    attrs=UniqueAttrs,
-    outputs=4,
-    work=reading_work,
-    summary="the distinct elements or slices; where each is first, which each was, and how often",
-)
+@operator("unique", "data", _unique_type, outputs=4, work=reading_work)
+def _unique(attrs: UniqueAttrs, data: Array) -> tuple[Array, Array, Array, Array]:
+    """The distinct elements or slices; where each is first, which each was, and how often."""
+    axis = 0 if attrs.axis is None else attrs.axis
+    items = data.reshape(-1) if attrs.axis is None else data
+    first, inverse, counts = _distinct_rows(np.moveaxis(items, axis, 0))
+    if not attrs.sorted:
+        order = np.argsort(first)
+        first, counts = first[order], counts[order]
+        inverse = np.argsort(order)[inverse]
+    return np.take(items, first, axis), first, inverse, counts

@@ -6,7 +6,6 @@ has one type for all elements: extents and ranks in which they differ are unknow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -15,16 +14,11 @@ from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import TypeRuleError
 from graft.ir.attrs import Attrs, Dims
-from graft.ir.op import Work, define, elementwise_work, movement_work
+from graft.ir.op import define, elementwise_work, movement_work, no_work
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type, join
-from graft.ops.rules import normalize_axis, require
+from graft.ops.rules import normalize_axis, operator, require
 from graft.runtime import lists
 from graft.runtime.loops import sole_item
-
-
-def _no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:
-    """Elements are handed on, not copied."""
-    return Work()
 
 
 def joined(first: Type, second: Type) -> Type:
@@ -64,7 +58,7 @@ define(
     "*elements",
     _construct_type,
     lambda _, *data: list(data),
-    work=_no_work,
+    work=no_work,
     tensors_only=False,
     summary="a sequence of the operands",
 )
@@ -83,7 +77,7 @@ define(
     lambda attrs: SequenceType(attrs.element),
     lambda _attrs: [],
     attrs=EmptyAttrs,
-    work=_no_work,
+    work=no_work,
     tensors_only=False,
     summary="a sequence without elements",
 )
@@ -99,7 +93,7 @@ define(
     "sequence element position?",
     _insert_type,
     lambda _attrs, *operands: lists.insert(*operands),
-    work=_no_work,
+    work=no_work,
     tensors_only=False,
     summary="a sequence with one more element at a position",
 )
@@ -115,7 +109,7 @@ define(
     "sequence position?",
     _erase_type,
     lambda _attrs, *operands: lists.erase(*operands),
-    work=_no_work,
+    work=no_work,
     tensors_only=False,
     summary="a sequence without the element at a position",
 )
@@ -131,7 +125,7 @@ define(
     "sequence position",
     _at_type,
     lambda _attrs, *operands: lists.at(*operands),
-    work=_no_work,
+    work=no_work,
     tensors_only=False,
     summary="the element at a position",
 )
@@ -147,7 +141,7 @@ define(
     "sequence",
     _length_type,
     lambda _attrs, sequence: lists.length(sequence),
-    work=_no_work,
+    work=no_work,
     tensors_only=False,
     summary="how many elements there are",
 )
@@ -192,7 +186,9 @@ def _split_type(
     return SequenceType(TensorType(data.dtype, shape))
 
 
+@operator("sequence.split", "data chunk? sizes?", _split_type, work=movement_work)
 def _split(attrs: SplitAttrs, data: Array, chunk: Array | None, sizes: Array | None) -> list[Array]:
+    """Slices of a tensor along an axis as a sequence."""
     if sizes is not None or attrs.sizes is not None:
         listed: Any = attrs.sizes if sizes is None else sizes.reshape(-1).tolist()
         parts = [int(size) for size in listed]
@@ -200,17 +196,6 @@ def _split(attrs: SplitAttrs, data: Array, chunk: Array | None, sizes: Array | N
         step: Any = attrs.chunk if chunk is None else sole_item(chunk)
         parts = lists.chunks(data.shape[attrs.axis], step)
     return lists.split(data, parts, attrs.axis, attrs.keepdims)
-
-
-define(
-    "sequence.split",
-    "data chunk? sizes?",
-    _split_type,
-    _split,
-    attrs=SplitAttrs,
-    work=movement_work,
-    summary="slices of a tensor along an axis as a sequence",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +249,7 @@ define(
     _optional_type,
     lambda _attrs, value: value,
     attrs=OptionalAttrs,
-    work=_no_work,
+    work=no_work,
     tensors_only=False,
     summary="a value that may be absent: the operand, or nothing",
 )
@@ -297,7 +282,7 @@ define(
     "value",
     lambda _attrs, value: _optional(value).element,
     lambda _attrs, value: lists.element_of(value),
-    work=_no_work,
+    work=no_work,
     tensors_only=False,
     summary="the value, which has to be there",
 )

@@ -18,14 +18,21 @@ from graft.base.capacity import check_extents
 from graft.base.dims import UNKNOWN, AnyDim, Dim, dim_max
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs
-from graft.ir.op import Work, define, traffic
-from graft.ir.types import Shape, TensorType, Type
+from graft.ir.op import Work, traffic
+from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.resize import working_dtype
-from graft.ops.rules import normalize_axis, require, require_same_dim, shape_of, unknown_shape
+from graft.ops.rules import (
+    normalize_axis,
+    operator,
+    require,
+    require_same_dim,
+    shape_of,
+    unknown_shape,
+)
 
 # Levels of a fast transform whose length is not known: that of about a thousand samples.
 _USUAL_LEVELS = 10
@@ -88,7 +95,36 @@ def _default_length(attrs: DftAttrs, extent: AnyDim) -> AnyDim:
     return (extent - 1) * 2 if attrs.inverse and attrs.onesided else extent
 
 
+def _numbers(data: Array) -> Array:
+    """Real or complex numbers from what stands along the last axis."""
+    wide = data.astype(np.float64 if data.dtype == np.float64 else np.float32, copy=False)
+    if data.shape[-1] == 1:
+        return wide[..., 0]
+    return np.asarray(np.add(wide[..., 0], np.multiply(wide[..., 1], 1j)))
+
+
+def _pairs(numbers: Array) -> Array:
+    return np.stack([numbers.real, numbers.imag], axis=-1)
+
+
+def _transform_flops(samples: AnyDim, length: AnyDim) -> AnyDim:
+    levels = length.bit_length() if isinstance(length, int) else _USUAL_LEVELS
+    return samples * (5 * levels)
+
+
+def _dft_work(attrs: DftAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
+    data = ins[0]
+    length: AnyDim = UNKNOWN
+    if attrs.dft_length is not None:
+        length = attrs.dft_length
+    elif data.shape is not None and len(ins) < 3:
+        length = data.shape[_signal_axis(attrs.axis, len(data.shape))]
+    return Work(0, _transform_flops(data.size, length), traffic(ins, outs))
+
+
+@operator("dft", "data dft_length? axis?", _dft_type, work=_dft_work)
 def _dft(attrs: DftAttrs, data: Array, dft_length: Array | None, axis: Array | None) -> Array:
+    """The discrete Fourier transform along an axis, or its inverse."""
     position = _signal_axis(attrs.axis if axis is None else int(axis.item()), data.ndim)
     length: Any = attrs.dft_length if dft_length is None else int(dft_length.item())
     if length is None:
@@ -109,45 +145,6 @@ def _dft(attrs: DftAttrs, data: Array, dft_length: Array | None, axis: Array | N
     if attrs.onesided:
         transform = np.fft.rfft
     return _pairs(transform(signal, length, position)).astype(data.dtype)
-
-
-def _numbers(data: Array) -> Array:
-    """Real or complex numbers from what stands along the last axis."""
-    wide = data.astype(np.float64 if data.dtype == np.float64 else np.float32, copy=False)
-    if data.shape[-1] == 1:
-        return wide[..., 0]
-    return np.asarray(np.add(wide[..., 0], np.multiply(wide[..., 1], 1j)))
-
-
-def _pairs(numbers: Array) -> Array:
-    return np.stack([numbers.real, numbers.imag], axis=-1)
-
-
-def _transform_flops(samples: AnyDim, length: AnyDim) -> AnyDim:
-    levels = length.bit_length() if isinstance(length, int) else _USUAL_LEVELS
-    return samples * (5 * levels)
-
-
-def _dft_work(attrs: DftAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-    data = ins[0]
-    assert isinstance(data, TensorType)
-    length: AnyDim = UNKNOWN
-    if attrs.dft_length is not None:
-        length = attrs.dft_length
-    elif data.shape is not None and len(ins) < 3:
-        length = data.shape[_signal_axis(attrs.axis, len(data.shape))]
-    return Work(0, _transform_flops(data.size, length), traffic(ins, outs))
-
-
-define(
-    "dft",
-    "data dft_length? axis?",
-    _dft_type,
-    _dft,
-    attrs=DftAttrs,
-    work=_dft_work,
-    summary="the discrete Fourier transform along an axis, or its inverse",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +184,13 @@ def _stft_type(
     return TensorType(data.dtype, (batch, frames, bins, 2))
 
 
+def _stft_work(attrs: StftAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
+    result = outs[0]
+    length = UNKNOWN if attrs.frame_length is None else attrs.frame_length
+    return Work(0, _transform_flops(result.size, length), traffic(ins, outs))
+
+
+@operator("stft", "data frame_step? window? frame_length?", _stft_type, work=_stft_work)
 def _stft(
     attrs: StftAttrs,
     data: Array,
@@ -194,6 +198,7 @@ def _stft(
     window: Array | None,
     frame_length: Array | None,
 ) -> Array:
+    """Fourier transforms of overlapping frames of signals, times a window."""
     samples = data.shape[1]
     step: Any = attrs.frame_step if frame_step is None else int(frame_step.item())
     length: Any = attrs.frame_length if frame_length is None else int(frame_length.item())
@@ -215,24 +220,6 @@ def _stft(
         frames = frames * window.astype(signal.real.dtype)
     transform: Any = np.fft.rfft if attrs.onesided else np.fft.fft
     return _pairs(transform(frames, axis=2)).astype(data.dtype)
-
-
-def _stft_work(attrs: StftAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-    result = outs[0]
-    assert isinstance(result, TensorType)
-    length = UNKNOWN if attrs.frame_length is None else attrs.frame_length
-    return Work(0, _transform_flops(result.size, length), traffic(ins, outs))
-
-
-define(
-    "stft",
-    "data frame_step? window? frame_length?",
-    _stft_type,
-    _stft,
-    attrs=StftAttrs,
-    work=_stft_work,
-    summary="Fourier transforms of overlapping frames of signals, times a window",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +251,9 @@ def _mel_type(attrs: MelAttrs, *operands: TensorType | None) -> TensorType:
     return TensorType(attrs.dtype, (length // 2 + 1, bins))
 
 
+@operator("mel_weight_matrix", " ".join(f"{name}?" for name in _MEL_OPERANDS), _mel_type)
 def _mel(attrs: MelAttrs, *operands: Array | None) -> Array:
+    """Weights that turn a spectrum into bands of the mel scale."""
     bins, length, rate, lower, upper = (
         getattr(attrs, name) if operand is None else operand.item()
         for name, operand in zip(_MEL_OPERANDS, operands, strict=True)
@@ -280,16 +269,6 @@ def _mel(attrs: MelAttrs, *operands: Array | None) -> Array:
     slope = np.where(at < centre, rising, falling)
     triangles = np.where((at > left) & (at < right), slope, 0)
     return np.where(at == centre, 1, triangles).astype(attrs.dtype.numpy)
-
-
-define(
-    "mel_weight_matrix",
-    " ".join(f"{name}?" for name in _MEL_OPERANDS),
-    _mel_type,
-    _mel,
-    attrs=MelAttrs,
-    summary="weights that turn a spectrum into bands of the mel scale",
-)
 
 
 # Tensor expressions: transforms as sums. Where all lengths are known, the transform is a product

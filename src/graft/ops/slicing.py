@@ -16,14 +16,14 @@ from typing import Any
 from graft.base.dims import UNKNOWN, AnyDim, ceildiv, dim_max, dim_min
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs, Dims, Ints
-from graft.ir.op import Kind, define, movement_work
+from graft.ir.op import Kind
 from graft.ir.types import TensorType
 from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.movement import given, length_of
-from graft.ops.rules import normalize_axes, require, symbolic_by, unknown_shape
+from graft.ops.rules import normalize_axes, operator, require, unknown_shape
 
 # A bound at least this far out means "to the edge", as exporters write it.
 FAR = 2**31 - 1
@@ -153,6 +153,13 @@ def _slice_type(
     return TensorType(data.dtype, tuple(dims))
 
 
+@operator(
+    "strided_slice",
+    "data begin? end? axes? strides?",
+    _slice_type,
+    kind=Kind.INJECTIVE,
+    on_dims=True,
+)
 def _strided_slice(
     attrs: StridedSliceAttrs,
     data: Array,
@@ -161,6 +168,7 @@ def _strided_slice(
     axes: Array | None = None,
     strides: Array | None = None,
 ) -> Array:
+    """Every so many elements from begin to end along axes; negative ones count from the end."""
     begins, ends = given(attrs.begin, begin), given(attrs.end, end)
     chosen = given(attrs.axes, axes) or range(len(begins))
     steps = given(attrs.strides, strides) or [1] * len(begins)
@@ -172,19 +180,6 @@ def _strided_slice(
         # A stop of -1 would count from the end.
         cuts[axis] = slice(places.start, None if places.stop < 0 else places.stop, places.step)
     return data[tuple(cuts)]
-
-
-define(
-    "strided_slice",
-    "data begin? end? axes? strides?",
-    _slice_type,
-    _strided_slice,
-    attrs=StridedSliceAttrs,
-    kind=Kind.INJECTIVE,
-    work=movement_work,
-    symbolic=symbolic_by(_strided_slice),
-    summary="every so many elements from begin to end along axes; negative ones count from the end",
-)
 
 
 # Tensor expressions. Bounds that are attributes are part of the code. Those that are operands are

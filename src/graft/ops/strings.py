@@ -15,28 +15,19 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim, dim_max
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Strings
-from graft.ir.op import Kind, define
+from graft.ir.op import Kind
 from graft.ir.types import TensorType
-from graft.ops.rules import STRINGS, broadcast_type, require
+from graft.ops.rules import STRINGS, broadcast_type, operator, require
 from graft.ops.strings_re2 import compile_re2
 
 
+@operator("string.concat", "lhs rhs", broadcast_type, dtypes=STRINGS, kind=Kind.BROADCAST)
 def _concat(_attrs: Any, lhs: Array, rhs: Array) -> Array:
+    """Strings joined in pairs."""
     joined = np.add(lhs, rhs)  # of rank 0 it comes as a plain str
     result = np.empty(np.shape(joined), object)
     result[...] = joined
     return result
-
-
-define(
-    "string.concat",
-    "lhs rhs",
-    broadcast_type,
-    _concat,
-    dtypes=STRINGS,
-    kind=Kind.BROADCAST,
-    summary="strings joined in pairs",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +43,9 @@ def _split_type(attrs: SplitAttrs, data: TensorType) -> tuple[TensorType, Tensor
     return TensorType(DType.STRING, pieces), TensorType(DType.INT64, data.shape)
 
 
+@operator("string.split", "data", _split_type, dtypes=STRINGS, outputs=2)
 def _split(attrs: SplitAttrs, data: Array) -> tuple[Array, Array]:
+    """Each string's parts, padded with empty ones, and how many there are."""
     limit = max(attrs.maxsplit, -1)
     if attrs.delimiter:
         rows = [text.split(attrs.delimiter, limit) for text in data.flat]
@@ -64,18 +57,6 @@ def _split(attrs: SplitAttrs, data: Array) -> tuple[Array, Array]:
     for padded, row in zip(pieces, rows, strict=True):
         padded[: len(row)] = row
     return pieces.reshape(*data.shape, width), counts
-
-
-define(
-    "string.split",
-    "data",
-    _split_type,
-    _split,
-    dtypes=STRINGS,
-    attrs=SplitAttrs,
-    outputs=2,
-    summary="each string's parts, padded with empty ones, and how many there are",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +81,9 @@ def _normalize_type(attrs: NormalizeAttrs, data: TensorType) -> TensorType:
     return TensorType(DType.STRING, (*data.shape[:-1], words))
 
 
+@operator("string.normalize", "data", _normalize_type, dtypes=STRINGS)
 def _normalize(attrs: NormalizeAttrs, data: Array) -> Array:
+    """Strings in another case, without stop words."""
     if data.ndim == 2 and data.shape[0] != 1:
         raise ValueError(f"wants one row of words, has {data.shape[0]}")
     seen = str if attrs.case_sensitive else str.casefold
@@ -108,17 +91,6 @@ def _normalize(attrs: NormalizeAttrs, data: Array) -> Array:
     change = _CASES[attrs.case]
     words = [change(word) for word in data.flat if seen(word) not in dropped] or [""]
     return np.array(words, object).reshape(*data.shape[:-1], len(words))
-
-
-define(
-    "string.normalize",
-    "data",
-    _normalize_type,
-    _normalize,
-    dtypes=STRINGS,
-    attrs=NormalizeAttrs,
-    summary="strings in another case, without stop words",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +103,11 @@ def _full_match_type(attrs: RegexAttrs, data: TensorType) -> TensorType:
     return TensorType(DType.BOOL, data.shape)
 
 
+@operator(
+    "string.regex_full_match", "data", _full_match_type, dtypes=STRINGS, kind=Kind.ELEMENTWISE
+)
 def _full_match(attrs: RegexAttrs, data: Array) -> Array:
+    """Whether a whole string matches an RE2 pattern."""
     pattern = compile_re2(attrs.pattern)
     matches = [pattern.matches(text) for text in data.flat]
     return np.array(matches, bool).reshape(data.shape)
-
-
-define(
-    "string.regex_full_match",
-    "data",
-    _full_match_type,
-    _full_match,
-    dtypes=STRINGS,
-    attrs=RegexAttrs,
-    kind=Kind.ELEMENTWISE,
-    summary="whether a whole string matches an RE2 pattern",
-)

@@ -14,12 +14,11 @@ import numpy as np
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Floats, Ints
 from graft.ir.literal import Literal
-from graft.ir.op import define
 from graft.ir.types import TensorType
 from graft.loop.build import Term, cast, equal, minimum, term
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
-from graft.ops.rules import require
+from graft.ops.rules import operator, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +117,6 @@ class _Trie:
         return np.asarray(np.where(found, self.targets[at], -1))
 
 
-def _tfidf(attrs: TfIdfAttrs, data: Array) -> Array:
-    grams = grams_of(attrs)
-    rows = data if data.ndim == 2 else data[np.newaxis]
-    counts = np.zeros((len(rows), len(grams)), np.int64)
-    if grams and rows.shape[1]:
-        trie = _Trie(grams)
-        codes = trie.encode(rows)
-        for distance in range(1, min(attrs.max_skip, codes.shape[1]) + 2):
-            _count(attrs, trie, codes, distance, counts)
-    weighted = counts.astype(np.float32)
-    if attrs.mode != "TF":
-        weights = np.array(attrs.weights or (1.0,) * len(grams), np.float32)
-        weighted = (np.minimum(counts, 1) if attrs.mode == "IDF" else counts) * weights
-    result = np.zeros((len(rows), max(attrs.indexes, default=-1) + 1), np.float32)
-    np.add.at(result.T, np.array(attrs.indexes, np.int64), weighted.T)
-    return result if data.ndim == 2 else result[0]
-
-
 def _count(attrs: TfIdfAttrs, trie: _Trie, codes: Array, distance: int, counts: Array) -> None:
     """Add the n-grams whose words lie `distance` apart; single words count once only."""
     prefixes = np.zeros(codes.shape, np.int64)
@@ -152,14 +133,24 @@ def _count(attrs: TfIdfAttrs, trie: _Trie, codes: Array, distance: int, counts: 
         np.add.at(counts, (row, found[row, column]), 1)
 
 
-define(
-    "nlp.tfidf",
-    "data",
-    _tfidf_type,
-    _tfidf,
-    attrs=TfIdfAttrs,
-    summary="counts of n-grams from a pool, or their weights",
-)
+@operator("nlp.tfidf", "data", _tfidf_type)
+def _tfidf(attrs: TfIdfAttrs, data: Array) -> Array:
+    """Counts of n-grams from a pool, or their weights."""
+    grams = grams_of(attrs)
+    rows = data if data.ndim == 2 else data[np.newaxis]
+    counts = np.zeros((len(rows), len(grams)), np.int64)
+    if grams and rows.shape[1]:
+        trie = _Trie(grams)
+        codes = trie.encode(rows)
+        for distance in range(1, min(attrs.max_skip, codes.shape[1]) + 2):
+            _count(attrs, trie, codes, distance, counts)
+    weighted = counts.astype(np.float32)
+    if attrs.mode != "TF":
+        weights = np.array(attrs.weights or (1.0,) * len(grams), np.float32)
+        weighted = (np.minimum(counts, 1) if attrs.mode == "IDF" else counts) * weights
+    result = np.zeros((len(rows), max(attrs.indexes, default=-1) + 1), np.float32)
+    np.add.at(result.T, np.array(attrs.indexes, np.int64), weighted.T)
+    return result if data.ndim == 2 else result[0]
 
 
 # Tensor expression: every n-gram of the pool asks all positions whether it stands there. The pool

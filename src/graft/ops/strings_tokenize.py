@@ -11,9 +11,8 @@ import numpy as np
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Strings
-from graft.ir.op import define
 from graft.ir.types import TensorType
-from graft.ops.rules import require
+from graft.ops.rules import operator, require
 from graft.ops.strings_automaton import Automaton
 from graft.ops.strings_re2 import compile_re2
 
@@ -42,18 +41,6 @@ def _tokenize_type(attrs: TokenizeAttrs, data: TensorType) -> TensorType:
     for pattern in (*attrs.separators, attrs.pattern):
         compile_re2(pattern)
     return TensorType(DType.STRING, None if data.shape is None else (*data.shape, UNKNOWN))
-
-
-def _tokenize(attrs: TokenizeAttrs, data: Array) -> Array:
-    rows = [_tokens(attrs, text) for text in data.flat]
-    width = max(map(len, rows), default=0)
-    if width and attrs.mark:
-        rows = [[_START, *row, _END] for row in rows]
-        width += 2
-    result = np.full((len(rows), width), attrs.pad, object)
-    for padded, row in zip(result, rows, strict=True):
-        padded[: len(row)] = row
-    return result.reshape(*data.shape, width)
 
 
 def _tokens(attrs: TokenizeAttrs, text: str) -> list[str]:
@@ -92,11 +79,15 @@ def _between(pattern: Automaton, text: str) -> Iterator[str]:
         yield text[start:]
 
 
-define(
-    "string.tokenize",
-    "data",
-    _tokenize_type,
-    _tokenize,
-    attrs=TokenizeAttrs,
-    summary="cuts strings into tokens",
-)
+@operator("string.tokenize", "data", _tokenize_type)
+def _tokenize(attrs: TokenizeAttrs, data: Array) -> Array:
+    """Cuts strings into tokens."""
+    rows = [_tokens(attrs, text) for text in data.flat]
+    width = max(map(len, rows), default=0)
+    if width and attrs.mark:
+        rows = [[_START, *row, _END] for row in rows]
+        width += 2
+    result = np.full((len(rows), width), attrs.pad, object)
+    for padded, row in zip(result, rows, strict=True):
+        padded[: len(row)] = row
+    return result.reshape(*data.shape, width)

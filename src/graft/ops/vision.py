@@ -17,10 +17,10 @@ from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.ir.attrs import Attrs, Ints
-from graft.ir.op import Work, define, traffic
-from graft.ir.types import Shape, TensorType, Type
+from graft.ir.op import Work, traffic
+from graft.ir.types import Shape, TensorType
 from graft.ops.index import check_indices
-from graft.ops.rules import require, require_same_dim, unknown_shape
+from graft.ops.rules import operator, require, require_same_dim, unknown_shape
 from graft.program.guards import Guard
 
 
@@ -97,30 +97,6 @@ def _samples(start: Any, size: Any, bins: int, sample_ratio: int, extent: int) -
     return _Samples(low, high, np.where(inside, 1 - fraction, 0), np.where(inside, fraction, 0))
 
 
-def _roi_align(attrs: RoiAlignAttrs, data: Array, rois: Array, batch_indices: Array) -> Array:
-    images, channels, height, width = data.shape
-    check_indices(batch_indices, Guard(0, images, wraps=False))
-    if rois.shape[0] and 0 in (height, width):
-        raise ValueError("there are no pixels to pool")
-    dtype = np.result_type(data.dtype, np.float32) if data.dtype.kind == "f" else np.float32
-    boxes = rois.astype(dtype) * attrs.spatial_scale - (0.5 if attrs.aligned else 0.0)
-    starts, sizes = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
-    if not attrs.aligned:
-        sizes = np.maximum(sizes, 1)
-    pixels = np.ascontiguousarray(np.moveaxis(data, 1, 3), dtype=dtype)  # channels last: one GEMM
-    finite = np.isfinite(pixels).all(axis=(1, 2, 3))
-    result = np.zeros((len(boxes), *attrs.pooled_size, channels), dtype)
-    for i, image in enumerate(batch_indices.tolist()):
-        (x, y), (w, h) = starts[i], sizes[i]
-        rows = _samples(y, h, attrs.pooled_size[0], attrs.sample_ratio, height)
-        columns = _samples(x, w, attrs.pooled_size[1], attrs.sample_ratio, width)
-        if rows.low.size and columns.low.size:
-            exact = attrs.mode == "max" or not finite[image]  # 0 × inf must not reach other bins
-            pool = _pool_samples if exact else _pool_by_matrices
-            result[i] = pool(attrs.mode, pixels[image], rows, columns)
-    return np.moveaxis(result, 3, 1).astype(data.dtype)
-
-
 def _pool_by_matrices(_mode: str, image: Array, rows: _Samples, columns: _Samples) -> Array:
     """The mean over each bin's samples as two matrix products over the box's pixels."""
     top, bottom = int(rows.low.min()), int(rows.high.max())
@@ -149,21 +125,37 @@ def _pool_samples(mode: str, image: Array, rows: _Samples, columns: _Samples) ->
     return np.asarray(total.max(axis=(1, 3)) if mode == "max" else total.mean(axis=(1, 3)))
 
 
-def _roi_align_work(attrs: RoiAlignAttrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
-    assert isinstance(outs[0], TensorType)
+def _roi_align_work(
+    attrs: RoiAlignAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> Work:
     samples = max(attrs.sample_ratio, 2) ** 2
     return Work(0, outs[0].size * (8 * samples), traffic(ins, outs))
 
 
-define(
-    "vision.roi_align",
-    "data rois batch_indices",
-    _roi_align_type,
-    _roi_align,
-    attrs=RoiAlignAttrs,
-    work=_roi_align_work,
-    summary="regions of images pooled to one size by interpolation",
-)
+@operator("vision.roi_align", "data rois batch_indices", _roi_align_type, work=_roi_align_work)
+def _roi_align(attrs: RoiAlignAttrs, data: Array, rois: Array, batch_indices: Array) -> Array:
+    """Regions of images pooled to one size by interpolation."""
+    images, channels, height, width = data.shape
+    check_indices(batch_indices, Guard(0, images, wraps=False))
+    if rois.shape[0] and 0 in (height, width):
+        raise ValueError("there are no pixels to pool")
+    dtype = np.result_type(data.dtype, np.float32) if data.dtype.kind == "f" else np.float32
+    boxes = rois.astype(dtype) * attrs.spatial_scale - (0.5 if attrs.aligned else 0.0)
+    starts, sizes = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
+    if not attrs.aligned:
+        sizes = np.maximum(sizes, 1)
+    pixels = np.ascontiguousarray(np.moveaxis(data, 1, 3), dtype=dtype)  # channels last: one GEMM
+    finite = np.isfinite(pixels).all(axis=(1, 2, 3))
+    result = np.zeros((len(boxes), *attrs.pooled_size, channels), dtype)
+    for i, image in enumerate(batch_indices.tolist()):
+        (x, y), (w, h) = starts[i], sizes[i]
+        rows = _samples(y, h, attrs.pooled_size[0], attrs.sample_ratio, height)
+        columns = _samples(x, w, attrs.pooled_size[1], attrs.sample_ratio, width)
+        if rows.low.size and columns.low.size:
+            exact = attrs.mode == "max" or not finite[image]  # 0 × inf must not reach other bins
+            pool = _pool_samples if exact else _pool_by_matrices
+            result[i] = pool(attrs.mode, pixels[image], rows, columns)
+    return np.moveaxis(result, 3, 1).astype(data.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,30 +189,6 @@ def _number(attribute: Any, operand: Array | None, default: Any) -> Any:
     return default if attribute is None else attribute
 
 
-def _nms(
-    attrs: NonMaxSuppressionAttrs,
-    boxes: Array,
-    scores: Array,
-    max_output_size: Array | None,
-    iou_threshold: Array | None,
-    score_threshold: Array | None,
-) -> Array:
-    limit = int(_number(attrs.max_output_size, max_output_size, 0))
-    overlap = np.float32(_number(attrs.iou_threshold, iou_threshold, 0.0))
-    least = np.float32(_number(attrs.score_threshold, score_threshold, -np.inf))
-    everything = attrs.score_threshold is None and score_threshold is None
-    found: list[tuple[int, int, int]] = []
-    for image, image_boxes in enumerate(boxes):
-        corners = _corners(image_boxes, attrs.center_point_box)
-        for category, category_scores in enumerate(scores[image]):
-            order = np.argsort(-category_scores, kind="stable")
-            if not everything:
-                order = order[category_scores[order] > least]
-            kept = _suppressed(corners, order, limit, overlap)
-            found.extend((image, category, box) for box in kept)
-    return np.array(found, dtype=np.int64).reshape(-1, 3)
-
-
 def _corners(boxes: Array, center_point_box: bool) -> Array:
     """4 × boxes: least and greatest coordinate along the first axis, then along the second."""
     boxes = boxes.astype(np.result_type(boxes.dtype, np.float32), copy=False)
@@ -252,21 +220,40 @@ def _suppressed(corners: Array, order: Array, limit: int, overlap: Any) -> list[
     return kept
 
 
-def _nms_work(_attrs: Attrs, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
+def _nms_work(_attrs: Attrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
     scores = ins[1]
-    assert isinstance(scores, TensorType)
     return Work(0, scores.size * 16, traffic(ins[:2], ()))
 
 
-define(
+@operator(
     "vision.non_max_suppression",
     "boxes scores max_output_size? iou_threshold? score_threshold?",
     _nms_type,
-    _nms,
-    attrs=NonMaxSuppressionAttrs,
     work=_nms_work,
-    summary="boxes by score, without those that overlap one with a higher score",
 )
+def _nms(
+    attrs: NonMaxSuppressionAttrs,
+    boxes: Array,
+    scores: Array,
+    max_output_size: Array | None,
+    iou_threshold: Array | None,
+    score_threshold: Array | None,
+) -> Array:
+    """Boxes by score, without those that overlap one with a higher score."""
+    limit = int(_number(attrs.max_output_size, max_output_size, 0))
+    overlap = np.float32(_number(attrs.iou_threshold, iou_threshold, 0.0))
+    least = np.float32(_number(attrs.score_threshold, score_threshold, -np.inf))
+    everything = attrs.score_threshold is None and score_threshold is None
+    found: list[tuple[int, int, int]] = []
+    for image, image_boxes in enumerate(boxes):
+        corners = _corners(image_boxes, attrs.center_point_box)
+        for category, category_scores in enumerate(scores[image]):
+            order = np.argsort(-category_scores, kind="stable")
+            if not everything:
+                order = order[category_scores[order] > least]
+            kept = _suppressed(corners, order, limit, overlap)
+            found.extend((image, category, box) for box in kept)
+    return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +276,9 @@ def _decode_type(attrs: DecodeAttrs, data: TensorType) -> TensorType:
     return TensorType(DType.UINT8, (UNKNOWN, UNKNOWN, _CHANNELS[attrs.pixel_format]))
 
 
+@operator("image.decode", "data", _decode_type)
 def _decode(attrs: DecodeAttrs, data: Array) -> Array:
+    """The pixels of an image file that is given as bytes."""
     try:
         import PIL.Image
     except ImportError as error:
@@ -304,13 +293,3 @@ def _decode(attrs: DecodeAttrs, data: Array) -> Array:
         return np.zeros((0, 0, channels), np.uint8)  # ONNX wants an empty image, not an error
     pixels = pixels.reshape(*pixels.shape[:2], channels)
     return pixels[:, :, ::-1] if attrs.pixel_format == "BGR" else pixels
-
-
-define(
-    "image.decode",
-    "data",
-    _decode_type,
-    _decode,
-    attrs=DecodeAttrs,
-    summary="the pixels of an image file that is given as bytes",
-)
