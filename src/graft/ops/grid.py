@@ -22,7 +22,8 @@ from graft.ir.attrs import Attrs, Dims
 from graft.ir.op import Work, traffic
 from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
-from graft.loop.ir import INDEX
+from graft.loop.evaluate_expr import evaluate_arrays
+from graft.loop.ir import INDEX, Var
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.resize import to_dtype, working_dtype
@@ -35,8 +36,8 @@ _PADDINGS = ("zeros", "border", "reflection")
 # Farther out than this a position is only outside; an integer can still hold it.
 FAR = float(1 << 30)
 
-# Along one axis, per neighbour of each position: the element, whether it exists, its weight.
-_Taps = list[tuple[Array, ...]]
+# A neighbour of each position along one axis: the element, -1 where there is none; its weight.
+_Tap = tuple[Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,102 +69,115 @@ def _grid_sample_type(attrs: GridSampleAttrs, data: TensorType, grid: TensorType
     return TensorType(data.dtype, (batch, shape[1], *positions[1:-1]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Axis:
     """One axis that is sampled along: its extent and where its edges lie."""
 
-    extent: int
+    extent: AnyDim
     align_corners: bool
+    dtype: DType
 
     @property
-    def edges(self) -> tuple[float, float]:
-        return (0.0, self.extent - 1.0) if self.align_corners else (-0.5, self.extent - 0.5)
+    def size(self) -> Term:
+        return cast(self.dtype, self.extent)
 
-    def position(self, normalized: Array) -> Array:
+    @property
+    def edges(self) -> tuple[Term, Term]:
+        half = 0.0 if self.align_corners else 0.5
+        return te.number(-half, self.dtype), self.size - (1.0 - half)
+
+    def position(self, normalized: Term) -> Term:
         """Where a normalised coordinate lies, counted in elements."""
         if self.align_corners:
-            at = (normalized + 1) / 2 * (self.extent - 1)
+            at = (normalized + 1.0) / 2.0 * (self.size - 1.0)
         else:
-            at = ((normalized + 1) * self.extent - 1) / 2
-        return np.clip(np.nan_to_num(at, nan=-FAR), -FAR, FAR)
+            at = ((normalized + 1.0) * self.size - 1.0) / 2.0
+        at = select(call("isnan", at), te.number(-FAR, self.dtype), at)
+        return minimum(maximum(at, -FAR), FAR)
 
-    def reflected(self, at: Array) -> Array:
+    def reflected(self, at: Term) -> Term:
         """The position mirrored at the edges until it lies between them."""
         low, high = self.edges
         span = high - low
-        if span == 0:
-            return np.full_like(at, low)
-        beyond = np.where(at < low, low - at, at - high)
-        turns = np.floor(beyond / span)
+        beyond = select(at < low, low - at, at - high)
+        turns = call("floor", beyond / span)
         rest = beyond - turns * span
-        from_low = (at < low) == (turns % 2 == 0)
-        mirrored = np.where(from_low, low + rest, high - rest)
-        return np.where((at >= low) & (at <= high), at, mirrored)
+        is_even = equal(turns, call("floor", turns / 2.0) * 2.0)
+        from_low = ((at < low) ^ is_even) ^ True
+        mirrored = select(from_low, low + rest, high - rest)
+        found = select((at >= low) & (at <= high), at, mirrored)
+        return select(equal(span, 0.0), low, found)
 
-    def padded(self, at: Array, padding_mode: str) -> Array:
+    def padded(self, at: Term, mode: str) -> Term:
         """A position brought back from outside the edges where the padding says so."""
         low, high = self.edges
-        if padding_mode == "reflection":
+        if mode == "reflection":
             return self.reflected(at)
-        if padding_mode == "border":
-            return np.where((at < low) | (at > high), np.clip(at, 0, self.extent - 1), at)
+        if mode == "border":
+            kept = minimum(maximum(at, 0.0), self.size - 1.0)
+            return select((at < low) | (at > high), kept, at)
         return at
 
-    def elements(self, at: Array, padding_mode: str) -> tuple[Array, Array]:
-        """Elements at whole positions, and whether each is one of the operand's."""
-        if padding_mode == "reflection":
+    def element(self, at: Term, mode: str) -> Term:
+        """The element at a whole position; -1 where there is none."""
+        if mode == "reflection":
             at = self.reflected(at)
-        inside = (at >= 0) & (at < self.extent)
-        found = np.clip(at, 0, self.extent - 1).astype(np.intp)
-        return found, inside if padding_mode == "zeros" else np.ones_like(inside)
+        found = cast(INDEX, minimum(maximum(at, 0.0), self.size - 1.0))
+        inside = (at >= 0.0) & (at < self.size)
+        return select(inside, found, te.number(-1, INDEX)) if mode == "zeros" else found
+
+    def sampled(self, attrs: GridSampleAttrs, normalized: Term) -> Term:
+        """The position around which elements are looked for."""
+        at = self.position(normalized)
+        if attrs.method == "nearest":
+            return call("trunc", self.padded(call("round", at), attrs.padding_mode))
+        # Of cubic interpolation the neighbours are padded, not the position, as in PyTorch.
+        return self.padded(at, attrs.padding_mode) if attrs.method == "linear" else at
+
+    def neighbour(self, attrs: GridSampleAttrs, at: Term, tap: Term) -> tuple[Term, Term]:
+        """The element of that number among those around a position, and its weight."""
+        tap, base = cast(self.dtype, tap), call("floor", at)
+        first = tap - (1.0 if attrs.method == "cubic" else 0.0)
+        return self.element(base + first, attrs.padding_mode), _weight(attrs.method, at - base, tap)
 
 
-def _cubic_weights(fraction: Array) -> list[Array]:
-    a = CUBIC_ALPHA
-    near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (fraction, 1 - fraction)]
-    far = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (fraction + 1, 2 - fraction)]
-    return [far[0], *near, far[1]]
+def _weight(method: str, fraction: Term, tap: Term) -> Term:
+    """What a neighbour counts for a position that is a fraction past one of them."""
+    if method == "nearest":
+        return te.number(1, fraction.dtype)
+    if method == "linear":
+        return select(equal(tap, 0.0), 1.0 - fraction, fraction)
+    a, distance = CUBIC_ALPHA, call("abs", fraction + 1.0 - tap)
+    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1.0
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return select(distance < 1.0, near, far)
 
 
-def _taps(attrs: GridSampleAttrs, axis: _Axis, normalized: Array) -> _Taps:
+def _taps(attrs: GridSampleAttrs, axis: _Axis, normalized: Array) -> list[_Tap]:
     """The neighbours of each position along one axis."""
-    at = axis.position(normalized)
-    if attrs.method == "nearest":
-        at = axis.padded(np.rint(at), attrs.padding_mode)
-        return [(*axis.elements(np.trunc(at), attrs.padding_mode), np.ones_like(at))]
-    if attrs.method == "linear":
-        at = axis.padded(at, attrs.padding_mode)
-    base = np.floor(at)
-    fraction = at - base
-    first, weights = 0, [1 - fraction, fraction]
-    if attrs.method == "cubic":  # as in PyTorch, the neighbours are padded, not the position
-        first, weights = -1, _cubic_weights(fraction)
-    return [
-        (*axis.elements(base + (first + i), attrs.padding_mode), weight)
-        for i, weight in enumerate(weights)
-    ]
+    at = axis.sampled(attrs, Term(Var("x", axis.dtype)))
+    taps = (axis.neighbour(attrs, at, term(tap)) for tap in range(TAPS[attrs.method]))
+    tables = ([evaluate_arrays(one.expr, {"x": normalized}) for one in pair] for pair in taps)
+    return [(place, np.broadcast_to(weight, place.shape)) for place, weight in tables]
 
 
-def _gather(flat: Array, taps: Sequence[_Taps], extents: Sequence[int]) -> Array:
-    """Each position's nearest element; of any dtype, since nothing is computed."""
-    index = np.ravel_multi_index(tuple(axis[0][0] for axis in taps), tuple(extents))
-    inside = np.logical_and.reduce([axis[0][1] for axis in taps])
-    found = np.take_along_axis(flat, index[:, None], axis=2)
+def _read(flat: Array, corner: Sequence[_Tap], extents: Sequence[int]) -> Array:
+    """The elements [batch, channels, positions] at one neighbour along each axis; zero outside."""
+    places = [place for place, _ in corner]
+    index = np.ravel_multi_index(tuple(np.maximum(places, 0)), tuple(extents))
+    inside = np.logical_and.reduce([place >= 0 for place in places])
     empty = "" if dtype_of(flat.dtype) is DType.STRING else np.zeros((), flat.dtype)
-    return np.where(inside[:, None], found, empty).astype(flat.dtype)
+    return np.where(inside[:, None], np.take_along_axis(flat, index[:, None], axis=2), empty)
 
 
-def _blend(flat: Array, taps: Sequence[_Taps], extents: Sequence[int]) -> Array:
+def _blend(flat: Array, taps: Sequence[list[_Tap]], extents: Sequence[int]) -> Array:
     """The weighted sum over every combination of the axes' neighbours."""
     dtype = working_dtype(flat.dtype)
     source = flat.astype(dtype, copy=False)
     total = np.zeros((*flat.shape[:2], taps[0][0][0].shape[1]), dtype)
     for corner in itertools.product(*taps):
-        index = np.ravel_multi_index(tuple(tap[0] for tap in corner), tuple(extents))
-        inside = np.logical_and.reduce([tap[1] for tap in corner])
-        weight = np.multiply.reduce([tap[2] for tap in corner]).astype(dtype)
-        found = np.take_along_axis(source, index[:, None], axis=2)
-        total += np.where(inside[:, None], found, 0) * weight[:, None]
+        weight = np.multiply.reduce([weight for _, weight in corner]).astype(dtype)
+        total += _read(source, corner, extents) * weight[:, None]
     if dtype_of(flat.dtype).is_integer:
         total = np.trunc(total)
     return to_dtype(total, flat.dtype)
@@ -183,14 +197,17 @@ def _grid_sample(attrs: GridSampleAttrs, data: Array, grid: Array) -> Array:
     batch, channels, *extents = data.shape
     if 0 in extents and grid.size:
         raise ValueError("there is nothing to sample in an empty tensor")
-    places = grid.reshape(batch, math.prod(grid.shape[1:-1]), len(extents))
-    places = places.astype(np.float64 if grid.dtype == np.float64 else np.float32)
+    exact = DType.FLOAT64 if grid.dtype == np.float64 else DType.FLOAT32
+    places = grid.reshape(batch, math.prod(grid.shape[1:-1]), len(extents)).astype(exact.numpy)
     taps = [
-        _taps(attrs, _Axis(extent, attrs.align_corners), places[:, :, -1 - i])
+        _taps(attrs, _Axis(extent, attrs.align_corners, exact), places[:, :, -1 - i])
         for i, extent in enumerate(extents)
     ]
     flat = data.reshape(batch, channels, math.prod(extents))
-    result = (_gather if attrs.method == "nearest" else _blend)(flat, taps, extents)
+    if attrs.method == "nearest":  # of any dtype, since nothing is computed
+        result = _read(flat, [axis[0] for axis in taps], extents).astype(flat.dtype)
+    else:
+        result = _blend(flat, taps, extents)
     return result.reshape(batch, channels, *grid.shape[1:-1])
 
 
@@ -249,64 +266,6 @@ def _affine_grid(attrs: AffineGridAttrs, theta: Array, size: Array | None) -> Ar
 
 
 @dataclass(frozen=True)
-class _SampledAxis:
-    """One axis that is sampled along: its extent and where its edges lie."""
-
-    extent: AnyDim
-    align_corners: bool
-    dtype: DType
-
-    @property
-    def size(self) -> Term:
-        return cast(self.dtype, self.extent)
-
-    @property
-    def edges(self) -> tuple[Term, Term]:
-        half = 0.0 if self.align_corners else 0.5
-        return te.number(-half, self.dtype), self.size - (1.0 - half)
-
-    def position(self, normalized: Term) -> Term:
-        """Where a normalised coordinate lies, counted in elements."""
-        if self.align_corners:
-            at = (normalized + 1.0) / 2.0 * (self.size - 1.0)
-        else:
-            at = ((normalized + 1.0) * self.size - 1.0) / 2.0
-        at = select(call("isnan", at), te.number(-FAR, self.dtype), at)
-        return minimum(maximum(at, -FAR), FAR)
-
-    def reflected(self, at: Term) -> Term:
-        """The position mirrored at the edges until it lies between them."""
-        low, high = self.edges
-        span = high - low
-        beyond = select(at < low, low - at, at - high)
-        turns = call("floor", beyond / span)
-        rest = beyond - turns * span
-        is_even = equal(turns, call("floor", turns / 2.0) * 2.0)
-        from_low = ((at < low) ^ is_even) ^ True
-        mirrored = select(from_low, low + rest, high - rest)
-        found = select((at >= low) & (at <= high), at, mirrored)
-        return select(equal(span, 0.0), low, found)
-
-    def padded(self, at: Term, mode: str) -> Term:
-        """A position brought back from outside the edges where the padding says so."""
-        low, high = self.edges
-        if mode == "reflection":
-            return self.reflected(at)
-        if mode == "border":
-            kept = minimum(maximum(at, 0.0), self.size - 1.0)
-            return select((at < low) | (at > high), kept, at)
-        return at
-
-    def element(self, at: Term, mode: str) -> Term:
-        """The element at a whole position; -1 where there is none."""
-        if mode == "reflection":
-            at = self.reflected(at)
-        found = cast(INDEX, minimum(maximum(at, 0.0), self.size - 1.0))
-        inside = (at >= 0.0) & (at < self.size)
-        return select(inside, found, te.number(-1, INDEX)) if mode == "zeros" else found
-
-
-@dataclass(frozen=True)
 class _Neighbours:
     """The elements around every position along one axis, and what each counts: tensors [batch,
     positions, neighbours], so that all channels share what it takes to find them."""
@@ -315,46 +274,24 @@ class _Neighbours:
     weights: Tensor
 
 
-def _neighbours(
-    attrs: Any, axis: _SampledAxis, grid: Tensor, coordinate: int, name: str
-) -> _Neighbours:
-    mode, outer = attrs.padding_mode, grid.shape[:-1]
+def _neighbours(attrs: Any, axis: _Axis, grid: Tensor, coordinate: int, name: str) -> _Neighbours:
+    outer = grid.shape[:-1]
 
     def position(*at: Term) -> Term:
-        found = axis.position(cast(axis.dtype, te.read(grid, [*at, coordinate])))
-        if attrs.method == "nearest":
-            return call("trunc", axis.padded(call("round", found), mode))
-        # Of cubic interpolation the neighbours are padded, not the position.
-        return axis.padded(found, mode) if attrs.method == "linear" else found
+        return axis.sampled(attrs, cast(axis.dtype, te.read(grid, [*at, coordinate])))
 
     positions = te.by_index(f"{name}_at", outer, position)
 
     def place(*at: Term) -> Term:
-        *where, tap = at
-        first = cast(axis.dtype, tap) - (1.0 if attrs.method == "cubic" else 0.0)
-        return axis.element(call("floor", te.read(positions, where)) + first, mode)
+        return axis.neighbour(attrs, te.read(positions, at[:-1]), at[-1])[0]
 
     def weight(*at: Term) -> Term:
-        *where, tap = at
-        found = te.read(positions, where)
-        return _weight(attrs.method, found - call("floor", found), cast(axis.dtype, tap))
+        return axis.neighbour(attrs, te.read(positions, at[:-1]), at[-1])[1]
 
     shape = [*outer, TAPS[attrs.method]]
     return _Neighbours(
         te.by_index(f"{name}_place", shape, place), te.by_index(f"{name}_weight", shape, weight)
     )
-
-
-def _weight(method: str, fraction: Term, tap: Term) -> Term:
-    """What a neighbour counts for a position that is a fraction past one of them."""
-    if method == "nearest":
-        return te.number(1, fraction.dtype)
-    if method == "linear":
-        return select(equal(tap, 0.0), 1.0 - fraction, fraction)
-    a, distance = CUBIC_ALPHA, call("abs", fraction + 1.0 - tap)
-    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1.0
-    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-    return select(distance < 1.0, near, far)
 
 
 @te.expresses("grid_sample")
@@ -366,7 +303,7 @@ def _express_grid_sample(attrs: Any, inputs: te.Inputs, types: te.Types, name: s
         return te.Unexpressed("there is nothing to sample in an empty tensor")
     wide = dtype_of(working_dtype(dtype.numpy))
     exact = DType.FLOAT64 if grid.dtype is DType.FLOAT64 else DType.FLOAT32
-    axes = [_SampledAxis(extent, attrs.align_corners, exact) for extent in extents]
+    axes = [_Axis(extent, attrs.align_corners, exact) for extent in extents]
     around = [
         _neighbours(attrs, axis, grid, len(axes) - 1 - at, f"{name}_axis{at}")
         for at, axis in enumerate(axes)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim
+from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, traffic

@@ -1,13 +1,8 @@
 """Resizing along any axes: nearest neighbour, linear and cubic interpolation, antialiased or not.
 
 In go a tensor and either the factor (`scales`) or the wanted extent (`sizes`) of each axis; out
-comes the resampled tensor. Interpolation is separable, so that an axis is described by itself: by
-the coordinate in the operand that each result element looks at, and by the elements around that
-coordinate with the weight of each (`taps`).
-
-Two choices are not in the formulas. Nearest neighbour computes coordinates in float32, as every
-engine in use does: what rounds to which neighbour depends on it. Interpolated integers are
-rounded to the nearest even one and saturate.
+comes the resampled tensor. Interpolation is separable, so that an axis is described by itself
+(`resize_axis.py`). Interpolated integers are rounded to the nearest even one and saturate.
 """
 
 from __future__ import annotations
@@ -27,6 +22,15 @@ from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims, Floats, Ints
 from graft.ir.op import Kind, Work, movement_work, traffic
 from graft.ir.types import Shape, TensorType
+from graft.ops.resize_axis import (
+    COORDINATES,
+    RADII,
+    ROUNDINGS,
+    AxisResize,
+    nearest_table,
+    outside_table,
+    tap_tables,
+)
 from graft.ops.rules import normalize_axes, operator, require, unknown_shape
 
 
@@ -46,119 +50,8 @@ class ResizeAttrs(Attrs):
     keep_aspect_ratio_policy: str = "stretch"
 
 
-@dataclass(frozen=True, slots=True)
-class AxisResize:
-    """How one axis is resized; `width` is `resized` before it was cut to a whole number."""
-
-    axis: int
-    extent: int
-    resized: int
-    scale: float
-    width: float
-    start: float = 0.0
-    end: float = 1.0
-
-    @property
-    def is_idle(self) -> bool:
-        unscaled = self.scale == 1 and self.extent == self.resized
-        return unscaled and (self.start, self.end) == (0.0, 1.0)
-
-
-def _align_corners(axis: AxisResize, x: Array) -> Array:
-    # The fractional width is what ONNX's own cases expect when scales are given.
-    return x * 0 if axis.width == 1 else x * (axis.extent - 1) / (axis.width - 1)
-
-
-def _half_pixel(axis: AxisResize, x: Array) -> Array:
-    return (x + 0.5) / axis.scale - 0.5
-
-
-def _half_pixel_symmetric(axis: AxisResize, x: Array) -> Array:
-    offset = axis.extent / 2 * (1 - axis.resized / axis.width)
-    return offset + _half_pixel(axis, x)
-
-
-def _crop(axis: AxisResize, x: Array) -> Array:
-    last = axis.extent - 1
-    if axis.resized == 1:
-        return x * 0 + 0.5 * (axis.start + axis.end) * last
-    span = axis.end - axis.start
-    return axis.start * last + x * span * last / (axis.resized - 1)
-
-
-# Where in the operand the result elements at positions x look, in the floats that x holds.
-_COORDINATES: dict[str, Callable[[AxisResize, Array], Array]] = {
-    "half_pixel": _half_pixel,
-    "half_pixel_symmetric": _half_pixel_symmetric,
-    "pytorch_half_pixel": lambda axis, x: _half_pixel(axis, x) if axis.resized > 1 else x * 0,
-    "align_corners": _align_corners,
-    "asymmetric": lambda axis, x: x / axis.scale,
-    "tf_half_pixel_for_nn": lambda axis, x: (x + 0.5) / axis.scale,
-    "tf_crop_and_resize": _crop,
-}
-
-
-# How near to halfway between two elements counts as halfway; float32 may just have missed it.
-HALFWAY = 1e-6
-
-
-def _simple(axis: AxisResize, x: Array) -> Array:
-    return np.ceil(x) if axis.scale < 1 else np.floor(x)
-
-
-# "simple" is the rule of the times when there was no choice: down when growing, up when shrinking.
-_ROUNDINGS: dict[str, Callable[[AxisResize, Array], Array]] = {
-    "round_prefer_floor": lambda axis, x: np.ceil(x - (0.5 + HALFWAY)),
-    "round_prefer_ceil": lambda axis, x: np.floor(x + (0.5 + HALFWAY)),
-    "floor": lambda axis, x: np.floor(x),
-    "ceil": lambda axis, x: np.ceil(x),
-    "simple": _simple,
-}
-
-# How far around a coordinate, in elements, the interpolation reaches.
-RADII = {"linear": 1, "cubic": 2}
 _METHODS = ("nearest_neighbor", *RADII)
 _POLICIES: dict[str, Callable[[list[float]], float]] = {"not_larger": min, "not_smaller": max}
-
-
-def _kernel(attrs: ResizeAttrs, distance: Array) -> Array:
-    """The weight of an element at a distance from the coordinate."""
-    d = np.abs(distance)
-    if attrs.method == "linear":
-        return np.asarray(np.maximum(1 - d, 0))
-    a = attrs.cubic_alpha
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
-
-
-def coordinates(attrs: ResizeAttrs, axis: AxisResize) -> Array:
-    """Per result position, the coordinate in the operand that it looks at."""
-    dtype = np.float32  # as scales are: other implementations round coordinates alike
-    positions = np.arange(axis.resized, dtype=dtype)
-    return _COORDINATES[attrs.coordinate_transformation_mode](axis, positions)
-
-
-def nearest(attrs: ResizeAttrs, axis: AxisResize) -> Array:
-    """Per result position, the operand's element that it is a copy of."""
-    rounded = _ROUNDINGS[attrs.rounding_method](axis, coordinates(attrs, axis))
-    return np.clip(rounded, 0, axis.extent - 1).astype(np.intp)
-
-
-def taps(attrs: ResizeAttrs, axis: AxisResize) -> tuple[Array, Array]:
-    """Per result position, the operand's elements that it averages and the weight of each."""
-    x = coordinates(attrs, axis)[:, None]
-    shrink = min(axis.scale, 1.0) if attrs.antialias else 1.0
-    reach = RADII[attrs.method] / shrink
-    elements = np.floor(x - reach) + 1 + np.arange(int(np.ceil(2 * reach)))
-    weights = _kernel(attrs, (elements - x) * shrink)
-    if attrs.antialias:
-        weights = weights / weights.sum(axis=1, keepdims=True)
-    if attrs.exclude_outside:
-        weights = np.where((elements < 0) | (elements >= axis.extent), 0, weights)
-        total = weights.sum(axis=1, keepdims=True)
-        weights = weights / np.where(total == 0, 1, total)
-    return np.clip(elements, 0, axis.extent - 1).astype(np.intp), weights
 
 
 def _scaled(extent: AnyDim, scale: float) -> AnyDim:
@@ -174,9 +67,11 @@ def _scaled(extent: AnyDim, scale: float) -> AnyDim:
     return UNKNOWN
 
 
-def _common_scale(policy: str, extents: Sequence[int], sizes: Sequence[int]) -> float:
+def common_scale(attrs: ResizeAttrs, extents: Sequence[int], sizes: Sequence[int]) -> float:
+    """The scale of all axes where their ratio is kept."""
     require(0 not in extents, "the aspect ratio of an empty tensor cannot be kept")
-    return _POLICIES[policy]([size / e for e, size in zip(extents, sizes, strict=True)])
+    ratios = [size / extent for extent, size in zip(extents, sizes, strict=True)]
+    return _POLICIES[attrs.keep_aspect_ratio_policy](ratios)
 
 
 def _resized(
@@ -195,7 +90,7 @@ def _resized(
     before = [extent for extent in extents if isinstance(extent, int)]
     if len(before) < len(extents) or len(wanted) < len(sizes):
         return [UNKNOWN] * len(extents)
-    scale = _common_scale(attrs.keep_aspect_ratio_policy, before, wanted)
+    scale = common_scale(attrs, before, wanted)
     return [int(scale * extent + 0.5) for extent in before]
 
 
@@ -210,7 +105,7 @@ def _resize_type(
     by_scale = attrs.scales is not None or scales is not None
     by_size = attrs.sizes is not None or sizes is not None
     require(by_scale != by_size, "wants either scales or sizes")
-    cropped = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
+    cropped = crops(attrs)
     require(not cropped or roi is not None or attrs.roi is not None, "cropping wants a roi")
     words = data.dtype is DType.STRING
     require(not (cropped and words), "strings have no value to extrapolate with")
@@ -229,7 +124,7 @@ def _resize_type(
 
 
 def _resized_shape(attrs: ResizeAttrs, shape: Shape, given: Sequence[Any] | None) -> Shape:
-    axes = normalize_axes(range(len(shape)) if attrs.axes is None else attrs.axes, len(shape))
+    axes = axes_of(attrs, len(shape))
     result = list(shape)
     if given is None:
         extents: list[AnyDim] = [UNKNOWN] * len(axes)
@@ -254,8 +149,8 @@ def _check_lengths(
 def _check_attrs(attrs: ResizeAttrs, dtype: DType) -> None:
     choices: list[tuple[str, str, Sequence[str]]] = [
         ("method", attrs.method, _METHODS),
-        ("coordinate mode", attrs.coordinate_transformation_mode, tuple(_COORDINATES)),
-        ("rounding", attrs.rounding_method, tuple(_ROUNDINGS)),
+        ("coordinate mode", attrs.coordinate_transformation_mode, tuple(COORDINATES)),
+        ("rounding", attrs.rounding_method, tuple(ROUNDINGS)),
         ("aspect ratio policy", attrs.keep_aspect_ratio_policy, ("stretch", *_POLICIES)),
     ]
     for what, value, known in choices:
@@ -265,30 +160,30 @@ def _check_attrs(attrs: ResizeAttrs, dtype: DType) -> None:
     require(not (copies and attrs.antialias), "nearest neighbour has no antialiasing")
 
 
-def plan(
+def crops(attrs: ResizeAttrs) -> bool:
+    """Whether a region of the operand is resized, which may reach beyond it."""
+    return attrs.coordinate_transformation_mode == "tf_crop_and_resize"
+
+
+def axes_of(attrs: ResizeAttrs, rank: int) -> Ints:
+    """The axes that roi, scales and sizes speak of."""
+    return normalize_axes(range(rank) if attrs.axes is None else attrs.axes, rank)
+
+
+def axis_steps(
     attrs: ResizeAttrs,
-    shape: Sequence[int],
-    roi: Floats | None,
-    scales: Floats | None,
-    sizes: Ints | None,
+    before: Sequence[AnyDim],
+    after: Sequence[AnyDim],
+    roi: Sequence[Any] | None,
+    scales: Sequence[Any] | None,
 ) -> list[AxisResize]:
-    """How each axis is resized, those that stay as they are left out."""
-    axes = normalize_axes(range(len(shape)) if attrs.axes is None else attrs.axes, len(shape))
-    _check_lengths(len(axes), roi, scales, sizes)
-    extents = [shape[axis] for axis in axes]
-    resized = [new for new in _resized(attrs, extents, scales, sizes) if isinstance(new, int)]
-    if scales is None and sizes is not None and attrs.keep_aspect_ratio_policy != "stretch":
-        scales = (_common_scale(attrs.keep_aspect_ratio_policy, extents, sizes),) * len(axes)
-    starts, ends = (0.0,) * len(axes), (1.0,) * len(axes)
-    if attrs.coordinate_transformation_mode == "tf_crop_and_resize" and roi is not None:
-        starts, ends = roi[: len(axes)], roi[len(axes) :]
-    found: list[AxisResize] = []
-    for i, (old, new) in enumerate(zip(extents, resized, strict=True)):
-        scale, width = new / max(old, 1), float(new)
-        if scales is not None:
-            scale, width = scales[i], float(np.float32(scales[i]) * np.float32(old))
-        found.append(AxisResize(axes[i], old, new, scale, width, starts[i], ends[i]))
-    return [axis for axis in found if not axis.is_idle]
+    """How each axis is resized, those left out that surely stay as they are."""
+    axes = axes_of(attrs, len(before))
+    count, borders = len(axes), roi if crops(attrs) else None
+    borders = borders or (*(0.0,) * count, *(1.0,) * count)
+    numbers = zip(axes, scales or (None,) * count, borders[:count], borders[count:], strict=True)
+    steps = [AxisResize(axis, before[axis], after[axis], *rest) for axis, *rest in numbers]
+    return sorted((step for step in steps if not step.is_idle), key=lambda step: step.axis)
 
 
 def _given(attribute: Any, operand: Array | None) -> Any:
@@ -297,9 +192,9 @@ def _given(attribute: Any, operand: Array | None) -> Any:
 
 
 def _interpolated(attrs: ResizeAttrs, axis: AxisResize, data: Array) -> Array:
-    elements, weights = taps(attrs, axis)
+    elements, weights = tap_tables(attrs, axis)
     aligned = (-1, *[1] * (data.ndim - axis.axis - 1))
-    shape = (*data.shape[: axis.axis], axis.resized, *data.shape[axis.axis + 1 :])
+    shape = (*data.shape[: axis.axis], len(elements), *data.shape[axis.axis + 1 :])
     total = np.zeros(shape, data.dtype)
     for tap in range(elements.shape[1]):
         factor = weights[:, tap].astype(data.dtype).reshape(aligned)
@@ -311,8 +206,7 @@ def _extrapolated(attrs: ResizeAttrs, steps: Sequence[AxisResize], result: Array
     """The result with everything that looks past the operand's edge replaced."""
     outside = np.zeros((1,) * result.ndim, dtype=bool)
     for axis in steps:
-        x = coordinates(attrs, axis)
-        beyond = (x < 0) | (x > axis.extent - 1)
+        beyond = outside_table(attrs, axis)
         outside = outside | beyond.reshape(-1, *[1] * (result.ndim - axis.axis - 1))
     value = to_dtype(np.array(attrs.extrapolation_value), result.dtype)
     return np.where(outside, value, result)
@@ -354,25 +248,29 @@ def _resize(
     attrs: ResizeAttrs, data: Array, roi: Array | None, scales: Array | None, sizes: Array | None
 ) -> Array:
     """Images of another size: nearest, linear or cubic, by scales or sizes."""
-    given = (_given(attrs.roi, roi), _given(attrs.scales, scales), _given(attrs.sizes, sizes))
-    steps = plan(attrs, data.shape, *given)
-    if any(axis.extent == 0 < axis.resized for axis in steps):
-        raise ValueError("an empty axis cannot grow")
-    extents = list(data.shape)
-    for axis in steps:
-        extents[axis.axis] = axis.resized
+    region, factors = _given(attrs.roi, roi), _given(attrs.scales, scales)
+    wanted, axes = _given(attrs.sizes, sizes), axes_of(attrs, data.ndim)
+    _check_lengths(len(axes), region, factors, wanted)
+    before, extents = [data.shape[axis] for axis in axes], list[Any](data.shape)
+    for axis, extent in zip(axes, _resized(attrs, before, factors, wanted), strict=True):
+        extents[axis] = extent
+        if data.shape[axis] == 0 < extents[axis]:
+            raise ValueError("an empty axis cannot grow")
+    if factors is None and attrs.keep_aspect_ratio_policy != "stretch":
+        factors = (common_scale(attrs, before, wanted),) * len(axes)
+    steps = axis_steps(attrs, data.shape, extents, region, factors)
     check_extents(extents, data.dtype, "resize")
     if 0 in extents:
         return np.zeros(extents, data.dtype)
     if attrs.method == "nearest_neighbor":
         result = data
-        for axis in steps:
-            result = np.take(result, nearest(attrs, axis), axis=axis.axis)
+        for step in steps:
+            result = np.take(result, nearest_table(attrs, step), axis=step.axis)
     else:
         result = data.astype(working_dtype(data.dtype))
-        for axis in steps:
-            result = _interpolated(attrs, axis, result)
+        for step in steps:
+            result = _interpolated(attrs, step, result)
         result = to_dtype(result, data.dtype)
-    if attrs.coordinate_transformation_mode == "tf_crop_and_resize":
+    if crops(attrs):
         result = _extrapolated(attrs, steps, result)
     return result

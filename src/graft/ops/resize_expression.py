@@ -12,17 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import AnyDim
 from graft.base.dtypes import DType, dtype_of
-from graft.loop.build import Operand, Term, call, cast, maximum, minimum, select, term
+from graft.loop.build import Operand, Term, call, cast, maximum, minimum, select
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
-from graft.ops import resize_formulas as formulas
-from graft.ops.resize import AxisResize, coordinates, nearest, plan, taps, to_dtype, working_dtype
-from graft.ops.resize_formulas import SymbolicResize
-from graft.ops.rules import normalize_axes
+from graft.ops import resize_axis
+from graft.ops.resize import (
+    axes_of,
+    axis_steps,
+    common_scale,
+    crops,
+    to_dtype,
+    working_dtype,
+)
+from graft.ops.resize_axis import AxisResize, nearest_table, outside_table, tap_tables
 
-Step = AxisResize | SymbolicResize
 _WIDE = DType.FLOAT64
 
 
@@ -30,95 +34,46 @@ _WIDE = DType.FLOAT64
 def resize(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
     """Nearest neighbours or weighted sums of a few, along the axes that change."""
     data = te.present(inputs[0])
-    at_run_time = any(one is not None for one in inputs[1:])
-    if at_run_time:
-        steps = _steps_of_data(attrs, inputs, te.extents_of(types[0]))
-    else:
-        steps = resize_steps(attrs, te.sizes(data), te.extents_of(types[0]))
-    inner = f"{name}_inside" if _crops(attrs) else name
+    steps = resize_steps(attrs, te.sizes(data), te.extents_of(types[0]), inputs[1:])
+    inner = f"{name}_inside" if crops(attrs) else name
     if attrs.method == "nearest_neighbor":
         result = _copied(attrs, data, steps, types, inner)
-    elif at_run_time:
+    elif any(one is not None for one in inputs[1:]):
         result = _axis_by_axis(attrs, data, steps, types, inner)
     else:
         result = _interpolated(attrs, data, steps, types, inner)
-    return (_extrapolated(attrs, steps, result, name) if _crops(attrs) else result,)
+    return (_extrapolated(attrs, steps, result, name) if crops(attrs) else result,)
 
 
-def resize_steps(attrs: Any, before: te.Extents, after: te.Extents) -> list[Step]:
-    """How axes are resized, those apart that stay as they are."""
-    axes = normalize_axes(range(len(before)) if attrs.axes is None else attrs.axes, len(before))
-    unknown = [
-        not (te.is_known(old) and te.is_known(new)) for old, new in zip(before, after, strict=True)
-    ]
-    if any(unknown) and attrs.keep_aspect_ratio_policy != "stretch" and attrs.scales is None:
-        raise te.NumbersNeededError("the extents whose ratio is kept are known only at run time")
-    # Axes of unknown extents do not count as resized where the tables are planned.
-    have = te.numbers([1 if unknown[n] else old for n, old in enumerate(before)], "extents")
-    sized = scales = None
-    if attrs.sizes is not None:
-        pairs = zip(axes, attrs.sizes, strict=True)
-        sized = te.numbers([1 if unknown[axis] else size for axis, size in pairs], "sizes")
-    if attrs.scales is not None:
-        pairs = zip(axes, attrs.scales, strict=True)
-        scales = tuple(1.0 if unknown[axis] else scale for axis, scale in pairs)
-    known = [step for step in plan(attrs, have, attrs.roi, scales, sized) if not unknown[step.axis]]
-    found = [_symbolic(attrs, n, axis, before[axis], after[axis]) for n, axis in enumerate(axes)]
-    return sorted(
-        [*known, *(step for step in found if unknown[step.axis] and not _is_idle(step))],
-        key=lambda step: step.axis,
-    )
+def resize_steps(
+    attrs: Any, before: te.Extents, after: te.Extents, operands: te.Inputs = (None, None, None)
+) -> list[AxisResize]:
+    """How axes are resized, by attributes or by operands (roi, scales, sizes)."""
+    axes = axes_of(attrs, len(before))
+
+    def entries(attribute: Any, operand: Tensor | None, count: int) -> Any:
+        return attribute if operand is None else [te.read(operand, [n]) for n in range(count)]
+
+    roi = entries(attrs.roi, operands[0], 2 * len(axes))
+    scales = entries(attrs.scales, operands[1], len(axes))
+    if scales is None and attrs.keep_aspect_ratio_policy != "stretch":
+        sizes, extents = entries(attrs.sizes, operands[2], len(axes)), [before[a] for a in axes]
+        if operands[2] is None:
+            numbers = te.numbers(extents, "the extents whose ratio is kept")
+            scales = (common_scale(attrs, numbers, te.numbers(sizes, "sizes")),) * len(axes)
+        else:
+            pairs = zip(sizes, extents, strict=True)
+            ratios = [cast(_WIDE, size) / cast(_WIDE, extent) for size, extent in pairs]
+            smallest = attrs.keep_aspect_ratio_policy == "not_larger"
+            scales = (reduce(minimum if smallest else maximum, ratios),) * len(axes)
+    if operands[0] is not None:
+        roi = [cast(_WIDE, number) for number in roi]
+    return axis_steps(attrs, before, after, roi, scales)
 
 
-def _steps_of_data(attrs: Any, inputs: te.Inputs, after: te.Extents) -> list[Step]:
-    """How axes are resized by numbers that are operands."""
-    before, (roi, scales, wanted) = te.sizes(te.present(inputs[0])), inputs[1:]
-    axes = normalize_axes(range(len(before)) if attrs.axes is None else attrs.axes, len(before))
-    count, common = len(axes), None
-    if attrs.keep_aspect_ratio_policy != "stretch" and scales is None and attrs.scales is None:
-        given = (
-            [term(size) for size in attrs.sizes or ()]
-            if wanted is None
-            else [te.read(wanted, [n]) for n in range(count)]
-        )
-        pairs = zip(given, axes, strict=True)
-        ratios = [cast(_WIDE, size) / cast(_WIDE, before[axis]) for size, axis in pairs]
-        common = reduce(
-            minimum if attrs.keep_aspect_ratio_policy == "not_larger" else maximum, ratios
-        )
-
-    def step(n: int, axis: int) -> SymbolicResize:
-        scale = common if attrs.scales is None else attrs.scales[n]
-        if scales is not None:
-            scale = te.read(scales, [n])
-        start, end = (0.0, 1.0) if attrs.roi is None else (attrs.roi[n], attrs.roi[count + n])
-        if roi is not None:
-            start, end = (cast(_WIDE, te.read(roi, [at])) for at in (n, count + n))
-        if not _crops(attrs):
-            start, end = 0.0, 1.0
-        return SymbolicResize(axis, before[axis], after[axis], scale, start, end)
-
-    return sorted((step(n, axis) for n, axis in enumerate(axes)), key=lambda one: one.axis)
-
-
-def _symbolic(attrs: Any, number: int, axis: int, old: AnyDim, new: AnyDim) -> SymbolicResize:
-    scale = None if attrs.scales is None else attrs.scales[number]
-    if not _crops(attrs) or attrs.roi is None:
-        return SymbolicResize(axis, old, new, scale)
-    count = len(attrs.roi) // 2
-    return SymbolicResize(axis, old, new, scale, attrs.roi[number], attrs.roi[count + number])
-
-
-def _is_idle(step: SymbolicResize) -> bool:
-    same = step.extent == step.resized and step.scale in (None, 1)
-    return same and (step.start, step.end) == (0.0, 1.0)
-
-
-def _crops(attrs: Any) -> bool:
-    return bool(attrs.coordinate_transformation_mode == "tf_crop_and_resize")
-
-
-def _copied(attrs: Any, data: Tensor, steps: list[Step], types: te.Types, name: str) -> Tensor:
+def _copied(
+    attrs: Any, data: Tensor, steps: list[AxisResize], types: te.Types, name: str
+) -> Tensor:
     places = {step.axis: _nearest(attrs, step, f"{name}_places{step.axis}") for step in steps}
 
     def element(*indices: Term) -> Term:
@@ -128,11 +83,11 @@ def _copied(attrs: Any, data: Tensor, steps: list[Step], types: te.Types, name: 
     return te.by_index(name, te.extents_of(types[0]), element)
 
 
-def _nearest(attrs: Any, step: Step, name: str) -> Callable[[Term], Term]:
-    if isinstance(step, SymbolicResize):
-        return lambda index: formulas.nearest(attrs, step, index)
-    numbers_of = te.table(name, nearest(attrs, step).astype(np.int64))
-    return lambda index: numbers_of[index]
+def _nearest(attrs: Any, step: AxisResize, name: str) -> Callable[[Term], Term]:
+    if not step.is_static:
+        return lambda index: resize_axis.nearest(attrs, step, index)
+    places = te.table(name, nearest_table(attrs, step))
+    return lambda index: places[index]
 
 
 @dataclass(frozen=True)
@@ -144,15 +99,15 @@ class _Taps:
     weight: Callable[[Term, Term], Term]
 
 
-def _taps(attrs: Any, step: Step, name: str, wide: DType) -> _Taps:
-    if isinstance(step, SymbolicResize):
+def _taps(attrs: Any, step: AxisResize, name: str, wide: DType) -> _Taps:
+    if not step.is_static:
         return _Taps(
-            formulas.tap_count(attrs),
-            lambda index, tap: formulas.place(attrs, step, index, tap),
-            lambda index, tap: formulas.weight(attrs, step, index, tap, wide),
+            resize_axis.tap_count(attrs, step),
+            lambda index, tap: resize_axis.place(attrs, step, index, tap),
+            lambda index, tap: resize_axis.weight(attrs, step, index, tap, wide),
         )
-    elements, factors = taps(attrs, step)
-    places = te.table(f"{name}_places{step.axis}", elements.astype(np.int64))
+    elements, factors = tap_tables(attrs, step)
+    places = te.table(f"{name}_places{step.axis}", elements)
     weights = te.table(f"{name}_weights{step.axis}", factors.astype(wide.numpy))
     return _Taps(
         places.shape[1],
@@ -162,7 +117,7 @@ def _taps(attrs: Any, step: Step, name: str, wide: DType) -> _Taps:
 
 
 def _interpolated(
-    attrs: Any, data: Tensor, steps: list[Step], types: te.Types, name: str
+    attrs: Any, data: Tensor, steps: list[AxisResize], types: te.Types, name: str
 ) -> Tensor:
     """The sum over all combinations of the axes' elements, each with the product of weights."""
     dtype, shape = types[0].dtype, te.extents_of(types[0])
@@ -185,13 +140,13 @@ def _interpolated(
 
 
 def _axis_by_axis(
-    attrs: Any, data: Tensor, steps: list[Step], types: te.Types, name: str
+    attrs: Any, data: Tensor, steps: list[AxisResize], types: te.Types, name: str
 ) -> Tensor:
     """One axis after the other: any of them may turn out to stay as it is."""
     dtype, shape = types[0].dtype, list(te.sizes(data))
     wide = dtype_of(working_dtype(dtype.numpy))
 
-    def along(step: Step, source: Tensor, wanted: te.Extents) -> Tensor:
+    def along(step: AxisResize, source: Tensor, wanted: te.Extents) -> Tensor:
         taps_ = _taps(attrs, step, name, wide)
 
         def element(*indices: Term) -> Reduce:
@@ -222,7 +177,7 @@ def saturated(value: Term, dtype: DType) -> Term:
     return select(above, high, select(below, low, inside))
 
 
-def _extrapolated(attrs: Any, steps: list[Step], result: Tensor, name: str) -> Tensor:
+def _extrapolated(attrs: Any, steps: list[AxisResize], result: Tensor, name: str) -> Tensor:
     """What looks past the operand's edge is one value."""
     dtype = result.dtype
     value = to_dtype(np.array(attrs.extrapolation_value), dtype.numpy)
@@ -238,9 +193,8 @@ def _extrapolated(attrs: Any, steps: list[Step], result: Tensor, name: str) -> T
     return te.by_index(name, result.shape, element)
 
 
-def _beyond(attrs: Any, step: Step, name: str) -> Callable[[Term], Term]:
-    if isinstance(step, SymbolicResize):
-        return lambda index: formulas.is_outside(attrs, step, index)
-    x = coordinates(attrs, step)
-    flags = te.table(name, np.asarray((x < 0) | (x > step.extent - 1)))
+def _beyond(attrs: Any, step: AxisResize, name: str) -> Callable[[Term], Term]:
+    if not step.is_static:
+        return lambda index: resize_axis.is_outside(attrs, step, index)
+    flags = te.table(name, outside_table(attrs, step))
     return lambda index: flags[index]

@@ -44,10 +44,10 @@ from graft.loop.ir import (
     Stmt,
     Var,
 )
-from graft.ops import resize_formulas as formulas
+from graft.ops import resize_axis
 from graft.ops.expression import NumbersNeededError
-from graft.ops.resize import AxisResize, nearest, taps
-from graft.ops.resize_expression import Step, resize_steps
+from graft.ops.resize_axis import AxisResize, nearest_table, tap_tables
+from graft.ops.resize_expression import resize_steps
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -143,14 +143,14 @@ def _axes(parameters: Parameters, anchor: Node) -> tuple[_Axis, _Axis]:
     return rows, columns
 
 
-def _axis(parameters: Parameters, attrs: Any, step: Step) -> _Axis:
-    if not isinstance(step, AxisResize):
+def _axis(parameters: Parameters, attrs: Any, step: AxisResize) -> _Axis:
+    if not step.is_static:
         return _formulas(attrs, step)
     if attrs.method == NEAREST:
-        table = parameters.table(nearest(attrs, step).astype(np.int64), f"places{step.axis}")
+        table = parameters.table(nearest_table(attrs, step), f"places{step.axis}")
         return _Axis(1, lambda index, _tap: Load(table, (index,)), None)
-    elements, factors = taps(attrs, step)
-    places = parameters.table(elements.astype(np.int64), f"places{step.axis}")
+    elements, factors = tap_tables(attrs, step)
+    places = parameters.table(elements, f"places{step.axis}")
     weights = parameters.table(factors.astype(np.float32), f"weights{step.axis}")
 
     def looked_up(table: Buffer, index: Expr, tap: int) -> Expr:
@@ -159,14 +159,14 @@ def _axis(parameters: Parameters, attrs: Any, step: Step) -> _Axis:
     return _Axis(elements.shape[1], partial(looked_up, places), partial(looked_up, weights))
 
 
-def _formulas(attrs: Any, step: formulas.SymbolicResize) -> _Axis:
+def _formulas(attrs: Any, step: AxisResize) -> _Axis:
     if attrs.method == NEAREST:
-        return _Axis(1, lambda index, _: formulas.nearest(attrs, step, Term(index)).expr, None)
+        return _Axis(1, lambda index, _: resize_axis.nearest(attrs, step, Term(index)).expr, None)
     single = DType.FLOAT32
     return _Axis(
-        formulas.tap_count(attrs),
-        lambda index, tap: formulas.place(attrs, step, Term(index), term(tap)).expr,
-        lambda index, tap: formulas.weight(attrs, step, Term(index), term(tap), single).expr,
+        resize_axis.tap_count(attrs, step),
+        lambda index, tap: resize_axis.place(attrs, step, Term(index), term(tap)).expr,
+        lambda index, tap: resize_axis.weight(attrs, step, Term(index), term(tap), single).expr,
     )
 
 
