@@ -29,7 +29,7 @@ from graft.frontends.onnx.importer import import_model
 from graft.loop.evaluate_expr import compile_expr
 from graft.loop.ir import For, Function, LoopKind, Var
 from graft.loop.traverse import walk_stmt
-from graft.ops.index_ranges import IndexRanges
+from graft.ops.indexed import IndexRanges
 from graft.passes.pipeline import optimize
 from graft.program.instructions import KernelCall
 from graft.program.program import Program

@@ -34,7 +34,7 @@ from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph
 from graft.llvm.compile import optimized_text
 from graft.loop.ir import Function
-from graft.ops.index_ranges import IndexRanges
+from graft.ops.indexed import IndexRanges
 from graft.passes.pipeline import optimize
 from graft.program.program import Program
 from graft.program.program import Target as CompiledFor

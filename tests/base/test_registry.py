@@ -32,8 +32,7 @@ def test_a_missing_name_gets_a_hint() -> None:
         "from graft.byoc import register_op_attr; register_op_attr('nn.conv2d', 'codegen.a')",
         "from graft.ops import OPS; assert 'nn.conv2d' in OPS",
         "from graft.ops import OPS; assert len(OPS) == len(list(OPS)) > 150",
-        "import graft.byoc;"
-        " from graft.ir.builder import Builder; Builder()('eye', shape=(2, 2))",
+        "import graft.byoc; from graft.ir.builder import Builder; Builder()('eye', shape=(2, 2))",
         "import graft.compiler;"
         " from graft.ir.parser import from_text;"
         " from_text('graph @g(%x: float32[2]) { %y: float32[2] = abs(%x) return %y }')",

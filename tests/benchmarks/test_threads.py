@@ -12,7 +12,7 @@ from graft.backends.host.options import Accuracy
 from graft.backends.host.segments import SegmentCompiler
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
-from graft.ops.index_ranges import IndexRanges
+from graft.ops.indexed import IndexRanges
 from graft.passes.pipeline import optimize
 from graft.target.machine import MACHINES
 from graft.target.target import named_target

@@ -17,7 +17,6 @@ from graft.ir.evaluate import run_graph
 from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.names import FreshNames
 from graft.ir.types import TensorType
-from graft.ops import get_op
 from graft.ops.layout import NCHW, block_of, rearrangement
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 

@@ -28,7 +28,7 @@ from graft.byoc.sizes import number
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
-from graft.ops.index_ranges import index_limits
+from graft.ops.indexed import index_limits
 from graft.runtime.spaces import device_of, uploaded
 from graft.runtime.supervise import within
 

@@ -22,7 +22,7 @@ from graft.base.dtypes import Array, DType, float_info, integer_info
 from graft.byoc.sizes import ASSUMED_EXTENT
 from graft.byoc.tolerance import depth_of
 from graft.ir.graph import Graph, Value
-from graft.ops.index_ranges import index_limits, source_values
+from graft.ops.indexed import index_limits, source_values
 
 Sizes = Mapping[str, int]
 

@@ -44,7 +44,7 @@ from graft.frontends.onnx.reader import Source, read_model
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 from graft.module import Module
-from graft.ops.composite import CompositeAttrs, arithmetic
+from graft.ops.control import CompositeAttrs, arithmetic
 from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import PassReport
 from graft.stages import Imported, Optimized, optimize, partition_graph

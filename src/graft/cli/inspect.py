@@ -42,7 +42,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Work
 from graft.ir.printer import to_text
 from graft.ir.types import dims_of, symbols_in
-from graft.ops.composite import arithmetic
+from graft.ops.control import arithmetic
 from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import optimize
 

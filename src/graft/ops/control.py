@@ -4,7 +4,8 @@ Nested graphs are closed: what they read of the graph around them (their capture
 like any other and stand last. Result types come from the types that a body gives, told in the
 symbols of the operands; an extent that only the body knows is unknown outside. Running means
 evaluating the nested graph, as often as it takes. A `demand` is what is left of an `if` of which
-one branch certainly fails.
+one branch certainly fails. A `composite` is several nodes as one, a fusion group, with their meaning
+as its body; a `region` is one that a backend other than the host compiles and runs.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 from graft.base.dims import UNKNOWN, AnyDim, dim_max
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Ints
-from graft.ir.evaluate import run_graph
+from graft.ir.evaluate import Data, run_graph
 from graft.ir.graph import Graph, Node
-from graft.ir.op import Work, no_work
-from graft.ir.types import TensorType, Type
+from graft.ir.op import Work, define, no_work, traffic
+from graft.ir.types import TensorType, Type, compatible
 from graft.ops.bodies import (
     Bindings,
     actual_types,
@@ -294,3 +295,59 @@ def nested_bindings(node: Node, graph: Graph) -> Bindings:
             actual, _ = _turn_types(node.attrs, types)
             return turn_bindings(graph, actual, node.attrs.carried, 0, 0)
     return _branch_bindings(graph, types)
+
+
+@dataclass(frozen=True, slots=True)
+class CompositeAttrs(Attrs):
+    body: Graph
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionAttrs(CompositeAttrs):
+    backend: str = ""
+
+
+def _composite_type(attrs: CompositeAttrs, *types: Type) -> tuple[Type, ...]:
+    formals = attrs.body.inputs
+    require(len(types) == len(formals), f"the body takes {len(formals)} operands")
+    for formal, actual in zip(formals, types, strict=True):
+        require(compatible(formal.type, actual), f"the body's %{formal.name} is {formal.type}")
+    return tuple(value.type for value in attrs.body.outputs)
+
+
+def _composite(attrs: CompositeAttrs, *operands: Data) -> tuple[Data, ...]:
+    return tuple(run_graph(attrs.body, operands))
+
+
+def _composite_work(
+    attrs: CompositeAttrs, ins: Sequence[Type | None], outs: Sequence[Type]
+) -> Work:
+    """The arithmetic of the body; only what crosses its border counts as moved."""
+    return arithmetic(attrs.body).with_bytes(traffic(ins, outs))
+
+
+def arithmetic(graph: Graph) -> Work:
+    """Multiply-accumulates, other operations and bytes of all nodes of a graph."""
+    total = Work()
+    for node in graph.nodes:
+        types = [None if value is None else value.type for value in node.inputs]
+        total = total + node.op.work(node.attrs, types, [value.type for value in node.outputs])
+    return total
+
+
+for _name, _attrs, _summary in (
+    ("composite", CompositeAttrs, "several nodes as one, which means what its body means"),
+    ("region", RegionAttrs, "what one backend runs in one piece, with its meaning as the body"),
+):
+    define(
+        _name,
+        "*operands",
+        _composite_type,
+        _composite,
+        attrs=_attrs,
+        work=_composite_work,
+        outputs=None,
+        tensors_only=False,
+        summary=_summary,
+    )

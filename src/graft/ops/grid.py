@@ -26,8 +26,7 @@ from graft.loop.evaluate_expr import evaluate_arrays
 from graft.loop.ir import INDEX, Var
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
-from graft.ops.resize import to_dtype, working_dtype
-from graft.ops.resize_expression import saturated
+from graft.ops.resize import saturated, to_dtype, working_dtype
 from graft.ops.rules import operator, require, require_same_dim, unknown_shape
 
 CUBIC_ALPHA = -0.75

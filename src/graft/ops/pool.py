@@ -3,7 +3,9 @@
 Data [batch, channels, ...] enters, the same with fewer positions leaves. Padding never wins a
 maximum and adds nothing to a sum; a mean divides by the number of elements under the window that
 are data, or, with `count_include_pad`, data or padding. NaN wins every maximum. With `ceil_mode` a
-last window may reach beyond the padded data, but not start there.
+last window may reach beyond the padded data, but not start there. Unpooling is the partial inverse
+of max pooling: values and their indices into the flattened result enter, a larger tensor leaves
+that is zero everywhere else.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ import numpy as np
 
 from graft.base.dims import AnyDim, product
 from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.errors import EvaluationError
 from graft.ir.attrs import Ints
-from graft.ir.op import Kind, Work, define, traffic
-from graft.ir.types import TensorType
+from graft.ir.op import Kind, Work, define, movement_work, traffic
+from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import BinaryKind
 from graft.loop.tensor import Axis, Reduce, Tensor, identity, max_, min_, sum_
 from graft.ops import expression as te
 from graft.ops.reduce import comparable
-from graft.ops.rules import require
+from graft.ops.rules import require, require_same_dim
 from graft.ops.window import (
     RANKS,
     WindowAttrs,
@@ -37,6 +40,7 @@ from graft.ops.window import (
     pad_pairs,
     padded,
     ranked_shape,
+    reach,
     window_counts,
     window_slices,
 )
@@ -398,3 +402,57 @@ def _express_lp_pool(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) 
         return cast(dtype, call("pow", powers, 1 / attrs.p))
 
     return (te.by_index(name, shape, root),)
+
+
+def _unpooled_shape(attrs: PoolAttrs, shape: Shape) -> Shape:
+    """The smallest shape that, pooled, has the given one."""
+    rank = len(attrs.strides)
+    pads, extents = attrs.padding, shape[2:]
+    return (
+        *shape[:2],
+        *(
+            (extents[axis] - 1) * attrs.strides[axis]
+            + reach(attrs.pool_size[axis], attrs.dilation[axis])
+            - pads[axis]
+            - pads[rank + axis]
+            for axis in range(rank)
+        ),
+    )
+
+
+def _max_unpool_type(attrs: PoolAttrs, data: TensorType, indices: TensorType) -> TensorType:
+    rank = len(attrs.pool_size)
+    require(indices.dtype is DType.INT64, f"the indices are {indices.dtype}, not int64")
+    check_window(attrs, rank)
+    check_kernel(attrs.pool_size)
+    shape = ranked_shape(data, rank + 2, "the data")
+    for dim, other in zip(shape, ranked_shape(indices, rank + 2, "the indices"), strict=True):
+        require_same_dim(dim, other, "extents of the data and the indices")
+    result = _unpooled_shape(attrs, shape)
+    negative = any(isinstance(dim, int) and dim < 0 for dim in result)
+    require(not negative, f"the padding {list(attrs.padding)} is larger than the result")
+    return TensorType(data.dtype, result)
+
+
+def _max_unpool(attrs: PoolAttrs, data: Array, indices: Array) -> Array:
+    shape: Any = _unpooled_shape(attrs, data.shape)
+    size = math.prod(shape)
+    outside = (indices < 0) | (indices >= size)
+    if outside.any():
+        raise EvaluationError(f"nn.max_unpool: index {indices[outside][0]} is not below {size}")
+    result = np.zeros(size, data.dtype)
+    result[indices.reshape(-1)] = data.reshape(-1)
+    return result.reshape(shape)
+
+
+for _rank in RANKS:
+    define(
+        f"nn.max_unpool{_rank}d",
+        "data indices",
+        _max_unpool_type,
+        _max_unpool,
+        attrs=for_rank(PoolAttrs, _rank),
+        kind=Kind.OPAQUE,
+        work=movement_work,
+        summary="puts values at their indices in a larger tensor of zeros",
+    )

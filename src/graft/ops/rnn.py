@@ -5,7 +5,8 @@ Types in: data [length, batch, input], weight [directions, gates * hidden, input
 recurrent_weight), sequence_lengths [batch], initial states [directions, batch, hidden]. Gates stand
 in ONNX's order: z r h for gru, i o f c for lstm. Types out: all hidden states [length, directions,
 batch, hidden], then the last state(s). Beyond a sequence's length results are zero, and so is the
-last state of a sequence of length zero.
+last state of a sequence of length zero. `nn.recurrence` is what a compiler makes of them: the steps
+alone, on inputs that are multiplied by their weights beforehand.
 """
 
 from __future__ import annotations
@@ -363,3 +364,111 @@ define(
 def _lstm(attrs: LstmAttrs, *operands: Array | None) -> tuple[Array, ...]:
     """A long short-term memory layer over whole sequences, in one or both directions."""
     return _run(attrs, _lstm_step, operands[:5], operands[5:7], operands[7])
+
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+STATES = {"rnn": 1, "gru": 1, "lstm": 2}
+# Memory to work in: the hidden state before and after a step, what a GRU resets, the cell state.
+ROOM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrenceAttrs(RecurrentAttrs):
+    """`hidden` units, in blocks of `block`; `padded` is the hidden size brought to whole blocks,
+    with zeros in all that is beyond it.
+
+    Types in: projected [length, batch, directions, gates, padded], with all biases that can be
+    added beforehand; the recurrent weight in blocks [directions, padded / block, padded, gates,
+    block], of which the third axis is summed over; the candidate's bias of a GRU that resets it,
+    [directions, padded]; sequence_lengths [batch]; initial states [directions, batch, hidden];
+    peephole [directions, 3, padded]. Types out: as of the layer, and memory to work in.
+    """
+
+    cell: str = "rnn"
+    hidden: int = 1
+    block: int = 1
+    linear_before_reset: bool = False
+    input_forget: bool = False
+
+
+def _recurrence_type(
+    attrs: RecurrenceAttrs, projected: TensorType, weight: TensorType, *_rest: TensorType | None
+) -> tuple[TensorType, ...]:
+    require(attrs.cell in GATES, f"there is no cell '{attrs.cell}'")
+    assert projected.shape is not None
+    length, batch, directions, gates, padded = projected.shape
+    blocks = -(-attrs.hidden // attrs.block)
+    wanted = (directions, blocks, blocks * attrs.block, gates, attrs.block)
+    require(weight.shape == wanted, f"the recurrent weight is {weight}, not {wanted}")
+    require(padded == blocks * attrs.block, f"{padded} units are not {blocks} blocks")
+    state = TensorType(projected.dtype, (directions, batch, attrs.hidden))
+    every = TensorType(projected.dtype, (length, directions, batch, attrs.hidden))
+    room = TensorType(projected.dtype, (ROOM, directions, batch, padded))
+    return (every, *(state for _ in range(STATES[attrs.cell])), room)
+
+
+def _own_attrs(attrs: RecurrenceAttrs) -> RecurrentAttrs:
+    shared = (
+        attrs.activations,
+        attrs.activation_alpha,
+        attrs.activation_beta,
+        attrs.clip,
+        attrs.direction,
+    )
+    if attrs.cell == "gru":
+        return GruAttrs(*shared, linear_before_reset=attrs.linear_before_reset)
+    if attrs.cell == "lstm":
+        return LstmAttrs(*shared, input_forget=attrs.input_forget)
+    return RecurrentAttrs(*shared)
+
+
+def directions_of(attrs: RecurrenceAttrs) -> tuple[bool, ...]:
+    """Per direction, whether it runs from the last step to the first."""
+    return DIRECTIONS[attrs.direction]
+
+
+def _recurrence_work(
+    attrs: RecurrenceAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> Work:
+    """Every step multiplies by all weights; each gate's element costs some ten operations."""
+    return Work(ins[0].size * attrs.hidden, ins[0].size * 10, traffic(ins, outs))
+
+
+@operator(
+    "nn.recurrence",
+    "projected recurrent_weight recurrent_bias? sequence_lengths? initial_hidden? initial_cell?"
+    " peephole?",
+    _recurrence_type,
+    work=_recurrence_work,
+    outputs=None,
+)
+def _recurrence(
+    attrs: RecurrenceAttrs,
+    projected: Array,
+    weight: Array,
+    bias: Array | None,
+    lengths: Array | None,
+    hidden: Array | None,
+    cell: Array | None,
+    peephole: Array | None,
+) -> tuple[Array, ...]:
+    """The steps of a recurrent layer on projected inputs.
+
+    The layer's own steps on what is not padding.
+    """
+    count = attrs.hidden
+    _, _, directions, gates, padded = projected.shape
+    rows = weight.transpose(0, 3, 1, 4, 2).reshape(directions, gates, padded, padded)
+    recurrent = rows[:, :, :count, :count].reshape(directions, gates * count, count)
+    biases: Array | None = None
+    if bias is not None:
+        apart = np.zeros((directions, 2, gates, count), projected.dtype)
+        apart[:, 1, -1] = bias[:, :count]
+        biases = apart.reshape(directions, -1)
+    seen = None if peephole is None else peephole[:, :, :count].reshape(directions, -1)
+    given = projected[..., :count].reshape(*projected.shape[:3], gates * count)
+    own = _own_attrs(attrs)
+    states = [hidden, cell][: STATES[attrs.cell]]
+    results = run_projected(own, given, (recurrent, biases, lengths), states, seen)
+    room = np.zeros((ROOM, directions, projected.shape[1], padded), projected.dtype)
+    return (*results, room)

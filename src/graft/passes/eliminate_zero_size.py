@@ -11,7 +11,6 @@ from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.literal import Literal
 from graft.ir.nested import change_nested
 from graft.ir.types import TensorType
-from graft.ops import get_op
 
 
 def eliminate_zero_size(graph: Graph) -> Graph:

@@ -21,7 +21,6 @@ from graft.ir.literal import Literal
 from graft.ir.nested import change_nested
 from graft.ir.op import Kind
 from graft.ir.types import TensorType, dims_of
-from graft.ops import get_op
 from graft.ops.pointwise import repetitions
 
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)

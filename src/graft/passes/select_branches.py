@@ -16,7 +16,6 @@ from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.nested import change_nested
 from graft.ir.types import TensorType, Type, bound_symbols
-from graft.ops import get_op
 from graft.ops.bodies import bind_symbols, seen_outside
 from graft.passes.inline_branches import Splicer
 

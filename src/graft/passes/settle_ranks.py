@@ -18,7 +18,6 @@ from graft.ir.graph import Graph, Node, Value, closed_graph, make_node
 from graft.ir.names import FreshNames
 from graft.ir.nested import change_nested
 from graft.ir.types import TensorType, bound_symbols, symbols_in
-from graft.ops import get_op
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.passes.fold_constants import fold_constants
 from graft.passes.inline_branches import inline_branches, names_bound, with_branch

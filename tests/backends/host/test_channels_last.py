@@ -20,7 +20,7 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
-from graft.ops.index_ranges import IndexRanges
+from graft.ops.indexed import IndexRanges
 from graft.target.target import host_target
 
 GENERATOR = np.random.default_rng(3)

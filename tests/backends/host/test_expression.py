@@ -28,7 +28,7 @@ from graft.loop.print import to_text
 from graft.loop.schedule import parse_schedule
 from graft.loop.tensor import compute, placeholder, reduce_axis, sum_
 from graft.ops import get_op
-from graft.ops.index_ranges import IndexRanges
+from graft.ops.indexed import IndexRanges
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target, host_target
 

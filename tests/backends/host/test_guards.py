@@ -27,7 +27,7 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor as tensor_type
-from graft.ops.index_ranges import index_limits
+from graft.ops.indexed import index_limits
 from graft.program.instructions import Segment
 from graft.program.program import ProgramError
 from graft.program.verify import verify_program

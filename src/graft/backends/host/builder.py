@@ -30,7 +30,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import bound_symbols
 from graft.ops import size_rules
 from graft.ops.control import nested_bindings
-from graft.ops.index_ranges import IndexRanges
+from graft.ops.indexed import IndexRanges
 from graft.ops.ml_features import LabelMapAttrs
 from graft.ops.size_rules import rule_of, rule_text
 from graft.program.guards import Guard

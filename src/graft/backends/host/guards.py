@@ -13,8 +13,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
 from graft.ops import get_op
-from graft.ops.index_ranges import IndexRanges
-from graft.ops.indexed import pointing
+from graft.ops.indexed import IndexRanges, pointing
 from graft.ops.movement import ConcatenateAttrs
 from graft.program.guards import Guard
 

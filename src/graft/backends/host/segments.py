@@ -23,7 +23,7 @@ from graft.ir.types import TensorType
 from graft.llvm.cache import default_cache
 from graft.llvm.pool import Compilation
 from graft.loop.ir import Function
-from graft.ops.index_ranges import IndexRanges
+from graft.ops.indexed import IndexRanges
 from graft.passes.simplify_movement import is_view
 from graft.program.guards import Guard
 from graft.runtime.driver import driver_key, driver_object

@@ -16,8 +16,7 @@ from graft.ir.attrs import make_attrs
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Value
 from graft.ops import get_op
-from graft.ops.recurrence import GATES, STATES
-from graft.ops.rnn import DIRECTIONS
+from graft.ops.rnn import DIRECTIONS, GATES, STATES
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet

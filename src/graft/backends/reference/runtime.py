@@ -12,7 +12,7 @@ from importlib.metadata import version
 from graft.ir.evaluate import evaluate, evaluator_of
 from graft.ir.parser import from_text
 from graft.ops import OPS
-from graft.ops.composite import CompositeAttrs
+from graft.ops.control import CompositeAttrs
 from graft.program.instructions import EvaluatedGraph
 from graft.runtime.evaluated import Evaluator
 

@@ -10,7 +10,7 @@ from graft.ir.names import FreshNames
 from graft.ir.printer import to_text
 from graft.ir.types import TensorType, onnx_type
 from graft.ops import get_op
-from graft.ops.composite import CompositeAttrs
+from graft.ops.control import CompositeAttrs
 from graft.program.instructions import Block, Evaluate, EvaluatedGraph
 from graft.program.program import Program, Target
 from graft.program.program import Value as ProgramValue

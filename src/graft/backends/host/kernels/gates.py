@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from graft.backends.host.kernels.writing import let
 from graft.loop.build import Term, maximum, minimum
 from graft.loop.ir import Stmt
-from graft.ops.recurrence import RecurrenceAttrs, directions_of
-from graft.ops.rnn import activations
+from graft.ops.rnn import RecurrenceAttrs, activations, directions_of
 
 Activation = Callable[[Term], Term]
 

@@ -46,8 +46,8 @@ from graft.loop.ir import (
 )
 from graft.ops import resize_axis
 from graft.ops.expression import NumbersNeededError
+from graft.ops.resize import resize_steps
 from graft.ops.resize_axis import AxisResize, nearest_table, tap_tables
-from graft.ops.resize_expression import resize_steps
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 

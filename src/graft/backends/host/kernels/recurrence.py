@@ -41,7 +41,7 @@ from graft.loop.ir import (
     Stmt,
     Store,
 )
-from graft.ops.recurrence import GATES, directions_of
+from graft.ops.rnn import GATES, directions_of
 from graft.target.target import Target
 
 # Sums that are in registers at once: enough to hide how long an addition takes.

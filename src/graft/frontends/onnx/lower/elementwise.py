@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.registry import FORMS, Lowering, OnnxForm, corresponds, lowers
+from graft.frontends.onnx.registry import FORMS, Lowering, OnnxForm, corresponds, lowers, lowers_to
 from graft.ir.graph import Value
 
 # ONNX operators that are one Graft operator on the same operands.
@@ -117,3 +117,25 @@ def _is_inf(call: Call) -> Value:
         if not call.int(attribute, 1):
             result = call.op("logical_and", result, other_sign())
     return result
+
+
+@lowers("Clip")
+def _clip(call: Call) -> Value:
+    data = call.input(0)
+    if call.opset < 11:
+        low, high = call.float("min", None), call.float("max", None)
+        return call.op("clip", data, a_min=low, a_max=high)
+    return call.op("clip", data, call.optional(1), call.optional(2))
+
+
+corresponds("Pow", "power")
+
+
+lowers_to("Cast", "cast", "dtype=to saturate round_mode")
+lowers_to("BitCast", "bitcast", "dtype=to")
+
+
+@lowers("CastLike")
+def _cast_like(call: Call) -> Value:
+    attributes = call.attributes("cast", "saturate round_mode")
+    return call.op("cast", call.input(0), dtype=call.input(1).dtype, **attributes)

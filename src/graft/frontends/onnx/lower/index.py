@@ -25,3 +25,19 @@ def _whole(call: Call, value: Value) -> Value:
 def _one_hot(call: Call) -> Value:
     indices, depth = _whole(call, call.input(0)), _whole(call, call.input(1))
     return call.op("one_hot", indices, call.input(2), depth, axis=call.int("axis", -1))
+
+
+lowers_to("TopK", "topk", "k axis largest sorted")
+lowers_to("NonZero", "nonzero")
+lowers_to("Unique", "unique", "axis sorted")
+
+
+@lowers("Compress")
+def _compress(call: Call) -> Value:
+    """What stands where the condition holds: positions first, then a gather."""
+    data = call.input(0)
+    axis = call.attribute("axis", None)
+    if axis is None:
+        data, axis = call.op("reshape", data, shape=(-1,)), 0
+    chosen = call.op("squeeze", call.op("nonzero", call.input(1)), axes=(0,))
+    return call.op("take", data, chosen, axis=axis)
