@@ -33,13 +33,12 @@ def operations_per_element(count: int) -> WorkRule:
     return work
 
 
-pointwise(
-    "nn.relu",
-    "data",
-    lambda _attrs, x: maximum(x, 0),
-    dtypes=REALS,
-    summary="the larger of each element and 0",
-)
+def _relu(_attrs: Attrs, x: Term) -> Term:
+    """The larger of each element and 0."""
+    return maximum(x, 0)
+
+
+pointwise("nn.relu", "data", _relu, dtypes=REALS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +46,17 @@ class LeakyReluAttrs(Attrs):
     alpha: float = 0.01
 
 
-pointwise(
-    "nn.leaky_relu",
-    "data",
-    lambda attrs, x: leaky(x, attrs.alpha),
-    attrs=LeakyReluAttrs,
-    dtypes=FLOATS,
-    summary="elements below 0 times alpha",
-)
-
-
 def leaky(x: Term, slope: Term | float) -> Term:
     """x, times a slope where it is negative."""
     return select(x < 0, x * slope, x)
+
+
+def _leaky_relu(attrs: LeakyReluAttrs, x: Term) -> Term:
+    """Elements below 0 times alpha."""
+    return leaky(x, attrs.alpha)
+
+
+pointwise("nn.leaky_relu", "data", _leaky_relu, dtypes=FLOATS)
 
 
 def _prelu_type(_attrs: Attrs, data: TensorType, alpha: TensorType) -> TensorType:
@@ -73,14 +70,12 @@ def _prelu_type(_attrs: Attrs, data: TensorType, alpha: TensorType) -> TensorTyp
     return data
 
 
-pointwise(
-    "nn.prelu",
-    "data alpha",
-    lambda _attrs, x, alpha: leaky(x, alpha),
-    infer=_prelu_type,
-    dtypes=REALS,
-    summary="elements below 0 times alpha, which broadcasts to the data's shape",
-)
+def _prelu(_attrs: Attrs, x: Term, alpha: Term) -> Term:
+    """Elements below 0 times alpha, which broadcasts to the data's shape."""
+    return leaky(x, alpha)
+
+
+pointwise("nn.prelu", "data alpha", _prelu, infer=_prelu_type, dtypes=REALS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +84,14 @@ class GeluAttrs(Attrs):
 
 
 def _gelu(attrs: GeluAttrs, x: Term) -> Term:
+    """x * Phi(x), Phi being the normal distribution; approximated by tanh on request."""
     if not attrs.approximate:
         return call("gelu", x)
     # (1 + tanh(y)) / 2 is the sigmoid of 2 y
     return x * call("sigmoid", (x + x * x * x * 0.044715) * (2 * math.sqrt(2 / math.pi)))
 
 
-pointwise(
-    "nn.gelu",
-    "data",
-    _gelu,
-    attrs=GeluAttrs,
-    dtypes=FLOATS,
-    summary="x * Phi(x), Phi being the normal distribution; approximated by tanh on request",
-)
+pointwise("nn.gelu", "data", _gelu, dtypes=FLOATS)
 
 
 @dataclass(frozen=True, slots=True)

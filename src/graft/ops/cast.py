@@ -16,11 +16,11 @@ import numpy as np
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, define
+from graft.ir.op import Kind
 from graft.ir.types import TensorType, Type
 from graft.loop.build import Term, cast, maximum, minimum, select
 from graft.ops.pointwise import pointwise
-from graft.ops.rules import require
+from graft.ops.rules import operator, require
 
 _ROUND_MODES = ("up", "down", "nearest")
 # The types into which a value that is too large may saturate, and the largest number of each.
@@ -191,12 +191,7 @@ def _bitcast_type(attrs: BitcastAttrs, data: TensorType) -> TensorType:
     return TensorType(attrs.dtype, data.shape)
 
 
-define(
-    "bitcast",
-    "data",
-    _bitcast_type,
-    lambda attrs, data: data.view(attrs.dtype.numpy),
-    attrs=BitcastAttrs,
-    kind=Kind.ELEMENTWISE,
-    summary="the same bits as elements of another dtype of the same size",
-)
+@operator("bitcast", "data", _bitcast_type, kind=Kind.ELEMENTWISE)
+def _bitcast(attrs: BitcastAttrs, data: Array) -> Array:
+    """The same bits as elements of another dtype of the same size."""
+    return data.view(attrs.dtype.numpy)

@@ -4,7 +4,7 @@ Nested graphs are closed: what they read of the graph around them (their capture
 like any other and stand last. Result types come from the types that a body gives, told in the
 symbols of the operands; an extent that only the body knows is unknown outside. Running means
 evaluating the nested graph, as often as it takes. A `demand` is what is left of an `if` of which
-one branch certainly fails. A `composite` is several nodes as one, a fusion group, with their meaning
+one branch certainly fails. A `composite` is several nodes as one, a fusion group, with its meaning
 as its body; a `region` is one that a backend other than the host compiles and runs.
 """
 

@@ -16,7 +16,7 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.literal import Literal
-from graft.ir.op import Kind, define, no_work
+from graft.ir.op import Kind, no_work
 from graft.ir.types import TensorType, Type
 from graft.loop.build import Term, cast, equal
 from graft.ops import expression as te
@@ -28,15 +28,10 @@ class ConstantAttrs(Attrs):
     value: Literal
 
 
-define(
-    "constant",
-    "",
-    lambda attrs: attrs.value.type,
-    lambda attrs: attrs.value.array,
-    attrs=ConstantAttrs,
-    work=no_work,
-    summary="a tensor that is known beforehand",
-)
+@operator("constant", "", lambda attrs: attrs.value.type, work=no_work)
+def _constant(attrs: ConstantAttrs) -> Array:
+    """A tensor that is known beforehand."""
+    return attrs.value.array
 
 
 def _shape_of_type(_attrs: Attrs, data: TensorType) -> TensorType:
@@ -54,15 +49,10 @@ def _known_shape(
     return found
 
 
-define(
-    "shape_of",
-    "data",
-    _shape_of_type,
-    lambda _attrs, data: np.array(data.shape, dtype=np.int64),
-    work=no_work,
-    symbolic=_known_shape,
-    summary="the operand's extents as a vector of int64",
-)
+@operator("shape_of", "data", _shape_of_type, work=no_work, symbolic=_known_shape)
+def _shape_of(_attrs: Attrs, data: Array) -> Array:
+    """The operand's extents as a vector of int64."""
+    return np.array(data.shape, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

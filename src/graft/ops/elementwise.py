@@ -383,6 +383,7 @@ def _power_type(_attrs: Attrs, lhs: TensorType, rhs: TensorType) -> TensorType:
 
 
 def _power(_attrs: Attrs, x: Term, y: Term) -> Term:
+    """lhs to the power of rhs, in the dtype of lhs."""
     if x.dtype.is_integer and y.dtype.is_integer:
         return cast(x.dtype, _integer_power(x, y))
     single_precision = all(side.dtype.is_float and side.dtype.bits <= 32 for side in (x, y))
@@ -406,11 +407,4 @@ def _integer_power(x: Term, y: Term) -> Term:
     return power if y.dtype.is_unsigned_integer else select(exponent < 0, inverse, power)
 
 
-pointwise(
-    "power",
-    "lhs rhs",
-    _power,
-    infer=_power_type,
-    dtypes=REALS,
-    summary="lhs to the power of rhs, in the dtype of lhs",
-)
+pointwise("power", "lhs rhs", _power, infer=_power_type, dtypes=REALS)

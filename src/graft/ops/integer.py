@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, define, get_op
 from graft.ir.types import TensorType
 from graft.loop.build import Term, cast
@@ -76,17 +77,17 @@ for _rank in RANKS:
         summary=f"nn.conv{_rank}d of 8-bit data less their zero point, in int32",
     )
 
-define(
+
+@operator(
     "qnn.dense",
     "data weight zero_point?",
     _type_like("nn.dense"),
-    lambda _attrs, data, weight, zero: matrix_product(
-        centred(data, zero), weight.astype(np.int32).T
-    ),
     kind=Kind.ANCHOR,
     work=get_op("nn.dense").work,
-    summary="nn.dense of 8-bit data less their zero point, in int32",
 )
+def _dense(_attrs: Attrs, data: Array, weight: Array, zero_point: Array | None) -> Array:
+    """nn.dense of 8-bit data less their zero point, in int32."""
+    return matrix_product(centred(data, zero_point), weight.astype(np.int32).T)
 
 
 def _byte_product_type(attrs: BatchMatmulAttrs, left: TensorType, right: TensorType) -> TensorType:

@@ -15,7 +15,7 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim, product
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, Work, define, traffic
+from graft.ir.op import Kind, Work, traffic
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term
 from graft.loop.tensor import Axis, Reduce, Tensor, reduce_axis, sum_
@@ -81,15 +81,10 @@ def _dense_work(_attrs: Attrs, ins: Sequence[TensorType], outs: Sequence[TensorT
     return Work(data.size * units, 0, traffic(ins, outs))
 
 
-define(
-    "nn.dense",
-    "data weight",
-    _dense_type,
-    lambda _attrs, data, weight: matrix_product(data, weight.T),
-    kind=Kind.ANCHOR,
-    work=_dense_work,
-    summary="data @ weight.T over the data's last axis; the weight is [units, inputs]",
-)
+@operator("nn.dense", "data weight", _dense_type, kind=Kind.ANCHOR, work=_dense_work)
+def _dense(_attrs: Attrs, data: Array, weight: Array) -> Array:
+    """data @ weight.T over the data's last axis; the weight is [units, inputs]."""
+    return matrix_product(data, weight.T)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim, dim_min
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
-from graft.ir.op import define, get_op, no_work
+from graft.ir.op import get_op, no_work
 from graft.ir.types import TensorType
 from graft.ops.rules import operator, require
 from graft.ops.search import UniqueAttrs
@@ -24,14 +24,10 @@ def _sized_type(_attrs: Attrs, count: TensorType) -> TensorType:
     return TensorType(DType.BOOL, (UNKNOWN,))
 
 
-define(
-    "sized",
-    "count",
-    _sized_type,
-    lambda _attrs, count: np.broadcast_to(np.zeros((), bool), (int(count),)),
-    work=no_work,
-    summary="a tensor of nothing but a size, which a number says",
-)
+@operator("sized", "count", _sized_type, work=no_work)
+def _sized(_attrs: Attrs, count: Array) -> Array:
+    """An empty-payload tensor whose extent is the scalar operand: it binds a data-dependent dim."""
+    return np.broadcast_to(np.zeros((), bool), (int(count),))
 
 
 def _trimmed_type(_attrs: Attrs, data: TensorType, counts: TensorType) -> TensorType:
@@ -42,14 +38,11 @@ def _trimmed_type(_attrs: Attrs, data: TensorType, counts: TensorType) -> Tensor
     return TensorType(data.dtype, None if data.shape is None else (UNKNOWN, *rows[1:]))
 
 
-define(
-    "trimmed",
-    "data counts",
-    _trimmed_type,
-    lambda _attrs, data, counts: data[: int(counts[-1])],
-    work=no_work,
-    summary="as many of the first rows as the last of some numbers says",
-)
+@operator("trimmed", "data counts", _trimmed_type, work=no_work)
+def _trimmed(_attrs: Attrs, data: Array, counts: Array) -> Array:
+    """As many of the first rows as the last of some numbers says."""
+    return data[: int(counts[-1])]
+
 
 _SUPPRESSION = get_op("vision.non_max_suppression")
 

@@ -35,7 +35,7 @@ from graft.loop.ir import Call, Const, Expr, Var
 from graft.loop.ir import Cast as CastExpr
 from graft.loop.traverse import children
 from graft.ops import expression as te
-from graft.ops.rules import broadcast_type, same_type
+from graft.ops.rules import broadcast_type, described, same_type
 
 Scalar = Callable[..., Term]
 
@@ -54,10 +54,11 @@ def pointwise(
     numpy: Callable[..., Any] | None = None,
     **options: Any,
 ) -> Op:
-    """Define an operator by the expression of an element; `options` are fields of `Op`, for what
-    does not follow from it."""
+    """Define an operator by the expression of an element, a function whose annotation and docstring
+    also count; `options` are fields of `Op`, for what does not follow from it."""
     is_unary = len(parse_operands(operands)) == 1
     defaults: dict[str, Any] = {
+        **described(scalar),
         "infer": same_type if is_unary else broadcast_type,
         "evaluate": by_scalar(scalar) if numpy is None else by_numpy(numpy),
         "kind": Kind.ELEMENTWISE if is_unary else Kind.BROADCAST,

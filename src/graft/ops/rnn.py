@@ -20,7 +20,7 @@ import numpy as np
 from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs, Floats, Strings
-from graft.ir.op import Work, define, traffic
+from graft.ir.op import Work, traffic
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, call, maximum, minimum, select
 from graft.ops.activation import leaky
@@ -336,26 +336,17 @@ def _recurrent_work(
 
 _OPERANDS = "data weight recurrent_weight bias? sequence_lengths? initial_hidden?"
 
-define(
-    "nn.rnn",
-    _OPERANDS,
-    _one_state(1, 1),
-    lambda attrs, *operands: _run(attrs, _rnn_step, operands[:5], operands[5:6]),
-    attrs=RecurrentAttrs,
-    work=_recurrent_work,
-    outputs=2,
-    summary="a simple recurrent layer over whole sequences, in one or both directions",
-)
-define(
-    "nn.gru",
-    _OPERANDS,
-    _one_state(3, 2),
-    lambda attrs, *operands: _run(attrs, _gru_step, operands[:5], operands[5:6]),
-    attrs=GruAttrs,
-    work=_recurrent_work,
-    outputs=2,
-    summary="a gated recurrent layer over whole sequences, in one or both directions",
-)
+
+@operator("nn.rnn", _OPERANDS, _one_state(1, 1), work=_recurrent_work, outputs=2)
+def _rnn(attrs: RecurrentAttrs, *operands: Array | None) -> tuple[Array, ...]:
+    """A simple recurrent layer over whole sequences, in one or both directions."""
+    return _run(attrs, _rnn_step, operands[:5], operands[5:6])
+
+
+@operator("nn.gru", _OPERANDS, _one_state(3, 2), work=_recurrent_work, outputs=2)
+def _gru(attrs: GruAttrs, *operands: Array | None) -> tuple[Array, ...]:
+    """A gated recurrent layer over whole sequences, in one or both directions."""
+    return _run(attrs, _gru_step, operands[:5], operands[5:6])
 
 
 @operator(

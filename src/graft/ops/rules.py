@@ -149,24 +149,30 @@ def symbolic_by(function: Callable[..., Any]) -> SymbolicRule:
     return follow
 
 
+def described(function: Callable[..., Any]) -> dict[str, Any]:
+    """Fields of `Op` that the function an operator is defined by tells.
+
+    The class of the attributes is the annotation of its first parameter; the first paragraph of its
+    docstring is the summary."""
+    definition = cast(FunctionType, function)
+    attrs = definition.__globals__.get(next(iter(definition.__annotations__.values()), ""))
+    return {
+        "attrs": attrs if isinstance(attrs, type) and issubclass(attrs, Attrs) else Attrs,
+        "summary": " ".join((function.__doc__ or "").partition("\n\n")[0].split()),
+    }
+
+
 def operator(
     name: str, operands: str, infer: TypeRule, on_dims: bool = False, **options: Any
 ) -> Callable[[M], M]:
     """Define an operator by its meaning in NumPy, which is the decorated function.
 
-    The class of its attributes is the annotation of the function's first parameter; the first
-    paragraph of its docstring is the summary. `on_dims`: the function also holds for arrays of
-    symbolic dims. `options` are the remaining fields of `Op`. Injective operators move data.
+    `on_dims`: the function also holds for arrays of symbolic dims. `options` are the remaining
+    fields of `Op`. Injective operators move data.
     """
 
     def register(meaning: M) -> M:
-        function = cast(FunctionType, meaning)
-        first = next(iter(function.__annotations__.values()), "")
-        attrs = function.__globals__.get(first)
-        defaults: dict[str, Any] = {
-            "attrs": attrs if isinstance(attrs, type) and issubclass(attrs, Attrs) else Attrs,
-            "summary": " ".join((meaning.__doc__ or "").partition("\n\n")[0].split()),
-        }
+        defaults = described(meaning)
         if on_dims:
             defaults["symbolic"] = symbolic_by(meaning)
         if options.get("kind") is Kind.INJECTIVE:

@@ -14,11 +14,14 @@ from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import TypeRuleError
 from graft.ir.attrs import Attrs, Dims
-from graft.ir.op import define, elementwise_work, movement_work, no_work
+from graft.ir.op import movement_work, no_work
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type, join
 from graft.ops.rules import normalize_axis, operator, require
 from graft.runtime import lists
 from graft.runtime.loops import sole_item
+
+# Elements are handed on, not copied.
+_UNCOPIED = {"work": no_work, "tensors_only": False}
 
 
 def joined(first: Type, second: Type) -> Type:
@@ -53,15 +56,10 @@ def _construct_type(_attrs: Attrs, *elements: Type) -> Type:
     return SequenceType(reduce(joined, elements))
 
 
-define(
-    "sequence.construct",
-    "*elements",
-    _construct_type,
-    lambda _, *data: list(data),
-    work=no_work,
-    tensors_only=False,
-    summary="a sequence of the operands",
-)
+@operator("sequence.construct", "*elements", _construct_type, **_UNCOPIED)
+def _construct(_attrs: Attrs, *elements: Any) -> list[Any]:
+    """A sequence of the operands."""
+    return list(elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +69,10 @@ class EmptyAttrs(Attrs):
     element: Type
 
 
-define(
-    "sequence.empty",
-    "",
-    lambda attrs: SequenceType(attrs.element),
-    lambda _attrs: [],
-    attrs=EmptyAttrs,
-    work=no_work,
-    tensors_only=False,
-    summary="a sequence without elements",
-)
+@operator("sequence.empty", "", lambda attrs: SequenceType(attrs.element), **_UNCOPIED)
+def _empty(_attrs: EmptyAttrs) -> list[Any]:
+    """A sequence without elements."""
+    return []
 
 
 def _insert_type(_attrs: Attrs, sequence: Type, element: Type, position: Type | None) -> Type:
@@ -88,15 +80,10 @@ def _insert_type(_attrs: Attrs, sequence: Type, element: Type, position: Type | 
     return SequenceType(joined(_element(sequence), element))
 
 
-define(
-    "sequence.insert",
-    "sequence element position?",
-    _insert_type,
-    lambda _attrs, *operands: lists.insert(*operands),
-    work=no_work,
-    tensors_only=False,
-    summary="a sequence with one more element at a position",
-)
+@operator("sequence.insert", "sequence element position?", _insert_type, **_UNCOPIED)
+def _insert(_attrs: Attrs, *operands: Any) -> list[Any]:
+    """A sequence with one more element at a position."""
+    return lists.insert(*operands)
 
 
 def _erase_type(_attrs: Attrs, sequence: Type, position: Type | None) -> Type:
@@ -104,15 +91,10 @@ def _erase_type(_attrs: Attrs, sequence: Type, position: Type | None) -> Type:
     return SequenceType(_element(sequence))
 
 
-define(
-    "sequence.erase",
-    "sequence position?",
-    _erase_type,
-    lambda _attrs, *operands: lists.erase(*operands),
-    work=no_work,
-    tensors_only=False,
-    summary="a sequence without the element at a position",
-)
+@operator("sequence.erase", "sequence position?", _erase_type, **_UNCOPIED)
+def _erase(_attrs: Attrs, *operands: Any) -> list[Any]:
+    """A sequence without the element at a position."""
+    return lists.erase(*operands)
 
 
 def _at_type(_attrs: Attrs, sequence: Type, position: Type) -> Type:
@@ -120,15 +102,10 @@ def _at_type(_attrs: Attrs, sequence: Type, position: Type) -> Type:
     return _element(sequence)
 
 
-define(
-    "sequence.at",
-    "sequence position",
-    _at_type,
-    lambda _attrs, *operands: lists.at(*operands),
-    work=no_work,
-    tensors_only=False,
-    summary="the element at a position",
-)
+@operator("sequence.at", "sequence position", _at_type, **_UNCOPIED)
+def _at(_attrs: Attrs, *operands: Any) -> Any:
+    """The element at a position."""
+    return lists.at(*operands)
 
 
 def _length_type(_attrs: Attrs, sequence: Type) -> Type:
@@ -136,15 +113,10 @@ def _length_type(_attrs: Attrs, sequence: Type) -> Type:
     return TensorType(DType.INT64, ())
 
 
-define(
-    "sequence.length",
-    "sequence",
-    _length_type,
-    lambda _attrs, sequence: lists.length(sequence),
-    work=no_work,
-    tensors_only=False,
-    summary="how many elements there are",
-)
+@operator("sequence.length", "sequence", _length_type, **_UNCOPIED)
+def _length(_attrs: Attrs, sequence: list[Any]) -> Array:
+    """How many elements there are."""
+    return lists.length(sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +188,12 @@ def _concatenate_type(attrs: JoinAttrs, sequence: Type) -> Type:
     return TensorType(element.dtype, (*element.shape[:axis], UNKNOWN, *rest))
 
 
-define(
-    "sequence.concatenate",
-    "sequence",
-    _concatenate_type,
-    lambda attrs, sequence: lists.concatenate(sequence, attrs.axis, not attrs.new_axis),
-    attrs=JoinAttrs,
-    work=movement_work,
-    tensors_only=False,
-    summary="the elements joined along an axis, or along a new one",
+@operator(
+    "sequence.concatenate", "sequence", _concatenate_type, work=movement_work, tensors_only=False
 )
+def _concatenate(attrs: JoinAttrs, sequence: list[Any]) -> Array:
+    """The elements joined along an axis, or along a new one."""
+    return lists.concatenate(sequence, attrs.axis, not attrs.new_axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,16 +211,10 @@ def _optional_type(attrs: OptionalAttrs, value: Type | None) -> Type:
     return OptionalType(element)
 
 
-define(
-    "optional.construct",
-    "value?",
-    _optional_type,
-    lambda _attrs, value: value,
-    attrs=OptionalAttrs,
-    work=no_work,
-    tensors_only=False,
-    summary="a value that may be absent: the operand, or nothing",
-)
+@operator("optional.construct", "value?", _optional_type, **_UNCOPIED)
+def _optional_value(_attrs: OptionalAttrs, value: Any) -> Any:
+    """A value that may be absent: the operand, or nothing."""
+    return value
 
 
 def _optional(value: Type) -> OptionalType:
@@ -266,23 +228,15 @@ def _has_element_type(_attrs: Attrs, value: Type) -> Type:
     return TensorType(DType.BOOL, ())
 
 
-define(
-    "optional.has_element",
-    "value",
-    _has_element_type,
-    lambda _attrs, value: lists.has_element(value),
-    work=elementwise_work,
-    tensors_only=False,
-    summary="whether the value is there",
-)
+@operator("optional.has_element", "value", _has_element_type, tensors_only=False)
+def _has_element(_attrs: Attrs, value: Any) -> Array:
+    """Whether the value is there."""
+    return lists.has_element(value)
 
 
-define(
-    "optional.get_element",
-    "value",
-    lambda _attrs, value: _optional(value).element,
-    lambda _attrs, value: lists.element_of(value),
-    work=no_work,
-    tensors_only=False,
-    summary="the value, which has to be there",
+@operator(
+    "optional.get_element", "value", lambda _attrs, value: _optional(value).element, **_UNCOPIED
 )
+def _get_element(_attrs: Attrs, value: Any) -> Any:
+    """The value, which has to be there."""
+    return lists.element_of(value)
