@@ -163,32 +163,32 @@ def _of_row(tensor: Tensor, indices: tuple[Term, ...], axis: int) -> Term:
 
 
 @te.expresses("nn.softmax")
-def _express_softmax(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_softmax(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Exponentials over their sum."""
-    data = te.present(inputs[0])
     axis = normalize_axis(attrs.axis, len(data.shape))
-    less = _less_largest(data, axis, name)
-    powers = te.by_index(f"{name}_exp", data.shape, lambda *at: call("exp", te.read(less, at)))
-    total = te.total_over(f"{name}_sum", powers, [axis], sum_, lambda value, _: value)
+    less = _less_largest(data, axis, out.name)
+    powers = te.by_index(f"{out.name}_exp", data.shape, lambda *at: call("exp", te.read(less, at)))
+    total = te.total_over(f"{out.name}_sum", powers, [axis], sum_, lambda value, _: value)
 
     def element(*indices: Term) -> Term:
         power, whole = te.read(powers, indices), _of_row(total, indices, axis)
         # The factor is the same for a row, so that all but one of its divisions are saved.
-        return cast(types[0].dtype, power * (1.0 / whole))
+        return cast(out.dtype, power * (1.0 / whole))
 
-    return (te.by_index(name, data.shape, element),)
+    return (te.by_index(out.name, data.shape, element),)
 
 
 @te.expresses("nn.log_softmax")
-def _express_log_softmax(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_log_softmax(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Elements less the logarithm of the sum of their exponentials."""
-    data = te.present(inputs[0])
     axis = normalize_axis(attrs.axis, len(data.shape))
-    less = _less_largest(data, axis, name)
-    total = te.total_over(f"{name}_sum", less, [axis], sum_, lambda value, _: call("exp", value))
+    less = _less_largest(data, axis, out.name)
+    total = te.total_over(
+        f"{out.name}_sum", less, [axis], sum_, lambda value, _: call("exp", value)
+    )
 
     def element(*indices: Term) -> Term:
         shift = call("log", _of_row(total, indices, axis))
-        return cast(types[0].dtype, te.read(less, indices) - shift)
+        return cast(out.dtype, te.read(less, indices) - shift)
 
-    return (te.by_index(name, data.shape, element),)
+    return (te.by_index(out.name, data.shape, element),)

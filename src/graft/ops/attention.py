@@ -305,11 +305,12 @@ def _linear_attention(
 
 
 @te.expresses("nn.attention")
-def _express_attention(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_attention(
+    attrs: Any, out: te.Out, query: Tensor, key: Tensor, value: Tensor, *bias: Tensor | None
+) -> te.Results:
     """The result, and the stage of the scores that is wanted."""
-    query, value = te.present(inputs[0]), te.present(inputs[2])
-    wide, dtype, shape = te.accumulated_in(query.dtype), types[0].dtype, te.extents_of(types[0])
-    weights = _stages(attrs, inputs, name)["probabilities"]
+    wide, dtype, shape = te.accumulated_in(query.dtype), out.dtype, out.shape
+    weights = _stages(attrs, query, key, bias, out.name)["probabilities"]
     share = _sharing(query, value)
 
     def weighted(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
@@ -317,22 +318,22 @@ def _express_attention(attrs: Any, inputs: te.Inputs, types: te.Types, name: str
         seen = cast(wide, te.read(value, [batch, head // share, key, column]))
         return sum_(te.read(weights, [batch, head, row, key]) * seen, [key])
 
-    total = te.by_index(f"{name}_total", shape, weighted)
-    result = te.by_index(name, shape, lambda *at: cast(dtype, te.read(total, at)))
+    total = te.by_index(f"{out.name}_total", shape, weighted)
+    result = out.of(lambda *at: cast(dtype, te.read(total, at)))
     if attrs.scores == "none":
-        return (result,)
+        return result
     # Results share no stages, so that each has loops of its own: scores are computed again.
-    stage = _stages(attrs, inputs, f"{name}_1")[attrs.scores]
-    return result, te.by_index(
-        f"{name}_1", stage.shape, lambda *at: cast(dtype, te.read(stage, at))
-    )
+    stage = _stages(attrs, query, key, bias, f"{out.name}_1")[attrs.scores]
+    scores = te.by_index(f"{out.name}_1", stage.shape, lambda *at: cast(dtype, te.read(stage, at)))
+    return (*result, scores)
 
 
-def _stages(attrs: Any, inputs: te.Inputs, name: str) -> dict[str, Tensor]:
+def _stages(
+    attrs: Any, query: Tensor, key: Tensor, operands: te.Inputs, name: str
+) -> dict[str, Tensor]:
     """What becomes of the scores, stage by stage."""
-    query, key = te.present(inputs[0]), te.present(inputs[1])
     raw = _raw(attrs, query, key, f"{name}_raw", te.accumulated_in(query.dtype))
-    bias = _bias_tensor(attrs, inputs, raw, f"{name}_bias")
+    bias = _bias_tensor(attrs, operands, raw, f"{name}_bias")
     limit = float(attrs.softcap)
 
     def cap(*at: Term) -> Term:
@@ -372,9 +373,9 @@ def _of_batch(tensor: Tensor, batch: Term, extent: AnyDim) -> Term:
     return cast(INDEX, te.read(tensor, at))
 
 
-def _bias_tensor(attrs: Any, inputs: te.Inputs, raw: Tensor, name: str) -> Tensor:
+def _bias_tensor(attrs: Any, operands: te.Inputs, raw: Tensor, name: str) -> Tensor:
     """What is added to the scores: the mask, and minus infinity for keys out of sight."""
-    _, _, _, mask, lengths, offset = inputs
+    mask, lengths, offset = operands
     shape, dtype = te.sizes(raw), raw.dtype
     hidden, nothing = te.number(-math.inf, dtype), te.number(0, dtype)
 

@@ -22,7 +22,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, define, get_op, traffic
 from graft.ir.types import TensorType
 from graft.loop.build import Term, term
-from graft.loop.tensor import Reduce, sum_
+from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.pointwise import by_numpy, formula, pointwise
 from graft.ops.rules import NUMBERS, require, require_same_dim, same_dtype, with_extent
@@ -188,18 +188,15 @@ def _bias_add(attrs: BiasAddAttrs, data: Array, bias: Array) -> Array:
     return np.asarray(by_numpy(np.add)(attrs, data, bias.reshape(shape)))
 
 
-def _express_bias_add(
-    attrs: BiasAddAttrs, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_bias_add(attrs: BiasAddAttrs, out: te.Out, data: Tensor, bias: Tensor) -> te.Results:
     """The bias runs along one axis."""
-    data, bias = map(te.present, inputs)
-    shape = te.extents_of(types[0])
+    shape = out.shape
 
     def element(*indices: Term) -> Term:
         operands = [te.read(data, indices), te.along(bias, indices, attrs.axis, shape)]
-        return formula(get_op("nn.bias_add"), attrs, operands, types[0].dtype)
+        return formula(get_op("nn.bias_add"), attrs, operands, out.dtype)
 
-    return (te.by_index(name, shape, element),)
+    return out.of(element)
 
 
 pointwise(
@@ -219,10 +216,9 @@ pointwise(
 
 
 @te.expresses(*(f"nn.conv{rank}d" for rank in RANKS))
-def _express_convolution(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_convolution(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) -> te.Results:
     """Data [batch, channels, ...] and weights [outputs, channels / groups, ...]."""
-    data, weight = map(te.present, inputs)
-    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    dtype, shape = out.dtype, out.shape
     rank = len(attrs.strides)
     outputs, depth, *kernel = te.numbers(te.sizes(weight), "the kernel's extents")
     wanted = [
@@ -233,7 +229,7 @@ def _express_convolution(attrs: Any, inputs: te.Inputs, types: te.Types, name: s
     ]
     begins, ends = attrs.padding[:rank], attrs.padding[rank:]
     zero = te.number(0, te.accumulated_in(dtype))
-    source = te.bordered(data, f"{name}_pad", begins, wanted, zero, ends=ends)
+    source = te.bordered(data, f"{out.name}_pad", begins, wanted, zero, ends=ends)
 
     def element(batch: Term, output: Term, *place: Term) -> Reduce:
         channel, *taps = te.reduce_axes((depth, *kernel))
@@ -244,8 +240,8 @@ def _express_convolution(attrs: Any, inputs: te.Inputs, types: te.Types, name: s
         factor = te.widened(weight[(output, channel, *taps)])
         return sum_(pixel * factor, [channel, *taps])
 
-    total = te.by_index(te.sum_name(name, dtype), shape, element)
-    return (te.rounded(total, dtype, name),)
+    total = te.by_index(te.sum_name(out.name, dtype), shape, element)
+    return out.rounded(total)
 
 
 def first_channel(output: Term, outputs: int, depth: int, groups: int) -> Term:

@@ -201,13 +201,12 @@ def _col2im(attrs: Col2ImAttrs, data: Array, image: Array | None, block: Array |
 
 
 @te.expresses(*(f"nn.conv{rank}d_transpose" for rank in RANKS))
-def _express_transposed(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_transposed(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) -> te.Results:
     """A convolution of the data, zeros put between them, with the weights turned around.
 
     Weights are [channels, outputs / groups, ...].
     """
-    data, weight = map(te.present, inputs)
-    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    dtype, shape = out.dtype, out.shape
     rank = len(attrs.strides)
     channels, outputs, *kernel = te.numbers(te.sizes(weight), "the kernel's extents")
     depth = channels // attrs.groups
@@ -215,7 +214,7 @@ def _express_transposed(attrs: Any, inputs: te.Inputs, types: te.Types, name: st
     wanted = [count + last for count, last in zip(shape[2:], reach, strict=True)]
     begins = [last - cut for last, cut in zip(reach, attrs.padding[:rank], strict=True)]
     zero = te.number(0, te.accumulated_in(dtype))
-    source = te.bordered(data, f"{name}_pad", begins, wanted, zero, attrs.strides)
+    source = te.bordered(data, f"{out.name}_pad", begins, wanted, zero, attrs.strides)
 
     def element(batch: Term, output: Term, *place: Term) -> Reduce:
         channel, *taps = te.reduce_axes((depth, *kernel))
@@ -228,21 +227,21 @@ def _express_transposed(attrs: Any, inputs: te.Inputs, types: te.Types, name: st
         factor = te.widened(weight[(first + channel, output % outputs, *turned)])
         return sum_(pixel * factor, [channel, *taps])
 
-    total = te.by_index(te.sum_name(name, dtype), shape, element)
-    return (te.rounded(total, dtype, name),)
+    total = te.by_index(te.sum_name(out.name, dtype), shape, element)
+    return out.rounded(total)
 
 
 @te.expresses("col2im")
-def _express_col2im(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_col2im(attrs: Any, out: te.Out, data: Tensor, *shapes: Tensor | None) -> te.Results:
     """Every pixel is the sum of the elements of the blocks that lie over it."""
-    data, shape, dtype = te.present(inputs[0]), te.extents_of(types[0]), types[0].dtype
+    shape, dtype = out.shape, out.dtype
     rank = len(shape) - 2
-    block = _block(attrs.block_shape, inputs[2], rank)
+    block = _block(attrs.block_shape, shapes[1], rank)
     strides, dilation = attrs.strides or (1,) * rank, attrs.dilation or (1,) * rank
     padding = attrs.padding or (0,) * (2 * rank)
     wide = te.accumulated_in(dtype)
     if 0 in te.sizes(data) or shape[1] == 0:
-        return (te.by_index(name, shape, lambda *_: te.number(0, dtype)),)
+        return out.of(lambda *_: te.number(0, dtype))
     area: AnyDim = te.sizes(data)[1] // shape[1]
 
     def blocks(axis: int) -> Term:
@@ -269,8 +268,8 @@ def _express_col2im(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -
         value = cast(wide, te.read(data, [batch, row, bounded]))
         return sum_(select(inside, value, te.number(0, wide)), [tap])
 
-    total = te.by_index(te.sum_name(name, dtype), shape, element)
-    return (te.rounded(total, dtype, name),)
+    total = te.by_index(te.sum_name(out.name, dtype), shape, element)
+    return out.rounded(total)
 
 
 def _block(attribute: Any, operand: Tensor | None, rank: int) -> list[Term]:

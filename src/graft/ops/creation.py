@@ -19,6 +19,7 @@ from graft.ir.literal import Literal
 from graft.ir.op import Kind, no_work
 from graft.ir.types import TensorType, Type
 from graft.loop.build import Term, cast, equal
+from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.rules import operator, require, unknown_shape
 
@@ -176,17 +177,17 @@ def _eye(attrs: EyeAttrs, shape: Array | None) -> Array:
 
 
 @te.expresses("full")
-def _express_full(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_full(attrs: Any, out: te.Out, fill: Tensor, *_: Tensor | None) -> te.Results:
     """One number everywhere."""
-    fill = te.present(inputs[0])
-    return (te.by_index(name, te.extents_of(types[0]), lambda *_indices: te.single(fill)),)
+    return out.of(lambda *_indices: te.single(fill))
 
 
 @te.expresses("arange")
-def _express_arange(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_arange(
+    attrs: Any, out: te.Out, start: Tensor | None, _: Tensor | None, delta: Tensor | None
+) -> te.Results:
     """Numbers at even distances."""
-    dtype = types[0].dtype
-    start, _, delta = inputs
+    dtype = out.dtype
 
     def given(attribute: Any, operand: Any) -> Term:
         if operand is not None:
@@ -201,17 +202,17 @@ def _express_arange(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -
         product = cast(dtype, te.widened(cast(dtype, index)) * te.widened(step))
         return cast(dtype, te.widened(first) + te.widened(product))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 @te.expresses("eye")
-def _express_eye(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_eye(attrs: Any, out: te.Out, *_: Tensor | None) -> te.Results:
     """Ones on a diagonal."""
-    dtype = types[0].dtype
+    dtype = out.dtype
     if dtype is not DType.BOOL and not dtype.is_number:
         return te.Unexpressed(f"ones of {dtype}")
 
     def element(row: Term, column: Term) -> Term:
         return cast(dtype, equal(column - row, attrs.k))
 
-    return te.one_result(name, types, element)
+    return out.of(element)

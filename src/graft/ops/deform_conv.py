@@ -166,19 +166,18 @@ def _deformable_conv(
 
 @te.expresses("nn.deformable_conv2d")
 def _express_deformable_conv2d(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+    attrs: Any, out: te.Out, data: Tensor, offset: Tensor, weight: Tensor, mask: Tensor | None
 ) -> te.Results:
     """Where windows read, then the samples of all windows, then their weighted sums."""
-    data, offset, weight = map(te.present, inputs[:3])
-    mask, wide = inputs[3], te.accumulated_in(types[0].dtype)
+    wide = te.accumulated_in(out.dtype)
     batch, channels, height, width = te.sizes(data)
     outputs, inside, *kernel = te.numbers(te.sizes(weight), "the extents of the weight")
     (count,) = te.numbers((channels,), "the channels")
     if 0 in (height, width):
         return te.Unexpressed("there is nothing to sample in an empty image")
-    shape = te.extents_of(types[0])
+    shape = out.shape
     area, per_part = kernel[0] * kernel[1], max(count // attrs.deformable_groups, 1)
-    at = _positions(attrs, offset, (kernel[1], shape[2:], (height, width)), name, wide)
+    at = _positions(attrs, offset, (kernel[1], shape[2:], (height, width)), out.name, wide)
 
     def sample(image: Term, channel: Term, tap: Term, row: Term, column: Term) -> Term:
         entry = channel // per_part * area + tap
@@ -191,7 +190,7 @@ def _express_deformable_conv2d(
             return found
         return found * cast(wide, te.read(mask, [image, entry, row, column]))
 
-    samples = te.by_index(f"{name}_samples", [batch, count, area, *shape[2:]], sample)
+    samples = te.by_index(f"{out.name}_samples", [batch, count, area, *shape[2:]], sample)
 
     def element(image: Term, output: Term, row: Term, column: Term) -> Reduce:
         channel, tap = te.reduce_axes([inside, area])
@@ -200,8 +199,8 @@ def _express_deformable_conv2d(
         value = te.read(samples, [image, source, tap, row, column])
         return sum_(value * cast(wide, factor), [channel, tap])
 
-    total = te.by_index(f"{name}_sum", shape, element)
-    return (te.by_index(name, shape, lambda *at: cast(types[0].dtype, te.read(total, at))),)
+    total = te.by_index(f"{out.name}_sum", shape, element)
+    return out.of(lambda *at: cast(out.dtype, te.read(total, at)))
 
 
 _Extents = tuple[AnyDim, ...]

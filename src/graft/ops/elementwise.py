@@ -34,6 +34,7 @@ from graft.loop.build import (
     select,
 )
 from graft.loop.ir import BinaryKind, CompareKind
+from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops import functions
 from graft.ops.pointwise import Scalar, by_scalar, formula, intrinsic, pointwise
@@ -351,16 +352,17 @@ def _clip_dims(attrs: ClipAttrs, data: Array, a_min: Any = None, a_max: Any = No
     return result
 
 
-def _clip_expression(attrs: ClipAttrs, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _clip_expression(
+    attrs: ClipAttrs, out: te.Out, data: Tensor, *bounds: Tensor | None
+) -> te.Results:
     """Bounds are attributes or tensors of one element and any rank."""
-    data, *bounds = inputs
 
     def element(*indices: Term) -> Term:
         limits = [None if bound is None else te.single(bound) for bound in bounds]
-        operands = [te.read(te.present(data), indices), *limits]
-        return formula(get_op("clip"), attrs, operands, types[0].dtype)
+        operands = [te.read(data, indices), *limits]
+        return formula(get_op("clip"), attrs, operands, out.dtype)
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 pointwise(

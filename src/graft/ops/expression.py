@@ -1,16 +1,17 @@
 """Operators as tensor expressions: what they are, and the vocabulary that they are written in.
 
-An operator's expression is a function of its attributes, its operands as tensors (None where one is
-left out), the types of its results and a name. It gives one tensor per result, named after it and
-computed from the operands, by way of further tensors where it needs some (all of them named after
-it too, and none of them a result); or it says why it has none for these attributes. Tensors are
+An operator's expression is a function of its attributes, of what it is to make (a name and the
+types of the results) and of its operands as tensors (None where one is left out). It gives one
+tensor per result, named after it and computed from the operands, by way of further tensors where it
+needs some (all of them named after it too, and none of them a result); or it says why it has none
+for these attributes. Tensors are
 row-major: their extents are those of the types. An extent is a dim: a number where it is known,
 else an expression over the kernel's scalars, which can be computed with and compared all the same.
 Whoever cannot do without a number asks for it with `numbers`, and has no expression where there is
 none.
 
     @expresses("transpose")
-    def _transpose(attrs, inputs, types, name): ...
+    def _transpose(attrs, out, data): ...
 """
 
 from __future__ import annotations
@@ -51,7 +52,34 @@ class Table(Tensor):
 Inputs = Sequence[Tensor | None]
 Types = Sequence[TensorType]
 Results = tuple[Tensor, ...] | Unexpressed
-Expression = Callable[[Any, Inputs, Types, str], Results]
+# (attributes, what to make, operands as tensors) -> results. Absent operands are None.
+Expression = Callable[..., Results]
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """What an expression is to make: the name that its tensors begin with, and the result types."""
+
+    name: str
+    types: Types
+
+    @property
+    def dtype(self) -> DType:
+        return self.types[0].dtype
+
+    @property
+    def shape(self) -> tuple[AnyDim, ...]:
+        return extents_of(self.types[0])
+
+    def of(self, element: Callable[..., object]) -> tuple[Tensor, ...]:
+        """The only result, by its elements."""
+        return (by_index(self.name, self.shape, element),)
+
+    def rounded(self, total: Tensor) -> tuple[Tensor, ...]:
+        """The only result, which is this tensor in its own dtype."""
+        return (rounded(total, self.dtype, self.name),)
+
+
 Index = Term | int
 Indices = Sequence[Index]
 Extents = Sequence[AnyDim]
@@ -96,12 +124,12 @@ def express_op(op: Op, attrs: Any, inputs: Inputs, types: Types, name: str) -> R
     """An operator's results on these tensors, of these types."""
     if op.expression is None:
         return Unexpressed(f"{op.name} has no tensor expression")
-    missing = [None] * (len(op.operands) - len(inputs))
     try:
-        made: Results = op.expression(attrs, [*inputs, *missing], types, name)
+        missing = op.absent(len(inputs))
+        results: Results = op.expression(attrs, Out(name, types), *inputs, *missing)
     except (NumbersNeededError, UnknownExtentError) as error:
         return Unexpressed(f"{op.name}: {error}")
-    return made
+    return results
 
 
 def _is_known(type_: TensorType) -> bool:
@@ -121,13 +149,6 @@ class NumbersNeededError(Exception):
 def extents_of(type_: TensorType) -> tuple[AnyDim, ...]:
     """The extents of a type."""
     return tuple(type_.shape or ())
-
-
-def present(tensor: Tensor | None) -> Tensor:
-    """An operand that the operator's definition says is there."""
-    if tensor is None:
-        raise InternalError("an operand that has to be there is missing")
-    return tensor
 
 
 def sizes(tensor: Tensor) -> tuple[AnyDim, ...]:
@@ -161,11 +182,6 @@ def axis_names(rank: int, prefix: str = "i") -> list[str]:
 def by_index(name: str, shape: Sequence[Operand], element: Callable[..., object]) -> Tensor:
     """The tensor whose element at a list of indices is `element(*indices)`."""
     return compute(name, shape, element, axis_names(len(shape)))  # type: ignore[arg-type]
-
-
-def one_result(name: str, types: Types, element: Callable[..., object]) -> tuple[Tensor, ...]:
-    """The only result of an operator, by its elements."""
-    return (by_index(name, extents_of(types[0]), element),)
 
 
 def reduce_axes(shape: Sequence[Operand], prefix: str = "r") -> list[Axis]:

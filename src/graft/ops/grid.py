@@ -294,17 +294,16 @@ def _neighbours(attrs: Any, axis: _Axis, grid: Tensor, coordinate: int, name: st
 
 
 @te.expresses("grid_sample")
-def _express_grid_sample(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_grid_sample(attrs: Any, out: te.Out, data: Tensor, grid: Tensor) -> te.Results:
     """The element next to a position, or a weighted sum of those around it."""
-    data, grid = map(te.present, inputs)
-    dtype, extents, shape = types[0].dtype, te.sizes(data)[2:], te.extents_of(types[0])
+    dtype, extents, shape = out.dtype, te.sizes(data)[2:], out.shape
     if 0 in extents:
         return te.Unexpressed("there is nothing to sample in an empty tensor")
     wide = dtype_of(working_dtype(dtype.numpy))
     exact = DType.FLOAT64 if grid.dtype is DType.FLOAT64 else DType.FLOAT32
     axes = [_Axis(extent, attrs.align_corners, exact) for extent in extents]
     around = [
-        _neighbours(attrs, axis, grid, len(axes) - 1 - at, f"{name}_axis{at}")
+        _neighbours(attrs, axis, grid, len(axes) - 1 - at, f"{out.name}_axis{at}")
         for at, axis in enumerate(axes)
     ]
 
@@ -330,9 +329,9 @@ def _express_grid_sample(attrs: Any, inputs: te.Inputs, types: te.Types, name: s
 
     if attrs.method == "nearest":
         first = [term(0)] * len(extents)
-        return (te.by_index(name, shape, lambda b, c, *at: value(b, c, at, first)),)
-    total = te.by_index(f"{name}_sum", shape, weighted)
-    return (te.by_index(name, shape, lambda *at: _in_dtype(te.read(total, at), dtype)),)
+        return out.of(lambda b, c, *at: value(b, c, at, first))
+    total = te.by_index(f"{out.name}_sum", shape, weighted)
+    return out.of(lambda *at: _in_dtype(te.read(total, at), dtype))
 
 
 def _in_dtype(total: Term, dtype: DType) -> Term:
@@ -341,11 +340,10 @@ def _in_dtype(total: Term, dtype: DType) -> Term:
 
 
 @te.expresses("affine_grid")
-def _express_affine_grid(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_affine_grid(attrs: Any, out: te.Out, theta: Tensor, *_: Tensor | None) -> te.Results:
     """Matrices times the positions of an image's elements."""
-    theta = te.present(inputs[0])
-    shape = te.extents_of(types[0])
-    extents, wide = shape[1:-1], dtype_of(working_dtype(types[0].dtype.numpy))
+    shape = out.shape
+    extents, wide = shape[1:-1], dtype_of(working_dtype(out.dtype.numpy))
 
     def element(batch: Term, *rest: Term) -> Term:
         *place, row = rest
@@ -355,9 +353,9 @@ def _express_affine_grid(attrs: Any, inputs: te.Inputs, types: te.Types, name: s
             count = term(extent) - 1 if attrs.align_corners else term(extent)
             at = cast(wide, steps / cast(_EXACT, maximum(count, 1)))
             total = total + at * _entry(theta, [batch, row, len(extents) - 1 - axis], wide)
-        return cast(types[0].dtype, total)
+        return cast(out.dtype, total)
 
-    return (te.by_index(name, shape, element),)
+    return out.of(element)
 
 
 _EXACT = DType.FLOAT64

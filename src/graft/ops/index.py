@@ -222,11 +222,10 @@ def _is_empty(data: Tensor, types: te.Types) -> bool:
 
 
 @te.expresses("take")
-def _express_take(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_take(attrs: Any, out: te.Out, data: Tensor, indices: Tensor) -> te.Results:
     """Whole slices along an axis."""
-    data, indices = map(te.present, inputs)
     axis = normalize_axis(attrs.axis, len(data.shape))
-    if _is_empty(data, types):
+    if _is_empty(data, out.types):
         return te.Unexpressed("there is nothing to take")
     count, extent = len(indices.shape), te.sizes(data)[axis]
 
@@ -234,15 +233,14 @@ def _express_take(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> 
         place = _position(indices, list(at[axis : axis + count]), extent)
         return te.unless_empty(data, te.read(data, [*at[:axis], place, *at[axis + count :]]))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 @te.expresses("gather")
-def _express_gather(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_gather(attrs: Any, out: te.Out, data: Tensor, indices: Tensor) -> te.Results:
     """One element per index, at the index's own place but for one axis."""
-    data, indices = map(te.present, inputs)
     axis = normalize_axis(attrs.axis, len(data.shape))
-    if _is_empty(data, types):
+    if _is_empty(data, out.types):
         return te.Unexpressed("there is nothing to gather")
     extent = te.sizes(data)[axis]
 
@@ -250,15 +248,14 @@ def _express_gather(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -
         place = _position(indices, list(at), extent)
         return te.unless_empty(data, te.read(data, [*at[:axis], place, *at[axis + 1 :]]))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 @te.expresses("gather_nd")
-def _express_gather_nd(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_gather_nd(attrs: Any, out: te.Out, data: Tensor, indices: Tensor) -> te.Results:
     """Slices at places of several axes."""
-    data, indices = map(te.present, inputs)
     batch, shape = attrs.batch_dims, te.sizes(data)
-    if _is_empty(data, types):
+    if _is_empty(data, out.types):
         return te.Unexpressed("there is nothing to gather")
     count = len(indices.shape) - 1
     (named,) = te.numbers(te.sizes(indices)[-1:], "how many axes the positions name")
@@ -270,15 +267,16 @@ def _express_gather_nd(attrs: Any, inputs: te.Inputs, types: te.Types, name: str
         ]
         return te.unless_empty(data, te.read(data, [*at[:batch], *places, *at[count:]]))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 @te.expresses("one_hot")
-def _express_one_hot(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_one_hot(
+    attrs: Any, out: te.Out, indices_: Tensor, values: Tensor, *_: Tensor | None
+) -> te.Results:
     """One of two values, by whether the index is the _position along the new axis."""
-    indices_, values = te.present(inputs[0]), te.present(inputs[1])
     axis = normalize_axis(attrs.axis, len(indices_.shape) + 1)
-    depth = te.extents_of(types[0])[axis]
+    depth = out.shape[axis]
 
     def element(*indices: Term) -> Term:
         given = te.read(indices_, [*indices[:axis], *indices[axis + 1 :]])
@@ -288,4 +286,4 @@ def _express_one_hot(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) 
         wanted = select(wanted < 0, wanted + depth, wanted)
         return select(equal(wanted, indices[axis]), values[1], values[0])
 
-    return te.one_result(name, types, element)
+    return out.of(element)

@@ -22,7 +22,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.loop.build import Term, cast, equal, maximum, select, term
 from graft.loop.ir import Binary, BinaryKind, Cast, Const, Expr, Select, Var
-from graft.loop.tensor import Reduce, max_
+from graft.loop.tensor import Reduce, Tensor, max_
 from graft.ops import expression as te
 from graft.ops.index import largest_outside, require_integers
 from graft.ops.ml_features import unknown_of
@@ -157,9 +157,9 @@ _RULES: dict[str, Callable[[Node], Pointing | None]] = {
 
 
 @te.expresses("out_of_range")
-def _express_out_of_range(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_out_of_range(attrs: Any, out: te.Out, indices: Tensor) -> te.Results:
     """Per axis the largest of the indices that lie outside."""
-    indices, extents = te.present(inputs[0]), attrs.extents
+    extents = attrs.extents
     shape = indices.shape if len(extents) == 1 else indices.shape[:-1]
     none, count = te.number(INSIDE, DType.INT64), term(attrs.count)
 
@@ -178,7 +178,7 @@ def _express_out_of_range(attrs: Any, inputs: te.Inputs, types: te.Types, name: 
         value = outside(cast(DType.INT64, te.read(indices, at)), extent)
         return max_(value, reduced) if reduced else value
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 # The smallest and the largest number that there can be.

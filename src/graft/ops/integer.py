@@ -119,9 +119,10 @@ def _byte_product(attrs: BatchMatmulAttrs, left: Array, right: Array) -> Array:
 # Tensor expressions: those of int32 on widened operands.
 
 
-def _widened(inputs: te.Inputs, name: str) -> tuple[Tensor, Tensor]:
+def _widened(
+    name: str, data: Tensor, weight: Tensor, zero_point: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """The data less their zero point and the weights, in int32."""
-    data, weight, zero_point = te.present(inputs[0]), te.present(inputs[1]), inputs[2]
 
     def centred(*indices: Term) -> Term:
         value = cast(DType.INT32, te.read(data, indices))
@@ -137,30 +138,29 @@ def _widened(inputs: te.Inputs, name: str) -> tuple[Tensor, Tensor]:
 
 
 @te.expresses(*(f"qnn.conv{rank}d" for rank in RANKS))
-def _express_integer_convolution(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_integer_convolution(attrs: Any, out: te.Out, *inputs: Tensor) -> te.Results:
     conv = get_op(f"nn.conv{len(attrs.strides)}d")
-    return te.express_op(conv, attrs, _widened(inputs, name), types, name)
+    return te.express_op(conv, attrs, _widened(out.name, *inputs), out.types, out.name)
 
 
 @te.expresses("qnn.dense")
-def _express_integer_dense(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    return te.express_op(get_op("nn.dense"), attrs, _widened(inputs, name), types, name)
+def _express_integer_dense(attrs: Any, out: te.Out, *inputs: Tensor) -> te.Results:
+    return te.express_op(
+        get_op("nn.dense"), attrs, _widened(out.name, *inputs), out.types, out.name
+    )
 
 
 @te.expresses("qnn.batch_matmul")
-def _express_byte_product(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    left, right = map(te.present, inputs)
+def _express_byte_product(attrs: Any, out: te.Out, left: Tensor, right: Tensor) -> te.Results:
 
     def wide(of: Tensor, called: str, shift: int) -> Tensor:
         def element(*indices: Term) -> Term:
             return cast(DType.INT32, te.read(of, indices)) + shift
 
-        return te.by_index(f"{name}_{called}", of.shape, element)
+        return te.by_index(f"{out.name}_{called}", of.shape, element)
 
     operands = (
         wide(left, "left", HALF if left.dtype is DType.INT8 else 0),
         wide(right, "right", -HALF if right.dtype is DType.UINT8 else 0),
     )
-    return te.express_op(get_op("nn.batch_matmul"), attrs, operands, types, name)
+    return te.express_op(get_op("nn.batch_matmul"), attrs, operands, out.types, out.name)

@@ -20,6 +20,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.op import Kind
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term
+from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.rules import operator, require, unknown_shape
 
@@ -113,11 +114,8 @@ def _meaning(attrs: LayoutTransformAttrs, data: Array) -> Array:
 
 
 @te.expresses("layout_transform")
-def _express_layout_transform(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_layout_transform(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Axes apart, in another order, and together again."""
-    data = te.present(inputs[0])
     if not all(isinstance(extent, int) for extent in te.sizes(data)):
         return te.Unexpressed("the axes are known only at run time")
     way = rearrangement(attrs.src_layout, attrs.dst_layout, te.sizes(data))
@@ -128,7 +126,7 @@ def _express_layout_transform(
         apart = [at[way.axes.index(axis)] for axis in range(len(split))]
         return te.read(data, _as(apart, split, te.sizes(data)))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 def _as(

@@ -257,25 +257,23 @@ Item = TypeVar("Item")
 
 
 @te.expresses("nn.dense")
-def _express_dense(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_dense(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) -> te.Results:
     """Data [..., inputs] times weights [units, inputs]."""
-    data, weight = map(te.present, inputs)
-    dtype = types[0].dtype
+    dtype = out.dtype
 
     def element(*indices: Term) -> Reduce:
         depth = reduce_axis("depth", weight.shape[1])
         value = te.read(data, [*indices[:-1], depth])
         return sum_(te.widened(value) * te.widened(weight[indices[-1], depth]), [depth])
 
-    total = te.by_index(te.sum_name(name, dtype), te.extents_of(types[0]), element)
-    return (te.rounded(total, dtype, name),)
+    total = te.by_index(te.sum_name(out.name, dtype), out.shape, element)
+    return out.rounded(total)
 
 
 @te.expresses("nn.batch_matmul")
-def _express_batch_matmul(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_batch_matmul(attrs: Any, out: te.Out, left: Tensor, right: Tensor) -> te.Results:
     """Products over the last two axes; the others broadcast."""
-    left, right = map(te.present, inputs)
-    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    dtype, shape = out.dtype, out.shape
     extent = left.shape[-2] if attrs.transpose_a else left.shape[-1]
 
     def element(*indices: Term) -> Reduce:
@@ -286,8 +284,8 @@ def _express_batch_matmul(attrs: Any, inputs: te.Inputs, types: te.Types, name: 
         first, second = (_matrix(left, batch, one, shape), _matrix(right, batch, other, shape))
         return sum_(te.widened(first) * te.widened(second), [depth])
 
-    total = te.by_index(te.sum_name(name, dtype), shape, element)
-    return (te.rounded(total, dtype, name),)
+    total = te.by_index(te.sum_name(out.name, dtype), shape, element)
+    return out.rounded(total)
 
 
 def _matrix(tensor: Tensor, batch: list[Term], place: tuple[Term, Term], shape: te.Extents) -> Term:
@@ -299,10 +297,9 @@ def _matrix(tensor: Tensor, batch: list[Term], place: tuple[Term, Term], shape: 
 
 
 @te.expresses("einsum")
-def _express_einsum(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_einsum(attrs: Any, out: te.Out, *tensors: Tensor) -> te.Results:
     """A sum over all indices that the result does not have."""
-    tensors = [te.present(one) for one in inputs if one is not None]
-    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    dtype, shape = out.dtype, out.shape
     equation = parse_equation(attrs.equation)
     extents = _letters(equation, tensors)
     ranks = len(shape) - (len(equation.result) - 1) if "." in equation.result else 0
@@ -324,13 +321,13 @@ def _express_einsum(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -
             product = product * factor
         return sum_(product, axes) if axes else product
 
-    total_name = te.sum_name(name, dtype) if has_sum else f"{name}_product"
+    total_name = te.sum_name(out.name, dtype) if has_sum else f"{out.name}_product"
     total = te.by_index(total_name, shape, element)
-    if total.name == name:
+    if total.name == out.name:
         return (total,)
     if total.dtype is dtype:
-        return (te.by_index(name, shape, lambda *at: te.read(total, at)),)
-    return (te.rounded(total, dtype, name),)
+        return out.of(lambda *at: te.read(total, at))
+    return out.rounded(total)
 
 
 def _by_letter(letters: str, items: Sequence[Item], ranks: int) -> dict[str, list[Item]]:
@@ -344,7 +341,7 @@ def _by_letter(letters: str, items: Sequence[Item], ranks: int) -> dict[str, lis
     return found
 
 
-def _letters(equation: Equation, tensors: list[Tensor]) -> dict[str, AnyDim]:
+def _letters(equation: Equation, tensors: Sequence[Tensor]) -> dict[str, AnyDim]:
     """How far each index goes that is one axis; a 1 gives way to what it broadcasts to."""
     found: dict[str, AnyDim] = {}
     for term, tensor in zip(equation.terms, tensors, strict=True):

@@ -17,7 +17,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.op import Work, traffic
 from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast, equal, select
-from graft.loop.tensor import Reduce, reduce_axis, sum_
+from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
 from graft.ops.activation import operations_per_element
 from graft.ops.pointwise import widened_array
@@ -101,9 +101,9 @@ def _lp_normalize(attrs: LpNormalizeAttrs, data: Array) -> Array:
 
 
 @te.expresses("nn.lrn")
-def _express_lrn(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_lrn(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Over a power of the sum of squares of neighbours along an axis."""
-    data, wide = te.present(inputs[0]), te.accumulated_in(types[0].dtype)
+    wide = te.accumulated_in(out.dtype)
     axis = normalize_axis(attrs.axis, len(data.shape))
     extent = te.sizes(data)[axis]
     before, after = _window(attrs.size, extent)
@@ -115,32 +115,32 @@ def _express_lrn(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> t
         inside = (place >= 0) & (place < extent)
         return sum_(select(inside, value * value, te.number(0, wide)), [offset])
 
-    total = te.by_index(f"{name}_sum", data.shape, squares)
+    total = te.by_index(f"{out.name}_sum", data.shape, squares)
 
     def element(*indices: Term) -> Term:
         base = te.read(total, indices) * (attrs.alpha / attrs.size) + attrs.bias
         value = cast(wide, te.read(data, indices)) / call("pow", base, attrs.beta)
-        return cast(types[0].dtype, value)
+        return cast(out.dtype, value)
 
-    return (te.by_index(name, data.shape, element),)
+    return (te.by_index(out.name, data.shape, element),)
 
 
 @te.expresses("nn.lp_normalize")
-def _express_lp_normalize(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_lp_normalize(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Over the p-norm along an axis; zero where the norm is zero."""
-    data, wide = te.present(inputs[0]), te.accumulated_in(types[0].dtype)
+    wide = te.accumulated_in(out.dtype)
     axis = normalize_axis(attrs.axis, len(data.shape))
 
     def power(element: Term, _place: Sequence[Term]) -> Term:
         value = cast(wide, element)
         return call("abs", value) if attrs.p == 1 else value * value
 
-    total = te.total_over(f"{name}_sum", data, [axis], sum_, power)
+    total = te.total_over(f"{out.name}_sum", data, [axis], sum_, power)
 
     def element(*indices: Term) -> Term:
         norm = te.read(total, [*indices[:axis], 0, *indices[axis + 1 :]])
         norm = norm if attrs.p == 1 else call("sqrt", norm)
         ratio = cast(wide, te.read(data, indices)) / norm
-        return cast(types[0].dtype, select(equal(norm, 0.0), te.number(0, wide), ratio))
+        return cast(out.dtype, select(equal(norm, 0.0), te.number(0, wide), ratio))
 
-    return te.one_result(name, types, element)
+    return out.of(element)

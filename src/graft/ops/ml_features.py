@@ -195,11 +195,9 @@ _ENTRIES, _ENTRIES_PER_KEY = 1024, 8
 
 
 @te.expresses("ml.label_map")
-def _express_label_map(
-    attrs: LabelMapAttrs, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_label_map(attrs: LabelMapAttrs, out: te.Out, data: Tensor) -> te.Results:
     """Each element's value; what stands for unknown elements where it is no key."""
-    data, unknown = te.present(inputs[0]), unknown_of(attrs)
+    unknown = unknown_of(attrs)
     keys, values = attrs.keys.array, attrs.values.array
     if object in (keys.dtype, values.dtype):
         return te.Unexpressed("machine code has no strings")
@@ -207,14 +205,14 @@ def _express_label_map(
         return te.Unexpressed("an unknown element is an error, and no index that a guard could see")
     keys, last = np.unique(keys[::-1], return_index=True)  # NaN counts as equal to itself
     values = values[::-1][last]
-    default = te.number(unknown.item(), types[0].dtype)
+    default = te.number(unknown.item(), out.dtype)
     if not keys.size:
-        return (te.by_index(name, te.extents_of(types[0]), lambda *_: default),)
+        return out.of(lambda *_: default)
     if data.dtype.is_integer and _span(keys) <= max(_ENTRIES, _ENTRIES_PER_KEY * len(keys)):
-        found = _indexed(data, keys, values, unknown, name)
+        found = _indexed(data, keys, values, unknown, out.name)
     else:
-        found = _searched(data, keys, values, unknown, name)
-    return (te.by_index(name, te.extents_of(types[0]), found),)
+        found = _searched(data, keys, values, unknown, out.name)
+    return out.of(found)
 
 
 def _span(keys: Array) -> int:

@@ -14,7 +14,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, traffic
 from graft.ir.types import TensorType
 from graft.loop.build import Term
-from graft.loop.tensor import Reduce, reduce_axis, sum_
+from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
 from graft.ops.rules import operator, require, require_same_dim, same_dtype
 
@@ -121,17 +121,14 @@ def _coupling(attrs: CouplingAttrs, pairs: Array) -> Array:
 
 
 @te.expresses("ml.squared_distance")
-def _express_squared_distance(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_squared_distance(attrs: Any, out: te.Out, data: Tensor, vectors: Tensor) -> te.Results:
     """Of each sample [rows, features] and each vector [count, features]."""
-    data, vectors = map(te.present, inputs)
-    dtype = types[0].dtype
+    dtype = out.dtype
 
     def element(row: Term, vector: Term) -> Reduce:
         feature = reduce_axis("feature", vectors.shape[1])
         apart = te.widened(data[row, feature]) - te.widened(vectors[vector, feature])
         return sum_(apart * apart, [feature])
 
-    total = te.by_index(te.sum_name(name, dtype), te.extents_of(types[0]), element)
-    return (te.rounded(total, dtype, name),)
+    total = te.by_index(te.sum_name(out.name, dtype), out.shape, element)
+    return out.rounded(total)

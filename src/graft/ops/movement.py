@@ -341,15 +341,14 @@ def _tile(attrs: TileAttrs, data: Array, reps: Array | None = None) -> Array:
 # Tensor expressions.
 
 
-# Of these a concatenation is one expression where it is not known how long they are.
-MOST_PIECES = 3
+# More operands of unknown extents than this are not joined in one expression: each is a branch.
+MOST_PARTS = 3
 
 
 @te.expresses("reshape", "squeeze", "expand_dims")
-def _express_reshape(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_reshape(attrs: Any, out: te.Out, data: Tensor, *_: Tensor | None) -> te.Results:
     """The element with the same number in row-major order."""
-    data = te.present(inputs[0])
-    shape = te.extents_of(types[0])
+    shape = out.shape
     kept = [axis for axis, extent in enumerate(shape) if extent != 1]
     had = [axis for axis, extent in enumerate(te.sizes(data)) if extent != 1]
     same = [shape[axis] for axis in kept] == [te.sizes(data)[axis] for axis in had]
@@ -362,7 +361,7 @@ def _express_reshape(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) 
             return te.read(data, at)
         return te.read(data, _renumbered(indices, shape, data))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 def _renumbered(indices: te.Indices, shape: te.Extents, data: Tensor) -> list[Term]:
@@ -389,77 +388,69 @@ def _renumbered(indices: te.Indices, shape: te.Extents, data: Tensor) -> list[Te
 
 
 @te.expresses("transpose")
-def _express_transpose(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_transpose(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Axes in another order."""
-    data = te.present(inputs[0])
     rank = len(data.shape)
     order = transpose_order(attrs, rank)
 
     def element(*indices: Term) -> Term:
         return te.read(data, [indices[order.index(axis)] for axis in range(rank)])
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 @te.expresses("broadcast_to")
-def _express_broadcast_to(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_broadcast_to(attrs: Any, out: te.Out, data: Tensor, *_: Tensor | None) -> te.Results:
     """The element that NumPy's broadcasting puts there."""
-    data = te.present(inputs[0])
-    shape = te.extents_of(types[0])
-    return te.one_result(name, types, lambda *indices: te.spread(data, indices, shape))
+    return out.of(lambda *indices: te.spread(data, indices, out.shape))
 
 
 @te.expresses("concatenate")
-def _express_concatenate(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_concatenate(attrs: Any, out: te.Out, *data: Tensor) -> te.Results:
     """One operand after the other along an axis."""
-    pieces = [te.present(one) for one in inputs if one is not None]
-    axis = normalize_axis(attrs.axis, len(pieces[0].shape))
-    pieces = [piece for piece in pieces if te.sizes(piece)[axis] != 0] or pieces[:1]
-    starts: list[AnyDim] = [0, *accumulate(te.sizes(piece)[axis] for piece in pieces)]
-    if len(pieces) > MOST_PIECES and not all(isinstance(start, int) for start in starts):
+    axis = normalize_axis(attrs.axis, len(data[0].shape))
+    parts = [one for one in data if te.sizes(one)[axis] != 0] or data[:1]
+    starts: list[AnyDim] = [0, *accumulate(te.sizes(part)[axis] for part in parts)]
+    if len(parts) > MOST_PARTS and not all(isinstance(start, int) for start in starts):
         return te.Unexpressed("too many pieces of unknown sizes, each a branch of its own")
 
     def element(*indices: Term) -> Term:
-        def of(piece: int) -> Term:
+        def of(part: int) -> Term:
             moved = list(indices)
-            moved[axis] = indices[axis] - starts[piece]
-            return te.read(pieces[piece], moved)
+            moved[axis] = indices[axis] - starts[part]
+            return te.read(parts[part], moved)
 
-        found = of(len(pieces) - 1)
-        for piece in reversed(range(len(pieces) - 1)):
-            found = select(indices[axis] < starts[piece + 1], of(piece), found)
-        return found
+        value = of(len(parts) - 1)
+        for part in reversed(range(len(parts) - 1)):
+            value = select(indices[axis] < starts[part + 1], of(part), value)
+        return value
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 @te.expresses("split")
-def _express_split(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    """Pieces along an axis; their types tell where it is cut."""
-    data = te.present(inputs[0])
+def _express_split(attrs: Any, out: te.Out, data: Tensor, *_: Tensor | None) -> te.Results:
+    """Slices along an axis; their types tell where it is cut."""
     axis = normalize_axis(attrs.axis, len(data.shape))
-    lengths = [te.extents_of(type_)[axis] for type_ in types]
+    lengths = [te.extents_of(type_)[axis] for type_ in out.types]
     starts: list[AnyDim] = [0, *accumulate(lengths)]
 
-    def piece(start: AnyDim) -> Any:
+    def part(number: int, start: AnyDim) -> Tensor:
         def element(*indices: Term) -> Term:
             return te.read(data, [*indices[:axis], indices[axis] + start, *indices[axis + 1 :]])
 
-        return element
+        name = f"{out.name}_{number}" if number else out.name
+        return te.by_index(name, te.extents_of(out.types[number]), element)
 
-    return tuple(
-        te.by_index(f"{name}_{count}" if count else name, te.extents_of(type_), piece(start))
-        for count, (type_, start) in enumerate(zip(types, starts, strict=False))
-    )
+    return tuple(part(number, start) for number, start in enumerate(starts[:-1]))
 
 
 @te.expresses("tile")
-def _express_tile(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_tile(attrs: Any, out: te.Out, data: Tensor, *_: Tensor | None) -> te.Results:
     """The data again and again along each axis."""
-    data = te.present(inputs[0])
 
     def element(*indices: Term) -> Term:
-        pairs = zip(indices, te.sizes(data), te.extents_of(types[0]), strict=True)
+        pairs = zip(indices, te.sizes(data), out.shape, strict=True)
         return te.read(data, [i if have == want else i % have for i, have, want in pairs])
 
-    return te.one_result(name, types, element)
+    return out.of(element)

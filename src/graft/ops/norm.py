@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -282,19 +283,18 @@ def _channel_norm(
 
 
 @te.expresses("nn.batch_norm")
-def _express_batch_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_batch_norm(attrs: Any, out: te.Out, data: Tensor, *parameters: Tensor) -> te.Results:
     """By given statistics, each a list along one axis."""
-    data, *parameters = map(te.present, inputs)
-    wide, shape = _precision_of([data, *parameters]), te.extents_of(types[0])
+    wide, shape = _precision_of([data, *parameters]), out.shape
 
     def element(*indices: Term) -> Term:
         spread_out = (cast(wide, te.along(one, indices, attrs.axis, shape)) for one in parameters)
         gamma, beta, mean, variance = spread_out
         factor = gamma / call("sqrt", variance + attrs.epsilon)
         normal = (cast(wide, te.read(data, indices)) - mean) * factor + beta
-        return cast(types[0].dtype, normal)
+        return cast(out.dtype, normal)
 
-    return (te.by_index(name, shape, element),)
+    return out.of(element)
 
 
 def _precision_of(tensors: list[Tensor]) -> DType:
@@ -338,30 +338,6 @@ def _standardized_tensor(data: Tensor, axes: Sequence[int], epsilon: float, name
     return te.by_index(f"{name}_normal", data.shape, element)
 
 
-def _scaled_term(value: Term, factors: Sequence[Term | None], dtype: DType) -> Term:
-    gamma, beta = factors
-    if gamma is not None:
-        value = value * cast(value.dtype, gamma)
-    if beta is not None:
-        value = value + cast(value.dtype, beta)
-    return cast(dtype, value)
-
-
-@te.expresses("nn.layer_norm")
-def _express_layer_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    """Over the last axes; scale and shift broadcast."""
-    data, *parameters = te.present(inputs[0]), *inputs[1:]
-    rank = len(data.shape)
-    axes = list(range(normalize_axis(attrs.axis, rank), rank))
-    normal, shape = _standardized_tensor(data, axes, attrs.epsilon, name), te.sizes(data)
-
-    def element(*indices: Term) -> Term:
-        factors = [None if one is None else te.spread(one, indices, shape) for one in parameters]
-        return _scaled_term(te.read(normal, indices), factors, types[0].dtype)
-
-    return (te.by_index(name, data.shape, element),)
-
-
 def _over_root(data: Tensor, axes: Sequence[int], epsilon: float, name: str) -> Tensor:
     """Over the root of the mean square, in float32 or float64."""
     wide = te.accumulated_in(data.dtype)
@@ -374,55 +350,72 @@ def _over_root(data: Tensor, axes: Sequence[int], epsilon: float, name: str) -> 
     return te.by_index(f"{name}_normal", data.shape, element)
 
 
-@te.expresses("nn.rms_norm")
-def _express_rms_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    """Over the root of the mean square of the last axes."""
-    data, gamma = te.present(inputs[0]), inputs[1]
-    rank = len(data.shape)
-    axes = list(range(normalize_axis(attrs.axis, rank), rank))
-    normal = _over_root(data, axes, attrs.epsilon, name)
+def _scaled(
+    out: te.Out,
+    parameters: te.Inputs,
+    normal: Callable[[te.Indices], Term],
+    spread: Callable[[Tensor, te.Indices], Term],
+) -> te.Results:
+    """Normalised elements times gamma plus beta; `spread` reads a parameter for an element."""
 
     def element(*indices: Term) -> Term:
-        factor = None if gamma is None else te.spread(gamma, indices, te.sizes(data))
-        return _scaled_term(te.read(normal, indices), [factor, None], types[0].dtype)
+        value = normal(indices)
+        for combine, parameter in zip((mul, add), parameters, strict=False):
+            if parameter is not None:
+                value = combine(value, cast(value.dtype, spread(parameter, indices)))
+        return cast(out.dtype, value)
 
-    return (te.by_index(name, data.shape, element),)
+    return out.of(element)
+
+
+@te.expresses("nn.layer_norm", "nn.rms_norm")
+def _express_layer_norm(
+    attrs: Any, out: te.Out, data: Tensor, gamma: Tensor | None, *beta: Tensor | None
+) -> te.Results:
+    """Over the last axes; scale and shift broadcast. RMS normalisation has no shift to take."""
+    rank = len(data.shape)
+    axes, normalize = range(normalize_axis(attrs.axis, rank), rank), _standardized_tensor
+    normal = (normalize if beta else _over_root)(data, axes, attrs.epsilon, out.name)
+    shape = te.sizes(data)
+    return _scaled(
+        out,
+        (gamma, *beta),
+        lambda at: te.read(normal, at),
+        lambda one, at: te.spread(one, at, shape),
+    )
+
+
+def _per_channel_tensor(
+    out: te.Out, channel: int, parameters: te.Inputs, normal: Callable[[te.Indices], Term]
+) -> te.Results:
+    return _scaled(out, parameters, normal, lambda one, at: te.along(one, at, channel, out.shape))
 
 
 @te.expresses("nn.channel_norm")
-def _express_channel_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_channel_norm(
+    attrs: Any, out: te.Out, data: Tensor, *parameters: Tensor | None
+) -> te.Results:
     """The channels of each pixel, with or without their mean."""
-    data, *parameters = te.present(inputs[0]), *inputs[1:]
     normalized = _standardized_tensor if attrs.centered else _over_root
-    normal, shape = normalized(data, [1], attrs.epsilon, name), te.sizes(data)
-
-    def element(*indices: Term) -> Term:
-        factors = [None if one is None else te.along(one, indices, 1, shape) for one in parameters]
-        return _scaled_term(te.read(normal, indices), factors, types[0].dtype)
-
-    return (te.by_index(name, data.shape, element),)
+    normal = normalized(data, [1], attrs.epsilon, out.name)
+    return _per_channel_tensor(out, 1, parameters, lambda at: te.read(normal, at))
 
 
 @te.expresses("nn.instance_norm")
-def _express_instance_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_instance_norm(
+    attrs: Any, out: te.Out, data: Tensor, *parameters: Tensor
+) -> te.Results:
     """Each channel of each instance by itself."""
-    data, gamma, beta = map(te.present, inputs)
     rank = len(data.shape)
     channel = normalize_axis(attrs.axis, rank)
     axes = [axis for axis in range(rank) if axis not in (0, channel)]
-    normal, shape = _standardized_tensor(data, axes, attrs.epsilon, name), te.sizes(data)
-
-    def element(*indices: Term) -> Term:
-        factors = [te.along(one, indices, channel, shape) for one in (gamma, beta)]
-        return _scaled_term(te.read(normal, indices), factors, types[0].dtype)
-
-    return (te.by_index(name, data.shape, element),)
+    normal = _standardized_tensor(data, axes, attrs.epsilon, out.name)
+    return _per_channel_tensor(out, channel, parameters, lambda at: te.read(normal, at))
 
 
 @te.expresses("nn.group_norm")
-def _express_group_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_group_norm(attrs: Any, out: te.Out, data: Tensor, *parameters: Tensor) -> te.Results:
     """Each group of channels of each instance by itself: an axis more, for the groups."""
-    data, gamma, beta = map(te.present, inputs)
     shape = te.sizes(data)
     rank, channel = len(shape), normalize_axis(attrs.axis, len(shape))
     members = shape[channel] // attrs.num_groups
@@ -432,14 +425,14 @@ def _express_group_norm(attrs: Any, inputs: te.Inputs, types: te.Types, name: st
         whole = indices[channel] * members + indices[channel + 1]
         return te.read(data, [*indices[:channel], whole, *indices[channel + 2 :]])
 
-    groups = te.by_index(f"{name}_groups", split, grouped)
+    groups = te.by_index(f"{out.name}_groups", split, grouped)
     axes = [axis for axis in range(rank + 1) if axis not in (0, channel)]
-    normal = _standardized_tensor(groups, axes, attrs.epsilon, name)
+    normal = _standardized_tensor(groups, axes, attrs.epsilon, out.name)
 
-    def element(*indices: Term) -> Term:
-        index = indices[channel]
-        at = [*indices[:channel], index // members, index % members, *indices[channel + 1 :]]
-        factors = [te.along(one, indices, channel, shape) for one in (gamma, beta)]
-        return _scaled_term(te.read(normal, at), factors, types[0].dtype)
+    def of_group(at: te.Indices) -> Term:
+        index = at[channel]
+        return te.read(
+            normal, [*at[:channel], index // members, index % members, *at[channel + 1 :]]
+        )
 
-    return (te.by_index(name, shape, element),)
+    return _per_channel_tensor(out, channel, parameters, of_group)

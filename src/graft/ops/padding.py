@@ -21,6 +21,7 @@ from graft.ir.attrs import Attrs, Dims, Ints, Number
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, cast, maximum, minimum, select, term
+from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.movement import given, length_of
 from graft.ops.rules import (
@@ -292,11 +293,12 @@ def _reverse_sequence(attrs: ReverseSequenceAttrs, data: Array, seq_lengths: Arr
 
 
 @te.expresses("nn.pad")
-def _express_pad(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_pad(
+    attrs: Any, out: te.Out, data: Tensor, value: Tensor | None, *widths_and_axes: Tensor | None
+) -> te.Results:
     """A border of a filler, or of elements of the data; negative widths cut off."""
-    data, value = te.present(inputs[0]), inputs[1]
-    if attrs.pad_width is None or any(one is not None for one in inputs[2:]):
-        return _pad_at_run_time(attrs, inputs, types, name)
+    if attrs.pad_width is None or any(one is not None for one in widths_and_axes):
+        return _pad_at_run_time(attrs, out, data, value, *widths_and_axes)
     rank, shape = len(data.shape), te.sizes(data)
     widths = pad_widths(attrs, rank)
 
@@ -326,16 +328,17 @@ def _express_pad(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> t
         fill = te.number(attrs.fill, data.dtype) if value is None else te.single(value)
         return select(inside, found, cast(data.dtype, fill))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
-def _pad_at_run_time(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    data, value, width, named = te.present(inputs[0]), inputs[1], inputs[2], inputs[3]
-    widths, axes = listed(attrs.pad_width, width), listed(attrs.axes, named)
+def _pad_at_run_time(
+    attrs: Any, out: te.Out, data: Tensor, value: Tensor | None, *widths_and_axes: Tensor | None
+) -> te.Results:
+    widths, axes = map(listed, (attrs.pad_width, attrs.axes), widths_and_axes)
     begins, ends = widths[: len(widths) // 2], widths[len(widths) // 2 :]
     fill = te.number(attrs.fill, data.dtype) if value is None else te.single(value)
     if 0 in te.sizes(data):
-        return (te.by_index(name, te.extents_of(types[0]), lambda *_: cast(data.dtype, fill)),)
+        return out.of(lambda *_: cast(data.dtype, fill))
 
     def element(*indices: Term) -> Term:
         at: list[Term] = []
@@ -353,7 +356,7 @@ def _pad_at_run_time(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) 
             at.append(maximum(minimum(place, term(extent) - 1), 0))
         return select(outside, cast(data.dtype, fill), te.unless_empty(data, te.read(data, at)))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 def _source(mode: str, position: Term, extent: AnyDim | Term) -> Term:
@@ -374,25 +377,22 @@ def _at_least_one(count: AnyDim | Term) -> AnyDim | Term:
 
 
 @te.expresses("trilu")
-def _express_trilu(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_trilu(attrs: Any, out: te.Out, data: Tensor, diagonal: Tensor | None) -> te.Results:
     """What is on one side of a diagonal; zero elsewhere."""
-    data, diagonal = te.present(inputs[0]), inputs[1]
 
     def element(*indices: Term) -> Term:
         first = attrs.k or 0 if diagonal is None else cast(DType.INT64, te.single(diagonal))
         offset = indices[-1] - indices[-2]
         kept = offset >= first if attrs.upper else offset <= first
-        return select(kept, te.read(data, indices), te.number(0, types[0].dtype))
+        return select(kept, te.read(data, indices), te.number(0, out.dtype))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 @te.expresses("depth_to_space")
-def _express_depth_to_space(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_depth_to_space(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Blocks of depth as blocks of pixels."""
-    data, block = te.present(inputs[0]), attrs.block_size
+    block = attrs.block_size
     depth = te.sizes(data)[1] // (block * block)
 
     def element(batch: Term, channel: Term, row: Term, column: Term) -> Term:
@@ -400,15 +400,13 @@ def _express_depth_to_space(
         source = inside * depth + channel if attrs.mode == "DCR" else channel * block**2 + inside
         return data[batch, source, row // block, column // block]
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 @te.expresses("space_to_depth")
-def _express_space_to_depth(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_space_to_depth(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Blocks of pixels as blocks of depth."""
-    data, block = te.present(inputs[0]), attrs.block_size
+    block = attrs.block_size
     depth = te.sizes(data)[1]
 
     def element(batch: Term, channel: Term, row: Term, column: Term) -> Term:
@@ -419,15 +417,12 @@ def _express_space_to_depth(
         place = row * block + inside // block, column * block + inside % block
         return data[(batch, source, *place)]
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 @te.expresses("reverse_sequence")
-def _express_reverse_sequence(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_reverse_sequence(attrs: Any, out: te.Out, data: Tensor, lengths: Tensor) -> te.Results:
     """The first so many steps backwards, per batch."""
-    data, lengths = map(te.present, inputs)
     steps, batch = normalize_axes((attrs.seq_axis, attrs.batch_axis), len(data.shape))
     last = te.sizes(data)[steps] - 1
 
@@ -440,4 +435,4 @@ def _express_reverse_sequence(
         ]
         return te.read(data, at)
 
-    return te.one_result(name, types, element)
+    return out.of(element)

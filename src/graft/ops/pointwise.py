@@ -33,6 +33,7 @@ from graft.loop.evaluate_expr import evaluate_arrays
 from graft.loop.intrinsics import INTRINSICS
 from graft.loop.ir import Call, Const, Expr, Var
 from graft.loop.ir import Cast as CastExpr
+from graft.loop.tensor import Tensor
 from graft.loop.traverse import children
 from graft.ops import expression as te
 from graft.ops.rules import broadcast_type, described, same_type
@@ -129,8 +130,8 @@ def formula(op: Op, attrs: Any, operands: Sequence[Term | None], dtype: DType) -
 def _expression(name: str) -> te.Expression:
     """The tensor expression of an operator whose operands broadcast."""
 
-    def expression(attrs: Any, inputs: te.Inputs, types: te.Types, result: str) -> te.Results:
-        op, shape, dtype = get_op(name), te.extents_of(types[0]), types[0].dtype
+    def expression(attrs: Any, out: te.Out, *inputs: Tensor | None) -> te.Results:
+        op, shape, dtype = get_op(name), out.shape, out.dtype
         if not _holds(op, attrs, dtype):
             return te.Unexpressed("exponents that are not held become NaN")
 
@@ -138,7 +139,7 @@ def _expression(name: str) -> te.Expression:
             operands = [None if one is None else te.spread(one, indices, shape) for one in inputs]
             return formula(op, attrs, operands, dtype)
 
-        return te.one_result(result, types, element)
+        return out.of(element)
 
     return expression
 

@@ -268,15 +268,15 @@ def _at(attrs: Any, indices: tuple[Term, ...], taps: list[Axis]) -> list[Term]:
 
 
 @te.expresses(*(f"nn.max_pool{rank}d" for rank in RANKS))
-def _express_max_pool(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_max_pool(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Padding never wins; NaN always does."""
-    data, dtype, shape = te.present(inputs[0]), types[0].dtype, te.extents_of(types[0])
+    dtype, shape = out.dtype, out.shape
     wide = DType.FLOAT32 if te.is_narrow(dtype) else dtype
-    total_name = f"{name}_wide" if te.is_narrow(dtype) else name
-    total = _largest(attrs, data, shape, wide, total_name, f"{name}_pad")
+    total_name = f"{out.name}_wide" if te.is_narrow(dtype) else out.name
+    total = _largest(attrs, data, shape, wide, total_name, f"{out.name}_pad")
     if total.dtype is dtype:
         return (total,)
-    return (te.by_index(name, shape, lambda *indices: cast(dtype, te.read(total, indices))),)
+    return out.of(lambda *indices: cast(dtype, te.read(total, indices)))
 
 
 def _largest(
@@ -294,14 +294,12 @@ def _largest(
 
 
 @te.expresses(*(f"nn.max_pool{rank}d_with_indices" for rank in RANKS))
-def _express_max_pool_with_indices(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_max_pool_with_indices(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """The first of the largest elements wins; a window of padding alone has index -1."""
-    data, shape = te.present(inputs[0]), te.extents_of(types[0])
-    values = _express_max_pool(attrs, inputs, types, name)
+    shape = out.shape
+    values = _express_max_pool(attrs, out, data)
     assert isinstance(values, tuple)
-    largest = _largest(attrs, data, shape, data.dtype, f"{name}_best", f"{name}_around")
+    largest = _largest(attrs, data, shape, data.dtype, f"{out.name}_best", f"{out.name}_around")
     images, extents = te.sizes(data)[:2], te.sizes(data)[2:]
     nowhere = math.prod(attrs.pool_size)
     begins = attrs.padding[: len(extents)]
@@ -323,7 +321,7 @@ def _express_max_pool_with_indices(
         window = te.linear(taps, attrs.pool_size)
         return min_(select(inside & found, window, nowhere), taps)
 
-    tap = te.by_index(f"{name}_tap", shape, first)
+    tap = te.by_index(f"{out.name}_tap", shape, first)
 
     def index(*indices: Term) -> Term:
         window = te.read(tap, indices)
@@ -337,21 +335,21 @@ def _express_max_pool_with_indices(
             total = total * extent + position
         return select(equal(window, nowhere), -1, image * product(extents) + total)
 
-    return values[0], te.by_index(f"{name}_1", shape, index)
+    return values[0], te.by_index(f"{out.name}_1", shape, index)
 
 
 @te.expresses(*(f"nn.avg_pool{rank}d" for rank in RANKS))
-def _express_avg_pool(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_avg_pool(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """The sum under a window over how many elements it counts."""
-    data, dtype, shape = te.present(inputs[0]), types[0].dtype, te.extents_of(types[0])
+    dtype, shape = out.dtype, out.shape
     wide = DType.FLOAT32 if te.is_narrow(dtype) else dtype
-    source = _windows(attrs, data, f"{name}_pad", shape, te.number(0, wide))
+    source = _windows(attrs, data, f"{out.name}_pad", shape, te.number(0, wide))
 
     def element(*indices: Term) -> Reduce:
         taps = te.reduce_axes(attrs.pool_size)
         return sum_(te.widened(source[(*indices[:2], *_at(attrs, indices, taps))]), taps)
 
-    total = te.by_index(f"{name}_sum", shape, element)
+    total = te.by_index(f"{out.name}_sum", shape, element)
     extents = te.sizes(data)[2:]
 
     def mean(*indices: Term) -> Term:
@@ -360,7 +358,7 @@ def _express_avg_pool(attrs: Any, inputs: te.Inputs, types: te.Types, name: str)
             members = _counted(attrs, axis, extent, shape[2 + axis], indices[2 + axis]) * members
         return cast(dtype, te.read(total, indices) / te.floats(members, wide))
 
-    return (te.by_index(name, shape, mean),)
+    return out.of(mean)
 
 
 def _counted(attrs: Any, axis: int, extent: AnyDim, count: AnyDim, index: Term) -> Term | int:
@@ -380,11 +378,11 @@ def _counted(attrs: Any, axis: int, extent: AnyDim, count: AnyDim, index: Term) 
 
 
 @te.expresses(*(f"nn.lp_pool{rank}d" for rank in RANKS))
-def _express_lp_pool(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_lp_pool(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """The p-th root of the sum of p-th powers."""
-    data, dtype, shape = te.present(inputs[0]), types[0].dtype, te.extents_of(types[0])
+    dtype, shape = out.dtype, out.shape
     wide = DType.FLOAT32 if te.is_narrow(dtype) else dtype
-    source = _windows(attrs, data, f"{name}_pad", shape, te.number(0, wide))
+    source = _windows(attrs, data, f"{out.name}_pad", shape, te.number(0, wide))
 
     def element(*indices: Term) -> Reduce:
         taps = te.reduce_axes(attrs.pool_size)
@@ -393,7 +391,7 @@ def _express_lp_pool(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) 
             return sum_(size if attrs.p == 1 else size * size, taps)
         return sum_(call("pow", size, float(attrs.p)), taps)
 
-    total = te.by_index(f"{name}_sum", shape, element)
+    total = te.by_index(f"{out.name}_sum", shape, element)
 
     def root(*indices: Term) -> Term:
         powers = te.read(total, indices)
@@ -401,7 +399,7 @@ def _express_lp_pool(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) 
             return cast(dtype, powers if attrs.p == 1 else call("sqrt", powers))
         return cast(dtype, call("pow", powers, 1 / attrs.p))
 
-    return (te.by_index(name, shape, root),)
+    return out.of(root)
 
 
 def _unpooled_shape(attrs: PoolAttrs, shape: Shape) -> Shape:

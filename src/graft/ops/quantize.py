@@ -231,10 +231,11 @@ def _parameter(attrs: Any, tensor: Tensor, indices: tuple[Term, ...], shape: te.
 
 
 @te.expresses("qnn.quantize")
-def _express_quantize(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_quantize(
+    attrs: Any, out: te.Out, data: Tensor, scale: Tensor, zero_point: Tensor | None
+) -> te.Results:
     """Ties go to even before the zero point is added; NaN becomes the smallest number."""
-    data, scale, zero_point = te.present(inputs[0]), te.present(inputs[1]), inputs[2]
-    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    dtype, shape = out.dtype, out.shape
     candidates = (attrs.precision, scale.dtype, data.dtype, DType.FLOAT64)
     divided = next(one for one in candidates if one in _DIVIDED_IN)
     # What float32 cannot hold of the sum is far beyond the limits of the result.
@@ -255,7 +256,7 @@ def _express_quantize(attrs: Any, inputs: te.Inputs, types: te.Types, name: str)
         chosen = select(call("isnan", ratio), te.number(low, wide), bounded)
         return cast(dtype, cast(DType.INT32, chosen))
 
-    return (te.by_index(name, shape, element),)
+    return out.of(element)
 
 
 def _to_float(ratio: Term, zero: Term | None, attrs: Any) -> Term:
@@ -271,10 +272,11 @@ def _to_float(ratio: Term, zero: Term | None, attrs: Any) -> Term:
 
 
 @te.expresses("qnn.dequantize")
-def _express_dequantize(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_dequantize(
+    attrs: Any, out: te.Out, data: Tensor, scale: Tensor, zero_point: Tensor | None
+) -> te.Results:
     """The difference is exact; float32 multiplies unless the result is wider."""
-    data, scale, zero_point = te.present(inputs[0]), te.present(inputs[1]), inputs[2]
-    dtype, shape = types[0].dtype, te.extents_of(types[0])
+    dtype, shape = out.dtype, out.shape
     wide = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
     exact = DType.INT32 if data.dtype.bits < 32 else DType.INT64
     if data.dtype.is_float:
@@ -287,4 +289,4 @@ def _express_dequantize(attrs: Any, inputs: te.Inputs, types: te.Types, name: st
         factor = cast(wide, _parameter(attrs, scale, indices, shape))
         return cast(dtype, cast(wide, difference) * factor)
 
-    return (te.by_index(name, shape, element),)
+    return out.of(element)

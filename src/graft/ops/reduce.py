@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -319,23 +320,23 @@ _KINDS: dict[str, Callable[..., Reduce]] = {
 
 
 def _reduction(op: str) -> te.Expression:
-    def expression(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-        data, dtype = te.present(inputs[0]), types[0].dtype
-        if inputs[1] is not None and attrs.axes is None:
-            return _by_extents(op, data, types, name)
+    def expression(attrs: Any, out: te.Out, data: Tensor, axes_: Tensor | None) -> te.Results:
+        dtype = out.dtype
+        if axes_ is not None and attrs.axes is None:
+            return _by_extents(op, out, data)
         everything = attrs.axes is None or not (attrs.axes or attrs.noop_with_empty_axes)
         rank = len(data.shape)
         axes = normalize_axes(range(rank) if everything else attrs.axes, rank)
         wide = _accumulator(op, dtype)
         total = te.total_over(
-            name if wide is dtype and op != "mean" else f"{name}_total",
+            out.name if wide is dtype and op != "mean" else f"{out.name}_total",
             data,
             axes,
             _KINDS[op],
             lambda value, _place: cast(wide, value),
             attrs.keepdims,
         )
-        if total.name == name:
+        if total.name == out.name:
             return (total,)
         count = product(te.sizes(data)[axis] for axis in axes)
 
@@ -343,17 +344,17 @@ def _reduction(op: str) -> te.Expression:
             value = te.read(total, indices)
             return cast(dtype, _mean_of(value, count) if op == "mean" else value)
 
-        return te.one_result(name, types, element)
+        return out.of(element)
 
     return expression
 
 
-def _by_extents(op: str, data: Tensor, types: te.Types, name: str) -> te.Results:
+def _by_extents(op: str, out: te.Out, data: Tensor) -> te.Results:
     """Along axes that are known only at run time: those along which the result has one element.
 
     Of an axis with n elements, of which k are left, n - k + 1 are combined: all or just one."""
-    dtype, left, have = types[0].dtype, te.extents_of(types[0]), te.sizes(data)
-    left = left or (1,) * len(have)
+    dtype, have = out.dtype, te.sizes(data)
+    left = out.shape or (1,) * len(have)
     if len(left) != len(have):
         return te.Unexpressed("the axes are known only at run time")
     wide = _accumulator(op, dtype)
@@ -364,13 +365,13 @@ def _by_extents(op: str, data: Tensor, types: te.Types, name: str) -> te.Results
         at = [i + r for i, r in zip(indices, reduced, strict=True)]
         return _KINDS[op](cast(wide, te.read(data, at)), reduced)
 
-    total = te.by_index(f"{name}_total", left, combined)
+    total = te.by_index(f"{out.name}_total", left, combined)
 
     def element(*indices: Term) -> Term:
         value = te.read(total, indices or [0] * len(have))
         return cast(dtype, _mean_of(value, product(counts)) if op == "mean" else value)
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 def _accumulator(op: str, dtype: DType) -> DType:
@@ -400,27 +401,14 @@ for _op in _KINDS:
     te.expresses(_op)(_reduction(_op))
 
 
-@te.expresses("argmax")
-def _express_argmax(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    """The first or last place of the largest element; NaN is larger than anything."""
-    return _place_of(attrs, te.present(inputs[0]), types, name, max_)
-
-
-@te.expresses("argmin")
-def _express_argmin(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    """The first or last place of the smallest element; NaN is smaller than anything."""
-    return _place_of(attrs, te.present(inputs[0]), types, name, min_)
-
-
-def _place_of(
-    attrs: Any, data: Tensor, types: te.Types, name: str, kind: Callable[..., Reduce]
-) -> te.Results:
+def _place_of(kind: Callable[..., Reduce], attrs: Any, out: te.Out, data: Tensor) -> te.Results:
+    """The first or last index of the largest or smallest element; NaN wins either way."""
     axis = normalize_axis(attrs.axis, len(data.shape))
     extent = te.sizes(data)[axis]
     if extent == 0:
         return te.Unexpressed("there is no place in an empty axis")
     wide = DType.FLOAT32 if te.is_narrow(data.dtype) else data.dtype
-    best = te.total_over(f"{name}_best", data, [axis], kind, lambda value, _: cast(wide, value))
+    best = te.total_over(f"{out.name}_best", data, [axis], kind, lambda value, _: cast(wide, value))
 
     def is_best(value: Term, place: Sequence[Term]) -> Term:
         winner = te.read(best, [*place[:axis], 0, *place[axis + 1 :]])
@@ -430,34 +418,23 @@ def _place_of(
         return select(found, place[axis], -1 if attrs.select_last_index else extent)
 
     chosen: Callable[..., Reduce] = max_ if attrs.select_last_index else min_
-    return (te.total_over(name, data, [axis], chosen, is_best, attrs.keepdims),)
+    return (te.total_over(out.name, data, [axis], chosen, is_best, attrs.keepdims),)
 
 
 LONGEST_RUN = 1024
 
 
-@te.expresses("cumsum")
-def _express_cumsum(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    """Sums."""
-    return _running(attrs, inputs, types, name, sum_, 0)
-
-
-@te.expresses("cumprod")
-def _express_cumprod(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    """Products."""
-    return _running(attrs, inputs, types, name, product_, 1)
-
-
 def _running(
-    attrs: Any,
-    inputs: te.Inputs,
-    types: te.Types,
-    name: str,
     kind: Callable[..., Reduce],
     neutral: int,
+    attrs: Any,
+    out: te.Out,
+    data: Tensor,
+    axis_: Tensor | None,
 ) -> te.Results:
-    data, dtype = te.present(inputs[0]), types[0].dtype
-    if attrs.axis is None or inputs[1] is not None:
+    """Running totals along an axis, each a reduction over the whole axis."""
+    dtype = out.dtype
+    if attrs.axis is None or axis_ is not None:
         return te.Unexpressed("the axis is known only at run time")
     axis = normalize_axis(attrs.axis, len(data.shape))
     extent = te.sizes(data)[axis]
@@ -472,5 +449,11 @@ def _running(
         counts = first < last if attrs.exclusive else first <= last
         return kind(select(counts, value, te.number(neutral, wide)), [place])
 
-    total = te.by_index(te.sum_name(name, dtype), data.shape, element)
-    return (te.rounded(total, dtype, name),)
+    total = te.by_index(te.sum_name(out.name, dtype), data.shape, element)
+    return out.rounded(total)
+
+
+te.expresses("argmax")(partial(_place_of, max_))
+te.expresses("argmin")(partial(_place_of, min_))
+te.expresses("cumsum")(partial(_running, sum_, 0))
+te.expresses("cumprod")(partial(_running, product_, 1))

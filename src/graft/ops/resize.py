@@ -285,18 +285,17 @@ _WIDE = DType.FLOAT64
 
 
 @te.expresses("resize")
-def resize(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def resize(attrs: Any, out: te.Out, data: Tensor, *operands: Tensor | None) -> te.Results:
     """Nearest neighbours or weighted sums of a few, along the axes that change."""
-    data = te.present(inputs[0])
-    steps = resize_steps(attrs, te.sizes(data), te.extents_of(types[0]), inputs[1:])
-    inner = f"{name}_inside" if crops(attrs) else name
+    steps = resize_steps(attrs, te.sizes(data), out.shape, operands)
+    inner = te.Out(f"{out.name}_inside", out.types) if crops(attrs) else out
     if attrs.method == "nearest_neighbor":
-        result = _copied(attrs, data, steps, types, inner)
-    elif any(one is not None for one in inputs[1:]):
-        result = _axis_by_axis(attrs, data, steps, types, inner)
+        result = _copied(attrs, data, steps, inner)
+    elif any(one is not None for one in operands):
+        result = _axis_by_axis(attrs, data, steps, inner)
     else:
-        result = _interpolated_tensor(attrs, data, steps, types, inner)
-    return (_extrapolated_tensor(attrs, steps, result, name) if crops(attrs) else result,)
+        result = _interpolated_tensor(attrs, data, steps, inner)
+    return (_extrapolated_tensor(attrs, steps, result, out.name) if crops(attrs) else result,)
 
 
 def resize_steps(
@@ -325,16 +324,14 @@ def resize_steps(
     return axis_steps(attrs, before, after, roi, scales)
 
 
-def _copied(
-    attrs: Any, data: Tensor, steps: list[AxisResize], types: te.Types, name: str
-) -> Tensor:
-    places = {step.axis: _nearest(attrs, step, f"{name}_places{step.axis}") for step in steps}
+def _copied(attrs: Any, data: Tensor, steps: list[AxisResize], out: te.Out) -> Tensor:
+    places = {step.axis: _nearest(attrs, step, f"{out.name}_places{step.axis}") for step in steps}
 
     def element(*indices: Term) -> Term:
         at = [places[a](index) if a in places else index for a, index in enumerate(indices)]
         return te.read(data, at)
 
-    return te.by_index(name, te.extents_of(types[0]), element)
+    return te.by_index(out.name, out.shape, element)
 
 
 def _nearest(attrs: Any, step: AxisResize, name: str) -> Callable[[Term], Term]:
@@ -370,13 +367,10 @@ def _taps(attrs: Any, step: AxisResize, name: str, wide: DType) -> _Taps:
     )
 
 
-def _interpolated_tensor(
-    attrs: Any, data: Tensor, steps: list[AxisResize], types: te.Types, name: str
-) -> Tensor:
+def _interpolated_tensor(attrs: Any, data: Tensor, steps: list[AxisResize], out: te.Out) -> Tensor:
     """The sum over all combinations of the axes' elements, each with the product of weights."""
-    dtype, shape = types[0].dtype, te.extents_of(types[0])
-    wide = dtype_of(working_dtype(dtype.numpy))
-    found = [(step.axis, _taps(attrs, step, name, wide)) for step in steps]
+    wide = dtype_of(working_dtype(out.dtype.numpy))
+    found = [(step.axis, _taps(attrs, step, out.name, wide)) for step in steps]
 
     def element(*indices: Term) -> Reduce | Term:
         reduced = te.reduce_axes([one.count for _, one in found])
@@ -389,19 +383,20 @@ def _interpolated_tensor(
         value = cast(wide, te.read(data, at))
         return sum_(value * factor, reduced) if reduced else value
 
-    total = te.by_index(f"{name}_sum", shape, element)
-    return te.by_index(name, shape, lambda *indices: saturated(te.read(total, indices), dtype))
+    total = te.by_index(f"{out.name}_sum", out.shape, element)
+    return _saturated_tensor(total, out)
 
 
-def _axis_by_axis(
-    attrs: Any, data: Tensor, steps: list[AxisResize], types: te.Types, name: str
-) -> Tensor:
+def _saturated_tensor(total: Tensor, out: te.Out) -> Tensor:
+    return te.by_index(out.name, total.shape, lambda *at: saturated(te.read(total, at), out.dtype))
+
+
+def _axis_by_axis(attrs: Any, data: Tensor, steps: list[AxisResize], out: te.Out) -> Tensor:
     """One axis after the other: any of them may turn out to stay as it is."""
-    dtype, shape = types[0].dtype, list(te.sizes(data))
-    wide = dtype_of(working_dtype(dtype.numpy))
+    shape, wide = list(te.sizes(data)), dtype_of(working_dtype(out.dtype.numpy))
 
     def along(step: AxisResize, source: Tensor, wanted: te.Extents) -> Tensor:
-        taps_ = _taps(attrs, step, name, wide)
+        taps_ = _taps(attrs, step, out.name, wide)
 
         def element(*indices: Term) -> Reduce:
             (tap,) = te.reduce_axes([taps_.count])
@@ -410,13 +405,13 @@ def _axis_by_axis(
             weight = taps_.weight(indices[step.axis], tap)
             return sum_(cast(wide, te.read(source, at)) * weight, [tap])
 
-        return te.by_index(f"{name}_axis{step.axis}", wanted, element)
+        return te.by_index(f"{out.name}_axis{step.axis}", wanted, element)
 
     result = data
     for step in steps:
         shape[step.axis] = step.resized
         result = along(step, result, tuple(shape))
-    return te.by_index(name, shape, lambda *indices: saturated(te.read(result, indices), dtype))
+    return _saturated_tensor(result, out)
 
 
 def saturated(value: Term, dtype: DType) -> Term:

@@ -22,6 +22,7 @@ from graft.ir.op import Work, movement_work, traffic
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, cast, maximum, minimum, select, term
 from graft.loop.ir import INDEX
+from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.index import (
     AxisAttrs,
@@ -188,16 +189,15 @@ def _tensor_scatter(
 
 @te.expresses("tensor_scatter")
 def _express_tensor_scatter(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
+    attrs: Any, out: te.Out, data: Tensor, update: Tensor, start: Tensor | None
 ) -> te.Results:
     """A part of an axis replaced, from an index per batch on; a circular one goes on in front."""
-    data, update, start = te.present(inputs[0]), te.present(inputs[1]), inputs[2]
     axis = normalize_axis(attrs.axis, len(data.shape))
     extent, count = te.sizes(data)[axis], te.sizes(update)[axis]
     if not te.at_least(extent, count):
         return te.Unexpressed("whether there is room for all is known only at run time")
     if count == 0:
-        return (te.by_index(name, data.shape, lambda *at: te.read(data, at)),)
+        return (te.by_index(out.name, data.shape, lambda *at: te.read(data, at)),)
 
     def element(*at: Term) -> Term:
         first = term(0) if start is None else cast(INDEX, te.read(start, [at[0]]))
@@ -209,4 +209,4 @@ def _express_tensor_scatter(
         written = te.read(update, [*at[:axis], bounded, *at[axis + 1 :]])
         return select(inside, written, te.read(data, at))
 
-    return te.one_result(name, types, element)
+    return out.of(element)

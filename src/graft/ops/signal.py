@@ -309,38 +309,33 @@ def _factors(samples: int, frequencies: int, length: int, inverse: bool) -> Any:
 
 
 @te.expresses("dft")
-def _express_dft(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_dft(
+    attrs: Any, out: te.Out, data: Tensor, length: Tensor | None, axis: Tensor | None
+) -> te.Results:
     """Along one axis; what is missing of the length is zero, and what is beyond it is left out."""
-    data, length, axis = te.present(inputs[0]), inputs[1], inputs[2]
     if axis is not None:
-        return _along_axis_of_data(attrs, inputs, types, name)
+        return _along_axis_of_data(attrs, out, data, length, axis)
     at = normalize_axis(-2 if attrs.axis is None else attrs.axis, len(data.shape))
-    before, after = te.sizes(data)[at], te.extents_of(types[0])[at]
+    before, after = te.sizes(data)[at], out.shape[at]
     default = before if attrs.dft_length is None else attrs.dft_length
     if attrs.inverse and attrs.onesided and attrs.dft_length is None:
         default = (before - 1) * 2
     known = [n for n in (before, after, default) if isinstance(n, int) and n <= _LONGEST]
     halved = attrs.inverse and attrs.onesided
     if length is None and len(known) == 3 and not halved and known[2] > 0:
-        return _by_table(attrs, data, types, name, (at, known[2]))
+        return _by_table(attrs, out, data, (at, known[2]))
 
     def shape(indices: tuple[Term, ...], sample: Term) -> tuple[list[Term], Term, Term]:
         place = [*indices[:at], sample, *indices[at + 1 : -1]]
         return place, indices[at], term(before)
 
-    return _summed(attrs, data, types, name, (before, _given(length, default), shape))
+    return _summed(attrs, out, data, (before, _given(length, default), shape))
 
 
 _Place = Callable[[tuple[Term, ...], Term], tuple[list[Term], Term, Term]]
 
 
-def _summed(
-    attrs: Any,
-    data: Tensor,
-    types: te.Types,
-    name: str,
-    how: tuple[AnyDim, Term, _Place],
-) -> te.Results:
+def _summed(attrs: Any, out: te.Out, data: Tensor, how: tuple[AnyDim, Term, _Place]) -> te.Results:
     """`how` tells how many samples there may be, the length of the transform, and, per element of
     the result and sample, where the sample is, the frequency, and how many samples there are."""
     count, length, place = how
@@ -359,26 +354,24 @@ def _summed(
         value = cast(_WIDE, te.read(data, [*at, part])) * factor
         return sum_(select(counted, value, te.number(0, _WIDE)), [sample, part])
 
-    total = te.by_index(f"{name}_sum", te.extents_of(types[0]), element)
+    total = te.by_index(f"{out.name}_sum", out.shape, element)
 
     def scaled(*indices: Term) -> Term:
         value = te.read(total, indices)
-        return cast(types[0].dtype, value / cast(_WIDE, length) if attrs.inverse else value)
+        return cast(out.dtype, value / cast(_WIDE, length) if attrs.inverse else value)
 
-    return (te.by_index(name, te.extents_of(types[0]), scaled),)
+    return out.of(scaled)
 
 
-def _by_table(
-    attrs: Any, data: Tensor, types: te.Types, name: str, where: tuple[int, int]
-) -> te.Results:
-    (at, length), shape = where, te.extents_of(types[0])
-    wide = dtype_of(working_dtype(types[0].dtype.numpy))
+def _by_table(attrs: Any, out: te.Out, data: Tensor, where: tuple[int, int]) -> te.Results:
+    (at, length), shape = where, out.shape
+    wide = dtype_of(working_dtype(out.dtype.numpy))
     (have, parts) = te.numbers((te.sizes(data)[at], te.sizes(data)[-1]), "extents")
     (frequencies,) = te.numbers(shape[at : at + 1], "extents")
     count = min(have, length)
     values = _factors(count, frequencies, length, attrs.inverse)
     values = values / length if attrs.inverse else values
-    factors = te.table(f"{name}_factors", values[:, :, :parts].astype(wide.numpy))
+    factors = te.table(f"{out.name}_factors", values[:, :, :parts].astype(wide.numpy))
 
     def element(*indices: Term) -> Reduce:
         sample, part = te.reduce_axes([count, parts])
@@ -386,13 +379,14 @@ def _by_table(
         value = cast(wide, te.read(data, place))
         return sum_(value * factors[sample, indices[at], part, indices[-1]], [sample, part])
 
-    total = te.by_index(f"{name}_sum", shape, element)
-    return (te.by_index(name, shape, lambda *at: cast(types[0].dtype, te.read(total, at))),)
+    total = te.by_index(f"{out.name}_sum", shape, element)
+    return out.of(lambda *at: cast(out.dtype, te.read(total, at)))
 
 
-def _along_axis_of_data(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _along_axis_of_data(
+    attrs: Any, out: te.Out, data: Tensor, length: Tensor | None, axis: Tensor
+) -> te.Results:
     """Along the axis that an operand names."""
-    data, length, axis = te.present(inputs[0]), inputs[1], te.present(inputs[2])
     extents = te.sizes(data)[:-1]
     named = cast(INDEX, te.read(axis, [0] * len(axis.shape)))
     rank = len(data.shape)
@@ -421,14 +415,19 @@ def _along_axis_of_data(attrs: Any, inputs: te.Inputs, types: te.Types, name: st
     most = extents[0] if len(extents) == 1 else dim_max(*extents)
     if 0 in extents:
         return te.Unexpressed("there are no samples")
-    told = wanted if length is None else _given(length, 0)
-    return _summed(attrs, data, types, name, (most, told, place))
+    return _summed(attrs, out, data, (most, wanted if length is None else _given(length, 0), place))
 
 
 @te.expresses("stft")
-def _express_stft(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_stft(
+    attrs: Any,
+    out: te.Out,
+    data: Tensor,
+    step: Tensor | None,
+    window: Tensor | None,
+    frame_length: Tensor | None,
+) -> te.Results:
     """The spectra of frames, each times the window."""
-    data, step, window, frame_length = te.present(inputs[0]), inputs[1], inputs[2], inputs[3]
     samples = te.sizes(data)[1]
     whole = samples if window is None else te.sizes(window)[0]
     length = attrs.frame_length if attrs.frame_length is not None else whole
@@ -437,7 +436,7 @@ def _express_stft(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> 
         return te.Unexpressed("there are no samples")
     (parts,) = te.numbers(te.sizes(data)[-1:], "the parts of a sample")
     frame, apart = _given(frame_length, length), _given(step, attrs.frame_step or 0)
-    factors = _frame_factors(length if frame_length is None else None, parts, types[0], name)
+    factors = _frame_factors(length if frame_length is None else None, parts, out)
     wide = _WIDE if factors is None else factors.dtype
 
     def element(batch: Term, position: Term, frequency: Term, wanted: Term) -> Reduce:
@@ -451,28 +450,23 @@ def _express_stft(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> 
         factor = _factor((sample, frequency), frame, False, (part, wanted))
         return sum_(select(sample < frame, value * factor, te.number(0, wide)), [sample, part])
 
-    total = te.by_index(f"{name}_sum", te.extents_of(types[0]), element)
-    shape = te.extents_of(types[0])
-    return (te.by_index(name, shape, lambda *at: cast(types[0].dtype, te.read(total, at))),)
+    total = te.by_index(f"{out.name}_sum", out.shape, element)
+    return out.of(lambda *at: cast(out.dtype, te.read(total, at)))
 
 
-def _frame_factors(
-    length: AnyDim | None, parts: int, type_: TensorType, name: str
-) -> Tensor | None:
+def _frame_factors(length: AnyDim | None, parts: int, out: te.Out) -> Tensor | None:
     """The factors of frames as a table, if their length is known and not too large."""
-    bins = te.extents_of(type_)[2]
+    bins = out.shape[2]
     if not isinstance(length, int) or not isinstance(bins, int) or not 0 < length <= _LONGEST:
         return None
     values = _factors(length, bins, length, False)[:, :, :parts]
-    return te.table(f"{name}_factors", values.astype(working_dtype(type_.dtype.numpy)))
+    return te.table(f"{out.name}_factors", values.astype(working_dtype(out.dtype.numpy)))
 
 
 @te.expresses("mel_weight_matrix")
-def _express_mel_weight_matrix(
-    attrs: Any, inputs: te.Inputs, types: te.Types, name: str
-) -> te.Results:
+def _express_mel_weight_matrix(attrs: Any, out: te.Out, *inputs: Tensor | None) -> te.Results:
     """Triangles over the frequencies of a spectrum, between edges that lie evenly in mels."""
-    rows, bins = te.extents_of(types[0])
+    bins = out.shape[1]
     length = _given(inputs[1], attrs.dft_length)
     rate, lower, upper = (
         te.number(attribute, _WIDE) if operand is None else cast(_WIDE, te.single(operand))
@@ -494,7 +488,7 @@ def _express_mel_weight_matrix(
         hertz = (call("pow", te.number(10, _WIDE), place) - 1.0) * 700.0
         return call("floor", cast(_WIDE, length + 1) * hertz / rate)
 
-    edges = te.by_index(f"{name}_edges", [bins + 2], edge)
+    edges = te.by_index(f"{out.name}_edges", [bins + 2], edge)
 
     def element(row: Term, column: Term) -> Term:
         left, centre, right = (te.read(edges, [column + shift]) for shift in range(3))
@@ -503,6 +497,6 @@ def _express_mel_weight_matrix(
         falling = (right - at) / select(right > centre, right - centre, one)
         slope = select(at < centre, rising, falling)
         value = select((at > left) & (at < right), slope, nothing)
-        return cast(types[0].dtype, select(equal(at, centre), one, value))
+        return cast(out.dtype, select(equal(at, centre), one, value))
 
-    return (te.by_index(name, [rows, bins], element),)
+    return out.of(element)

@@ -188,11 +188,12 @@ def _strided_slice(
 
 
 @te.expresses("strided_slice")
-def _express_strided_slice(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_strided_slice(
+    attrs: Any, out: te.Out, data: Tensor, *bounds: Tensor | None
+) -> te.Results:
     """Every stride-th element between bounds."""
-    data = te.present(inputs[0])
-    if attrs.begin is None or attrs.end is None or any(one is not None for one in inputs[1:]):
-        return _slice_at_run_time(attrs, inputs, types, name)
+    if attrs.begin is None or attrs.end is None or any(one is not None for one in bounds):
+        return _slice_at_run_time(attrs, out, data, bounds)
     steps = slice_steps(attrs, te.sizes(data))
 
     def element(*indices: Term) -> Term:
@@ -202,14 +203,13 @@ def _express_strided_slice(attrs: Any, inputs: te.Inputs, types: te.Types, name:
             at.append(index * step + first)
         return te.read(data, at)
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
-def _slice_at_run_time(attrs: Any, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
-    data = te.present(inputs[0])
+def _slice_at_run_time(attrs: Any, out: te.Out, data: Tensor, bounds: te.Inputs) -> te.Results:
     begins, _, axes, strides = (
         listed(getattr(attrs, field), operand)
-        for field, operand in zip(("begin", "end", "axes", "strides"), inputs[1:], strict=True)
+        for field, operand in zip(("begin", "end", "axes", "strides"), bounds, strict=True)
     )
     steps = strides or [term(1)] * len(begins)
 
@@ -223,7 +223,7 @@ def _slice_at_run_time(attrs: Any, inputs: te.Inputs, types: te.Types, name: str
             at.append(maximum(minimum(start + index * step, term(extent) - 1), 0))
         return te.unless_empty(data, te.read(data, at))
 
-    return te.one_result(name, types, element)
+    return out.of(element)
 
 
 def listed(attribute: Any, operand: Tensor | None) -> list[Term]:

@@ -158,16 +158,19 @@ def _tfidf(attrs: TfIdfAttrs, data: Array) -> Array:
 
 
 @te.expresses("nlp.tfidf")
-def _express_tfidf(attrs: TfIdfAttrs, inputs: te.Inputs, types: te.Types, name: str) -> te.Results:
+def _express_tfidf(attrs: TfIdfAttrs, out: te.Out, data: Tensor) -> te.Results:
     """How often each n-gram stands in a row, then what that adds to the columns."""
-    data, shape = te.present(inputs[0]), te.extents_of(types[0])
+    shape = out.shape
     if data.dtype is DType.STRING:
         return te.Unexpressed("machine code has no strings")
     if 0 in (*te.sizes(data), *shape):
-        return (te.by_index(name, shape, lambda *_: te.number(0, DType.FLOAT32)),)
-    counts = _counts(attrs, data, f"{name}_counts")
+        return out.of(lambda *_: te.number(0, DType.FLOAT32))
+    counts = _counts(attrs, data, f"{out.name}_counts")
     of_column, weights = _columns(attrs)
-    gram_of, weight_of = te.table(f"{name}_grams", of_column), te.table(f"{name}_weights", weights)
+    gram_of, weight_of = (
+        te.table(f"{out.name}_grams", of_column),
+        te.table(f"{out.name}_weights", weights),
+    )
 
     def element(*at: Term) -> Reduce:
         *row, column = at
@@ -177,7 +180,7 @@ def _express_tfidf(attrs: TfIdfAttrs, inputs: te.Inputs, types: te.Types, name: 
             count = minimum(count, 1)
         return sum_(cast(DType.FLOAT32, count) * weight_of[column, entry], [entry])
 
-    return (te.by_index(name, shape, element),)
+    return out.of(element)
 
 
 def _counts(attrs: TfIdfAttrs, data: Tensor, name: str) -> Tensor:
