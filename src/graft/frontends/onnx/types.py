@@ -1,44 +1,19 @@
-"""ONNX types -> Graft types."""
+"""ONNX types <-> Graft types."""
 
 from __future__ import annotations
 
 import onnx
 
 from graft.base.dims import UNKNOWN, AnyDim, symbol
-from graft.base.dtypes import DType
+from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import ModelError, UnsupportedError
 from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type, map_dims
 
 _PROTO = onnx.TensorProto
 _DTYPES: dict[int, DType] = {
-    _PROTO.BOOL: DType.BOOL,
-    _PROTO.INT2: DType.INT2,
-    _PROTO.INT4: DType.INT4,
-    _PROTO.INT8: DType.INT8,
-    _PROTO.INT16: DType.INT16,
-    _PROTO.INT32: DType.INT32,
-    _PROTO.INT64: DType.INT64,
-    _PROTO.UINT2: DType.UINT2,
-    _PROTO.UINT4: DType.UINT4,
-    _PROTO.UINT8: DType.UINT8,
-    _PROTO.UINT16: DType.UINT16,
-    _PROTO.UINT32: DType.UINT32,
-    _PROTO.UINT64: DType.UINT64,
-    _PROTO.FLOAT4E2M1: DType.FLOAT4E2M1FN,
-    _PROTO.FLOAT6E2M3: DType.FLOAT6E2M3FN,
-    _PROTO.FLOAT6E3M2: DType.FLOAT6E3M2FN,
-    _PROTO.FLOAT8E4M3FN: DType.FLOAT8E4M3FN,
-    _PROTO.FLOAT8E4M3FNUZ: DType.FLOAT8E4M3FNUZ,
-    _PROTO.FLOAT8E5M2: DType.FLOAT8E5M2,
-    _PROTO.FLOAT8E5M2FNUZ: DType.FLOAT8E5M2FNUZ,
-    _PROTO.FLOAT8E8M0: DType.FLOAT8E8M0FNU,
-    _PROTO.BFLOAT16: DType.BFLOAT16,
-    _PROTO.FLOAT16: DType.FLOAT16,
-    _PROTO.FLOAT: DType.FLOAT32,
-    _PROTO.DOUBLE: DType.FLOAT64,
-    _PROTO.COMPLEX64: DType.COMPLEX64,
-    _PROTO.COMPLEX128: DType.COMPLEX128,
-    _PROTO.STRING: DType.STRING,
+    code: dtype_of(onnx.helper.tensor_dtype_to_np_dtype(code))
+    for code in _PROTO.DataType.values()
+    if code != _PROTO.UNDEFINED
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 

@@ -6,10 +6,9 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.frontends.onnx.call import Call, allow
-from graft.frontends.onnx.lower.ml_features import ML
+from graft.frontends.onnx.lower.ml_features import ML, labels_of
 from graft.frontends.onnx.lower.ml_scores import (
     binary_scores,
-    class_labels,
     float_samples,
     label_above,
     post_transform,
@@ -66,7 +65,7 @@ def _linear_classifier(call: Call) -> tuple[Value, Value]:
     data, transform = float_samples(call), post_transform(call)
     names = ("classlabels_ints", "classlabels_strings")
     unnamed = not any(call.ints(name, ()) for name in names)
-    labels = np.arange(2) if unnamed else class_labels(call, *names)
+    labels = np.arange(2) if unnamed else labels_of(call, names)
     intercepts = _floats(call, "intercepts")
     features = data.shape[1] if data.shape is not None else None
     count = len(intercepts) or len(labels)
@@ -122,7 +121,7 @@ def _svm_regressor(call: Call) -> Value:
 @lowers("SVMClassifier", domain=ML)
 def _svm_classifier(call: Call) -> tuple[Value, Value]:
     data, transform = float_samples(call), post_transform(call)
-    labels = class_labels(call, "classlabels_ints", "classlabels_strings")
+    labels = labels_of(call, ("classlabels_ints", "classlabels_strings"))
     supports = call.ints("vectors_per_class", ())
     if not sum(supports):  # one linear function per class
         weight = _matrix(call, "coefficients", len(labels))

@@ -15,7 +15,7 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.ml_features import as_float, labels_of
+from graft.frontends.onnx.lower.ml_features import as_float
 from graft.ir.graph import Value
 
 
@@ -105,11 +105,6 @@ def samples(call: Call) -> Value:
 def float_samples(call: Call) -> Value:
     """The samples as float32."""
     return as_float(call, samples(call))
-
-
-def class_labels(call: Call, *names: str) -> Array:
-    """The classes' labels, integers or strings; at least one."""
-    return labels_of(call, names)
 
 
 def top_label(call: Call, scores: Value, labels: Array) -> Value:

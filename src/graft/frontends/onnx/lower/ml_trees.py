@@ -15,11 +15,10 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.ml_features import ML, as_float
+from graft.frontends.onnx.lower.ml_features import ML, as_float, labels_of
 from graft.frontends.onnx.lower.ml_scores import (
     PostTransform,
     binary_scores,
-    class_labels,
     label_above,
     post_transform,
     samples,
@@ -145,7 +144,7 @@ def _highest(array: Array) -> int:
 @lowers("TreeEnsembleClassifier", domain=ML)
 def _classifier(call: Call) -> tuple[Value, Value]:
     forest, transform = _old_forest(call, "class"), post_transform(call)
-    labels = class_labels(call, "classlabels_int64s", "classlabels_strings")
+    labels = labels_of(call, ("classlabels_int64s", "classlabels_strings"))
     base, voted = _numbers(call, "base_values"), set(call.ints("class_ids"))
     classes = len(labels)
     if classes == 2 and len(voted) == 1:

@@ -72,6 +72,13 @@ def lowers_microsoft(
     return register
 
 
+def lowers_alike(op_type: str, operands: str, attributes: str = "") -> None:
+    """Register an operator that is the one of that name of ONNX's own."""
+    lowers_microsoft(op_type, operands, attributes)(
+        lambda call: main_alike(call, op_type, *call.inputs)
+    )
+
+
 def main(call: Call, op_type: str, *operands: Value | None, **attributes: Any) -> Value:
     """Lower an operator of ONNX's own; its first result."""
     return main_results(call, op_type, *operands, **attributes)[0]

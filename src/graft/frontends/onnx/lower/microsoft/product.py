@@ -47,19 +47,16 @@ def _fused_gemm(call: Call) -> Value:
 
 
 @lowers_microsoft("FusedConv", "X W B? Z?", f"activation activation_params {_WINDOW}")
+@lowers_microsoft("NhwcFusedConv", "X W B? Z?", f"activation activation_params {_WINDOW}")
 def _fused_conv(call: Call) -> Value:
     """A sum with another tensor comes before the activation."""
-    result = main_alike(call, "Conv", *call.inputs[:3])[0]
+    last = call.node.op_type.startswith("Nhwc")
+    result = main_on_images(call, "Conv", call.input(0), last, *call.inputs[1:3])
     added = call.optional(3)
     if added is not None:
         result = call.op("add", result, added)
-    return _activated(call, result)
-
-
-def _activated(call: Call, x: Value) -> Value:
-    return activated(
-        call, x, call.string("activation", ""), call.attribute("activation_params", ())
-    )
+    parameters = call.attribute("activation_params", ())
+    return activated(call, result, call.string("activation", ""), parameters)
 
 
 def channels_first(call: Call, x: Value) -> Value:
@@ -73,23 +70,18 @@ def channels_last(call: Call, x: Value) -> Value:
     return call.op("transpose", x, axes=(0, *range(2, call.rank(x)), 1))
 
 
+def main_on_images(call: Call, op_type: str, data: Value, last: bool, *rest: Value | None) -> Value:
+    """ONNX's own operator of the same attributes, on images whose channels may be last."""
+    image = channels_first(call, data) if last else data
+    result = main_alike(call, op_type, image, *rest)[0]
+    return channels_last(call, result) if last else result
+
+
 @lowers_microsoft("NhwcConv", "X W B?", _WINDOW)
 def _nhwc_conv(call: Call) -> Value:
-    data = channels_first(call, call.input(0))
-    return channels_last(call, main_alike(call, "Conv", data, *call.inputs[1:])[0])
-
-
-@lowers_microsoft("NhwcFusedConv", "X W B? Z?", f"activation activation_params {_WINDOW}")
-def _nhwc_fused_conv(call: Call) -> Value:
-    data = channels_first(call, call.input(0))
-    result = channels_last(call, main_alike(call, "Conv", data, *call.inputs[1:3])[0])
-    added = call.optional(3)
-    if added is not None:
-        result = call.op("add", result, added)
-    return _activated(call, result)
+    return main_on_images(call, "Conv", call.input(0), True, *call.inputs[1:])
 
 
 @lowers_microsoft("NhwcMaxPool", "x", "auto_pad ceil_mode dilations kernel_shape pads strides")
 def _nhwc_max_pool(call: Call) -> Value:
-    data = channels_first(call, call.input(0))
-    return channels_last(call, main_alike(call, "MaxPool", data)[0])
+    return main_on_images(call, "MaxPool", call.input(0), True)

@@ -15,7 +15,7 @@ from graft.frontends.onnx.lower.microsoft.contract import (
     main_alike,
     main_results,
 )
-from graft.frontends.onnx.lower.microsoft.product import channels_first, channels_last
+from graft.frontends.onnx.lower.microsoft.product import main_on_images
 from graft.ir.graph import Value
 
 
@@ -64,9 +64,7 @@ def _softmax(call: Call, x: Value) -> Value:
 
 def _pooled(op_type: str) -> Callable[[Call, Value], Value]:
     def compute(call: Call, x: Value) -> Value:
-        if not call.int("channels_last", 0):
-            return main_alike(call, op_type, x)[0]
-        return channels_last(call, main_alike(call, op_type, channels_first(call, x))[0])
+        return main_on_images(call, op_type, x, bool(call.int("channels_last", 0)))
 
     return compute
 
@@ -107,20 +105,8 @@ def _qlinear_where(call: Call) -> Value:
 )
 def _qlinear_conv(call: Call) -> Value:
     """ONNX's operator of that name, or the same with the channels last."""
-    if not call.int("channels_last", 0):
-        return main_alike(call, "QLinearConv", *call.inputs)[0]
-    data = channels_first(call, call.input(0))
-    return channels_last(call, main_alike(call, "QLinearConv", data, *call.inputs[1:])[0])
-
-
-@lowers_microsoft("QuantizeLinear", "x y_scale y_zero_point?", "axis")
-def _quantize_linear(call: Call) -> Value:
-    return main_alike(call, "QuantizeLinear", *call.inputs)[0]
-
-
-@lowers_microsoft("DequantizeLinear", "x x_scale x_zero_point?", "axis")
-def _dequantize_linear(call: Call) -> Value:
-    return main_alike(call, "DequantizeLinear", *call.inputs)[0]
+    last = bool(call.int("channels_last", 0))
+    return main_on_images(call, "QLinearConv", call.input(0), last, *call.inputs[1:])
 
 
 @lowers_microsoft(

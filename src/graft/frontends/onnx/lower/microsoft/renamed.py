@@ -1,25 +1,21 @@
-"""Operators that ONNX has taken over since, or has in all but name."""
+"""Operators that ONNX has taken over since, or has in all but name; the tokenizer."""
 
 from __future__ import annotations
 
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.microsoft.contract import lowers_microsoft, main, main_alike
+from graft.frontends.onnx.lower.microsoft.contract import (
+    lowers_alike,
+    lowers_microsoft,
+    main,
+    main_alike,
+)
 from graft.ir.graph import Value
 
-
-@lowers_microsoft("Trilu", "X k?", "upper")
-def _trilu(call: Call) -> Value:
-    return main_alike(call, "Trilu", *call.inputs)[0]
-
-
-@lowers_microsoft("GatherND", "data indices")
-def _gather_nd(call: Call) -> Value:
-    return main_alike(call, "GatherND", *call.inputs)[0]
-
-
-@lowers_microsoft("GridSample", "X Grid", "align_corners mode padding_mode")
-def _grid_sample(call: Call) -> Value:
-    return main_alike(call, "GridSample", *call.inputs)[0]
+lowers_alike("Trilu", "X k?", "upper")
+lowers_alike("GatherND", "data indices")
+lowers_alike("GridSample", "X Grid", "align_corners mode padding_mode")
+lowers_alike("QuantizeLinear", "x y_scale y_zero_point?", "axis")
+lowers_alike("DequantizeLinear", "x x_scale x_zero_point?", "axis")
 
 
 @lowers_microsoft("Pad", "data pads value?", "mode")
