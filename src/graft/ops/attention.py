@@ -97,9 +97,9 @@ def _check_mask(mask: TensorType, dtype: DType, scores: Shape) -> None:
     if mask.shape is None:
         return
     require(len(mask.shape) <= 4, f"the mask has rank {mask.rank}, more than 4")
-    for dim, wanted in zip(mask.shape[::-1], scores[::-1], strict=False):
+    for dim, expected in zip(mask.shape[::-1], scores[::-1], strict=False):
         if dim != 1:
-            require_same_dim(dim, wanted, "extents of mask and scores")
+            require_same_dim(dim, expected, "extents of mask and scores")
 
 
 def _check_positions(type_: TensorType, what: str, batch: AnyDim) -> None:
@@ -226,7 +226,7 @@ def _linear_attention_type(
     _check_heads(heads, kv_heads)
     states = (batch, kv_heads, size, value_size)
     per_step = (batch, kv_heads, length)
-    for type_, wanted, what in (
+    for type_, expected, what in (
         (key, (*per_step, size), "key"),
         (value, (*per_step, value_size), "value"),
         (state, states, "state"),
@@ -234,7 +234,7 @@ def _linear_attention_type(
         (beta, (*per_step, 1), "beta"),
     ):
         if type_ is not None:
-            for dim, other in zip(_extents(type_, what), wanted, strict=True):
+            for dim, other in zip(_extents(type_, what), expected, strict=True):
                 if dim != 1 or what not in ("decay", "beta"):
                     require_same_dim(dim, other, f"extents of {what} and of the other operands")
     state_dtype = dtype if state is None else state.dtype
@@ -287,14 +287,14 @@ def _linear_attention(
     memory = np.zeros(shape, dtype) if state is None else state.astype(dtype)
     result = np.zeros((batch, heads, length, value_size), dtype)
     for step in range(length):
-        asked, column, written = (a[:, :, step].astype(dtype) for a in (query, key, value))
+        question, column, written = (a[:, :, step].astype(dtype) for a in (query, key, value))
         if decay is not None:
             memory = memory * np.exp(_of_step(decay, step)[..., None].astype(dtype))
         if beta is not None:
             recalled = np.matmul(column[:, :, None], memory)[:, :, 0]
             written = _of_step(beta, step).astype(dtype) * (written - recalled)
         memory = memory + column[..., None] * written[:, :, None]
-        result[:, :, step] = np.matmul(asked[:, :, None], _grouped(memory, heads))[:, :, 0]
+        result[:, :, step] = np.matmul(question[:, :, None], _grouped(memory, heads))[:, :, 0]
     state_dtype = query.dtype if state is None else state.dtype
     return (scale * result).astype(query.dtype), memory.astype(state_dtype)
 
@@ -361,8 +361,8 @@ def _raw(attrs: Any, query: Tensor, key: Tensor, name: str, wide: DType) -> Tens
 
     def element(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
         (at,) = te.reduce_axes([size])
-        asked = cast(wide, te.read(query, [batch, head, row, at])) * scale
-        return sum_(asked * cast(wide, te.read(key, [batch, head // share, column, at])), [at])
+        question = cast(wide, te.read(query, [batch, head, row, at])) * scale
+        return sum_(question * cast(wide, te.read(key, [batch, head // share, column, at])), [at])
 
     return te.by_index(name, [*query.shape[:3], key.shape[2]], element)
 
@@ -404,11 +404,11 @@ def _bias_tensor(attrs: Any, operands: te.Inputs, raw: Tensor, name: str) -> Ten
 
 def _weights(attrs: Any, biased: Tensor, bias: Tensor, name: str) -> Tensor:
     """The softmax of each row; a row that sees no key is all zeros."""
-    wanted = attrs.softmax_dtype or biased.dtype
-    exact = DType.FLOAT64 if wanted is DType.FLOAT64 else DType.FLOAT32
+    dtype = attrs.softmax_dtype or biased.dtype
+    exact = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
 
     def score(value: Term) -> Term:
-        return cast(exact, cast(wanted, value))
+        return cast(exact, cast(dtype, value))
 
     largest = te.total_over(f"{name}_max", biased, [3], max_, lambda value, _: score(value))
     seen = te.total_over(f"{name}_seen", bias, [3], max_, lambda value, _: _is_in_sight(value))
@@ -425,7 +425,7 @@ def _weights(attrs: Any, biased: Tensor, bias: Tensor, name: str) -> Tensor:
         whole = te.read(total, [*at[:3], 0])
         part = te.read(powers, at) / select(equal(whole, 0.0), te.number(1, exact), whole)
         blind = te.read(seen, [*at[:3], 0]) < 1.0
-        return cast(biased.dtype, cast(wanted, select(blind, te.number(0, exact), part)))
+        return cast(biased.dtype, cast(dtype, select(blind, te.number(0, exact), part)))
 
     return te.by_index(f"{name}_weights", biased.shape, weight)
 

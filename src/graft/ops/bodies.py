@@ -43,24 +43,24 @@ def check_inputs(graph: Graph, actual: Sequence[Type]) -> None:
     expected = len(graph.inputs)
     require(expected == len(actual), f"'{graph.name}' takes {expected} inputs, gets {len(actual)}")
     for formal, type_ in zip(graph.inputs, actual, strict=True):
-        wanted = formal.type if isinstance(type_, OptionalType) else _present(formal.type)
-        fits = compatible(wanted, type_)
+        target = formal.type if isinstance(type_, OptionalType) else _present(formal.type)
+        fits = compatible(target, type_)
         require(fits, f"'{graph.name}' wants %{formal.name} as {formal.type}, gets {type_}")
 
 
 def bind_symbols(pairs: Iterable[tuple[Type | None, Type]]) -> Bindings:
     """What a nested graph's symbols are outside, from (input's type, operand's type)."""
-    found: Bindings = {}
+    result: Bindings = {}
     for formal, actual in pairs:
         if formal is not None and formal == actual:
             for name in symbols_in(formal):
-                found.setdefault(name, symbol(name))
+                result.setdefault(name, symbol(name))
         elif isinstance(formal, TensorType) and isinstance(actual, TensorType):
             for dim, extent in zip(formal.shape or (), actual.shape or (), strict=False):
                 name_of_dim = bare_symbol(dim)
-                if name_of_dim and (isinstance(extent, int) or name_of_dim not in found):
-                    found[name_of_dim] = extent
-    return found
+                if name_of_dim and (isinstance(extent, int) or name_of_dim not in result):
+                    result[name_of_dim] = extent
+    return result
 
 
 def seen_outside(type_: Type, bindings: Bindings) -> Type:
@@ -98,13 +98,13 @@ def check_single(type_: Type, dtype: DType, what: str) -> None:
     require(fits, f"{what} is {type_}, not one element of {dtype}")
 
 
-def turn_bindings(
+def iteration_bindings(
     body: Graph, actual: Sequence[Type], carried: int, first_in: int, first_out: int
 ) -> Bindings:
-    """Symbols of a body that mean the same in every turn.
+    """Symbols of a body that mean the same in every iteration.
 
     Carried values come in from position `first_in` and go out from position `first_out` on: of
-    those only the extents count that a turn leaves alone.
+    those only the extents count that an iteration leaves alone.
     """
     pairs: list[tuple[Type | None, Type]] = []
     for position, (value, type_) in enumerate(zip(body.inputs, actual, strict=True)):
@@ -115,15 +115,15 @@ def turn_bindings(
     return bind_symbols(pairs)
 
 
-def untaken_turn(
+def untaken_iteration(
     body: Graph, actual: Sequence[Type], carried: int, first_in: int, first_out: int
 ) -> list[Type]:
-    """What the body's outputs would have been, had there been a turn on operands of these types.
+    """What the body's outputs would have been, had there been an iteration on operands of these types.
 
     The symbols that the operands bind usually tell. Where they don't (an operand of `2*n` elements
     binds no `n`), the operators' own rules do, asked anew.
     """
-    bindings = turn_bindings(body, actual, carried, first_in, first_out)
+    bindings = iteration_bindings(body, actual, carried, first_in, first_out)
     seen = [seen_outside(value.type, bindings) for value in body.outputs]
     if all(not isinstance(type_, TensorType) or type_.is_static for type_ in seen):
         return seen
@@ -138,11 +138,11 @@ def untaken_turn(
         operands = [values[value] for value in node.inputs]
         results = builder.add(node.op, operands, bind_attrs(node.attrs, bindings))
         values.update(zip(node.outputs, results, strict=True))
-    return [found.type for value in body.outputs if (found := values[value]) is not None]
+    return [result.type for value in body.outputs if (result := values[value]) is not None]
 
 
 def _staying(actual: Type, before: Value, after: Value) -> Type:
-    """A carried value's type as far as a turn leaves it alone."""
+    """A carried value's type as far as an iteration leaves it alone."""
     kept = join(before.type, after.type)
     if not isinstance(actual, TensorType) or not isinstance(kept, TensorType):
         return actual
@@ -153,15 +153,15 @@ def _staying(actual: Type, before: Value, after: Value) -> Type:
 
 
 def carried_type(initial: Type, given: Type, bindings: Bindings, name: str) -> Type:
-    """The type of a carried value after any number of turns, none included.
+    """The type of a carried value after any number of iterations, none included.
 
     Whether it is optional depends on what the body gives, as ONNX has it.
     """
     after = seen_outside(given, bindings)
     before = initial if isinstance(after, OptionalType) else _present(initial)
-    found = common_type(before, after)
-    require(found is not None, f"the carried value %{name} begins as {initial}, becomes {given}")
-    return found  # type: ignore[return-value]
+    result = common_type(before, after)
+    require(result is not None, f"the carried value %{name} begins as {initial}, becomes {given}")
+    return result  # type: ignore[return-value]
 
 
 def sliced_type(type_: Type, axis: int) -> tuple[Type, AnyDim]:
@@ -176,7 +176,7 @@ def sliced_type(type_: Type, axis: int) -> tuple[Type, AnyDim]:
 
 
 def stacked_type(given: Type, bindings: Bindings, count: AnyDim, axis: int) -> Type:
-    """The type of a body's output, collected over `count` turns."""
+    """The type of a body's output, collected over `count` iterations."""
     each = seen_outside(given, bindings)
     if not isinstance(each, TensorType):
         raise TypeRuleError(f"values of type {each} cannot be stacked")
@@ -202,7 +202,7 @@ def actual_types(values: Sequence[Any], declared: Iterable[Value]) -> list[Type]
 
 
 def check_present(state: Sequence[Any], given: Sequence[Value]) -> None:
-    """Refuse an empty optional that no turn has replaced by the value it should become."""
+    """Refuse an empty optional that no iteration has replaced by the value it should become."""
     for data, value in zip(state, given, strict=True):
         if data is None and not isinstance(value.type, OptionalType):
             raise EvaluationError(f"no turn was made, and the initial %{value.name} is empty")

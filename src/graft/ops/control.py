@@ -32,11 +32,11 @@ from graft.ops.bodies import (
     check_single,
     common_type,
     empty_stack,
+    iteration_bindings,
     seen_outside,
     sliced_type,
     stacked_type,
-    turn_bindings,
-    untaken_turn,
+    untaken_iteration,
     work_times,
 )
 from graft.ops.rules import operator, require, require_same_dim
@@ -121,7 +121,7 @@ def _demand(attrs: DemandAttrs, data: Any, condition: Array) -> Any:
 class LoopAttrs(Attrs):
     """Operands are the trip count, the condition, `carried` initial values, and captures.
 
-    The body takes the number of the turn, the condition, the carried values and the captures; it
+    The body takes the number of the iteration, the condition, the carried values and the captures; it
     gives the condition, the carried values and what is to be stacked.
     """
 
@@ -131,7 +131,7 @@ class LoopAttrs(Attrs):
 
 def _loop_bindings(attrs: LoopAttrs, values: Sequence[Type]) -> Bindings:
     flags = [value.type for value in attrs.body.inputs[:2]]
-    return turn_bindings(attrs.body, (*flags, *values), attrs.carried, 2, 1)
+    return iteration_bindings(attrs.body, (*flags, *values), attrs.carried, 2, 1)
 
 
 def _loop_types(
@@ -192,7 +192,7 @@ def _loop(
         return (*state, *stacks.stack_in_front())
     check_present(state, body.outputs[1 : 1 + carried])
     own = (value.type for value in body.inputs[:2])
-    each = untaken_turn(body, [*own, *actual_types(values, body.inputs[2:])], carried, 2, 1)
+    each = untaken_iteration(body, [*own, *actual_types(values, body.inputs[2:])], carried, 2, 1)
     return (*state, *(empty_stack(type_, 0) for type_ in each[1 + carried :]))
 
 
@@ -213,8 +213,8 @@ class ScanAttrs(Attrs):
     output_directions: Ints
 
 
-def _turn_types(attrs: ScanAttrs, values: Sequence[Type]) -> tuple[list[Type], AnyDim]:
-    """What the body gets in each turn, and the number of turns."""
+def _iteration_types(attrs: ScanAttrs, values: Sequence[Type]) -> tuple[list[Type], AnyDim]:
+    """What the body gets in each iteration, and the number of iterations."""
     first, last = attrs.carried, attrs.carried + attrs.num_scan_inputs
     slices: list[Type] = []
     extents: list[AnyDim] = []
@@ -243,9 +243,9 @@ def _check_scan(attrs: ScanAttrs, operands: int) -> None:
 def _scan_types(attrs: ScanAttrs, *values: Type) -> tuple[Type, ...]:
     body, carried = attrs.body, attrs.carried
     _check_scan(attrs, len(values))
-    actual, count = _turn_types(attrs, values)
+    actual, count = _iteration_types(attrs, values)
     check_inputs(body, actual)
-    bindings = turn_bindings(body, actual, carried, 0, 0)
+    bindings = iteration_bindings(body, actual, carried, 0, 0)
     states = zip(values, body.outputs[:carried], strict=False)
     stacked = zip(body.outputs[carried:], attrs.output_axes, strict=True)
     return (
@@ -255,8 +255,8 @@ def _scan_types(attrs: ScanAttrs, *values: Type) -> tuple[Type, ...]:
 
 
 def _scan_work(attrs: ScanAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work:
-    actual, count = _turn_types(attrs, ins)
-    bindings = turn_bindings(attrs.body, actual, attrs.carried, 0, 0)
+    actual, count = _iteration_types(attrs, ins)
+    bindings = iteration_bindings(attrs.body, actual, attrs.carried, 0, 0)
     return work_times(body_work(attrs.body, bindings), count)
 
 
@@ -278,12 +278,12 @@ def _scan(attrs: ScanAttrs, *values: Any) -> tuple[Any, ...]:
         return (*state, *stacks.stack(attrs.output_axes, directions))
     check_present(state, body.outputs[:carried])
     actual = actual_types([*state, *slice_prototypes(scanned), *captures], body.inputs)
-    each = untaken_turn(body, actual, carried, 0, 0)[carried:]
+    each = untaken_iteration(body, actual, carried, 0, 0)[carried:]
     return (*state, *map(empty_stack, each, attrs.output_axes))
 
 
 def nested_bindings(node: Node, graph: Graph) -> Bindings:
-    """What symbols of a graph nested in the node are outside of it, in every turn."""
+    """What symbols of a graph nested in the node are outside of it, in every iteration."""
     types = [value.type for value in node.args]
     match node.attrs:
         case IfAttrs():
@@ -292,8 +292,8 @@ def nested_bindings(node: Node, graph: Graph) -> Bindings:
             flags = sum(value is not None for value in node.inputs[:2])
             return _loop_bindings(node.attrs, types[flags:])
         case ScanAttrs():
-            actual, _ = _turn_types(node.attrs, types)
-            return turn_bindings(graph, actual, node.attrs.carried, 0, 0)
+            actual, _ = _iteration_types(node.attrs, types)
+            return iteration_bindings(graph, actual, node.attrs.carried, 0, 0)
     return _branch_bindings(graph, types)
 
 

@@ -143,8 +143,8 @@ def _unfolded(attrs: ConvAttrs, data: Array, weight: Array, counts: Sequence[int
             rows = windows[image][(..., slice(first, last), *(slice(None),) * (rank - 1))]
             columns = buffer[: groups * depth * inner * (last - first)]
             np.copyto(columns.reshape(rows.shape), rows)
-            wanted = result[image, :, :, first * inner : last * inner]
-            np.matmul(matrix, columns.reshape(groups, depth, -1), out=wanted)
+            target = result[image, :, :, first * inner : last * inner]
+            np.matmul(matrix, columns.reshape(groups, depth, -1), out=target)
     return result.reshape(batch, outputs, *counts)
 
 
@@ -221,7 +221,7 @@ def _express_convolution(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) 
     dtype, shape = out.dtype, out.shape
     rank = len(attrs.strides)
     outputs, depth, *kernel = te.numbers(te.sizes(weight), "the kernel's extents")
-    wanted = [
+    extents = [
         (count - 1) * stride + (taps - 1) * dilation + 1
         for count, stride, taps, dilation in zip(
             shape[2:], attrs.strides, kernel, attrs.dilation, strict=True
@@ -229,7 +229,7 @@ def _express_convolution(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) 
     ]
     begins, ends = attrs.padding[:rank], attrs.padding[rank:]
     zero = te.number(0, te.accumulated_in(dtype))
-    source = te.bordered(data, f"{out.name}_pad", begins, wanted, zero, ends=ends)
+    source = te.bordered(data, f"{out.name}_pad", begins, extents, zero, ends=ends)
 
     def element(batch: Term, output: Term, *place: Term) -> Reduce:
         channel, *taps = te.reduce_axes((depth, *kernel))

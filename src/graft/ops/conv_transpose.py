@@ -170,8 +170,8 @@ def _col2im_type(
     elements = product(kernel)
     if isinstance(rows, int) and isinstance(elements, int):
         require(rows % elements == 0, f"{rows} rows are not whole blocks of {elements}")
-    wanted = product(window_counts(window, extents, kernel))
-    require_same_dim(columns, wanted, "the number of blocks in the data and in the image")
+    blocks = product(window_counts(window, extents, kernel))
+    require_same_dim(columns, blocks, "the number of blocks in the data and in the image")
     return TensorType(data.dtype, (batch, rows // elements, *extents))
 
 
@@ -211,10 +211,10 @@ def _express_transposed(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) -
     channels, outputs, *kernel = te.numbers(te.sizes(weight), "the kernel's extents")
     depth = channels // attrs.groups
     reach = [(taps - 1) * step for taps, step in zip(kernel, attrs.dilation, strict=True)]
-    wanted = [count + last for count, last in zip(shape[2:], reach, strict=True)]
+    extents = [count + last for count, last in zip(shape[2:], reach, strict=True)]
     begins = [last - cut for last, cut in zip(reach, attrs.padding[:rank], strict=True)]
     zero = te.number(0, te.accumulated_in(dtype))
-    source = te.bordered(data, f"{out.name}_pad", begins, wanted, zero, attrs.strides)
+    source = te.bordered(data, f"{out.name}_pad", begins, extents, zero, attrs.strides)
 
     def element(batch: Term, output: Term, *place: Term) -> Reduce:
         channel, *taps = te.reduce_axes((depth, *kernel))

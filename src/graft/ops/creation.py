@@ -45,9 +45,9 @@ def _known_shape(
     data = types[0]
     if not isinstance(data, TensorType) or data.shape is None:
         return None
-    found = np.empty(len(data.shape), dtype=object)
-    found[:] = data.shape
-    return found
+    result = np.empty(len(data.shape), dtype=object)
+    result[:] = data.shape
+    return result
 
 
 @operator("shape_of", "data", _shape_of_type, work=no_work, symbolic=_known_shape)

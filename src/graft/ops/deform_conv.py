@@ -69,8 +69,8 @@ def _deformable_type(
     return TensorType(dtype, (batch, outputs, *counts))
 
 
-def _check_places(type_: TensorType, what: str, wanted: Shape) -> None:
-    for dim, expected in zip(ranked_shape(type_, 4, what), wanted, strict=True):
+def _check_places(type_: TensorType, what: str, target: Shape) -> None:
+    for dim, expected in zip(ranked_shape(type_, 4, what), target, strict=True):
         require_same_dim(dim, expected, f"extents of {what} and of what it applies to")
 
 
@@ -181,14 +181,14 @@ def _express_deformable_conv2d(
 
     def sample(image: Term, channel: Term, tap: Term, row: Term, column: Term) -> Term:
         entry = channel // per_part * area + tap
-        found = _interpolate(
+        result = _interpolate(
             (height, width),
             [te.read(one, [image, entry, row, column]) for one in at],
             lambda y, x: cast(wide, te.read(data, [image, channel, y, x])),
         )
         if mask is None:
-            return found
-        return found * cast(wide, te.read(mask, [image, entry, row, column]))
+            return result
+        return result * cast(wide, te.read(mask, [image, entry, row, column]))
 
     samples = te.by_index(f"{out.name}_samples", [batch, count, area, *shape[2:]], sample)
 
@@ -215,7 +215,7 @@ def _positions(
 ) -> list[Tensor]:
     """Rows and columns where windows read, [batch, groups * taps, ...]; -1 for both of them where
     that is outside. `extents` are the kernel's width and those of the result and the image."""
-    width, wanted, image = extents
+    width, expected, image = extents
     (entries,) = te.numbers(te.sizes(offset)[1:2], "the offsets")
 
     def moved(axis: int, batch: Term, entry: Term, *place: Term) -> Term:
@@ -225,7 +225,7 @@ def _positions(
         plain = cast(wide, start + tap * attrs.dilation[axis])
         return plain + cast(wide, te.read(offset, [batch, entry * 2 + axis, *place]))
 
-    shape = [te.sizes(offset)[0], entries // 2, *wanted]
+    shape = [te.sizes(offset)[0], entries // 2, *expected]
     anywhere = [te.by_index(f"{name}_moved{n}", shape, partial(moved, n)) for n in (0, 1)]
 
     def bounded(axis: int, *at: Term) -> Term:

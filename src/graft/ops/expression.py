@@ -203,18 +203,18 @@ def spread(tensor: Tensor, indices: Indices, shape: Extents) -> Term:
     rank = len(tensor.shape)
     first = len(indices) - rank
     at: list[Index] = []
-    for extent, index, wanted in zip(sizes(tensor), indices[first:], shape[first:], strict=True):
-        if len(at) == rank - 1 and not (is_known(extent) or extent == wanted):
+    for extent, index, expected in zip(sizes(tensor), indices[first:], shape[first:], strict=True):
+        if len(at) == rank - 1 and not (is_known(extent) or extent == expected):
             return select(term(extent) < 2, tensor[(*at, 0)], tensor[(*at, index)])
-        at.append(within(extent, index, wanted))
+        at.append(within(extent, index, expected))
     return tensor[tuple(at)]
 
 
-def within(extent: AnyDim, index: Index, wanted: AnyDim) -> Index:
+def within(extent: AnyDim, index: Index, expected: AnyDim) -> Index:
     """The index along an axis that broadcasts to the extent that is wanted."""
     if extent == 1:
         return 0
-    if is_known(extent) or extent == wanted:
+    if is_known(extent) or extent == expected:
         return index
     return minimum(index, term(extent) - 1)
 
@@ -265,7 +265,7 @@ def bordered(
     data: Tensor,
     name: str,
     begins: Extents,
-    wanted: Extents,
+    expected: Extents,
     fill: Term,
     steps: Sequence[int] = (),
     ends: Extents | None = None,
@@ -276,12 +276,12 @@ def bordered(
     fill what is wanted are given back as they are. `ends` tells how far beyond the data what is
     wanted reaches at most, where the extents do not.
     """
-    lead = len(data.shape) - len(wanted)
-    steps = steps or (1,) * len(wanted)
+    lead = len(data.shape) - len(expected)
+    steps = steps or (1,) * len(expected)
     have = sizes(data)[lead:]
     reach = [(extent - 1) * step + 1 for extent, step in zip(have, steps, strict=True)]
-    limits = [None] * len(wanted) if ends is None else ends
-    spare = list(map(_is_spared, begins, wanted, reach, limits))
+    limits = [None] * len(expected) if ends is None else ends
+    spare = list(map(_is_spared, begins, expected, reach, limits))
     if all(begin == 0 for begin in begins) and set(steps) <= {1} and all(spare):
         return data
 
@@ -303,14 +303,14 @@ def bordered(
         value = cast(fill.dtype, value)
         return value if inside is None else select(inside, value, fill)
 
-    return by_index(name, [*data.shape[:lead], *wanted], element)
+    return by_index(name, [*data.shape[:lead], *expected], element)
 
 
-def _is_spared(begin: AnyDim, wanted: AnyDim, reach: AnyDim, end: AnyDim | None) -> bool:
+def _is_spared(begin: AnyDim, expected: AnyDim, reach: AnyDim, end: AnyDim | None) -> bool:
     """Whether nothing beyond the data is wanted."""
-    if at_least(reach + begin, wanted):
+    if at_least(reach + begin, expected):
         return True
-    return end is not None and not (is_known(reach) and is_known(wanted)) and at_least(0, end)
+    return end is not None and not (is_known(reach) and is_known(expected)) and at_least(0, end)
 
 
 def _is_zero(value: Term) -> Term:
@@ -366,8 +366,8 @@ def total_over(
         at: dict[int, Term] = {**dict(zip(kept, outer, strict=True))}
         at |= dict(zip(axes, reduced, strict=True))
         place = [at[axis] for axis in range(len(data.shape))]
-        found = value(read(data, place), place)
-        return kind(found, reduced) if reduced else found
+        result = value(read(data, place), place)
+        return kind(result, reduced) if reduced else result
 
     return by_index(name, shape if keepdims else [shape[axis] for axis in kept], element)
 

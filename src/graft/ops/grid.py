@@ -104,8 +104,8 @@ class _Axis:
         is_even = equal(turns, call("floor", turns / 2.0) * 2.0)
         from_low = ((at < low) ^ is_even) ^ True
         mirrored = select(from_low, low + rest, high - rest)
-        found = select((at >= low) & (at <= high), at, mirrored)
-        return select(equal(span, 0.0), low, found)
+        result = select((at >= low) & (at <= high), at, mirrored)
+        return select(equal(span, 0.0), low, result)
 
     def padded(self, at: Term, mode: str) -> Term:
         """A position brought back from outside the edges where the padding says so."""
@@ -121,9 +121,9 @@ class _Axis:
         """The element at a whole position; -1 where there is none."""
         if mode == "reflection":
             at = self.reflected(at)
-        found = cast(INDEX, minimum(maximum(at, 0.0), self.size - 1.0))
+        result = cast(INDEX, minimum(maximum(at, 0.0), self.size - 1.0))
         inside = (at >= 0.0) & (at < self.size)
-        return select(inside, found, te.number(-1, INDEX)) if mode == "zeros" else found
+        return select(inside, result, te.number(-1, INDEX)) if mode == "zeros" else result
 
     def sampled(self, attrs: GridSampleAttrs, normalized: Term) -> Term:
         """The position around which elements are looked for."""
@@ -314,11 +314,11 @@ def _express_grid_sample(attrs: Any, out: te.Out, data: Tensor, grid: Tensor) ->
             maximum(minimum(place, term(extent) - 1), 0)
             for place, extent in zip(places, extents, strict=True)
         )
-        found = te.read(data, [batch, channel, *bounded])
+        result = te.read(data, [batch, channel, *bounded])
         if attrs.padding_mode != "zeros":
-            return found
+            return result
         exists = reduce(lambda a, b: a & b, (place >= 0 for place in places))
-        return select(exists, found, te.number(0, dtype))
+        return select(exists, result, te.number(0, dtype))
 
     def weighted(batch: Term, channel: Term, *at: Term) -> Reduce:
         taps = te.reduce_axes([TAPS[attrs.method]] * len(extents))

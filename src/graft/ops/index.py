@@ -37,9 +37,9 @@ def require_integers(indices: TensorType) -> None:
 
 def positions(indices: Array, extent: int, axis: int) -> Array:
     """Indices counted from the front, or an error that names one out of range."""
-    wanted = indices.astype(np.int64, copy=False)
-    check_indices(wanted, Guard(axis, extent))
-    return np.where(wanted < 0, wanted + extent, wanted)
+    numbers = indices.astype(np.int64, copy=False)
+    check_indices(numbers, Guard(axis, extent))
+    return np.where(numbers < 0, numbers + extent, numbers)
 
 
 def check_indices(indices: Array, guard: Guard) -> None:
@@ -196,11 +196,11 @@ def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | N
     check_extents((*indices.shape, extent), values.dtype, "one_hot")
     if indices.dtype.kind == "u":
         indices = np.minimum(indices.astype(np.uint64), extent)  # beyond the depth is no position
-    wanted = np.expand_dims(indices.astype(np.int64), attrs.axis)
-    wanted = np.where(wanted < 0, wanted + extent, wanted)
-    axis = attrs.axis % wanted.ndim
-    classes = np.arange(extent).reshape(-1, *[1] * (wanted.ndim - 1 - axis))
-    return np.asarray(np.where(wanted == classes, values[1], values[0]))
+    targets = np.expand_dims(indices.astype(np.int64), attrs.axis)
+    targets = np.where(targets < 0, targets + extent, targets)
+    axis = attrs.axis % targets.ndim
+    classes = np.arange(extent).reshape(-1, *[1] * (targets.ndim - 1 - axis))
+    return np.asarray(np.where(targets == classes, values[1], values[0]))
 
 
 # Tensor expressions. Positions count from the end where negative. One that lies outside reads the
@@ -210,10 +210,10 @@ def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | N
 
 def _position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:
     """The place along an axis that an element of `indices` names."""
-    found = cast(DType.INT64, te.read(indices, at))
+    place = cast(DType.INT64, te.read(indices, at))
     if not indices.dtype.is_unsigned_integer:
-        found = select(found < 0, found + extent, found)
-    return maximum(minimum(found, extent - 1), 0)
+        place = select(place < 0, place + extent, place)
+    return maximum(minimum(place, extent - 1), 0)
 
 
 def _is_empty(data: Tensor, types: te.Types) -> bool:
@@ -282,8 +282,8 @@ def _express_one_hot(
         given = te.read(indices_, [*indices[:axis], *indices[axis + 1 :]])
         if given.dtype.is_unsigned_integer and given.dtype.bits == 64:
             given = minimum(given, cast(given.dtype, depth))  # beyond the depth is no _position
-        wanted = cast(indices[0].dtype, given)
-        wanted = select(wanted < 0, wanted + depth, wanted)
-        return select(equal(wanted, indices[axis]), values[1], values[0])
+        target = cast(indices[0].dtype, given)
+        target = select(target < 0, target + depth, target)
+        return select(equal(target, indices[axis]), values[1], values[0])
 
     return out.of(element)

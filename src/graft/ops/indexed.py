@@ -163,11 +163,11 @@ def _express_out_of_range(attrs: Any, out: te.Out, indices: Tensor) -> te.Result
     shape = indices.shape if len(extents) == 1 else indices.shape[:-1]
     none, count = te.number(INSIDE, DType.INT64), term(attrs.count)
 
-    def outside(found: Term, extent: Term) -> Term:
+    def outside(result: Term, extent: Term) -> Term:
         low = 0 - extent if attrs.wraps else term(0)
-        wrong = (found < low) | (found > extent - count)
+        wrong = (result < low) | (result > extent - count)
         wrong = wrong if attrs.count == 1 else wrong & (count > 0)
-        return select(wrong, maximum(found, te.number(INSIDE + 1, DType.INT64)), none)
+        return select(wrong, maximum(result, te.number(INSIDE + 1, DType.INT64)), none)
 
     def element(entry: Term) -> Reduce | Term:
         reduced = te.reduce_axes(shape)
@@ -217,7 +217,7 @@ class IndexRanges:
 
 def index_limits(graph: Graph) -> dict[Value, Dims]:
     """The extents that a graph's inputs have to lie below, those that are used as indices."""
-    found: dict[Value, Dims] = {}
+    result: dict[Value, Dims] = {}
     for node in graph.nodes:
         pointed = pointing(node)
         if pointed is None:
@@ -225,8 +225,8 @@ def index_limits(graph: Graph) -> dict[Value, Dims]:
         extents = [extent - (pointed.count - 1) for extent in pointed.extents]
         known = tuple(one for one in extents if not isinstance(one, Unknown))
         for source in source_values(pointed.indices, graph):
-            found[source] = (*found.get(source, ()), *known)
-    return found
+            result[source] = (*result.get(source, ()), *known)
+    return result
 
 
 def source_values(value: Value, graph: Graph) -> Iterator[Value]:

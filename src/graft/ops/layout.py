@@ -57,11 +57,11 @@ class Rearrangement:
 
 def block_of(layout: str) -> int:
     """How many channels a layout has in a block; 0 for one without blocks."""
-    found = _BLOCKED.fullmatch(layout)
+    match = _BLOCKED.fullmatch(layout)
     require(
-        found is not None or layout in _PLAIN, f"'{layout}' is no layout: NCHW, NHWC or NCHW16c"
+        match is not None or layout in _PLAIN, f"'{layout}' is no layout: NCHW, NHWC or NCHW16c"
     )
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def rearrangement(source: str, target: str, shape: Shape) -> Rearrangement:

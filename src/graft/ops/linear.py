@@ -165,7 +165,7 @@ def parse_equation(equation: str) -> Equation:
 
 def _extents(equation: Equation, shapes: Sequence[Shape]) -> dict[str, Shape]:
     """What each index ranges over, after broadcasting; the ellipsis may stand for many axes."""
-    found: dict[str, Shape] = {}
+    result: dict[str, Shape] = {}
     for term, shape in zip(equation.terms, shapes, strict=True):
         letters = len(term.replace(".", ""))
         exact = "." in term or letters == len(shape)
@@ -178,10 +178,10 @@ def _extents(equation: Equation, shapes: Sequence[Shape]) -> dict[str, Shape]:
         for letter, piece in zip(term.replace(".", ""), pieces, strict=True):
             # Operands may broadcast against each other, but not against themselves.
             require_same_dim(own.setdefault(letter, piece[0]), piece[0], f"extents of '{letter}'")
-            found[letter] = _joined(found.get(letter, ()), piece)
+            result[letter] = _joined(result.get(letter, ()), piece)
         if "." in term:
-            found["."] = _joined(found.get(".", ()), shape[front:back])
-    return found
+            result["."] = _joined(result.get(".", ()), shape[front:back])
+    return result
 
 
 def _joined(first: Shape, second: Shape) -> Shape:
@@ -192,8 +192,8 @@ def _joined(first: Shape, second: Shape) -> Shape:
 
 def _einsum_type(attrs: EinsumAttrs, *data: TensorType) -> TensorType:
     equation = parse_equation(attrs.equation)
-    count, wanted = len(data), len(equation.terms)
-    require(count == wanted, f"'{attrs.equation}' wants {wanted} operands, not {count}")
+    count, expected = len(data), len(equation.terms)
+    require(count == expected, f"'{attrs.equation}' wants {expected} operands, not {count}")
     dtype = same_dtype(*data)
     require(dtype.is_number, f"wants numeric operands, not {dtype}")
     shapes = [type_.shape for type_ in data if type_.shape is not None]
@@ -305,13 +305,13 @@ def _express_einsum(attrs: Any, out: te.Out, *tensors: Tensor) -> te.Results:
     ranks = len(shape) - (len(equation.result) - 1) if "." in equation.result else 0
     summed = [letter for letter in extents if letter not in equation.result]
     has_sum = bool(summed)
-    wanted = _by_letter(equation.result, shape, ranks)
+    expected = _by_letter(equation.result, shape, ranks)
 
     def element(*indices: Term) -> Reduce | Term:
         known = _by_letter(equation.result, indices, ranks)
         axes: list[Axis] = [reduce_axis(f"sum_{letter}", extents[letter]) for letter in summed]
         known |= {letter: [axis] for letter, axis in zip(summed, axes, strict=True)}
-        reach = {letter: [extent] for letter, extent in extents.items()} | wanted
+        reach = {letter: [extent] for letter, extent in extents.items()} | expected
         factors = [
             te.widened(_factor(tensor, term, known, reach))
             for tensor, term in zip(tensors, equation.terms, strict=True)
@@ -332,26 +332,26 @@ def _express_einsum(attrs: Any, out: te.Out, *tensors: Tensor) -> te.Results:
 
 def _by_letter(letters: str, items: Sequence[Item], ranks: int) -> dict[str, list[Item]]:
     """What belongs to each letter; an ellipsis stands for `ranks` axes."""
-    found: dict[str, list[Item]] = {}
+    result: dict[str, list[Item]] = {}
     position = 0
     for letter in letters:
         count = ranks if letter == "." else 1
-        found[letter] = list(items[position : position + count])
+        result[letter] = list(items[position : position + count])
         position += count
-    return found
+    return result
 
 
 def _letters(equation: Equation, tensors: Sequence[Tensor]) -> dict[str, AnyDim]:
     """How far each index goes that is one axis; a 1 gives way to what it broadcasts to."""
-    found: dict[str, AnyDim] = {}
+    result: dict[str, AnyDim] = {}
     for term, tensor in zip(equation.terms, tensors, strict=True):
         shape = te.sizes(tensor)
         letters = term.replace(".", "")
         front = term.find(".") if "." in term else len(letters)
         back = len(shape) - (len(letters) - front)
         for letter, extent in zip(letters, (*shape[:front], *shape[back:]), strict=True):
-            found[letter] = broadcast_dim(found.get(letter, 1), extent)
-    return found
+            result[letter] = broadcast_dim(result.get(letter, 1), extent)
+    return result
 
 
 def _factor(

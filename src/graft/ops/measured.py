@@ -81,13 +81,13 @@ def _bounded(
     attrs: NonMaxSuppressionAttrs, boxes: Array, scores: Array, *numbers: Array | None
 ) -> tuple[Array, Array]:
     """The boxes that remain, in memory for all that may; how many of each class, and in all."""
-    found = _SUPPRESSION.evaluate(attrs, boxes, scores, *numbers)
+    result = _SUPPRESSION.evaluate(attrs, boxes, scores, *numbers)
     images, classes, count = scores.shape
     most = count if attrs.max_output_size is None else min(count, max(attrs.max_output_size, 0))
     rows = np.zeros((images * classes * most, 3), np.int64)
-    rows[: len(found)] = found
-    each = np.bincount(found[:, 0] * classes + found[:, 1], minlength=images * classes)
-    return rows, np.append(each, len(found)).astype(np.int64)
+    rows[: len(result)] = result
+    each = np.bincount(result[:, 0] * classes + result[:, 1], minlength=images * classes)
+    return rows, np.append(each, len(result)).astype(np.int64)
 
 
 _UNIQUE = get_op("unique")

@@ -53,8 +53,8 @@ def _find(keys: Array, data: Array) -> Array:
     """The position of each element among the keys; -1 where it is none of them."""
     if keys.dtype == object or not keys.size:
         places = {key: at for at, key in enumerate(keys.tolist())}
-        found = [places.get(item, -1) for item in data.reshape(-1).tolist()]
-        return np.array(found, np.int64).reshape(data.shape)
+        result = [places.get(item, -1) for item in data.reshape(-1).tolist()]
+        return np.array(result, np.int64).reshape(data.shape)
     distinct, first = np.unique(keys[::-1], return_index=True)
     at = np.minimum(np.searchsorted(distinct, data), len(distinct) - 1)
     same = (distinct[at] == data) | ((distinct[at] != distinct[at]) & (data != data))
@@ -209,10 +209,10 @@ def _express_label_map(attrs: LabelMapAttrs, out: te.Out, data: Tensor) -> te.Re
     if not keys.size:
         return out.of(lambda *_: default)
     if data.dtype.is_integer and _span(keys) <= max(_ENTRIES, _ENTRIES_PER_KEY * len(keys)):
-        found = _indexed(data, keys, values, unknown, out.name)
+        result = _indexed(data, keys, values, unknown, out.name)
     else:
-        found = _searched(data, keys, values, unknown, out.name)
-    return out.of(found)
+        result = _searched(data, keys, values, unknown, out.name)
+    return out.of(result)
 
 
 def _span(keys: Array) -> int:

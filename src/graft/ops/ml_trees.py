@@ -169,8 +169,8 @@ def _membership(attrs: TreeEnsembleAttrs) -> Callable[[Array, Array], Array]:
             return np.zeros(len(node), bool)
         place = np.minimum(np.searchsorted(numbers, value), numbers.size - 1)
         pair = node * numbers.size + place
-        found = np.minimum(np.searchsorted(pairs, pair), pairs.size - 1)
-        return np.asarray((numbers[place] == value) & (pairs[found] == pair))
+        at = np.minimum(np.searchsorted(pairs, pair), pairs.size - 1)
+        return np.asarray((numbers[place] == value) & (pairs[at] == pair))
 
     return is_member
 

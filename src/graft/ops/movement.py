@@ -58,9 +58,9 @@ class ReshapeAttrs(Attrs):
     allowzero: bool = False
 
 
-def resolve_shape(wanted: Shape, data: Shape | None, allowzero: bool) -> Shape:
+def resolve_shape(expected: Shape, data: Shape | None, allowzero: bool) -> Shape:
     """`wanted` with 0 replaced by the extent it copies and -1 by the extent that is left over."""
-    dims = list(wanted)
+    dims = list(expected)
     copied = [i for i, dim in enumerate(dims) if dim == 0 and not allowzero]
     for i in copied:
         require(
@@ -68,9 +68,9 @@ def resolve_shape(wanted: Shape, data: Shape | None, allowzero: bool) -> Shape:
         )
         dims[i] = UNKNOWN if data is None else data[i]
     holes = [i for i, dim in enumerate(dims) if dim == -1]
-    require(len(holes) <= 1, f"-1 stands more than once in {list(wanted)}")
+    require(len(holes) <= 1, f"-1 stands more than once in {list(expected)}")
     negative = any(isinstance(dim, int) and dim < -1 for dim in dims)
-    require(not negative, f"a negative extent in {list(wanted)}")
+    require(not negative, f"a negative extent in {list(expected)}")
     if holes and data is None:
         dims[holes[0]] = UNKNOWN
     elif holes and data is not None:
@@ -80,11 +80,11 @@ def resolve_shape(wanted: Shape, data: Shape | None, allowzero: bool) -> Shape:
         while 0 in total and 0 in rest:
             total.remove(0)
             rest.remove(0)
-        require(0 not in rest, f"-1 in {list(wanted)} may be anything beside an extent of 0")
+        require(0 not in rest, f"-1 in {list(expected)} may be anything beside an extent of 0")
         dims[holes[0]] = product(total) // product(rest)
     if data is not None:
         have, want = product(data), product(dims)
-        require(not provably_different(have, want), f"{have} elements do not fill {list(wanted)}")
+        require(not provably_different(have, want), f"{have} elements do not fill {list(expected)}")
     return tuple(dims)
 
 
@@ -97,8 +97,8 @@ def _reshape_type(attrs: ReshapeAttrs, data: TensorType, shape: TensorType | Non
 @operator("reshape", "data shape?", _reshape_type, kind=Kind.INJECTIVE, work=no_work, on_dims=True)
 def _reshape(attrs: ReshapeAttrs, data: Array, shape: Array | None = None) -> Array:
     """The same elements in another shape; -1 is what is left, 0 the data's extent."""
-    wanted = tuple(given(attrs.shape, shape))
-    extents: Any = resolve_shape(wanted, data.shape, attrs.allowzero)
+    target = tuple(given(attrs.shape, shape))
+    extents: Any = resolve_shape(target, data.shape, attrs.allowzero)
     return data.reshape(extents)
 
 
@@ -260,8 +260,8 @@ def _split_type(
         return (TensorType(data.dtype, None),) * parts
     axis = normalize_axis(attrs.axis, len(data.shape))
     before, after = data.shape[:axis], data.shape[axis + 1 :]
-    found = _split_sizes(attrs, data.shape[axis], sizes)
-    return tuple(TensorType(data.dtype, (*before, size, *after)) for size in found)
+    extents = _split_sizes(attrs, data.shape[axis], sizes)
+    return tuple(TensorType(data.dtype, (*before, size, *after)) for size in extents)
 
 
 @operator("split", "data sizes?", _split_type, kind=Kind.INJECTIVE, outputs=None)
@@ -284,12 +284,12 @@ class BroadcastToAttrs(Attrs):
 def _broadcast_to_type(
     attrs: BroadcastToAttrs, data: TensorType, shape: TensorType | None
 ) -> TensorType:
-    wanted = shape_operand(attrs.shape, shape)
-    if wanted is None or data.shape is None:
-        return TensorType(data.dtype, wanted)
-    fresh = len(wanted) - len(data.shape)
-    require(fresh >= 0, f"rank {len(data.shape)} does not broadcast to rank {len(wanted)}")
-    dims = list(wanted)
+    target = shape_operand(attrs.shape, shape)
+    if target is None or data.shape is None:
+        return TensorType(data.dtype, target)
+    fresh = len(target) - len(data.shape)
+    require(fresh >= 0, f"rank {len(data.shape)} does not broadcast to rank {len(target)}")
+    dims = list(target)
     for axis, extent in enumerate(data.shape, fresh):
         fits = spreads(extent, dims[axis])
         require(fits, f"extents of axis {axis} differ: {extent} and {dims[axis]}")
@@ -370,7 +370,7 @@ def _renumbered(indices: te.Indices, shape: te.Extents, data: Tensor) -> list[Te
     Runs of axes with equally many elements, as far as extents that are not known show it, need no
     numbers of the axes around them.
     """
-    have, found = te.sizes(data), list[Term]()
+    have, result = te.sizes(data), list[Term]()
     if all(map(te.is_known, (*have, *shape))):
         return te.unravelled(te.linear(indices, shape), have)
     last = first = 0
@@ -382,9 +382,9 @@ def _renumbered(indices: te.Indices, shape: te.Extents, data: Tensor) -> list[Te
             stop = len(shape)
         if stop is not None:
             place = te.linear(indices[first:stop], shape[first:stop])
-            found += te.unravelled(place, have[last:end])
+            result += te.unravelled(place, have[last:end])
             last, first = end, stop
-    return found
+    return result
 
 
 @te.expresses("transpose")

@@ -308,8 +308,8 @@ def _mean_tensor(name: str, data: Tensor, axes: Sequence[int], square: bool, wid
     share = 1.0 / (float(count) if isinstance(count, int) else te.floats(count, wide))
 
     def value(element: Term, _place: Sequence[Term]) -> Term:
-        found = cast(wide, element)
-        return found * found if square else found
+        result = cast(wide, element)
+        return result * result if square else result
 
     total = te.total_over(f"{name}_sum", data, axes, sum_, value)
     return te.by_index(name, total.shape, lambda *at: te.read(total, at) * share)

@@ -318,15 +318,15 @@ def _express_pad(
 
     def element(*indices: Term) -> Term:
         places = [place(axis, index) for axis, index in enumerate(indices)]
-        found = te.read(data, [at for at, _ in places])
+        result = te.read(data, [at for at, _ in places])
         tests = [test for _, test in places if test is not None]
         if not tests:
-            return found
+            return result
         inside = tests[0]
         for test in tests[1:]:
             inside = inside & test
         fill = te.number(attrs.fill, data.dtype) if value is None else te.single(value)
-        return select(inside, found, cast(data.dtype, fill))
+        return select(inside, result, cast(data.dtype, fill))
 
     return out.of(element)
 

@@ -256,9 +256,9 @@ RANKS = (1, 2, 3)
 def _windows(attrs: Any, data: Tensor, name: str, shape: te.Extents, fill: Term) -> Tensor:
     """The data with what windows read around them."""
     counts = zip(shape[2:], attrs.strides, attrs.pool_size, attrs.dilation, strict=True)
-    wanted = [(count - 1) * stride + (taps - 1) * step + 1 for count, stride, taps, step in counts]
-    begins, ends = attrs.padding[: len(wanted)], attrs.padding[len(wanted) :]
-    return te.bordered(data, name, begins, wanted, fill, ends=None if attrs.ceil_mode else ends)
+    extents = [(count - 1) * stride + (taps - 1) * step + 1 for count, stride, taps, step in counts]
+    begins, ends = attrs.padding[: len(extents)], attrs.padding[len(extents) :]
+    return te.bordered(data, name, begins, extents, fill, ends=None if attrs.ceil_mode else ends)
 
 
 def _at(attrs: Any, indices: tuple[Term, ...], taps: list[Axis]) -> list[Term]:
@@ -315,11 +315,11 @@ def _express_max_pool_with_indices(attrs: Any, out: te.Out, data: Tensor) -> te.
             for index, extent in zip(place, extents, strict=True)
         ]
         pixel, best = data[(*indices[:2], *clamped)], te.read(largest, indices)
-        found = equal(pixel, best)
+        is_largest = equal(pixel, best)
         if data.dtype.is_float:
-            found = found | (call("isnan", pixel) & call("isnan", best))
+            is_largest = is_largest | (call("isnan", pixel) & call("isnan", best))
         window = te.linear(taps, attrs.pool_size)
-        return min_(select(inside & found, window, nowhere), taps)
+        return min_(select(inside & is_largest, window, nowhere), taps)
 
     tap = te.by_index(f"{out.name}_tap", shape, first)
 

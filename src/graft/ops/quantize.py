@@ -100,8 +100,8 @@ def _check_parameter(attrs: QuantizeAttrs | DequantizeAttrs, data: Shape, given:
     require(len(given) == len(data), f"the scale has rank {len(given)}, the data {len(data)}")
     quantized = normalize_axis(attrs.axis, len(data))
     for axis, (extent, scales) in enumerate(zip(data, given, strict=True)):
-        wanted = ceildiv(extent, attrs.block_size) if axis == quantized else extent
-        require_same_dim(wanted, scales, f"scales needed and given along axis {axis}")
+        count = ceildiv(extent, attrs.block_size) if axis == quantized else extent
+        require_same_dim(count, scales, f"scales needed and given along axis {axis}")
 
 
 def _spread(

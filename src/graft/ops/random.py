@@ -124,8 +124,8 @@ def _multinomial(attrs: MultinomialAttrs, data: Array) -> Array:
     draws = _fractions(random_bits(attrs.seed, result.size)).reshape(result.shape)
     for row, (limits, numbers) in enumerate(zip(sums, draws, strict=True)):
         last = np.searchsorted(limits, limits[-1])  # the last outcome that is possible
-        found = np.searchsorted(limits, numbers * limits[-1], side="right")
-        result[row] = np.minimum(found, last)
+        value = np.searchsorted(limits, numbers * limits[-1], side="right")
+        result[row] = np.minimum(value, last)
     return result
 
 

@@ -156,14 +156,14 @@ def _limit(dtype: np.dtype[Any], infinity: float, end: str, boolean: bool) -> An
 
 def _max(data: Array, axes: Ints | None, keepdims: bool) -> Array:
     wide = comparable(data)
-    found = np.max(wide, axis=axes, keepdims=keepdims, initial=lowest(data.dtype))
-    return np.asarray(found).astype(data.dtype)
+    result = np.max(wide, axis=axes, keepdims=keepdims, initial=lowest(data.dtype))
+    return np.asarray(result).astype(data.dtype)
 
 
 def _min(data: Array, axes: Ints | None, keepdims: bool) -> Array:
     wide = comparable(data)
-    found = np.min(wide, axis=axes, keepdims=keepdims, initial=highest(data.dtype))
-    return np.asarray(found).astype(data.dtype)
+    result = np.min(wide, axis=axes, keepdims=keepdims, initial=highest(data.dtype))
+    return np.asarray(result).astype(data.dtype)
 
 
 def _of_dims(pair: Callable[[Any, Any], Any], neutral: int | None) -> Callable[..., Any]:
@@ -173,12 +173,12 @@ def _of_dims(pair: Callable[[Any, Any], Any], neutral: int | None) -> Callable[.
     def follow(attrs: ReduceAttrs, data: Array, axes: Array | None = None) -> Array:
         chosen = _chosen_axes(attrs, axes)
         picked = normalize_axes(range(data.ndim) if chosen is None else chosen, data.ndim)
-        found = data.astype(object)
+        result = data.astype(object)
         for axis in picked:
-            empty = found.shape[axis] == 0 and neutral is not None
+            empty = result.shape[axis] == 0 and neutral is not None
             start = {"initial": neutral} if empty else {}
-            found = np.asarray(lifted.reduce(found, axis=axis, keepdims=True, **start), object)
-        return found if attrs.keepdims else np.squeeze(found, axis=picked)
+            result = np.asarray(lifted.reduce(result, axis=axis, keepdims=True, **start), object)
+        return result if attrs.keepdims else np.squeeze(result, axis=picked)
 
     return follow
 
@@ -234,8 +234,8 @@ def _arg(find: Callable[..., Any], name: str) -> Callable[[ArgReduceAttrs, Array
             raise EvaluationError(f"{name} along axis {axis}, which is empty")
         last = attrs.select_last_index
         ordered = np.flip(comparable(data), axis) if last else comparable(data)
-        found = np.asarray(find(ordered, axis=axis, keepdims=attrs.keepdims), np.int64)
-        return np.asarray(extent - 1 - found) if last else found
+        result = np.asarray(find(ordered, axis=axis, keepdims=attrs.keepdims), np.int64)
+        return np.asarray(extent - 1 - result) if last else result
 
     return meaning
 
@@ -412,10 +412,10 @@ def _place_of(kind: Callable[..., Reduce], attrs: Any, out: te.Out, data: Tensor
 
     def is_best(value: Term, place: Sequence[Term]) -> Term:
         winner = te.read(best, [*place[:axis], 0, *place[axis + 1 :]])
-        found = equal(cast(wide, value), winner)
+        result = equal(cast(wide, value), winner)
         if wide.is_float:
-            found = found | (call("isnan", cast(wide, value)) & call("isnan", winner))
-        return select(found, place[axis], -1 if attrs.select_last_index else extent)
+            result = result | (call("isnan", cast(wide, value)) & call("isnan", winner))
+        return select(result, place[axis], -1 if attrs.select_last_index else extent)
 
     chosen: Callable[..., Reduce] = max_ if attrs.select_last_index else min_
     return (te.total_over(out.name, data, [axis], chosen, is_best, attrs.keepdims),)

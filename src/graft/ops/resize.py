@@ -88,14 +88,14 @@ def _resized(
         require(math.inf not in scales, f"scales have to be finite: {list(scales)}")
         return [_scaled(extent, scale) for extent, scale in zip(extents, scales, strict=True)]
     assert sizes is not None
-    wanted = [size for size in sizes if isinstance(size, int)]
-    require(min(wanted, default=0) >= 0, f"sizes cannot be negative: {list(sizes)}")
+    numbers = [size for size in sizes if isinstance(size, int)]
+    require(min(numbers, default=0) >= 0, f"sizes cannot be negative: {list(sizes)}")
     if attrs.keep_aspect_ratio_policy == "stretch":
         return list(sizes)
     before = [extent for extent in extents if isinstance(extent, int)]
-    if len(before) < len(extents) or len(wanted) < len(sizes):
+    if len(before) < len(extents) or len(numbers) < len(sizes):
         return [UNKNOWN] * len(extents)
-    scale = common_scale(attrs, before, wanted)
+    scale = common_scale(attrs, before, numbers)
     return [int(scale * extent + 0.5) for extent in before]
 
 
@@ -121,9 +121,9 @@ def _resize_type(
             return TensorType(data.dtype, None)
         shape = unknown_shape(len(given))
     count = len(shape if attrs.axes is None else attrs.axes)
-    for what, operand, wanted in (("scales", scales, 1), ("sizes", sizes, 1), ("roi", roi, 2)):
+    for what, operand, expected in (("scales", scales, 1), ("sizes", sizes, 1), ("roi", roi, 2)):
         if operand is not None:
-            fits = not provably_different(operand.size, wanted * count)
+            fits = not provably_different(operand.size, expected * count)
             require(fits, f"{what} has {operand.size} elements for {count} axes")
     return TensorType(data.dtype, _resized_shape(attrs, shape, given))
 
@@ -146,8 +146,8 @@ def _resized_shape(attrs: ResizeAttrs, shape: Shape, given: Sequence[Any] | None
 def _check_lengths(
     count: int, roi: Floats | None, scales: Floats | None, sizes: Dims | None
 ) -> None:
-    for what, given, wanted in (("scales", scales, 1), ("sizes", sizes, 1), ("roi", roi, 2)):
-        fits = given is None or len(given) == wanted * count
+    for what, given, expected in (("scales", scales, 1), ("sizes", sizes, 1), ("roi", roi, 2)):
+        fits = given is None or len(given) == expected * count
         require(fits, f"{what} has {len(given or ())} elements for {count} axes")
 
 
@@ -254,15 +254,15 @@ def _resize(
 ) -> Array:
     """Images of another size: nearest, linear or cubic, by scales or sizes."""
     region, factors = _given(attrs.roi, roi), _given(attrs.scales, scales)
-    wanted, axes = _given(attrs.sizes, sizes), axes_of(attrs, data.ndim)
-    _check_lengths(len(axes), region, factors, wanted)
+    expected, axes = _given(attrs.sizes, sizes), axes_of(attrs, data.ndim)
+    _check_lengths(len(axes), region, factors, expected)
     before, extents = [data.shape[axis] for axis in axes], list[Any](data.shape)
-    for axis, extent in zip(axes, _resized(attrs, before, factors, wanted), strict=True):
+    for axis, extent in zip(axes, _resized(attrs, before, factors, expected), strict=True):
         extents[axis] = extent
         if data.shape[axis] == 0 < extents[axis]:
             raise ValueError("an empty axis cannot grow")
     if factors is None and attrs.keep_aspect_ratio_policy != "stretch":
-        factors = (common_scale(attrs, before, wanted),) * len(axes)
+        factors = (common_scale(attrs, before, expected),) * len(axes)
     steps = axis_steps(attrs, data.shape, extents, region, factors)
     check_extents(extents, data.dtype, "resize")
     if 0 in extents:
@@ -370,12 +370,12 @@ def _taps(attrs: Any, step: AxisResize, name: str, wide: DType) -> _Taps:
 def _interpolated_tensor(attrs: Any, data: Tensor, steps: list[AxisResize], out: te.Out) -> Tensor:
     """The sum over all combinations of the axes' elements, each with the product of weights."""
     wide = dtype_of(working_dtype(out.dtype.numpy))
-    found = [(step.axis, _taps(attrs, step, out.name, wide)) for step in steps]
+    tap_axes = [(step.axis, _taps(attrs, step, out.name, wide)) for step in steps]
 
     def element(*indices: Term) -> Reduce | Term:
-        reduced = te.reduce_axes([one.count for _, one in found])
+        reduced = te.reduce_axes([one.count for _, one in tap_axes])
         at, factor = list(indices), te.number(1, wide)
-        for place, ((axis, one), tap) in enumerate(zip(found, reduced, strict=True)):
+        for place, ((axis, one), tap) in enumerate(zip(tap_axes, reduced, strict=True)):
             index = indices[axis]
             at[axis] = one.place(index, tap)
             weight = one.weight(index, tap)
@@ -395,7 +395,7 @@ def _axis_by_axis(attrs: Any, data: Tensor, steps: list[AxisResize], out: te.Out
     """One axis after the other: any of them may turn out to stay as it is."""
     shape, wide = list(te.sizes(data)), dtype_of(working_dtype(out.dtype.numpy))
 
-    def along(step: AxisResize, source: Tensor, wanted: te.Extents) -> Tensor:
+    def along(step: AxisResize, source: Tensor, expected: te.Extents) -> Tensor:
         taps_ = _taps(attrs, step, out.name, wide)
 
         def element(*indices: Term) -> Reduce:
@@ -405,7 +405,7 @@ def _axis_by_axis(attrs: Any, data: Tensor, steps: list[AxisResize], out: te.Out
             weight = taps_.weight(indices[step.axis], tap)
             return sum_(cast(wide, te.read(source, at)) * weight, [tap])
 
-        return te.by_index(f"{out.name}_axis{step.axis}", wanted, element)
+        return te.by_index(f"{out.name}_axis{step.axis}", expected, element)
 
     result = data
     for step in steps:
@@ -433,11 +433,11 @@ def _extrapolated_tensor(attrs: Any, steps: list[AxisResize], result: Tensor, na
     outside = {step.axis: _beyond(attrs, step, f"{name}_outside{step.axis}") for step in steps}
 
     def element(*indices: Term) -> Term:
-        found = te.read(result, indices)
+        pixel = te.read(result, indices)
         for axis, flags in outside.items():
             fill = te.number(float(value) if dtype.is_float else int(value), dtype)
-            found = select(flags(indices[axis]), fill, found)
-        return found
+            pixel = select(flags(indices[axis]), fill, pixel)
+        return pixel
 
     return te.by_index(name, result.shape, element)
 

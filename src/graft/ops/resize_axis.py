@@ -210,13 +210,13 @@ def _plain_weight(attrs: Any, step: AxisResize, index: Term, tap: Term, wide: DT
     far = call("abs", cast(wide, element) - cast(wide, coordinate(attrs, step, index)))
     far = far * _shrinkage(attrs, step) if attrs.antialias else far
     if attrs.method == "linear":
-        found = maximum(1.0 - far, 0.0)
+        result = maximum(1.0 - far, 0.0)
     else:
-        found = _cubic(far, attrs.cubic_alpha, wide)
+        result = _cubic(far, attrs.cubic_alpha, wide)
     if not attrs.exclude_outside:
-        return found
+        return result
     inside = (element >= 0.0) & (element < cast(_SINGLE, step.extent))
-    return select(inside, found, te.number(0, wide))
+    return select(inside, result, te.number(0, wide))
 
 
 def _cubic(far: Term, alpha: float, wide: DType) -> Term:

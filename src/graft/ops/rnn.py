@@ -129,17 +129,17 @@ def _extents(type_: TensorType | None, rank: int, what: str) -> Shape:
 def _check_activations(attrs: RecurrentAttrs, functions: int) -> None:
     names = ", ".join(DIRECTIONS)
     require(attrs.direction in DIRECTIONS, f"direction is '{attrs.direction}', not of {names}")
-    wanted = functions * len(DIRECTIONS[attrs.direction])
+    expected = functions * len(DIRECTIONS[attrs.direction])
     given = len(attrs.activations)
-    require(given == wanted, f"wants {wanted} activations, has {given}")
+    require(given == expected, f"wants {expected} activations, has {given}")
     for name in attrs.activations:
         require(name in ACTIVATIONS, f"there is no activation '{name}'")
     for letter, values in (("a", attrs.activation_alpha), ("b", attrs.activation_beta)):
         needs = any(letter in ACTIVATIONS[name].coefficients for name in attrs.activations)
         what = "activation_alpha" if letter == "a" else "activation_beta"
         require(
-            len(values) == wanted or (not values and not needs),
-            f"{what} has {len(values)} values, not {wanted}",
+            len(values) == expected or (not values and not needs),
+            f"{what} has {len(values)} values, not {expected}",
         )
 
 
@@ -160,23 +160,23 @@ def _recurrent_types(
     hidden = _extents(recurrent, 3, "recurrent_weight")[2]
     rows = hidden * gates
     state = (directions, batch, hidden)
-    for type_, wanted, what in (
+    for type_, expected, what in (
         (weight, (directions, rows, size), "weight"),
         (recurrent, (directions, rows, hidden), "recurrent_weight"),
         (bias, (directions, rows * 2), "bias"),
         (lengths, (batch,), "sequence_lengths"),
         *((s, state, "an initial state") for s in states),
     ):
-        check_extents(type_, wanted, what)
+        check_extents(type_, expected, what)
     if lengths is not None:
         require(lengths.dtype.is_integer, f"sequence_lengths is {lengths.dtype}")
     last = TensorType(dtype, state)
     return hidden, (TensorType(dtype, (length, directions, batch, hidden)), *(last for _ in states))
 
 
-def check_extents(type_: TensorType | None, wanted: Shape, what: str) -> None:
+def check_extents(type_: TensorType | None, expected: Shape, what: str) -> None:
     """Refuse an operand of another shape than wanted."""
-    for dim, other in zip(_extents(type_, len(wanted), what), wanted, strict=True):
+    for dim, other in zip(_extents(type_, len(expected), what), expected, strict=True):
         require_same_dim(dim, other, f"extents of {what} and of the other operands")
 
 
@@ -214,8 +214,8 @@ def _run(
     dtype = np.dtype(np.float64 if data.dtype == np.float64 else np.float32)
     wide, rows = data.astype(dtype), weight.astype(dtype)
     projected = np.stack([np.matmul(wide, part.T) for part in rows], axis=2)
-    found = _steps(attrs, make_step, projected, (recurrent, bias, lengths), states, *more)
-    return tuple(a.astype(data.dtype) for a in found)
+    result = _steps(attrs, make_step, projected, (recurrent, bias, lengths), states, *more)
+    return tuple(a.astype(data.dtype) for a in result)
 
 
 def run_projected(
@@ -389,8 +389,8 @@ def _recurrence_type(
     assert projected.shape is not None
     length, batch, directions, gates, padded = projected.shape
     blocks = -(-attrs.hidden // attrs.block)
-    wanted = (directions, blocks, blocks * attrs.block, gates, attrs.block)
-    require(weight.shape == wanted, f"the recurrent weight is {weight}, not {wanted}")
+    expected = (directions, blocks, blocks * attrs.block, gates, attrs.block)
+    require(weight.shape == expected, f"the recurrent weight is {weight}, not {expected}")
     require(padded == blocks * attrs.block, f"{padded} units are not {blocks} blocks")
     state = TensorType(projected.dtype, (directions, batch, attrs.hidden))
     every = TensorType(projected.dtype, (length, directions, batch, attrs.hidden))

@@ -85,9 +85,9 @@ def require_same_dim(first: AnyDim, second: AnyDim, what: str) -> None:
     require(not provably_different(first, second), f"{what} differ: {first} and {second}")
 
 
-def spreads(dim: AnyDim, wanted: AnyDim) -> bool:
+def spreads(dim: AnyDim, expected: AnyDim) -> bool:
     """Whether an extent may be 1 or the one that is wanted."""
-    return dim == 1 or not provably_different((dim - 1) * (dim - wanted), 0)
+    return dim == 1 or not provably_different((dim - 1) * (dim - expected), 0)
 
 
 def with_extent(data: TensorType, axis: int, extent: AnyDim, what: str) -> TensorType:
@@ -109,9 +109,9 @@ def normalize_axis(axis: int, rank: int) -> int:
 
 def normalize_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """Axes counted from the front, each at most once."""
-    found = tuple(normalize_axis(axis, rank) for axis in axes)
-    require(len(set(found)) == len(found), f"an axis is named twice in {list(axes)}")
-    return found
+    result = tuple(normalize_axis(axis, rank) for axis in axes)
+    require(len(set(result)) == len(result), f"an axis is named twice in {list(axes)}")
+    return result
 
 
 def unknown_shape(rank: int) -> Shape:
@@ -188,7 +188,7 @@ def require_broadcasts_to(type_: TensorType, target: TensorType, what: str) -> N
     if type_.shape is None or target.shape is None:
         return
     ends = zip(reversed(type_.shape), reversed(target.shape), strict=False)
-    fits = all(spreads(dim, wanted) for dim, wanted in ends)
+    fits = all(spreads(dim, expected) for dim, expected in ends)
     require(
         fits and len(type_.shape) <= len(target.shape),
         f"{what} is {type_}, which does not broadcast to {target}",

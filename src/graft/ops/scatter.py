@@ -92,18 +92,20 @@ def _scatter_elements_type(
     return data
 
 
-def _require_shape(updates: TensorType, wanted: Shape | None) -> None:
-    if updates.shape is None or wanted is None:
+def _require_shape(updates: TensorType, expected: Shape | None) -> None:
+    if updates.shape is None or expected is None:
         return
-    fits = len(updates.shape) == len(wanted) and not any(
-        provably_different(a, b) for a, b in zip(updates.shape, wanted, strict=True)
+    fits = len(updates.shape) == len(expected) and not any(
+        provably_different(a, b) for a, b in zip(updates.shape, expected, strict=True)
     )
-    require(fits, f"the updates are {updates}, but {TensorType(updates.dtype, wanted)} are wanted")
+    require(
+        fits, f"the updates are {updates}, but {TensorType(updates.dtype, expected)} are wanted"
+    )
 
 
-def _check_shape(updates: Array, wanted: tuple[int, ...]) -> None:
-    if updates.shape != wanted:
-        raise EvaluationError(f"the updates have shape {updates.shape}, not {wanted}")
+def _check_shape(updates: Array, expected: tuple[int, ...]) -> None:
+    if updates.shape != expected:
+        raise EvaluationError(f"the updates have shape {updates.shape}, not {expected}")
 
 
 @operator("scatter_elements", "data indices updates", _scatter_elements_type, work=_scatter_work)

@@ -82,16 +82,16 @@ class UniqueAttrs(Attrs):
 
 
 def _unique_type(attrs: UniqueAttrs, data: TensorType) -> tuple[TensorType, ...]:
-    found = TensorType(DType.INT64, (UNKNOWN,))
+    positions = TensorType(DType.INT64, (UNKNOWN,))
     if attrs.axis is None:
         inverse = TensorType(DType.INT64, (data.size,))
-        return TensorType(data.dtype, (UNKNOWN,)), found, inverse, found
+        return TensorType(data.dtype, (UNKNOWN,)), positions, inverse, positions
     if data.shape is None:
-        return data, found, found, found
+        return data, positions, positions, positions
     axis = normalize_axis(attrs.axis, len(data.shape))
     shape = (*data.shape[:axis], UNKNOWN, *data.shape[axis + 1 :])
     inverse = TensorType(DType.INT64, (data.shape[axis],))
-    return TensorType(data.dtype, shape), found, inverse, found
+    return TensorType(data.dtype, shape), positions, inverse, positions
 
 
 def _distinct_rows(rows: Array) -> tuple[Array, Array, Array]:

@@ -26,10 +26,10 @@ _UNCOPIED = {"work": no_work, "tensors_only": False}
 
 def joined(first: Type, second: Type) -> Type:
     """The type of elements of both types."""
-    found = join(first, second)
-    if found is None:
+    result = join(first, second)
+    if result is None:
         raise TypeRuleError(f"a sequence cannot hold both {first} and {second}")
-    return found
+    return result
 
 
 def _element(sequence: Type) -> Type:

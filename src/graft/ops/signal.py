@@ -292,12 +292,12 @@ def _given(operand: Tensor | None, default: AnyDim) -> Term:
 
 def _factor(turn: tuple[Term, Term], length: Term, inverse: bool, parts: tuple[Term, Term]) -> Term:
     """What a part of a sample counts for in a part of a frequency: the cosine or the sine."""
-    (sample, frequency), (given, wanted) = turn, parts
+    (sample, frequency), (given, expected) = turn, parts
     whole = cast(_WIDE, sample * frequency % maximum(length, 1))
     angle = whole * (2 * math.pi) / cast(_WIDE, length)
     sine = call("sin", angle) * (1.0 if inverse else -1.0)
     crossed = select(equal(given, 0), sine, -sine)
-    return select(equal(given, wanted), call("cos", angle), crossed)
+    return select(equal(given, expected), call("cos", angle), crossed)
 
 
 def _factors(samples: int, frequencies: int, length: int, inverse: bool) -> Any:
@@ -392,17 +392,17 @@ def _along_axis_of_data(
     rank = len(data.shape)
 
     def chosen(of: Callable[[int], Term]) -> Term:
-        found = of(0)
+        result = of(0)
         for number_ in range(1, len(extents)):
             here = equal(named, number_) | equal(named, number_ - rank)
-            found = select(here, of(number_), found)
-        return found
+            result = select(here, of(number_), result)
+        return result
 
     have = chosen(lambda n: term(extents[n]))
     default: Term | AnyDim = have if attrs.dft_length is None else attrs.dft_length
     if attrs.inverse and attrs.onesided and attrs.dft_length is None:
         default = (have - 1) * 2
-    wanted = default if isinstance(default, Term) else term(default)
+    count = default if isinstance(default, Term) else term(default)
 
     def place(indices: tuple[Term, ...], sample: Term) -> tuple[list[Term], Term, Term]:
         at: list[Term] = []
@@ -415,7 +415,7 @@ def _along_axis_of_data(
     most = extents[0] if len(extents) == 1 else dim_max(*extents)
     if 0 in extents:
         return te.Unexpressed("there are no samples")
-    return _summed(attrs, out, data, (most, wanted if length is None else _given(length, 0), place))
+    return _summed(attrs, out, data, (most, count if length is None else _given(length, 0), place))
 
 
 @te.expresses("stft")
@@ -439,15 +439,15 @@ def _express_stft(
     factors = _frame_factors(length if frame_length is None else None, parts, out)
     wide = _WIDE if factors is None else factors.dtype
 
-    def element(batch: Term, position: Term, frequency: Term, wanted: Term) -> Reduce:
+    def element(batch: Term, position: Term, frequency: Term, expected: Term) -> Reduce:
         sample, part = te.reduce_axes([count, parts])
         at = minimum(position * apart + sample, term(samples) - 1)
         value = cast(wide, te.read(data, [batch, maximum(at, 0), part]))
         if window is not None:
             value = value * cast(wide, te.read(window, [sample]))
         if factors is not None:
-            return sum_(value * factors[sample, frequency, part, wanted], [sample, part])
-        factor = _factor((sample, frequency), frame, False, (part, wanted))
+            return sum_(value * factors[sample, frequency, part, expected], [sample, part])
+        factor = _factor((sample, frequency), frame, False, (part, expected))
         return sum_(select(sample < frame, value * factor, te.number(0, wide)), [sample, part])
 
     total = te.by_index(f"{out.name}_sum", out.shape, element)

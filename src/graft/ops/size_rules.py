@@ -1,8 +1,8 @@
-"""Type rules as functions of data: an operator in, what tells the sizes of its results out.
+"""Size functions: the type rule of an operator as a function of data.
 
-Where shapes, axes or bounds are operands, a type rule knows the sizes of results once the numbers
-are there. Compilers put such a rule between pieces of native code. In a file it is the text of a
-graph with one node, and whoever loads the file asks for it here.
+Where shapes, axes or bounds are operands, a type rule gives the sizes of results once the numbers
+are known. Compilers call such a rule between segments of native code. In a file it is the text of a
+graph with one node, which `rule_from` reads.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ Rule = Callable[[Sequence[Any], Mapping[str, int]], Sequence[Any]]
 
 @dataclass(frozen=True, eq=False)
 class SizesOp(Op):
-    """An operator whose results have the sizes of another one's, and hold nothing."""
+    """An operator whose results have the sizes of those of `measured`, and no payload."""
 
-    told_by: Op | None = None
+    measured: Op | None = None
 
 
 def sizes_op(op: Op) -> SizesOp:
-    """What tells the sizes of an operator's results."""
-    meaning = _counted if op.name == "arange" else _told_by(op)
-    return SizesOp(SIZES, op.operands, op.infer, meaning, op.attrs, told_by=op)
+    """The size function of an operator."""
+    meaning = _counted if op.name == "arange" else _shapes_of(op)
+    return SizesOp(SIZES, op.operands, op.infer, meaning, op.attrs, measured=op)
 
 
 def rule_text(node: Node) -> str:
-    """A node that tells sizes, as the text of a graph."""
+    """A size function's node as the text of a graph."""
     assert isinstance(node.op, SizesOp)
-    op = node.op.told_by
+    op = node.op.measured
     assert op is not None
     inputs = dict.fromkeys(node.args)
     known = {value: Value(f"a{number}", value.type) for number, value in enumerate(inputs)}
@@ -52,8 +52,8 @@ def rule_text(node: Node) -> str:
     types = tuple(None if value is None else value.type for value in operands)
     results = op.result_types(node.attrs, (*types, *op.absent(len(types))))
     outputs = tuple(Value(f"r{number}", type_) for number, type_ in enumerate(results))
-    told = Node(op, operands, node.attrs, outputs)
-    return to_text(Graph(SIZES, tuple(known.values()), (told,), outputs)).text
+    named = Node(op, operands, node.attrs, outputs)
+    return to_text(Graph(SIZES, tuple(known.values()), (named,), outputs)).text
 
 
 def rule_from(text: str) -> Rule:
@@ -63,16 +63,16 @@ def rule_from(text: str) -> Rule:
 
 
 def rule_of(node: Node) -> Rule:
-    """The rule of a node that tells sizes. It remembers the last answer: most runs ask for what
-    the run before asked for, and a type rule takes longer than small kernels."""
+    """The rule of a size function's node, which caches its last answer: most runs have the sizes of
+    the run before, and a type rule takes longer than small kernels."""
     assert isinstance(node.op, SizesOp)
-    op = node.op.told_by
+    op = node.op.measured
     assert op is not None
     rule = function_of(node)
     numbers = [position for position, _ in op.alternatives]
     if op.name == "arange":  # all operands are numbers
         numbers = [*range(len(node.inputs))]
-    symbols_asked = sorted(symbols_in_attrs(node.attrs))
+    names = sorted(symbols_in_attrs(node.attrs))
     last: tuple[Any, Sequence[Any]] = (None, ())
 
     def remembered(operands: Sequence[Any], symbols: Mapping[str, int]) -> Sequence[Any]:
@@ -80,18 +80,18 @@ def rule_of(node: Node) -> Rule:
         shapes = [None if one is None else (one.shape, one.dtype) for one in operands]
         given = [operands[position] for position in numbers if position < len(operands)]
         data = [None if one is None else one.tobytes() for one in given]
-        question = (shapes, data, [symbols[name] for name in symbols_asked])
-        asked, answer = last
-        if asked != question:
+        key = (shapes, data, [symbols[name] for name in names])
+        cached, answer = last
+        if cached != key:
             answer = rule(operands, symbols)
-            last = question, answer
+            last = key, answer
         return answer
 
     return remembered
 
 
-def _told_by(op: Op) -> Callable[..., Any]:
-    """What a type rule says of results once the numbers among the operands are known."""
+def _shapes_of(op: Op) -> Callable[..., Any]:
+    """The shapes that a type rule gives once the numbers among the operands are known."""
 
     def shapes(attrs: Attrs, *operands: Array | None) -> tuple[Array, ...]:
         left = list(operands)
@@ -104,8 +104,8 @@ def _told_by(op: Op) -> Callable[..., Any]:
             None if one is None else TensorType(dtype_of(one.dtype), one.shape) for one in left
         )
         results = op.result_types(attrs, tuple(types))
-        told = [type_.shape for type_ in results if isinstance(type_, TensorType)]
-        return tuple(np.broadcast_to(np.False_, cast("Any", shape)) for shape in told)
+        extents = [type_.shape for type_ in results if isinstance(type_, TensorType)]
+        return tuple(np.broadcast_to(np.False_, cast("Any", shape)) for shape in extents)
 
     return shapes
 

@@ -95,8 +95,8 @@ def _backward_extent(begin: AnyDim, end: AnyDim, step: int, extent: AnyDim) -> A
     if isinstance(begin, int) and begin <= -FAR:
         count = dim_min(extent, 1)
     elif not (isinstance(begin, int) and begin >= FAR):
-        wanted = _from_front(begin, extent) + 1
-        count = extent if wanted == extent else dim_min(dim_max(wanted, 1), extent)
+        needed = _from_front(begin, extent) + 1
+        count = extent if needed == extent else dim_min(dim_max(needed, 1), extent)
     if isinstance(end, int) and end <= -FAR:
         return ceildiv(dim_max(count, 0), step)
     left = _from_front(end, extent) + 1
@@ -238,7 +238,7 @@ def of_axis(axis: int, rank: int, axes: list[Term], entries: list[Term], default
     """The entry that speaks of an axis; without a list of axes they come in order."""
     if not axes:
         return entries[axis] if axis < len(entries) else term(default)
-    found = term(default)
+    result = term(default)
     for named, entry in zip(axes, entries, strict=False):
-        found = select(equal(named, axis) | equal(named, axis - rank), entry, found)
-    return found
+        result = select(equal(named, axis) | equal(named, axis - rank), entry, result)
+    return result

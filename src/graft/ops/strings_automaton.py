@@ -65,14 +65,14 @@ class Automaton:
     def _longest(self, text: str, begin: int) -> int | None:
         """Where the longest match that begins at a place ends."""
         states = self._closure([self._start], text, begin)
-        found = begin if 0 in states else None
+        result = begin if 0 in states else None
         for position in range(begin, len(text)):
             states = self._following(states, text, position)
             if not states:
                 break
             if 0 in states:
-                found = position + 1
-        return found
+                result = position + 1
+        return result
 
     def _following(self, states: _States, text: str, position: int) -> _States:
         """The states after a character."""

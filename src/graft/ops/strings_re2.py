@@ -113,9 +113,9 @@ def _set(text: str, pattern: str) -> str:
     start = 2 if text.startswith("[^") else 1
     body = list(_SET_TOKENS.finditer(text, start, len(text) - 1))
     pieces = [_set_piece(token, pattern) for token in body]
-    found = f"{text[:start]}{''.join(pieces)}]"
+    result = f"{text[:start]}{''.join(pieces)}]"
     negated = any(token["escape"] in (r"\D", r"\W", r"\S") for token in body)
-    return f"(?a:{found})" if negated else found
+    return f"(?a:{result})" if negated else result
 
 
 def _set_piece(token: re.Match[str], pattern: str) -> str:

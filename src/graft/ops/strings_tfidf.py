@@ -111,10 +111,10 @@ class _Trie:
 
     def step(self, prefixes: Array, words: Array) -> Array:
         """The longer prefixes; -1 where there is none."""
-        wanted = prefixes * self.base + words
-        at = np.minimum(np.searchsorted(self.steps, wanted), len(self.steps) - 1)
-        found = (prefixes >= 0) & (words > 0) & (self.steps[at] == wanted)
-        return np.asarray(np.where(found, self.targets[at], -1))
+        steps = prefixes * self.base + words
+        at = np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)
+        exists = (prefixes >= 0) & (words > 0) & (self.steps[at] == steps)
+        return np.asarray(np.where(exists, self.targets[at], -1))
 
 
 def _count(attrs: TfIdfAttrs, trie: _Trie, codes: Array, distance: int, counts: Array) -> None:
@@ -128,9 +128,9 @@ def _count(attrs: TfIdfAttrs, trie: _Trie, codes: Array, distance: int, counts: 
         prefixes = trie.step(prefixes[:, :reach], codes[:, begin : begin + reach])
         if length < attrs.min_length or (length == 1 and distance > 1):
             continue
-        found = np.where(prefixes >= 0, trie.gram_of[prefixes], -1)
-        row, column = np.nonzero(found >= 0)
-        np.add.at(counts, (row, found[row, column]), 1)
+        result = np.where(prefixes >= 0, trie.gram_of[prefixes], -1)
+        row, column = np.nonzero(result >= 0)
+        np.add.at(counts, (row, result[row, column]), 1)
 
 
 @operator("nlp.tfidf", "data", _tfidf_type)
@@ -195,13 +195,13 @@ def _counts(attrs: TfIdfAttrs, data: Tensor, name: str) -> Tensor:
         *row, gram = at
         apart, first = te.reduce_axes([attrs.max_skip + 1, words])
         distance, length = apart + 1, lengths[gram]
-        found = (first + (length - 1) * distance < words) & (equal(apart, 0) | (length > 1))
-        found = found & (length >= attrs.min_length) & (length <= attrs.max_length)
+        is_match = (first + (length - 1) * distance < words) & (equal(apart, 0) | (length > 1))
+        is_match = is_match & (length >= attrs.min_length) & (length <= attrs.max_length)
         for position in range(longest):
             place = minimum(first + distance * position, term(words) - 1)
             word = cast(DType.INT64, te.read(data, [*row, place]))
-            found = found & ((length <= position) | equal(word, pool[gram, position]))
-        return sum_(cast(DType.INT64, found), [apart, first])
+            is_match = is_match & ((length <= position) | equal(word, pool[gram, position]))
+        return sum_(cast(DType.INT64, is_match), [apart, first])
 
     return te.by_index(name, [*data.shape[:-1], len(grams)], element)
 

@@ -77,11 +77,11 @@ class _Samples:
     def matrix(self, first: int, last: int) -> Array:
         """Bins × pixels first..last: how much each pixel adds to the sum over a bin's samples."""
         bins, per_bin = self.low.shape
-        found = np.zeros((bins, last - first + 1), self.low_weight.dtype)
+        weights = np.zeros((bins, last - first + 1), self.low_weight.dtype)
         rows = np.repeat(np.arange(bins), per_bin)
-        np.add.at(found, (rows, self.low.ravel() - first), self.low_weight.ravel())
-        np.add.at(found, (rows, self.high.ravel() - first), self.high_weight.ravel())
-        return found
+        np.add.at(weights, (rows, self.low.ravel() - first), self.low_weight.ravel())
+        np.add.at(weights, (rows, self.high.ravel() - first), self.high_weight.ravel())
+        return weights
 
 
 def _samples(start: Any, size: Any, bins: int, sample_ratio: int, extent: int) -> _Samples:
@@ -245,7 +245,7 @@ def _nms(
     overlap = np.float32(_number(attrs.iou_threshold, iou_threshold, 0.0))
     least = np.float32(_number(attrs.score_threshold, score_threshold, -np.inf))
     everything = attrs.score_threshold is None and score_threshold is None
-    found: list[tuple[int, int, int]] = []
+    result: list[tuple[int, int, int]] = []
     for image, image_boxes in enumerate(boxes):
         corners = _corners(image_boxes, attrs.center_point_box)
         for category, category_scores in enumerate(scores[image]):
@@ -253,8 +253,8 @@ def _nms(
             if not everything:
                 order = order[category_scores[order] > least]
             kept = _suppressed(corners, order, limit, overlap)
-            found.extend((image, category, box) for box in kept)
-    return np.array(found, dtype=np.int64).reshape(-1, 3)
+            result.extend((image, category, box) for box in kept)
+    return np.array(result, dtype=np.int64).reshape(-1, 3)
 
 
 @dataclass(frozen=True, slots=True)

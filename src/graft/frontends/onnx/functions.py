@@ -64,14 +64,14 @@ def called(node: onnx.NodeProto) -> FunctionKey:
 
 def local_functions(model: onnx.ModelProto, source: str) -> dict[FunctionKey, onnx.FunctionProto]:
     """The model's own functions."""
-    found: dict[FunctionKey, onnx.FunctionProto] = {}
+    result: dict[FunctionKey, onnx.FunctionProto] = {}
     for function in model.functions:
         key = (plain_domain(function.domain), function.name, function.overload)
-        if key in found:
+        if key in result:
             place = Place(source, function.name, "function")
             raise ModelError(f"there are two functions '{_full_name(function)}'", place)
-        found[key] = function
-    return found
+        result[key] = function
+    return result
 
 
 def _full_name(function: onnx.FunctionProto) -> str:
@@ -83,14 +83,14 @@ def opset_versions(
     imports: Iterable[onnx.OperatorSetIdProto], place: Place, leniency: Leniency
 ) -> dict[str, int]:
     """Opset versions by domain; `ai.onnx` is the empty domain."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for entry in imports:
         domain, version = plain_domain(entry.domain), entry.version
-        if found.setdefault(domain, version) != version:
-            both = f"opsets {found[domain]} and {version}{_of(domain)} are both imported"
+        if result.setdefault(domain, version) != version:
+            both = f"opsets {result[domain]} and {version}{_of(domain)} are both imported"
             leniency.allow(ModelError(both, place), "the latter counts")
-        found[domain] = version
-    for domain, version in found.items():
+        result[domain] = version
+    for domain, version in result.items():
         of = _of(domain)
         newest = onnx.defs.C.schema_version_map().get(domain, (1, version))[1]
         if not 1 <= version <= _LARGEST_VERSION:
@@ -98,7 +98,7 @@ def opset_versions(
         if version > newest:
             message = f"opset {version}{of} is newer than onnx knows ({newest})"
             raise UnsupportedError(message, place, "upgrade the onnx package")
-    return found
+    return result
 
 
 def _of(domain: str) -> str:
@@ -240,8 +240,8 @@ def check_against_schema(
             raise ModelError(f"{node.op_type} does not exist in opset {opset}")
         return node
     if not schema.min_input <= len(node.input) <= schema.max_input and node.input:
-        wanted = _operand_count(schema.min_input, schema.max_input)
-        raise ModelError(f"{node.op_type} takes {wanted}, has {len(node.input)}")
+        expected = _operand_count(schema.min_input, schema.max_input)
+        raise ModelError(f"{node.op_type} takes {expected}, has {len(node.input)}")
     unknown = [a.name for a in node.attribute if a.name not in schema.attributes]
     for name in unknown:
         message = f"{node.op_type} of opset {opset} has no '{name}'"

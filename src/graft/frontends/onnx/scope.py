@@ -133,8 +133,8 @@ class Scope:
         scope: Scope | None = self
         while scope is not None:
             if name in scope.initializers:
-                found = scope.initializers[name]
-                literal = found if isinstance(found, Literal) else Literal(found)
+                result = scope.initializers[name]
+                literal = result if isinstance(result, Literal) else Literal(result)
                 scope.initializers[name] = literal
                 return literal
             if scope is not self and name in scope.values:
@@ -256,8 +256,8 @@ class Scope:
         inner.values.update(zip_longest(function.input, operands))
         inner.lower_all(in_order(list(instantiate(function, node)), self.source.name))
         self.builder.place = place
-        for name, wanted in zip(function.output, node.output, strict=False):
-            if wanted and inner.lookup(name) is None and not inner._is_absent(name):
+        for name, expected in zip(function.output, node.output, strict=False):
+            if expected and inner.lookup(name) is None and not inner._is_absent(name):
                 message = f"the function '{function.name}' does not define its output '{name}'"
                 raise ModelError(message, place)
         return tuple(inner.lookup(name) for name in function.output)  # type: ignore[misc]
@@ -306,9 +306,9 @@ class Scope:
 
     def bodies(self, protos: Mapping[str, onnx.GraphProto]) -> tuple[list[Graph], list[Value]]:
         """Import nested graphs without inputs of their own so that all have the same captures."""
-        found = [self.body(proto, (), name) for name, proto in protos.items()]
-        captures = list(dict.fromkeys(value for body in found for value in body.captures))
-        return [_with_captures(body, captures) for body in found], captures
+        result = [self.body(proto, (), name) for name, proto in protos.items()]
+        captures = list(dict.fromkeys(value for body in result for value in body.captures))
+        return [_with_captures(body, captures) for body in result], captures
 
     def output(self, name: str) -> Value:
         """The value of a graph output."""

@@ -122,9 +122,9 @@ class Weights:
     def _linear(self, indices: Array, count: int, shape: tuple[int, ...], label: str) -> Array:
         """The positions of a sparse tensor's values in the flattened array."""
         if indices.dtype != np.int64 or indices.shape not in ((count,), (count, len(shape))):
-            found = f"{indices.dtype} {list(indices.shape)}"
+            actual = f"{indices.dtype} {list(indices.shape)}"
             expected = f"int64 [{count}] or [{count}, {len(shape)}]"
-            raise self._error(f"{label} has indices of type {found}, not {expected}")
+            raise self._error(f"{label} has indices of type {actual}, not {expected}")
         limits = np.array(shape if indices.ndim == 2 else math.prod(shape), np.int64)
         if ((indices < 0) | (indices >= limits)).any():
             raise self._error(f"{label} has an index outside its shape {list(shape)}")

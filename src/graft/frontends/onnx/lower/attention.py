@@ -153,11 +153,11 @@ def _linear_attention(call: Call) -> tuple[Value, ...]:
     if rule not in _UPDATE_RULES:
         call.fail(f"update_rule is '{rule}', not one of {', '.join(_UPDATE_RULES)}")
     decay, beta = call.optional(4), call.optional(5)
-    for wanted, operand, name in zip(
+    for expected, operand, name in zip(
         _UPDATE_RULES[rule], (decay, beta), ("decay", "beta"), strict=True
     ):
-        if wanted != (operand is not None):
-            call.fail(f"update_rule '{rule}' {'wants' if wanted else 'takes no'} {name}")
+        if expected != (operand is not None):
+            call.fail(f"update_rule '{rule}' {'wants' if expected else 'takes no'} {name}")
     heads, kv_heads = call.int("q_num_heads"), call.int("kv_num_heads")
     query = split_heads(call, call.input(0), heads)
     key, value = (split_heads(call, call.input(i), kv_heads) for i in (1, 2))

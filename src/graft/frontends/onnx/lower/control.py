@@ -23,7 +23,7 @@ from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.names import FreshSymbols
 from graft.ir.types import OptionalType, TensorType, Type, join
-from graft.ops.bodies import common_type, seen_outside, sliced_type, turn_bindings
+from graft.ops.bodies import common_type, iteration_bindings, seen_outside, sliced_type
 
 # After so many imports of a body whose types still change, all carried extents are let go at once.
 _PATIENCE = 8
@@ -127,7 +127,7 @@ def _with_element_types(
     names = [info.name for info in proto.input]
     body = call.scope.body(proto, list(zip(names, types, strict=True)), "body")
     actual = (*types, *(value.type for value in body.captures))
-    bindings = turn_bindings(body.graph, actual, len(initial), 2, 1)
+    bindings = iteration_bindings(body.graph, actual, len(initial), 2, 1)
     for position in empty:
         element = _inserted_type(body.graph, body.graph.inputs[2 + position], 1 + position)
         if element is not None:
@@ -139,15 +139,15 @@ def _with_element_types(
 def _inserted_type(body: Graph, sequence: Value, position: int) -> Type | None:
     """The type of what a body inserts into a sequence that it takes and gives back."""
     value: Value | None = body.outputs[position]
-    found: Type | None = None
+    result: Type | None = None
     while value is not sequence:
         node = None if value is None else body.producers.get(value)
         if node is None or node.op.name != "sequence.insert":
             return None
         inserted = node.args[1].type
-        found = inserted if found is None else join(found, inserted)
+        result = inserted if result is None else join(result, inserted)
         value = node.inputs[0]
-    return found
+    return result
 
 
 @lowers("Loop")

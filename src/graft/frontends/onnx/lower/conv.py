@@ -66,9 +66,9 @@ def _conv_transpose(call: Call) -> Value:
 
 def _transposed_padding(call: Call, data: Value, window: Window, added: Any) -> tuple[AnyDim, ...]:
     """What is cut off before, then behind each axis; negative amounts are zeros added."""
-    rank, wanted = window.rank, call.ints("output_shape", ())
-    if wanted:
-        return _padding_for_shape(call, data, window, added, wanted)
+    rank, shape = window.rank, call.ints("output_shape", ())
+    if shape:
+        return _padding_for_shape(call, data, window, added, shape)
     if window.auto_pad in ("NOTSET", "VALID"):
         zeros = (0,) * (2 * rank)
         return call.ints("pads", ()) or zeros if window.auto_pad == "NOTSET" else zeros
@@ -81,16 +81,16 @@ def _transposed_padding(call: Call, data: Value, window: Window, added: Any) -> 
 
 
 def _padding_for_shape(
-    call: Call, data: Value, window: Window, added: Any, wanted: Any
+    call: Call, data: Value, window: Window, added: Any, shape: Any
 ) -> tuple[AnyDim, ...]:
-    if len(wanted) != window.rank:
-        call.fail(f"output_shape has {len(wanted)} entries, not {window.rank}")
+    if len(shape) != window.rank:
+        call.fail(f"output_shape has {len(shape)} entries, not {window.rank}")
     call.rank(data)
     assert data.shape is not None
     totals = []
     for axis, extent in enumerate(data.shape[2:]):
         full = (extent - 1) * window.strides[axis] + window.span(axis) + added[axis]
-        totals.append(full - wanted[axis])
+        totals.append(full - shape[axis])
     if window.auto_pad != "SAME_UPPER":
         begins, ends = split_padding(totals, window.auto_pad)
         return (*begins, *ends)

@@ -31,8 +31,8 @@ def _loss(call: Call, likelihood: Value) -> Value:
         is_ignored = call.op("equal", labels, call.scalar(call.int("ignore_index"), labels))
         labels = call.op("where", is_ignored, call.scalar(0, labels), labels)
     index = call.op("expand_dims", labels, axes=[1])
-    found = call.op("squeeze", call.op("gather", likelihood, index, axis=1), axes=[1])
-    loss = call.op("negative", found)
+    chosen = call.op("squeeze", call.op("gather", likelihood, index, axis=1), axes=[1])
+    loss = call.op("negative", chosen)
     share = None if weights is None else call.op("take", weights, labels, axis=0)
     if share is not None:
         loss = call.op("multiply", loss, share)
@@ -46,10 +46,10 @@ def _loss(call: Call, likelihood: Value) -> Value:
 def _check_labels(call: Call, scores: Value, labels: Value) -> None:
     if scores.shape is None or labels.shape is None:
         return
-    wanted = scores.shape[:1] + scores.shape[2:]
-    if len(scores.shape) < 2 or len(wanted) != len(labels.shape):
+    expected = scores.shape[:1] + scores.shape[2:]
+    if len(scores.shape) < 2 or len(expected) != len(labels.shape):
         call.fail(f"labels of rank {len(labels.shape)} for scores of rank {len(scores.shape)}")
-    for one, other in zip(wanted, labels.shape, strict=True):
+    for one, other in zip(expected, labels.shape, strict=True):
         if provably_different(one, other):
             call.fail(f"labels are {labels.type}, scores {scores.type}")
 

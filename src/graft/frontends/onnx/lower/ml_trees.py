@@ -50,16 +50,16 @@ def _same_length(call: Call, **lists: Array) -> None:
         call.fail(f"lists of one length are wanted, not {listed}")
 
 
-def _positions(call: Call, keys: Array, wanted: Array, what: str) -> Array:
+def _positions(call: Call, keys: Array, expected: Array, what: str) -> Array:
     """Where each wanted pair (tree, node) stands among the pairs; all of them have to."""
     places = {key: at for at, key in enumerate(map(tuple, keys.tolist()))}
     if len(places) < len(keys):
         call.fail("a tree has two nodes of one number")
-    found = [places.get(key, -1) for key in map(tuple, wanted.tolist())]
-    if -1 in found:
-        tree, node = wanted[found.index(-1)].tolist()
+    positions = [places.get(key, -1) for key in map(tuple, expected.tolist())]
+    if -1 in positions:
+        tree, node = expected[positions.index(-1)].tolist()
         call.fail(f"{what} name node {node} of tree {tree}, which does not exist")
-    return np.array(found, np.int64)
+    return np.array(positions, np.int64)
 
 
 def _old_forest(call: Call, prefix: str) -> dict[str, Any]:

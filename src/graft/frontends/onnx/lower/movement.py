@@ -34,7 +34,7 @@ def _reshape(call: Call) -> Value:
     return call.op("reshape", call.input(0), shape, allowzero=allowzero)
 
 
-def _forced(call: Call, data: Value, wanted: Sequence[AnyDim]) -> tuple[int, ...] | None:
+def _forced(call: Call, data: Value, expected: Sequence[AnyDim]) -> tuple[int, ...] | None:
     """The extents of a shape of which all but one are numbers, if the data leave no choice.
 
     ONNX Runtime fuses such a shape into one with -1, and takes any extent at run time. A strict
@@ -42,15 +42,15 @@ def _forced(call: Call, data: Value, wanted: Sequence[AnyDim]) -> tuple[int, ...
     if call.scope.source.leniency.strict:
         return None
     count = data.tensor.size
-    fixed = [extent for extent in wanted if isinstance(extent, int)]
+    fixed = [extent for extent in expected if isinstance(extent, int)]
     rest = math.prod(fixed)
-    if not isinstance(count, int) or len(fixed) != len(wanted) - 1 or min(fixed, default=1) < 1:
+    if not isinstance(count, int) or len(fixed) != len(expected) - 1 or min(fixed, default=1) < 1:
         return None
     if count % rest:
         return None  # no number fits, which the type rule says
-    extents = tuple(extent if isinstance(extent, int) else count // rest for extent in wanted)
-    dim = next(extent for extent in wanted if not isinstance(extent, int))
-    message = f"{count} elements fill {[*wanted]} only if {dim} is {count // rest}"
+    extents = tuple(extent if isinstance(extent, int) else count // rest for extent in expected)
+    dim = next(extent for extent in expected if not isinstance(extent, int))
+    message = f"{count} elements fill {[*expected]} only if {dim} is {count // rest}"
     allow(call, message, "it is taken for that")
     return extents
 
@@ -102,8 +102,8 @@ def _expand(call: Call) -> Value:
         return data
     if any(kept):
         dims = _led_by_ones(call, call.op("shape_of", data), len(kept) - rank)
-        wanted = _led_by_ones(call, shape, len(kept) - len(known))
-        shape = call.op("where", call.constant(kept), dims, wanted)
+        target = _led_by_ones(call, shape, len(kept) - len(known))
+        shape = call.op("where", call.constant(kept), dims, target)
     return call.op("broadcast_to", data, shape)
 
 
@@ -111,13 +111,13 @@ def _kept(have: Sequence[AnyDim], want: Sequence[AnyDim]) -> list[bool] | None:
     """Per axis of the result, whether the data give its extent; None where that is open."""
     rank = max(len(have), len(want))
     kept = []
-    for extent, wanted in zip(_from_right(have, rank), _from_right(want, rank), strict=True):
-        if wanted != 1 and extent not in (1, wanted) and not isinstance(wanted, int):
+    for extent, expected in zip(_from_right(have, rank), _from_right(want, rank), strict=True):
+        if expected != 1 and extent not in (1, expected) and not isinstance(expected, int):
             if not isinstance(extent, int):
                 return None
             kept.append(True)
         else:
-            kept.append(wanted == 1)
+            kept.append(expected == 1)
     return kept
 
 

@@ -27,11 +27,11 @@ def _pad(call: Call) -> Value:
 def _center_crop_pad(call: Call) -> Value:
     """A crop is a negative pad; the larger part of an odd difference is at the end."""
     data, axes = call.input(0), call.ints("axes", None)
-    wanted = call.op("cast", call.input(1), dtype=DType.INT64)
+    extents = call.op("cast", call.input(1), dtype=DType.INT64)
     dims = call.op("shape_of", data)
     if axes is not None:
         dims = call.op("take", dims, call.constant(axes, DType.INT64))
-    growth, shrinkage = call.op("subtract", wanted, dims), call.op("subtract", dims, wanted)
+    growth, shrinkage = call.op("subtract", extents, dims), call.op("subtract", dims, extents)
     before = call.op("subtract", _half(call, growth), _half(call, shrinkage))
     after = call.op("subtract", growth, before)
     pads = call.op("concatenate", before, after)

@@ -110,13 +110,13 @@ lowers("GlobalLpPool")(_global(_global_norm))
 @lowers("MaxUnpool")
 def _max_unpool(call: Call) -> Value:
     """Indices count positions in the smallest shape; a larger one is filled up with zeros."""
-    data, indices, wanted = call.input(0), call.input(1), call.optional(2)
+    data, indices, shape = call.input(0), call.input(1), call.optional(2)
     window = window_of(call, data)
     name = f"nn.max_unpool{window.rank}d"
     result = call.op(name, data, indices, pool_size=window.kernel, **window.attributes)
-    if wanted is None:
+    if shape is None:
         return result
-    missing = call.op("subtract", wanted, call.op("shape_of", result))
+    missing = call.op("subtract", shape, call.op("shape_of", result))
     none = call.constant(np.zeros(window.rank + 2, np.int64))
     widths = call.op("concatenate", none, missing, axis=0)
     return call.op("nn.pad", result, None, widths)

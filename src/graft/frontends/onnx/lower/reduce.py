@@ -131,8 +131,8 @@ def _hardmax(call: Call) -> Value:
     if call.opset >= 13:
         return _first_maximum(call, x, call.int("axis", -1))
     (flat,) = call.delegate("Flatten", (x,), axis=call.int("axis", 1))
-    found = _first_maximum(call, flat, 1)
-    return call.op("reshape", found, call.op("shape_of", x), allowzero=True)
+    result = _first_maximum(call, flat, 1)
+    return call.op("reshape", result, call.op("shape_of", x), allowzero=True)
 
 
 def _first_maximum(call: Call, x: Value, axis: int) -> Value:

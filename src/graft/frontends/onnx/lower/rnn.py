@@ -39,14 +39,14 @@ def _activations(call: Call, defaults: tuple[str, ...], directions: int) -> dict
         if name.lower() not in _ACTIVATIONS:
             call.fail(f"'{name}' is no activation of {call.node.op_type}")
     known = [_ACTIVATIONS[name.lower()] for name in given]
-    found: dict[str, Any] = {"activations": [name for name, _, _ in known]}
+    result: dict[str, Any] = {"activations": [name for name, _, _ in known]}
     for position, attribute in ((1, "activation_alpha"), (2, "activation_beta")):
         values = iter(call.attribute(attribute, ()))
         if any(entry[position] is not None for entry in known):
-            found[attribute] = [
+            result[attribute] = [
                 _coefficient(call, attribute, entry[position], values) for entry in known
             ]
-    return found
+    return result
 
 
 def _coefficient(call: Call, attribute: str, default: Any, values: Iterator[float]) -> float:
