@@ -118,7 +118,7 @@ def iteration_bindings(
 def untaken_iteration(
     body: Graph, actual: Sequence[Type], carried: int, first_in: int, first_out: int
 ) -> list[Type]:
-    """What the body's outputs would have been, had there been an iteration on operands of these types.
+    """The types that the body's outputs would have after an iteration on operands of these types.
 
     The symbols that the operands bind usually tell. Where they don't (an operand of `2*n` elements
     binds no `n`), the operators' own rules do, asked anew.

@@ -121,7 +121,7 @@ def _demand(attrs: DemandAttrs, data: Any, condition: Array) -> Any:
 class LoopAttrs(Attrs):
     """Operands are the trip count, the condition, `carried` initial values, and captures.
 
-    The body takes the number of the iteration, the condition, the carried values and the captures; it
+    The body takes the iteration's number, the condition, the carried values and the captures; it
     gives the condition, the carried values and what is to be stacked.
     """
 
