@@ -23,7 +23,13 @@ from graft.loop.build import Term, call, cast, equal, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, max_, sum_
 from graft.ops import expression as te
-from graft.ops.rules import operator, require, require_same_dim, same_dtype, unknown_shape
+from graft.ops.rules import (
+    operator,
+    ranked_shape,
+    require,
+    require_same_dim,
+    same_dtype,
+)
 
 SCORES = ("none", "raw", "capped", "biased", "probabilities")
 
@@ -47,11 +53,6 @@ class AttentionAttrs(Attrs):
     scores: str = "none"  # which stage of the scores is the second result
 
 
-def _extents(type_: TensorType, what: str) -> Shape:
-    require(type_.rank in (None, 4), f"{what} has rank {type_.rank}, not 4")
-    return unknown_shape(4) if type_.shape is None else type_.shape
-
-
 def _check_heads(query: AnyDim, key: AnyDim) -> None:
     if isinstance(query, int) and isinstance(key, int):
         fits = key > 0 and query % key == 0 if query else True
@@ -70,9 +71,9 @@ def _attention_type(
     dtype = same_dtype(query, key, value)
     require(dtype.is_float, f"wants floating-point operands, not {dtype}")
     require(attrs.scores in SCORES, f"scores is '{attrs.scores}', not one of {', '.join(SCORES)}")
-    batch, heads, queries, size = _extents(query, "query")
-    kv_batch, kv_heads, keys, key_size = _extents(key, "key")
-    value_batch, value_heads, values, value_size = _extents(value, "value")
+    batch, heads, queries, size = ranked_shape(query, 4, "query")
+    kv_batch, kv_heads, keys, key_size = ranked_shape(key, 4, "key")
+    value_batch, value_heads, values, value_size = ranked_shape(value, 4, "value")
     for first, second, what in (
         (batch, kv_batch, "batches of query and key"),
         (kv_batch, value_batch, "batches of key and value"),
@@ -221,8 +222,8 @@ def _linear_attention_type(
 ) -> tuple[TensorType, TensorType]:
     dtype = same_dtype(query, key, value, decay, beta)
     require(dtype.is_float, f"wants floating-point operands, not {dtype}")
-    batch, heads, length, size = _extents(query, "query")
-    kv_heads, value_size = _extents(key, "key")[1], _extents(value, "value")[3]
+    batch, heads, length, size = ranked_shape(query, 4, "query")
+    kv_heads, value_size = ranked_shape(key, 4, "key")[1], ranked_shape(value, 4, "value")[3]
     _check_heads(heads, kv_heads)
     states = (batch, kv_heads, size, value_size)
     per_step = (batch, kv_heads, length)
@@ -234,7 +235,7 @@ def _linear_attention_type(
         (beta, (*per_step, 1), "beta"),
     ):
         if type_ is not None:
-            for dim, other in zip(_extents(type_, what), expected, strict=True):
+            for dim, other in zip(ranked_shape(type_, 4, what), expected, strict=True):
                 if dim != 1 or what not in ("decay", "beta"):
                     require_same_dim(dim, other, f"extents of {what} and of the other operands")
     state_dtype = dtype if state is None else state.dtype

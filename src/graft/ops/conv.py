@@ -25,7 +25,14 @@ from graft.loop.build import Term, term
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.pointwise import by_numpy, formula, pointwise
-from graft.ops.rules import NUMBERS, require, require_same_dim, same_dtype, with_extent
+from graft.ops.rules import (
+    NUMBERS,
+    ranked_shape,
+    require,
+    require_same_dim,
+    same_dtype,
+    with_extent,
+)
 from graft.ops.window import (
     RANKS,
     Index,
@@ -38,7 +45,6 @@ from graft.ops.window import (
     narrowed,
     pad_pairs,
     padded,
-    ranked_shape,
     reach,
     window_counts,
     window_slices,

@@ -28,7 +28,7 @@ from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, check_groups, first_channel
 from graft.ops.creation import shape_operand
-from graft.ops.rules import operator, require, require_same_dim, same_dtype
+from graft.ops.rules import operator, ranked_shape, require, require_same_dim, same_dtype
 from graft.ops.window import (
     RANKS,
     Index,
@@ -41,7 +41,6 @@ from graft.ops.window import (
     narrowed,
     pad_pairs,
     padded,
-    ranked_shape,
     reach,
     window_counts,
     window_slices,

@@ -26,13 +26,12 @@ from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, check_groups
-from graft.ops.rules import operator, require, require_same_dim, same_dtype
+from graft.ops.rules import operator, ranked_shape, require, require_same_dim, same_dtype
 from graft.ops.window import (
     check_kernel,
     check_window,
     fixed_counts,
     for_rank,
-    ranked_shape,
     window_counts,
 )
 

@@ -21,6 +21,7 @@ from graft.loop.build import Term
 from graft.loop.tensor import Axis, Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
 from graft.ops.rules import broadcast_shapes, operator, require, require_same_dim, same_dtype
+from graft.ops.window import magnitude
 
 # Every whole number up to this is a float64.
 _LARGEST_EXACT = 1 << 53
@@ -44,17 +45,10 @@ def _computed_in(dtype: DType) -> np.dtype[Any]:
 
 def _integer_product(a: Array, b: Array) -> Array:
     """Through float64, which BLAS multiplies fast, wherever no sum can be too large for it."""
-    if a.shape[-1] * _magnitude(a) * _magnitude(b) <= _LARGEST_EXACT:
+    if a.shape[-1] * magnitude(a) * magnitude(b) <= _LARGEST_EXACT:
         exact = np.matmul(a.astype(np.float64), b.astype(np.float64))
         return np.asarray(exact).astype(np.int64).astype(a.dtype)
     return np.asarray(np.matmul(a, b))
-
-
-def _magnitude(array: Array) -> int:
-    """The largest absolute value."""
-    if array.size == 0:
-        return 0
-    return max(abs(int(array.min())), abs(int(array.max())))
 
 
 def _matrix_types(a: TensorType, b: TensorType) -> DType:

@@ -16,7 +16,7 @@ from graft.ir.types import TensorType
 from graft.loop.build import Term
 from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
-from graft.ops.rules import operator, require, require_same_dim, same_dtype
+from graft.ops.rules import operator, ranked_shape, require, require_same_dim, same_dtype
 
 # Differences are formed for so many elements at once.
 _BLOCK = 1 << 20
@@ -24,10 +24,8 @@ _BLOCK = 1 << 20
 
 def _rows_and_columns(type_: TensorType, what: str) -> tuple[Any, Any]:
     require(type_.dtype.is_float, f"{what} are {type_.dtype}, not floating-point")
-    if type_.shape is None:
-        return UNKNOWN, UNKNOWN
-    require(len(type_.shape) == 2, f"{what} have rank {len(type_.shape)}, not 2")
-    return type_.shape[0], type_.shape[1]
+    rows, columns = ranked_shape(type_, 2, what, "have")
+    return rows, columns
 
 
 def _squared_distance_type(_attrs: Any, data: TensorType, vectors: TensorType) -> TensorType:

@@ -47,7 +47,7 @@ def length_of(operand: TensorType | None, what: str) -> AnyDim:
     return operand.size
 
 
-def given(attribute: Any, operand: Array | None) -> Any:
+def parameter_value(attribute: Any, operand: Array | None) -> Any:
     """A parameter's plain value at run time, whichever form it has."""
     return attribute if operand is None else operand.reshape(-1).tolist()
 
@@ -97,7 +97,7 @@ def _reshape_type(attrs: ReshapeAttrs, data: TensorType, shape: TensorType | Non
 @operator("reshape", "data shape?", _reshape_type, kind=Kind.INJECTIVE, work=no_work, on_dims=True)
 def _reshape(attrs: ReshapeAttrs, data: Array, shape: Array | None = None) -> Array:
     """The same elements in another shape; -1 is what is left, 0 the data's extent."""
-    target = tuple(given(attrs.shape, shape))
+    target = tuple(parameter_value(attrs.shape, shape))
     extents: Any = resolve_shape(target, data.shape, attrs.allowzero)
     return data.reshape(extents)
 
@@ -157,7 +157,7 @@ def _expand_dims_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | Non
 )
 def _expand_dims(attrs: AxesAttrs, data: Array, axes: Array | None = None) -> Array:
     """New axes of extent 1 at these positions of the result."""
-    return np.expand_dims(data, tuple(given(attrs.axes, axes)))
+    return np.expand_dims(data, tuple(parameter_value(attrs.axes, axes)))
 
 
 def _squeeze_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | None) -> TensorType:
@@ -182,7 +182,7 @@ def _squeeze_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | None) -
 @operator("squeeze", "data axes?", _squeeze_type, kind=Kind.INJECTIVE, work=no_work, on_dims=True)
 def _squeeze(attrs: AxesAttrs, data: Array, axes: Array | None = None) -> Array:
     """Without these axes of extent 1, or without all of them."""
-    removed = given(attrs.axes, axes)
+    removed = parameter_value(attrs.axes, axes)
     return np.squeeze(data, axis=None if removed is None else tuple(removed))
 
 
@@ -267,7 +267,7 @@ def _split_type(
 @operator("split", "data sizes?", _split_type, kind=Kind.INJECTIVE, outputs=None)
 def _split(attrs: SplitAttrs, data: Array, sizes: Array | None) -> tuple[Array, ...]:
     """Slices along an axis, of given sizes or of equal ones."""
-    extents = given(attrs.sizes, sizes)
+    extents = parameter_value(attrs.sizes, sizes)
     if extents is None:
         extents = _section_sizes(data.shape[attrs.axis], attrs.sections)
     ends, extent = list(accumulate(extents)), data.shape[attrs.axis]
@@ -301,7 +301,7 @@ def _broadcast_to_type(
 @operator("broadcast_to", "data shape?", _broadcast_to_type, kind=Kind.INJECTIVE, on_dims=True)
 def _broadcast_to(attrs: BroadcastToAttrs, data: Array, shape: Array | None = None) -> Array:
     """The data repeated along axes of extent 1, as broadcasting with the shape does."""
-    extents = tuple(given(attrs.shape, shape))
+    extents = tuple(parameter_value(attrs.shape, shape))
     if shape is not None:
         check_extents(extents, data.dtype, "broadcast_to")
     return np.broadcast_to(data, extents)
@@ -329,7 +329,7 @@ def _tile_type(attrs: TileAttrs, data: TensorType, reps: TensorType | None) -> T
 @operator("tile", "data reps?", _tile_type, kind=Kind.INJECTIVE, on_dims=True)
 def _tile(attrs: TileAttrs, data: Array, reps: Array | None = None) -> Array:
     """The data repeated along each axis."""
-    repeats = tuple(given(attrs.reps, reps))
+    repeats = tuple(parameter_value(attrs.reps, reps))
     if reps is not None:
         if len(repeats) != data.ndim or min(repeats, default=0) < 0:
             raise EvaluationError(f"{list(repeats)} are no repetitions for {data.ndim} axes")

@@ -23,7 +23,7 @@ from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, cast, maximum, minimum, select, term
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
-from graft.ops.movement import given, length_of
+from graft.ops.movement import length_of, parameter_value
 from graft.ops.rules import (
     normalize_axes,
     normalize_axis,
@@ -146,7 +146,9 @@ def _pad(
 ) -> Array:
     """Borders of a constant, of the edge, of reflected or of wrapped elements."""
     fill = _filler(attrs.value, value, data)
-    pairs = _by_axis(given(attrs.pad_width, pad_width), given(attrs.axes, axes), data.ndim)
+    pairs = _by_axis(
+        parameter_value(attrs.pad_width, pad_width), parameter_value(attrs.axes, axes), data.ndim
+    )
     extents: list[Any] = list(data.shape)
     for axis, (before, after) in pairs.items():
         extents[axis] = _padded_extent(extents[axis], before, after, axis, attrs.mode)

@@ -29,7 +29,7 @@ from graft.loop.ir import BinaryKind
 from graft.loop.tensor import Axis, Reduce, Tensor, identity, max_, min_, sum_
 from graft.ops import expression as te
 from graft.ops.reduce import comparable
-from graft.ops.rules import require, require_same_dim
+from graft.ops.rules import ranked_shape, require, require_same_dim
 from graft.ops.window import (
     RANKS,
     WindowAttrs,
@@ -39,7 +39,6 @@ from graft.ops.window import (
     for_rank,
     pad_pairs,
     padded,
-    ranked_shape,
     reach,
     window_counts,
     window_slices,
@@ -248,9 +247,6 @@ for _rank in RANKS:
 
 
 # Tensor expressions.
-
-
-RANKS = (1, 2, 3)
 
 
 def _windows(attrs: Any, data: Tensor, name: str, shape: te.Extents, fill: Term) -> Tensor:

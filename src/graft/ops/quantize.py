@@ -25,12 +25,6 @@ from graft.ops.activation import operations_per_element
 from graft.ops.cast import LARGEST
 from graft.ops.rules import normalize_axis, operator, require, require_same_dim, spreads
 
-_LARGEST_FLOAT8 = {
-    DType.FLOAT8E4M3FN: 448.0,
-    DType.FLOAT8E4M3FNUZ: 240.0,
-    DType.FLOAT8E5M2: 57344.0,
-    DType.FLOAT8E5M2FNUZ: 57344.0,
-}
 _NARROW = (
     DType.INT2,
     DType.UINT2,
@@ -41,7 +35,7 @@ _NARROW = (
     DType.INT16,
     DType.UINT16,
     DType.FLOAT4E2M1FN,
-    *_LARGEST_FLOAT8,
+    *LARGEST,
 )
 _REAL = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
 _SCALES = (*_REAL, DType.INT32, DType.FLOAT8E8M0FNU)
@@ -168,8 +162,8 @@ def _quantize(attrs: QuantizeAttrs, data: Array, scale: Array, zero_point: Array
         return _to_integers(wide, zero, attrs.dtype)
     if zero is not None and np.any(zero != 0):  # adding nothing would turn -0 into 0
         wide = wide + zero.astype(np.float64)
-    if attrs.saturate and attrs.dtype in _LARGEST_FLOAT8:
-        largest = _LARGEST_FLOAT8[attrs.dtype]
+    if attrs.saturate and attrs.dtype in LARGEST:
+        largest = LARGEST[attrs.dtype]
         wide = np.clip(wide, -largest, largest)
     return wide.astype(np.float32).astype(attrs.dtype.numpy)
 
@@ -215,9 +209,6 @@ def _dequantize(
 # Tensor expressions.
 
 
-_DIVIDED_IN = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
-
-
 def _parameter(attrs: Any, tensor: Tensor, indices: tuple[Term, ...], shape: te.Extents) -> Term:
     """The scale or zero point of an element: for all, per index of an axis, or per block."""
     if all(extent == Const(1) for extent in tensor.shape):
@@ -237,7 +228,7 @@ def _express_quantize(
     """Ties go to even before the zero point is added; NaN becomes the smallest number."""
     dtype, shape = out.dtype, out.shape
     candidates = (attrs.precision, scale.dtype, data.dtype, DType.FLOAT64)
-    divided = next(one for one in candidates if one in _DIVIDED_IN)
+    divided = next(one for one in candidates if one in _REAL)
     # What float32 cannot hold of the sum is far beyond the limits of the result.
     wide = DType.FLOAT64 if divided is DType.FLOAT64 else DType.FLOAT32
     signed = dtype.is_signed_integer

@@ -18,7 +18,7 @@ from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.types import TensorType
 from graft.ops.creation import shape_operand
-from graft.ops.rules import operator, require, unknown_shape
+from graft.ops.rules import operator, ranked_shape, require
 
 _STEP = 0x9E3779B97F4A7C15
 _FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -103,9 +103,8 @@ def _multinomial_type(attrs: MultinomialAttrs, data: TensorType) -> TensorType:
     require(data.dtype.is_float, f"wants floating-point logarithms of odds, not {data.dtype}")
     require(attrs.dtype.is_integer, f"outcomes cannot be {attrs.dtype}")
     require(attrs.sample_size >= 0, f"the sample size is {attrs.sample_size}")
-    shape = unknown_shape(2) if data.shape is None else data.shape
-    require(len(shape) == 2, f"odds have rank {len(shape)}, not 2")
-    return TensorType(attrs.dtype, (shape[0], attrs.sample_size))
+    rows = ranked_shape(data, 2, "odds", "have")[0]
+    return TensorType(attrs.dtype, (rows, attrs.sample_size))
 
 
 @operator("random.multinomial", "data", _multinomial_type, pure=False)

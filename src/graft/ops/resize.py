@@ -27,6 +27,7 @@ from graft.loop.build import Operand, Term, call, cast, maximum, minimum, select
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops import resize_axis
+from graft.ops.movement import parameter_value
 from graft.ops.resize_axis import (
     COORDINATES,
     RADII,
@@ -114,24 +115,24 @@ def _resize_type(
     require(not cropped or roi is not None or attrs.roi is not None, "cropping wants a roi")
     words = data.dtype is DType.STRING
     require(not (cropped and words), "strings have no value to extrapolate with")
-    given = attrs.scales if attrs.sizes is None else attrs.sizes
+    factors = attrs.scales if attrs.sizes is None else attrs.sizes
     shape = data.shape
     if shape is None:
-        if attrs.axes is not None or given is None:
+        if attrs.axes is not None or factors is None:
             return TensorType(data.dtype, None)
-        shape = unknown_shape(len(given))
+        shape = unknown_shape(len(factors))
     count = len(shape if attrs.axes is None else attrs.axes)
     for what, operand, expected in (("scales", scales, 1), ("sizes", sizes, 1), ("roi", roi, 2)):
         if operand is not None:
             fits = not provably_different(operand.size, expected * count)
             require(fits, f"{what} has {operand.size} elements for {count} axes")
-    return TensorType(data.dtype, _resized_shape(attrs, shape, given))
+    return TensorType(data.dtype, _resized_shape(attrs, shape, factors))
 
 
-def _resized_shape(attrs: ResizeAttrs, shape: Shape, given: Sequence[Any] | None) -> Shape:
+def _resized_shape(attrs: ResizeAttrs, shape: Shape, factors: Sequence[Any] | None) -> Shape:
     axes = axes_of(attrs, len(shape))
     result = list(shape)
-    if given is None:
+    if factors is None:
         extents: list[AnyDim] = [UNKNOWN] * len(axes)
     else:
         _check_lengths(len(axes), attrs.roi, attrs.scales, attrs.sizes)
@@ -146,9 +147,9 @@ def _resized_shape(attrs: ResizeAttrs, shape: Shape, given: Sequence[Any] | None
 def _check_lengths(
     count: int, roi: Floats | None, scales: Floats | None, sizes: Dims | None
 ) -> None:
-    for what, given, expected in (("scales", scales, 1), ("sizes", sizes, 1), ("roi", roi, 2)):
-        fits = given is None or len(given) == expected * count
-        require(fits, f"{what} has {len(given or ())} elements for {count} axes")
+    for what, numbers, expected in (("scales", scales, 1), ("sizes", sizes, 1), ("roi", roi, 2)):
+        fits = numbers is None or len(numbers) == expected * count
+        require(fits, f"{what} has {len(numbers or ())} elements for {count} axes")
 
 
 def _check_attrs(attrs: ResizeAttrs, dtype: DType) -> None:
@@ -189,11 +190,6 @@ def axis_steps(
     numbers = zip(axes, scales or (None,) * count, borders[:count], borders[count:], strict=True)
     steps = [AxisResize(axis, before[axis], after[axis], *rest) for axis, *rest in numbers]
     return sorted((step for step in steps if not step.is_idle), key=lambda step: step.axis)
-
-
-def _given(attribute: Any, operand: Array | None) -> Any:
-    """The value from whichever of the two holds it."""
-    return attribute if operand is None else tuple(operand.reshape(-1).tolist())
 
 
 def _interpolated(attrs: ResizeAttrs, axis: AxisResize, data: Array) -> Array:
@@ -253,8 +249,8 @@ def _resize(
     attrs: ResizeAttrs, data: Array, roi: Array | None, scales: Array | None, sizes: Array | None
 ) -> Array:
     """Images of another size: nearest, linear or cubic, by scales or sizes."""
-    region, factors = _given(attrs.roi, roi), _given(attrs.scales, scales)
-    expected, axes = _given(attrs.sizes, sizes), axes_of(attrs, data.ndim)
+    region, factors = parameter_value(attrs.roi, roi), parameter_value(attrs.scales, scales)
+    expected, axes = parameter_value(attrs.sizes, sizes), axes_of(attrs, data.ndim)
     _check_lengths(len(axes), region, factors, expected)
     before, extents = [data.shape[axis] for axis in axes], list[Any](data.shape)
     for axis, extent in zip(axes, _resized(attrs, before, factors, expected), strict=True):

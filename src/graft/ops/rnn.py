@@ -21,11 +21,17 @@ from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs, Floats, Strings
 from graft.ir.op import Work, traffic
-from graft.ir.types import Shape, TensorType
+from graft.ir.types import TensorType
 from graft.loop.build import Term, call, maximum, minimum, select
 from graft.ops.activation import leaky
 from graft.ops.pointwise import by_scalar
-from graft.ops.rules import operator, require, require_same_dim, same_dtype, unknown_shape
+from graft.ops.rules import (
+    operator,
+    ranked_shape,
+    require,
+    require_shape,
+    same_dtype,
+)
 
 State = tuple[Array, ...]
 Step = Callable[[Array, State], State]  # (a step's data times weight, state before) -> state after
@@ -119,13 +125,6 @@ def activations(attrs: RecurrentAttrs, direction: int) -> list[Activation]:
     return [Activation(*one) for one in every][direction * count : (direction + 1) * count]
 
 
-def _extents(type_: TensorType | None, rank: int, what: str) -> Shape:
-    if type_ is None or type_.shape is None:
-        return unknown_shape(rank)
-    require(type_.rank == rank, f"{what} has rank {type_.rank}, not {rank}")
-    return type_.shape
-
-
 def _check_activations(attrs: RecurrentAttrs, functions: int) -> None:
     names = ", ".join(DIRECTIONS)
     require(attrs.direction in DIRECTIONS, f"direction is '{attrs.direction}', not of {names}")
@@ -156,8 +155,8 @@ def _recurrent_types(
     dtype = same_dtype(data, weight, recurrent, bias, *states)
     require(dtype.is_float, f"wants floating-point operands, not {dtype}")
     directions = len(DIRECTIONS[attrs.direction])
-    length, batch, size = _extents(data, 3, "data")
-    hidden = _extents(recurrent, 3, "recurrent_weight")[2]
+    length, batch, size = ranked_shape(data, 3, "data")
+    hidden = ranked_shape(recurrent, 3, "recurrent_weight")[2]
     rows = hidden * gates
     state = (directions, batch, hidden)
     for type_, expected, what in (
@@ -167,17 +166,11 @@ def _recurrent_types(
         (lengths, (batch,), "sequence_lengths"),
         *((s, state, "an initial state") for s in states),
     ):
-        check_extents(type_, expected, what)
+        require_shape(type_, expected, what)
     if lengths is not None:
         require(lengths.dtype.is_integer, f"sequence_lengths is {lengths.dtype}")
     last = TensorType(dtype, state)
     return hidden, (TensorType(dtype, (length, directions, batch, hidden)), *(last for _ in states))
-
-
-def check_extents(type_: TensorType | None, expected: Shape, what: str) -> None:
-    """Refuse an operand of another shape than wanted."""
-    for dim, other in zip(_extents(type_, len(expected), what), expected, strict=True):
-        require_same_dim(dim, other, f"extents of {what} and of the other operands")
 
 
 def _one_state(gates: int, functions: int) -> Callable[..., tuple[TensorType, ...]]:
@@ -191,7 +184,7 @@ def _lstm_type(attrs: LstmAttrs, *types: TensorType | None) -> tuple[TensorType,
     hidden, results = _recurrent_types(attrs, (4, 3), types[:5], types[5:7])
     if types[7] is not None:
         same_dtype(types[0], types[7])
-        check_extents(types[7], (len(DIRECTIONS[attrs.direction]), hidden * 3), "peephole")
+        require_shape(types[7], (len(DIRECTIONS[attrs.direction]), hidden * 3), "peephole")
     return results
 
 

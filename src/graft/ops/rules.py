@@ -120,6 +120,20 @@ def unknown_shape(rank: int) -> Shape:
     return (UNKNOWN,) * rank
 
 
+def ranked_shape(type_: TensorType | None, rank: int, what: str, has: str = "has") -> Shape:
+    """The shape of an operand whose rank the operator fixes, even where the type lacks it."""
+    if type_ is None or type_.shape is None:
+        return unknown_shape(rank)
+    require(len(type_.shape) == rank, f"{what} {has} rank {len(type_.shape)}, not {rank}")
+    return type_.shape
+
+
+def require_shape(type_: TensorType | None, expected: Shape, what: str) -> None:
+    """Refuse an operand of another shape than the other operands ask for."""
+    for dim, other in zip(ranked_shape(type_, len(expected), what), expected, strict=True):
+        require_same_dim(dim, other, f"extents of {what} and of the other operands")
+
+
 def same_type(_attrs: Any, data: Type, *_rest: Type | None) -> Type:
     """Type rule: the result is like the first operand."""
     return data

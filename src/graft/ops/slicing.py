@@ -22,7 +22,7 @@ from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
-from graft.ops.movement import given, length_of
+from graft.ops.movement import length_of, parameter_value
 from graft.ops.rules import normalize_axes, operator, require, unknown_shape
 
 # A bound at least this far out means "to the edge", as exporters write it.
@@ -169,9 +169,9 @@ def _strided_slice(
     strides: Array | None = None,
 ) -> Array:
     """Every so many elements from begin to end along axes; negative ones count from the end."""
-    begins, ends = given(attrs.begin, begin), given(attrs.end, end)
-    chosen = given(attrs.axes, axes) or range(len(begins))
-    steps = given(attrs.strides, strides) or [1] * len(begins)
+    begins, ends = parameter_value(attrs.begin, begin), parameter_value(attrs.end, end)
+    chosen = parameter_value(attrs.axes, axes) or range(len(begins))
+    steps = parameter_value(attrs.strides, strides) or [1] * len(begins)
     cuts = [slice(None)] * data.ndim
     for axis, first, last, step in zip(
         normalize_axes(chosen, data.ndim), begins, ends, steps, strict=True

@@ -18,10 +18,15 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.op import Work, traffic
-from graft.ir.types import Shape, TensorType
+from graft.ir.types import TensorType
 from graft.ops.index import check_indices
-from graft.ops.rules import operator, require, require_same_dim, same_dtype, unknown_shape
-from graft.ops.window import ranked_shape
+from graft.ops.rules import (
+    operator,
+    ranked_shape,
+    require,
+    require_same_dim,
+    same_dtype,
+)
 from graft.program.guards import Guard
 
 
@@ -32,12 +37,6 @@ class RoiAlignAttrs(Attrs):
     sample_ratio: int = 0  # samples per bin and axis; 0: as many as the bin has pixels
     mode: str = "avg"
     aligned: bool = True  # whether pixels have their centres, not corners, on the whole numbers
-
-
-def _of_rank(type_: TensorType, rank: int, what: str) -> Shape:
-    shape = unknown_shape(rank) if type_.shape is None else type_.shape
-    require(len(shape) == rank, f"{what} have rank {len(shape)}, not {rank}")
-    return shape
 
 
 def _known(dim: AnyDim, other: AnyDim) -> AnyDim:
@@ -57,9 +56,9 @@ def _roi_align_type(
         f"the pooled size is {list(attrs.pooled_size)}, not two positive extents",
     )
     require(attrs.sample_ratio >= 0, f"the sample ratio is {attrs.sample_ratio}")
-    channels = _of_rank(data, 4, "features")[1]
-    count, corners = _of_rank(rois, 2, "boxes")
-    (indices,) = _of_rank(batch_indices, 1, "batch indices")
+    channels = ranked_shape(data, 4, "features", "have")[1]
+    count, corners = ranked_shape(rois, 2, "boxes", "have")
+    (indices,) = ranked_shape(batch_indices, 1, "batch indices", "have")
     require_same_dim(corners, 4, "the numbers per box")
     require_same_dim(count, indices, "the numbers of boxes and of batch indices")
     return TensorType(data.dtype, (_known(count, indices), channels, *attrs.pooled_size))
@@ -176,8 +175,8 @@ def _nms_type(
     score_threshold: TensorType | None,
 ) -> TensorType:
     require(boxes.dtype.is_float and scores.dtype.is_float, "wants floating-point boxes and scores")
-    images, count, corners = _of_rank(boxes, 3, "boxes")
-    score_images, _, score_count = _of_rank(scores, 3, "scores")
+    images, count, corners = ranked_shape(boxes, 3, "boxes", "have")
+    score_images, _, score_count = ranked_shape(scores, 3, "scores", "have")
     require_same_dim(corners, 4, "the numbers per box")
     require_same_dim(images, score_images, "the numbers of images")
     require_same_dim(count, score_count, "the numbers of boxes and of scores")
@@ -273,7 +272,7 @@ def _decode_type(attrs: DecodeAttrs, data: TensorType) -> TensorType:
         f"the pixel format '{attrs.pixel_format}' is none of {known}",
     )
     require(data.dtype is DType.UINT8, f"the encoded image is {data.dtype}, not uint8")
-    _of_rank(data, 1, "encoded bytes")
+    ranked_shape(data, 1, "encoded bytes", "have")
     return TensorType(DType.UINT8, (UNKNOWN, UNKNOWN, _CHANNELS[attrs.pixel_format]))
 
 

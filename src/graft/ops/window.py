@@ -20,8 +20,8 @@ from graft.base.dim_questions import provably_below
 from graft.base.dims import AnyDim, ceildiv, dim_min
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims, Ints
-from graft.ir.types import Shape, TensorType
-from graft.ops.rules import require, unknown_shape
+from graft.ir.types import Shape
+from graft.ops.rules import require
 
 # What selects a part of an array.
 Index = tuple[Any, ...]
@@ -69,14 +69,6 @@ def check_kernel(kernel: Sequence[AnyDim]) -> None:
     """Refuse a window without elements."""
     empty = any(provably_below(extent, 1) for extent in kernel)
     require(not empty, f"the window {list(kernel)} is empty")
-
-
-def ranked_shape(type_: TensorType, rank: int, what: str) -> Shape:
-    """The shape of an operand whose rank the operator fixes, even where the type lacks it."""
-    if type_.shape is None:
-        return unknown_shape(rank)
-    require(len(type_.shape) == rank, f"{what} has rank {len(type_.shape)}, not {rank}")
-    return type_.shape
 
 
 def reach(kernel: AnyDim, dilation: int) -> AnyDim:
@@ -173,7 +165,7 @@ def accumulator(data: Array, weight: Array, terms: int) -> np.dtype[Any]:
     if not dtype.is_integer:
         narrow = dtype.is_float and dtype.bits < 32
         return np.dtype(np.float32) if narrow else data.dtype
-    largest = terms * _magnitude(data) * _magnitude(weight)
+    largest = terms * magnitude(data) * magnitude(weight)
     if largest <= 1 << 24:
         return np.dtype(np.float32)
     if largest <= 1 << 53:
@@ -181,7 +173,8 @@ def accumulator(data: Array, weight: Array, terms: int) -> np.dtype[Any]:
     return np.dtype(np.uint64 if dtype is DType.UINT64 else np.int64)
 
 
-def _magnitude(array: Array) -> int:
+def magnitude(array: Array) -> int:
+    """The largest absolute value of integers."""
     if array.size == 0:
         return 0
     plain = array if array.dtype.kind in "iu" else array.astype(np.int8)
