@@ -21,7 +21,7 @@ from graft.runtime import lists
 from graft.runtime.loops import sole_item
 
 # Elements are handed on, not copied.
-_UNCOPIED = {"work": no_work, "tensors_only": False}
+_UNCOPIED: dict[str, Any] = {"work": no_work, "tensors_only": False}
 
 
 def joined(first: Type, second: Type) -> Type:

@@ -13,8 +13,6 @@ from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.registry import Lowering, lowers, lowers_to
 from graft.ir.graph import Value
 
-lowers_to("ArgMax", "argmax", "axis keepdims select_last_index")
-lowers_to("ArgMin", "argmin", "axis keepdims select_last_index")
 lowers_to("CumSum", "cumsum", "exclusive reverse")
 lowers_to("CumProd", "cumprod", "exclusive reverse")
 
@@ -122,6 +120,13 @@ def _log_sum_exp(call: Call) -> Value:
         return call.op("add", call.op("log", total), back)
 
     return _in_floats(call, call.input(0), compute)
+
+
+@lowers("ArgMax", "ArgMin")
+def _arg(call: Call) -> Value:
+    name = call.node.op_type.lower()
+    attributes = call.attributes(name, "axis select_last_index")
+    return call.op(name, call.input(0), keepdims=_keepdims(call), **attributes)
 
 
 @lowers("Hardmax")
