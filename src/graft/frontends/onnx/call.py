@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -70,14 +70,10 @@ class Call:
                     self.fail(f"attribute '{name}' does not say of which type it is")
                 return _python_value(onnx.helper.get_attribute_value(attribute))
         if default is _REQUIRED:
-            default = self._defaults.get(name, _REQUIRED)
+            default = _defaults(self).get(name, _REQUIRED)
         if default is _REQUIRED:
             self.fail(f"{self.node.op_type} lacks the attribute '{name}'")
         return default
-
-    @property
-    def _defaults(self) -> Mapping[str, Any]:
-        return _schema_defaults(self.node.op_type, self.node.domain, self.opset)
 
     def attributes(self, name: str, words: str) -> dict[str, Any]:
         """Attributes for the operator `name`, from the node's: "axis", or "axes=perm" to rename.
@@ -87,7 +83,7 @@ class Call:
         for word in words.split():
             field, _, source = word.rpartition("=")
             field = field or source
-            if self.has(source) or source in self._defaults:
+            if self.has(source) or source in _defaults(self):
                 values[field] = _converted(self.attribute(source), types[field])
         return values
 
@@ -149,18 +145,6 @@ class Call:
         literal = self.scope.builder.knowledge.literal(value)
         return self.scope.builder.knowledge.concrete(value) if literal is None else literal.array
 
-    def delegate(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        outputs: builtins.int = 1,
-        **attributes: Any,
-    ) -> tuple[Value, ...]:
-        """Lower another ONNX operator (of the same domain and opset) in this one's stead."""
-        node = onnx.helper.make_node(op_type, [], [""] * outputs, **attributes)
-        node.domain = self.node.domain
-        return self.scope.lower_call(node, tuple(inputs), self.place)
-
     def rank(self, value: Value) -> builtins.int:
         """An operand's rank, which has to be known."""
         if value.shape is None:
@@ -179,9 +163,19 @@ class Call:
         raise UnsupportedError(message, self.place, hint)
 
 
+def delegate(call: Call, op_type: str, *operands: Value | None, **attributes: Any) -> Value:
+    """Lower another ONNX operator (of the same domain and opset) in this one's stead."""
+    node = onnx.helper.make_node(op_type, [], [""], domain=call.node.domain, **attributes)
+    return call.scope.lower_call(node, operands, call.place)[0]
+
+
 def allow(call: Call, message: str, consequence: str) -> None:
     """Put up with a node that breaks ONNX's rules, with a warning; refuse it if strict."""
     call.scope.source.leniency.allow(ModelError(message, call.place), consequence)
+
+
+def _defaults(call: Call) -> Mapping[str, Any]:
+    return _schema_defaults(call.node.op_type, call.node.domain, call.opset)
 
 
 @lru_cache(maxsize=1024)

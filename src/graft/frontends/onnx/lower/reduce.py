@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, delegate
 from graft.frontends.onnx.registry import Lowering, lowers, lowers_to
 from graft.ir.graph import Value
 
@@ -135,7 +135,7 @@ def _hardmax(call: Call) -> Value:
     x = call.input(0)
     if call.opset >= 13:
         return _first_maximum(call, x, call.int("axis", -1))
-    (flat,) = call.delegate("Flatten", (x,), axis=call.int("axis", 1))
+    flat = delegate(call, "Flatten", x, axis=call.int("axis", 1))
     result = _first_maximum(call, flat, 1)
     return call.op("reshape", result, call.op("shape_of", x), allowzero=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, delegate
 from graft.frontends.onnx.registry import Lowering, lowers, lowers_to
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.ir.graph import Value
@@ -37,7 +37,7 @@ def _window(constant: float, first: float, second: float) -> Lowering:
         working = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
         size = call.input(0)
         one = call.scalar(1, size)
-        (positions,) = call.delegate("Range", [call.scalar(0, size), size, one])
+        positions = delegate(call, "Range", call.scalar(0, size), size, one)
         period = size if call.int("periodic", 1) else call.op("subtract", size, one)
         turn = call.constant(2 * math.pi, working)
         step = call.op("divide", turn, call.op("cast", period, dtype=working))
