@@ -103,7 +103,7 @@ def described(op: Op, sources: list[str]) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:].rstrip('.')}."
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _operand(operand: Operand) -> str:

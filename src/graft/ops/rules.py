@@ -172,7 +172,7 @@ def described(function: Callable[..., Any]) -> dict[str, Any]:
     attrs = definition.__globals__.get(next(iter(definition.__annotations__.values()), ""))
     return {
         "attrs": attrs if isinstance(attrs, type) and issubclass(attrs, Attrs) else Attrs,
-        "summary": " ".join((function.__doc__ or "").partition("\n\n")[0].split()),
+        "summary": " ".join((function.__doc__ or "").partition("\n\n")[0].split()).rstrip("."),
     }
 
 

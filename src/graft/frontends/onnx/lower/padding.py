@@ -8,7 +8,7 @@ from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.ir.graph import Value
 
 lowers_to("DepthToSpace", "depth_to_space", "block_size=blocksize mode")
-lowers_to("SpaceToDepth", "space_to_depth", "block_size=blocksize")
+lowers_to("SpaceToDepth", "space_to_depth", "block_size=blocksize mode")
 lowers_to("Trilu", "trilu", "upper")
 lowers_to("ReverseSequence", "reverse_sequence", "seq_axis=time_axis batch_axis")
 
