@@ -31,7 +31,7 @@ from graft.frontends.onnx.scope import in_order
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.frontends.onnx.wire import messages_in
 from graft.ir.graph import Graph
-from graft.ops.index_ranges import index_limits
+from graft.ops.indexed import index_limits
 
 
 @dataclass(frozen=True, slots=True)
