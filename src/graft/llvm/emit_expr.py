@@ -17,113 +17,99 @@ from graft.llvm.emit_integer import divided_shortly, floor_divide, floor_modulo,
 from graft.llvm.narrow import fitted
 from graft.llvm.text import CONTRACT, Builder, Value, constant, constants
 from graft.llvm.types import NARROW_INTEGERS, WIDENED, register_type, small_float_bits
-from graft.loop.ir import (
-    Binary,
-    BinaryKind,
-    Broadcast,
-    Call,
-    Cast,
-    Compare,
-    CompareKind,
-    Const,
-    Expr,
-    Load,
-    Ramp,
-    Select,
-    Var,
-)
+from graft.loop import ir
 from graft.loop.vectors import is_mask, scalar_of
 
 _FLOAT = {
-    BinaryKind.ADD: f"fadd {CONTRACT}",
-    BinaryKind.SUBTRACT: f"fsub {CONTRACT}",
-    BinaryKind.MULTIPLY: f"fmul {CONTRACT}",
-    BinaryKind.DIVIDE: f"fdiv {CONTRACT}",
+    ir.BinaryKind.ADD: f"fadd {CONTRACT}",
+    ir.BinaryKind.SUBTRACT: f"fsub {CONTRACT}",
+    ir.BinaryKind.MULTIPLY: f"fmul {CONTRACT}",
+    ir.BinaryKind.DIVIDE: f"fdiv {CONTRACT}",
 }
 _INTEGER = {
-    BinaryKind.ADD: "add",
-    BinaryKind.SUBTRACT: "sub",
-    BinaryKind.MULTIPLY: "mul",
-    BinaryKind.AND: "and",
-    BinaryKind.OR: "or",
-    BinaryKind.XOR: "xor",
+    ir.BinaryKind.ADD: "add",
+    ir.BinaryKind.SUBTRACT: "sub",
+    ir.BinaryKind.MULTIPLY: "mul",
+    ir.BinaryKind.AND: "and",
+    ir.BinaryKind.OR: "or",
+    ir.BinaryKind.XOR: "xor",
 }
 _BOOL = {
-    BinaryKind.ADD: "or",
-    BinaryKind.MULTIPLY: "and",
-    BinaryKind.MINIMUM: "and",
-    BinaryKind.MAXIMUM: "or",
-    BinaryKind.AND: "and",
-    BinaryKind.OR: "or",
-    BinaryKind.XOR: "xor",
+    ir.BinaryKind.ADD: "or",
+    ir.BinaryKind.MULTIPLY: "and",
+    ir.BinaryKind.MINIMUM: "and",
+    ir.BinaryKind.MAXIMUM: "or",
+    ir.BinaryKind.AND: "and",
+    ir.BinaryKind.OR: "or",
+    ir.BinaryKind.XOR: "xor",
 }
 _SHORT = 1 << 31  # what fits into 32 bits with a sign is below
 
 _FLOAT_COMPARE = {
-    CompareKind.EQUAL: "oeq",
-    CompareKind.NOT_EQUAL: "une",
-    CompareKind.LESS: "olt",
-    CompareKind.LESS_EQUAL: "ole",
-    CompareKind.GREATER: "ogt",
-    CompareKind.GREATER_EQUAL: "oge",
+    ir.CompareKind.EQUAL: "oeq",
+    ir.CompareKind.NOT_EQUAL: "une",
+    ir.CompareKind.LESS: "olt",
+    ir.CompareKind.LESS_EQUAL: "ole",
+    ir.CompareKind.GREATER: "ogt",
+    ir.CompareKind.GREATER_EQUAL: "oge",
 }
 _INTEGER_COMPARE = {
-    CompareKind.EQUAL: "eq",
-    CompareKind.NOT_EQUAL: "ne",
-    CompareKind.LESS: "lt",
-    CompareKind.LESS_EQUAL: "le",
-    CompareKind.GREATER: "gt",
-    CompareKind.GREATER_EQUAL: "ge",
+    ir.CompareKind.EQUAL: "eq",
+    ir.CompareKind.NOT_EQUAL: "ne",
+    ir.CompareKind.LESS: "lt",
+    ir.CompareKind.LESS_EQUAL: "le",
+    ir.CompareKind.GREATER: "gt",
+    ir.CompareKind.GREATER_EQUAL: "ge",
 }
 
 
-def expression(context: Context, expr: Expr) -> Value:
+def expression(context: Context, expr: ir.Expr) -> Value:
     """The value of an expression."""
     builder = context.builder
     match expr:
-        case Const():
+        case ir.Const():
             return _constant(expr)
-        case Var():
+        case ir.Var():
             return context.variable(expr.name)
-        case Binary():
+        case ir.Binary():
             left, right = expression(context, expr.left), expression(context, expr.right)
             if _is_short_division(context, expr):
                 return divided_shortly(builder, expr.kind, left, right)
             return binary(builder, expr.kind, expr.dtype, left, right)
-        case Compare():
+        case ir.Compare():
             return _compare(context, expr)
-        case Select():
+        case ir.Select():
             return _select(context, expr)
-        case Cast():
+        case ir.Cast():
             value = expression(context, expr.value)
             return cast(builder, value, expr.value.dtype, expr.dtype)
-        case Call():
+        case ir.Call():
             arguments = [expression(context, argument) for argument in expr.arguments]
             return call(builder, expr.name, expr.arguments[0].dtype, arguments, binary)
-        case Ramp(base=single, lanes=1) | Broadcast(value=single, lanes=1):
+        case ir.Ramp(base=single, lanes=1) | ir.Broadcast(value=single, lanes=1):
             return expression(context, single)
-        case Ramp():
+        case ir.Ramp():
             base = builder.splat(expression(context, expr.base), expr.lanes)
             steps = [lane * expr.stride for lane in range(expr.lanes)]
             return builder.binary("add", base, constants(steps, base.element))
-        case Broadcast():
+        case ir.Broadcast():
             return builder.splat(expression(context, expr.value), expr.lanes)
-        case Load():
+        case ir.Load():
             return emit_memory.load(context, expr.buffer, expr.indices, expression)
 
 
-def _is_short_division(context: Context, expr: Binary) -> bool:
+def _is_short_division(context: Context, expr: ir.Binary) -> bool:
     """Whether a vector of indices is divided by a constant, and all of it fits into 31 bits."""
-    if expr.kind not in (BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO) or expr.lanes == 1:
+    if expr.kind not in (ir.BinaryKind.FLOOR_DIVIDE, ir.BinaryKind.FLOOR_MODULO) or expr.lanes == 1:
         return False
     match expr.right:
-        case Const(value=int(divisor), dtype=DType.INT64) if 0 < divisor < _SHORT:
+        case ir.Const(value=int(divisor), dtype=DType.INT64) if 0 < divisor < _SHORT:
             low, high = context.bounds(expr.left)
             return low >= 0 and high < _SHORT
     return False
 
 
-def _select(context: Context, expr: Select) -> Value:
+def _select(context: Context, expr: ir.Select) -> Value:
     """One of two values; a mask also says which lanes of them may be read from memory."""
     condition = expression(context, expr.condition)
     if not is_mask(expr.condition):
@@ -136,7 +122,7 @@ def _select(context: Context, expr: Select) -> Value:
     return context.builder.select(condition, yes, no)
 
 
-def _under(context: Context, mask: Value, expr: Expr) -> Value:
+def _under(context: Context, mask: Value, expr: ir.Expr) -> Value:
     outer = context.mask_for(mask.lanes)
     if outer is not None:
         mask = context.builder.binary("and", outer, mask)
@@ -144,14 +130,14 @@ def _under(context: Context, mask: Value, expr: Expr) -> Value:
         return expression(context, expr)
 
 
-def _constant(const: Const) -> Value:
+def _constant(const: ir.Const) -> Value:
     element = register_type(const.dtype)
     if const.dtype in WIDENED:
         return constant(small_float_bits(const.value, const.dtype), element, const.lanes)
     return constant(const.value, element, const.lanes)
 
 
-def binary(builder: Builder, kind: BinaryKind, dtype: DType, left: Value, right: Value) -> Value:
+def binary(builder: Builder, kind: ir.BinaryKind, dtype: DType, left: Value, right: Value) -> Value:
     """An operation on two values of one dtype."""
     if dtype in NARROW_INTEGERS:
         whole = DType.INT8 if dtype.is_signed_integer else DType.UINT8
@@ -168,23 +154,23 @@ def binary(builder: Builder, kind: BinaryKind, dtype: DType, left: Value, right:
     signed = dtype.is_signed_integer
     if kind in _INTEGER:
         return builder.binary(_INTEGER[kind], left, right)
-    if kind in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM):
+    if kind in (ir.BinaryKind.MINIMUM, ir.BinaryKind.MAXIMUM):
         name = ("s" if signed else "u") + kind.value
         return builder.elementwise(name, left, right)
-    if kind is BinaryKind.FLOOR_DIVIDE:
+    if kind is ir.BinaryKind.FLOOR_DIVIDE:
         return floor_divide(builder, signed, left, right)
-    if kind is BinaryKind.FLOOR_MODULO:
+    if kind is ir.BinaryKind.FLOOR_MODULO:
         return floor_modulo(builder, signed, left, right)
-    if kind in (BinaryKind.SHIFT_LEFT, BinaryKind.SHIFT_RIGHT):
-        return shift(builder, kind is BinaryKind.SHIFT_LEFT, signed, left, right)
+    if kind in (ir.BinaryKind.SHIFT_LEFT, ir.BinaryKind.SHIFT_RIGHT):
+        return shift(builder, kind is ir.BinaryKind.SHIFT_LEFT, signed, left, right)
     raise UnsupportedError(f"'{kind}' has no meaning for {dtype}", hint="integers divide by '//'")
 
 
-def _float_binary(builder: Builder, kind: BinaryKind, left: Value, right: Value) -> Value:
+def _float_binary(builder: Builder, kind: ir.BinaryKind, left: Value, right: Value) -> Value:
     if kind in _FLOAT:
         return builder.binary(_FLOAT[kind].rstrip(), left, right)
-    if kind in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM):
-        return _extremum(builder, kind is BinaryKind.MAXIMUM, left, right)
+    if kind in (ir.BinaryKind.MINIMUM, ir.BinaryKind.MAXIMUM):
+        return _extremum(builder, kind is ir.BinaryKind.MAXIMUM, left, right)
     raise UnsupportedError(f"'{kind}' has no meaning for floating-point numbers")
 
 
@@ -202,7 +188,7 @@ def _extremum(builder: Builder, largest: bool, left: Value, right: Value) -> Val
     return builder.select(builder.compare("uno", left, left), left, result)
 
 
-def _compare(context: Context, expr: Compare) -> Value:
+def _compare(context: Context, expr: ir.Compare) -> Value:
     builder, dtype = context.builder, expr.left.dtype
     by_lane = _compare_lanes(context, expr)
     if by_lane is not None:
@@ -218,14 +204,14 @@ def _compare(context: Context, expr: Compare) -> Value:
     return builder.compare(predicate, left, right)
 
 
-def _compare_lanes(context: Context, expr: Compare) -> Value | None:
+def _compare_lanes(context: Context, expr: ir.Compare) -> Value | None:
     """`base + lane < limit` and its like, as a comparison of the lane with `limit - base`.
 
     Such are the masks of tails and borders. 32 bits are enough for that, and compare faster than
     64, if the difference is first brought to between -1 and the number of lanes.
     """
     ramp, limit = expr.left, scalar_of(expr.right)
-    if not isinstance(ramp, Ramp) or ramp.stride != 1 or limit is None:
+    if not isinstance(ramp, ir.Ramp) or ramp.stride != 1 or limit is None:
         return None
     if ramp.dtype is not DType.INT64:
         return None
@@ -241,7 +227,7 @@ def _compare_lanes(context: Context, expr: Compare) -> Value | None:
     return builder.compare(predicate, constants(list(range(lanes)), "i32"), limits)
 
 
-def scalar(context: Context, expr: Expr) -> Value:
+def scalar(context: Context, expr: ir.Expr) -> Value:
     """The value of an expression that has to be a scalar."""
     if expr.lanes != 1:
         raise InternalError(f"{context.function}: a scalar is needed, not {expr.lanes} lanes")

@@ -19,73 +19,58 @@ from graft.llvm.context import Context, MemRef
 from graft.llvm.emit_expr import expression, scalar
 from graft.llvm.text import Value, constant
 from graft.llvm.types import WIDENED, byte_size, memory_type, register_type
-from graft.loop.ir import (
-    Allocate,
-    AtomicAdd,
-    Barrier,
-    Binary,
-    BinaryKind,
-    Block,
-    Buffer,
-    Const,
-    For,
-    If,
-    Let,
-    LoopKind,
-    Prefetch,
-    Scope,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
+from graft.loop import ir
 
 THREAD = Value("i64", 1, "%thread")
 THREADS = Value("i64", 1, "%threads")
 SHARED = Value("ptr", 1, "%shared")
 
 
-def statement(context: Context, stmt: Stmt) -> None:
+def statement(context: Context, stmt: ir.Stmt) -> None:
     """Write the code of a statement."""
-    while isinstance(stmt, (Let, Allocate)):  # which may be nested by the hundred
-        if isinstance(stmt, Let):
+    while isinstance(stmt, (ir.Let, ir.Allocate)):  # which may be nested by the hundred
+        if isinstance(stmt, ir.Let):
             context.variables[stmt.var.name] = expression(context, stmt.value)
             context.limit(stmt.var, stmt.value, stmt.value)
         else:
             _allocate(context, stmt.buffer)
         stmt = stmt.body
     match stmt:
-        case Block():
+        case ir.Block():
             for inner in stmt.statements:
                 statement(context, inner)
-        case For():
+        case ir.For():
             _for(context, stmt)
-        case If():
+        case ir.If():
             _if(context, stmt)
-        case While():
+        case ir.While():
             _while(context, stmt)
-        case Store():
+        case ir.Store():
             _store(context, stmt)
-        case AtomicAdd():
+        case ir.AtomicAdd():
             _atomic_add(context, stmt)
-        case Prefetch():
+        case ir.Prefetch():
             _prefetch(context, stmt)
-        case Barrier():
+        case ir.Barrier():
             barrier(context.builder, THREADS, SHARED)
 
 
-def _for(context: Context, loop: For) -> None:
+def _for(context: Context, loop: ir.For) -> None:
     extent, start = loop.extent, loop.start
-    end = Binary(BinaryKind.ADD, start, extent)
-    context.limit(loop.var, start, Binary(BinaryKind.SUBTRACT, end, Const(1)))
-    if loop.kind is LoopKind.UNROLLED and isinstance(extent, Const) and isinstance(start, Const):
+    end = ir.Binary(ir.BinaryKind.ADD, start, extent)
+    context.limit(loop.var, start, ir.Binary(ir.BinaryKind.SUBTRACT, end, ir.Const(1)))
+    if (
+        loop.kind is ir.LoopKind.UNROLLED
+        and isinstance(extent, ir.Const)
+        and isinstance(start, ir.Const)
+    ):
         first = int(start.value)
         for value in range(first, first + int(extent.value)):
             context.variables[loop.var.name] = constant(value, register_type(loop.var.dtype))
             statement(context, loop.body)
         return
     begin, count = scalar(context, start), scalar(context, extent)
-    if loop.kind is not LoopKind.PARALLEL:
+    if loop.kind is not ir.LoopKind.PARALLEL:
         _count(context, loop.var, begin, count, lambda: statement(context, loop.body))
         return
     if context.in_parallel:
@@ -118,7 +103,7 @@ def _share(context: Context, count: Value) -> tuple[Value, Value]:
 
 
 def _count(
-    context: Context, var: Var, begin: Value, count: Value, body: Callable[[], None]
+    context: Context, var: ir.Var, begin: Value, count: Value, body: Callable[[], None]
 ) -> None:
     """A loop over `count` values from `begin` on."""
     builder = context.builder
@@ -145,7 +130,7 @@ def _count(
     builder.start(after)
 
 
-def _if(context: Context, stmt: If) -> None:
+def _if(context: Context, stmt: ir.If) -> None:
     builder = context.builder
     condition = scalar(context, stmt.condition)
     yes, no, after = (builder.fresh(hint) for hint in ("then", "else", "endif"))
@@ -160,7 +145,7 @@ def _if(context: Context, stmt: If) -> None:
     builder.start(after)
 
 
-def _while(context: Context, stmt: While) -> None:
+def _while(context: Context, stmt: ir.While) -> None:
     builder = context.builder
     test, inside, after = (builder.fresh(hint) for hint in ("while", "do", "done"))
     builder.jump(test)
@@ -172,19 +157,19 @@ def _while(context: Context, stmt: While) -> None:
     builder.start(after)
 
 
-def _allocate(context: Context, buffer: Buffer) -> None:
-    if buffer.scope is Scope.ARGUMENT:
+def _allocate(context: Context, buffer: ir.Buffer) -> None:
+    if buffer.scope is ir.Scope.ARGUMENT:
         raise InternalError(f"{context.function}: '{buffer.name}' is allocated as an argument")
-    if buffer.scope is Scope.REGISTER and buffer.name not in context.memrefs:
+    if buffer.scope is ir.Scope.REGISTER and buffer.name not in context.memrefs:
         context.memrefs[buffer.name] = _registers(context, buffer)
 
 
-def _registers(context: Context, buffer: Buffer) -> MemRef:
+def _registers(context: Context, buffer: ir.Buffer) -> MemRef:
     """Stack memory of constant size, which LLVM keeps in registers if all indices are constant."""
     strides: list[int] = []
     count = 1
     for extent in reversed(buffer.extents):
-        if not isinstance(extent, Const):
+        if not isinstance(extent, ir.Const):
             message = f"{context.function}: '{buffer.name}' needs constant extents to be registers"
             raise InternalError(message)
         strides.insert(0, count)
@@ -193,7 +178,7 @@ def _registers(context: Context, buffer: Buffer) -> MemRef:
     return MemRef(buffer, pointer, tuple(strides))
 
 
-def _store(context: Context, stmt: Store) -> None:
+def _store(context: Context, stmt: ir.Store) -> None:
     builder = context.builder
 
     def write() -> None:
@@ -219,7 +204,7 @@ def _store(context: Context, stmt: Store) -> None:
     builder.start(after)
 
 
-def _atomic_add(context: Context, stmt: AtomicAdd) -> None:
+def _atomic_add(context: Context, stmt: ir.AtomicAdd) -> None:
     builder, dtype = context.builder, stmt.buffer.dtype
     if dtype in WIDENED or dtype.bits < 8 or not dtype.is_number:
         raise UnsupportedError(f"machine code has no atomic addition of {dtype}")
@@ -234,7 +219,7 @@ def _atomic_add(context: Context, stmt: AtomicAdd) -> None:
         builder.make(one.element, 1, text)
 
 
-def _prefetch(context: Context, stmt: Prefetch) -> None:
+def _prefetch(context: Context, stmt: ir.Prefetch) -> None:
     pointer = emit_memory.address(context, stmt.buffer, stmt.indices, expression)
     builder = context.builder
     builder.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])

@@ -16,24 +16,8 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
+from graft.loop import ir
 from graft.loop.intrinsics import INTRINSICS
-from graft.loop.ir import (
-    Binary,
-    BinaryKind,
-    Broadcast,
-    Buffer,
-    Call,
-    Cast,
-    Compare,
-    CompareKind,
-    Const,
-    Expr,
-    Load,
-    Ramp,
-    Scope,
-    Select,
-    Var,
-)
 from graft.loop.vectors import is_mask
 
 Environment = dict[str, Any]
@@ -41,68 +25,68 @@ Compiled = Callable[[Environment], Any]
 Position = Callable[[Environment], tuple[Any, ...]]
 
 # Python's own operators floor // and % as the IR does; NumPy's do too.
-_ARITHMETIC: dict[BinaryKind, Callable[[Any, Any], Any]] = {
-    BinaryKind.ADD: operator.add,
-    BinaryKind.SUBTRACT: operator.sub,
-    BinaryKind.MULTIPLY: operator.mul,
-    BinaryKind.DIVIDE: operator.truediv,
-    BinaryKind.FLOOR_DIVIDE: operator.floordiv,
-    BinaryKind.FLOOR_MODULO: operator.mod,
-    BinaryKind.MINIMUM: np.minimum,
-    BinaryKind.MAXIMUM: np.maximum,
-    BinaryKind.AND: operator.and_,
-    BinaryKind.OR: operator.or_,
-    BinaryKind.XOR: operator.xor,
-    BinaryKind.SHIFT_LEFT: operator.lshift,
-    BinaryKind.SHIFT_RIGHT: operator.rshift,
+_ARITHMETIC: dict[ir.BinaryKind, Callable[[Any, Any], Any]] = {
+    ir.BinaryKind.ADD: operator.add,
+    ir.BinaryKind.SUBTRACT: operator.sub,
+    ir.BinaryKind.MULTIPLY: operator.mul,
+    ir.BinaryKind.DIVIDE: operator.truediv,
+    ir.BinaryKind.FLOOR_DIVIDE: operator.floordiv,
+    ir.BinaryKind.FLOOR_MODULO: operator.mod,
+    ir.BinaryKind.MINIMUM: np.minimum,
+    ir.BinaryKind.MAXIMUM: np.maximum,
+    ir.BinaryKind.AND: operator.and_,
+    ir.BinaryKind.OR: operator.or_,
+    ir.BinaryKind.XOR: operator.xor,
+    ir.BinaryKind.SHIFT_LEFT: operator.lshift,
+    ir.BinaryKind.SHIFT_RIGHT: operator.rshift,
 }
-_COMPARISONS: dict[CompareKind, Callable[[Any, Any], Any]] = {
-    CompareKind.EQUAL: operator.eq,
-    CompareKind.NOT_EQUAL: operator.ne,
-    CompareKind.LESS: operator.lt,
-    CompareKind.LESS_EQUAL: operator.le,
-    CompareKind.GREATER: operator.gt,
-    CompareKind.GREATER_EQUAL: operator.ge,
+_COMPARISONS: dict[ir.CompareKind, Callable[[Any, Any], Any]] = {
+    ir.CompareKind.EQUAL: operator.eq,
+    ir.CompareKind.NOT_EQUAL: operator.ne,
+    ir.CompareKind.LESS: operator.lt,
+    ir.CompareKind.LESS_EQUAL: operator.le,
+    ir.CompareKind.GREATER: operator.gt,
+    ir.CompareKind.GREATER_EQUAL: operator.ge,
 }
 _PLAIN = (DType.INT64, DType.BOOL)
-_DIVISIONS = (BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO)
+_DIVISIONS = (ir.BinaryKind.FLOOR_DIVIDE, ir.BinaryKind.FLOOR_MODULO)
 _HALF = 1 << 63
 _MASK = ""  # where the environment holds the mask; no variable has this name
 
 
-def compile_expr(expr: Expr, masked: bool = False) -> Compiled:
+def compile_expr(expr: ir.Expr, masked: bool = False) -> Compiled:
     """A closure that computes the expression, under the environment's mask if `masked`."""
     match expr:
-        case Const():
+        case ir.Const():
             return _constant(expr)
-        case Var():
+        case ir.Var():
             return operator.itemgetter(expr.name)
-        case Binary():
+        case ir.Binary():
             return _binary(expr, masked)
-        case Compare():
+        case ir.Compare():
             compute, plain = _COMPARISONS[expr.kind], expr.lanes == 1
             left, right = compile_expr(expr.left, masked), compile_expr(expr.right, masked)
             if plain:
                 return lambda e: bool(compute(left(e), right(e)))
             return lambda e: compute(left(e), right(e))
-        case Select():
+        case ir.Select():
             return _select(expr, masked)
-        case Cast():
+        case ir.Cast():
             return _cast(expr, masked)
-        case Call():
+        case ir.Call():
             return _call(expr, masked)
-        case Ramp():
+        case ir.Ramp():
             steps = np.arange(expr.lanes, dtype=expr.dtype.numpy) * expr.stride
             base = compile_expr(expr.base, masked)
             return lambda e: base(e) + steps
-        case Broadcast():
+        case ir.Broadcast():
             value, lanes, dtype = compile_expr(expr.value, masked), expr.lanes, expr.dtype.numpy
             return lambda e: np.full(lanes, value(e), dtype)
-        case Load():
+        case ir.Load():
             return _load(expr, masked)
 
 
-def evaluate_arrays(expr: Expr, arrays: Mapping[str, Array]) -> Array:
+def evaluate_arrays(expr: ir.Expr, arrays: Mapping[str, Array]) -> Array:
     """The value of an expression over arrays, which broadcast, in place of scalar variables.
 
     Integers wrap around, and division by zero gives zero, as in NumPy. Shared subexpressions are
@@ -110,26 +94,26 @@ def evaluate_arrays(expr: Expr, arrays: Mapping[str, Array]) -> Array:
     """
     values: dict[int, Array] = {}
 
-    def value(expr: Expr) -> Array:
+    def value(expr: ir.Expr) -> Array:
         if id(expr) not in values:
             values[id(expr)] = np.asarray(compute(expr))
         return values[id(expr)]
 
-    def compute(expr: Expr) -> Any:
+    def compute(expr: ir.Expr) -> Any:
         match expr:
-            case Const():
+            case ir.Const():
                 return np.array(expr.value).astype(expr.dtype.numpy)
-            case Var():
+            case ir.Var():
                 return arrays[expr.name]
-            case Binary():
+            case ir.Binary():
                 return _ARITHMETIC[expr.kind](value(expr.left), value(expr.right))
-            case Compare():
+            case ir.Compare():
                 return _COMPARISONS[expr.kind](value(expr.left), value(expr.right))
-            case Select():
+            case ir.Select():
                 return np.where(value(expr.condition), value(expr.yes), value(expr.no))
-            case Cast():
+            case ir.Cast():
                 return value(expr.value).astype(expr.dtype.numpy)
-            case Call():
+            case ir.Call():
                 result = INTRINSICS[expr.name].meaning(*map(value, expr.arguments))
                 return np.asarray(result).astype(expr.dtype.numpy, copy=False)
             case _:
@@ -138,7 +122,7 @@ def evaluate_arrays(expr: Expr, arrays: Mapping[str, Array]) -> Array:
     return value(expr)
 
 
-def _constant(const: Const) -> Compiled:
+def _constant(const: ir.Const) -> Compiled:
     value: Any = const.value
     if const.lanes > 1:
         value = np.full(const.lanes, value, const.dtype.numpy)
@@ -152,12 +136,12 @@ def _wrapped(value: int) -> int:
     return value if -_HALF <= value < _HALF else (value + _HALF) % (2 * _HALF) - _HALF
 
 
-def _load(load: Load, masked: bool) -> Compiled:
+def _load(load: ir.Load, masked: bool) -> Compiled:
     name, lanes = load.buffer.name, load.lanes
     position = indices_of(load.buffer, load.indices, masked)
     if lanes == 1 and load.dtype in _PLAIN:
         return lambda e: e[name][position(e)].item()
-    if lanes == 1 or not masked or load.buffer.scope is Scope.REGISTER:
+    if lanes == 1 or not masked or load.buffer.scope is ir.Scope.REGISTER:
         return lambda e: e[name][position(e)]
     indices = [compile_expr(index, masked) for index in load.indices]
 
@@ -196,15 +180,15 @@ def under(mask: Any, compiled: Compiled, environment: Environment) -> Any:
     return value
 
 
-def _binary(expr: Binary, masked: bool) -> Compiled:
+def _binary(expr: ir.Binary, masked: bool) -> Compiled:
     left, right = compile_expr(expr.left, masked), compile_expr(expr.right, masked)
     compute = _ARITHMETIC[expr.kind]
     if expr.kind in _DIVISIONS and not expr.dtype.is_float:
         right = _nonzero(right, masked)
     if expr.lanes == 1 and expr.dtype is DType.INT64:
-        if expr.kind is BinaryKind.MINIMUM:
+        if expr.kind is ir.BinaryKind.MINIMUM:
             return lambda e: min(left(e), right(e))
-        if expr.kind is BinaryKind.MAXIMUM:
+        if expr.kind is ir.BinaryKind.MAXIMUM:
             return lambda e: max(left(e), right(e))
         return lambda e: _wrapped(compute(left(e), right(e)))
     if expr.lanes == 1 and expr.dtype is DType.BOOL:
@@ -224,7 +208,7 @@ def _nonzero(divisor: Compiled, masked: bool) -> Compiled:
     return checked
 
 
-def _select(expr: Select, masked: bool) -> Compiled:
+def _select(expr: ir.Select, masked: bool) -> Compiled:
     if is_mask(expr.condition):
         return _masked_select(expr, masked)
     condition, yes, no = (compile_expr(e, masked) for e in (expr.condition, expr.yes, expr.no))
@@ -238,7 +222,7 @@ def _select(expr: Select, masked: bool) -> Compiled:
     return lambda e: np.where(condition(e), yes(e), no(e))
 
 
-def _masked_select(expr: Select, masked: bool) -> Compiled:
+def _masked_select(expr: ir.Select, masked: bool) -> Compiled:
     condition = compile_expr(expr.condition, masked)
     yes, no = compile_expr(expr.yes, masked=True), compile_expr(expr.no, masked=True)
 
@@ -250,14 +234,14 @@ def _masked_select(expr: Select, masked: bool) -> Compiled:
     return choose
 
 
-def _cast(expr: Cast, masked: bool) -> Compiled:
+def _cast(expr: ir.Cast, masked: bool) -> Compiled:
     value, target, lanes = compile_expr(expr.value, masked), expr.dtype, expr.lanes
     if lanes == 1 and target in _PLAIN:
         return lambda e: np.asarray(value(e)).astype(target.numpy).item()
     return lambda e: np.asarray(value(e)).astype(target.numpy)[()]
 
 
-def _call(expr: Call, masked: bool) -> Compiled:
+def _call(expr: ir.Call, masked: bool) -> Compiled:
     if expr.name not in INTRINSICS:
         raise EvaluationError(f"no intrinsic is called '{expr.name}'")
     meaning = INTRINSICS[expr.name].meaning
@@ -280,7 +264,7 @@ def _call(expr: Call, masked: bool) -> Compiled:
     return run
 
 
-def indices_of(buffer: Buffer, indices: tuple[Expr, ...], masked: bool = False) -> Position:
+def indices_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], masked: bool = False) -> Position:
     """A closure that gives the position of an access, checked against the buffer's extents."""
     name, compiled = buffer.name, [compile_expr(index, masked) for index in indices]
 

@@ -13,29 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from graft.base.dtypes import DType
+from graft.loop import ir
 from graft.loop.index import ONE, ZERO, add
-from graft.loop.ir import (
-    Allocate,
-    Binary,
-    BinaryKind,
-    Buffer,
-    Call,
-    Compare,
-    CompareKind,
-    Const,
-    Expr,
-    For,
-    If,
-    Let,
-    Load,
-    LoopKind,
-    Prefetch,
-    Scope,
-    Select,
-    Stmt,
-    Store,
-    Var,
-)
 from graft.loop.nest import Loop, short
 from graft.loop.position import Position, binary
 from graft.loop.program import Program
@@ -48,7 +27,7 @@ from graft.loop.tensor import Reduce, Tensor, identity
 from graft.loop.tensorize import MICRO_KERNELS, Tile, TileError
 from graft.loop.traverse import block, map_expr, substitute
 
-LoopBody = Callable[[Expr, Expr, Position], Stmt]  # start, extent, where the inside stands
+LoopBody = Callable[[ir.Expr, ir.Expr, Position], ir.Stmt]  # start, extent, where the inside stands
 
 
 class Part(Enum):
@@ -63,8 +42,8 @@ class Part(Enum):
 class Memory:
     """Where a stage's elements are: a buffer that begins at some element."""
 
-    buffer: Buffer
-    starts: tuple[Expr, ...]
+    buffer: ir.Buffer
+    starts: tuple[ir.Expr, ...]
 
 
 @dataclass(frozen=True)
@@ -75,7 +54,7 @@ class Around:
     context: Context
     loops: Mapping[str, Range]
 
-    def inside(self, var: Var, start: Expr, extent: Expr) -> Around:
+    def inside(self, var: ir.Var, start: ir.Expr, extent: ir.Expr) -> Around:
         context = self.context.loop(var, start, extent)
         return replace(
             self, context=context, loops={**self.loops, var.name: context.range_of(var.name)}
@@ -91,7 +70,7 @@ class Generator:
     def __init__(self, program: Program) -> None:
         self._program = program
 
-    def stage(self, tensor: Tensor, box: Box, around: Around) -> Stmt:
+    def stage(self, tensor: Tensor, box: Box, around: Around) -> ir.Stmt:
         """Loops that compute a box of a stage into its memory."""
         nest = self._program.nests[tensor.name]
         starts = {short(axis.name): s for axis, s in zip(tensor.axes, box.starts, strict=True)}
@@ -107,7 +86,7 @@ class Generator:
         pending: tuple[Loop, ...],
         part: Part,
         around: Around,
-    ) -> Stmt:
+    ) -> ir.Stmt:
         if not pending:
             return _element(tensor, position, part, around)
         loop, rest = pending[0], pending[1:]
@@ -122,16 +101,16 @@ class Generator:
             return block(initial, update)
         count = position.extent(loop.name, around.context)
 
-        def body(start: Expr, extent: Expr, inner: Position) -> Stmt:
-            if extent == ONE and loop.kind is not LoopKind.PARALLEL:
+        def body(start: ir.Expr, extent: ir.Expr, inner: Position) -> ir.Stmt:
+            if extent == ONE and loop.kind is not ir.LoopKind.PARALLEL:
                 entered = inner.enter(loop.name, start)
                 return self._iteration(tensor, entered, loop, rest, part, around)
-            var = Var(f"{tensor.name}.{loop.name}")
+            var = ir.Var(f"{tensor.name}.{loop.name}")
             once = around.context.at_most(extent, ONE)
             entered = inner.enter(loop.name, start if once else var)
             within = around.inside(var, start, extent)
             stmt = self._iteration(tensor, entered, loop, rest, part, within)
-            return For(var, start, extent, stmt, loop.kind)
+            return ir.For(var, start, extent, stmt, loop.kind)
 
         split = position.origin(loop.name)
         if isinstance(split, Split) and _has_remainder(position, loop, around.context):
@@ -140,13 +119,13 @@ class Generator:
 
     def _with_remainder(
         self, position: Position, split: Split, context: Context, body: LoopBody
-    ) -> Stmt:
+    ) -> ir.Stmt:
         """Loops over the full tiles, then one partial tile if there is a remainder."""
-        whole, factor = position.extent(split.loop, context), Const(split.factor)
-        tiles = binary(BinaryKind.FLOOR_DIVIDE, whole, factor, context)
-        rest = binary(BinaryKind.FLOOR_MODULO, whole, factor, context)
+        whole, factor = position.extent(split.loop, context), ir.Const(split.factor)
+        tiles = binary(ir.BinaryKind.FLOOR_DIVIDE, whole, factor, context)
+        rest = binary(ir.BinaryKind.FLOOR_MODULO, whole, factor, context)
         main = body(ZERO, tiles, position.with_extent(split.inner, factor))
-        once = binary(BinaryKind.MINIMUM, rest, ONE, context)
+        once = binary(ir.BinaryKind.MINIMUM, rest, ONE, context)
         return block(main, body(tiles, once, position.with_extent(split.inner, rest)))
 
     def _iteration(
@@ -157,7 +136,7 @@ class Generator:
         rest: tuple[Loop, ...],
         part: Part,
         around: Around,
-    ) -> Stmt:
+    ) -> ir.Stmt:
         """One iteration: guards around the stages computed here and the rest of the nest."""
         position, lets, around = _decomposed(tensor, position, around)
         guards = _guards(position, loop, around.context)
@@ -168,9 +147,9 @@ class Generator:
         else:
             stmt = self._with_producers(tensor, position, loop, rest, part, around)
         for guard in reversed(guards):
-            stmt = If(guard, stmt)
+            stmt = ir.If(guard, stmt)
         for var, value in reversed(lets):
-            stmt = Let(var, value, stmt)
+            stmt = ir.Let(var, value, stmt)
         return stmt
 
     def _with_producers(
@@ -181,12 +160,12 @@ class Generator:
         rest: tuple[Loop, ...],
         part: Part,
         around: Around,
-    ) -> Stmt:
+    ) -> ir.Stmt:
         here = self._program.computed_at(tensor.name, loop.name)
         inside = self._program.inside(tensor.name, loop.name)
         boxes = infer_boxes(tensor, position, inside, around.context) if here else {}
-        stmts: list[Stmt] = []
-        allocated: list[Buffer] = []
+        stmts: list[ir.Stmt] = []
+        allocated: list[ir.Buffer] = []
         for producer in here:
             memory = self._allocate(producer, boxes[producer.name], around)
             around = around.holding(producer.name, memory)
@@ -195,13 +174,13 @@ class Generator:
         stmts += _prefetches(tensor, position, loop, around)
         stmt = block(*stmts, self._loops(tensor, position, rest, part, around))
         for buffer in reversed(allocated):
-            stmt = Allocate(buffer, stmt)
+            stmt = ir.Allocate(buffer, stmt)
         return stmt
 
     def _allocate(self, tensor: Tensor, box: Box, around: Around) -> Memory:
         nest = self._program.nests[tensor.name]
         extents = allocation(box, tensor, around.loops, around.context)
-        if nest.scope is Scope.REGISTER and not all(isinstance(e, Const) for e in extents):
+        if nest.scope is ir.Scope.REGISTER and not all(isinstance(e, ir.Const) for e in extents):
             raise nest.fail("cannot keep it in registers: its extents have no constant bound")
         return Memory(replace(tensor.buffer, extents=extents, scope=nest.scope), box.starts)
 
@@ -220,19 +199,19 @@ def _reduces(tensor: Tensor) -> bool:
 
 def _tile(
     tensor: Tensor, position: Position, pending: tuple[Loop, ...], part: Part, around: Around
-) -> Stmt:
+) -> ir.Stmt:
     """Replace the remaining loops and the statement inside them by a micro-kernel."""
     nest = position.nest
     if nest.tensorize is None or nest.tensorize.kernel not in MICRO_KERNELS:
         names = ", ".join(sorted(MICRO_KERNELS))
         raise nest.fail("there is no such micro-kernel", hint=f"there are {names}")
     what = f"cannot tensorize loop '{nest.tensorize.loop}'"
-    loops: list[tuple[Var, int]] = []
+    loops: list[tuple[ir.Var, int]] = []
     for loop in pending:
         extent = position.extent(loop.name, around.context)
-        if not isinstance(extent, Const):
+        if not isinstance(extent, ir.Const):
             raise nest.fail(f"{what}: the extent of '{loop.name}' inside is not constant")
-        var = Var(f"{tensor.name}.{loop.name}")
+        var = ir.Var(f"{tensor.name}.{loop.name}")
         if _has_remainder(position, loop, around.context):
             raise nest.fail(f"{what}: '{loop.name}' inside has a remainder")
         position = position.enter(loop.name, var)
@@ -249,12 +228,12 @@ def _tile(
 
 def _decomposed(
     tensor: Tensor, position: Position, around: Around
-) -> tuple[Position, list[tuple[Var, Expr]], Around]:
+) -> tuple[Position, list[tuple[ir.Var, ir.Expr]], Around]:
     """Names for the loops that a fused loop was made of, as soon as it has a value.
 
     Dividing once per iteration of the fused loop keeps divisions out of the loops inside.
     """
-    lets: list[tuple[Var, Expr]] = []
+    lets: list[tuple[ir.Var, ir.Expr]] = []
     for fuse in reversed(position.nest.relations):
         if not isinstance(fuse, Fuse) or not position.has_value(fuse.fused):
             continue
@@ -262,8 +241,8 @@ def _decomposed(
             if name in position.values:
                 continue
             value = position.value(name, around.context)
-            if not isinstance(value, (Const, Var)):
-                var = Var(f"{tensor.name}.{name}")
+            if not isinstance(value, (ir.Const, ir.Var)):
+                var = ir.Var(f"{tensor.name}.{name}")
                 lets.append((var, value))
                 extent = position.extent(name, around.context)
                 around, value = around.inside(var, ZERO, extent), var
@@ -271,9 +250,9 @@ def _decomposed(
     return position, lets, around
 
 
-def _guards(position: Position, loop: Loop, context: Context) -> list[Expr]:
+def _guards(position: Position, loop: Loop, context: Context) -> list[ir.Expr]:
     """Conditions that can be tested once this loop has a value, and not before."""
-    guards: list[Expr] = []
+    guards: list[ir.Expr] = []
     nest = position.nest
     for split in nest.relations:
         if not isinstance(split, Split) or split.tail != "guard":
@@ -283,14 +262,14 @@ def _guards(position: Position, loop: Loop, context: Context) -> list[Expr]:
         if position.is_exact(split, context):
             continue
         value = position.value(split.loop, context)
-        guards.append(Compare(CompareKind.LESS, value, position.extent(split.loop, context)))
+        guards.append(ir.Compare(ir.CompareKind.LESS, value, position.extent(split.loop, context)))
     return guards
 
 
-def _element(tensor: Tensor, position: Position, part: Part, around: Around) -> Stmt:
+def _element(tensor: Tensor, position: Position, part: Part, around: Around) -> ir.Stmt:
     """The innermost statement: an element stored."""
     context = around.context
-    values: dict[str, Expr] = {}
+    values: dict[str, ir.Expr] = {}
     for name in axis_extents(tensor):
         if part is not Part.INITIAL or position.has_value(short(name)):
             start = position.starts.get(short(name), ZERO)
@@ -301,77 +280,77 @@ def _element(tensor: Tensor, position: Position, part: Part, around: Around) -> 
         for axis, start in zip(tensor.axes, memory.starts, strict=True)
     )
 
-    def ready(expr: Expr) -> Expr:
+    def ready(expr: ir.Expr) -> ir.Expr:
         return simplify(_relocated(substitute(expr, values), around), context)
 
     if not isinstance(tensor.body, Reduce):
         if tensor.body is None:
             raise position.nest.fail("it is an input and has nothing to compute")
-        return Store(memory.buffer, indices, ready(tensor.body))
+        return ir.Store(memory.buffer, indices, ready(tensor.body))
     if part is Part.INITIAL:
-        return Store(memory.buffer, indices, ready(tensor.body.initial))
-    return _update(tensor.body, Load(memory.buffer, indices), ready(tensor.body.body))
+        return ir.Store(memory.buffer, indices, ready(tensor.body.initial))
+    return _update(tensor.body, ir.Load(memory.buffer, indices), ready(tensor.body.body))
 
 
-def _relocated(expr: Expr, around: Around) -> Expr:
+def _relocated(expr: ir.Expr, around: Around) -> ir.Expr:
     """The expression with loads from stages redirected to their memory."""
 
-    def change(node: Expr) -> Expr:
-        if not isinstance(node, Load):
+    def change(node: ir.Expr) -> ir.Expr:
+        if not isinstance(node, ir.Load):
             return node
         memory = around.memory[node.buffer.name]
         pairs = zip(node.indices, memory.starts, strict=True)
-        return Load(memory.buffer, tuple(_minus(index, start) for index, start in pairs))
+        return ir.Load(memory.buffer, tuple(_minus(index, start) for index, start in pairs))
 
     return map_expr(change, expr)
 
 
-def _minus(index: Expr, start: Expr) -> Expr:
+def _minus(index: ir.Expr, start: ir.Expr) -> ir.Expr:
     return index if start == ZERO else add(index, start, -1)
 
 
-def _update(reduction: Reduce, total: Load, value: Expr) -> Stmt:
+def _update(reduction: Reduce, total: ir.Load, value: ir.Expr) -> ir.Stmt:
     """The statement that combines one more value into the total."""
     nothing = identity(reduction.kind, reduction.dtype)
     match value:
         # Adding nothing changes nothing, so it need not be done: the test becomes a branch.
-        case Select(condition, yes, no) if no == nothing and reduction.initial == nothing:
-            return If(condition, _update(reduction, total, yes))
-        case Binary(BinaryKind.MULTIPLY, left, right) if (
-            reduction.kind is BinaryKind.ADD and value.dtype in (DType.FLOAT32, DType.FLOAT64)
+        case ir.Select(condition, yes, no) if no == nothing and reduction.initial == nothing:
+            return ir.If(condition, _update(reduction, total, yes))
+        case ir.Binary(ir.BinaryKind.MULTIPLY, left, right) if (
+            reduction.kind is ir.BinaryKind.ADD and value.dtype in (DType.FLOAT32, DType.FLOAT64)
         ):
-            combined: Expr = Call("fma", (left, right, total), value.dtype)
+            combined: ir.Expr = ir.Call("fma", (left, right, total), value.dtype)
         case _:
-            combined = Binary(reduction.kind, total, value)
-    return Store(total.buffer, total.indices, combined)
+            combined = ir.Binary(reduction.kind, total, value)
+    return ir.Store(total.buffer, total.indices, combined)
 
 
-def _prefetches(tensor: Tensor, position: Position, loop: Loop, around: Around) -> list[Stmt]:
+def _prefetches(tensor: Tensor, position: Position, loop: Loop, around: Around) -> list[ir.Stmt]:
     """Prefetches of the first element that loads will access some iterations later."""
-    stmts: list[Stmt] = []
+    stmts: list[ir.Stmt] = []
     for prefetch in position.nest.prefetches:
         if prefetch.loop != loop.name:
             continue
-        ahead = add(position.values[loop.name], Const(prefetch.distance))
+        ahead = add(position.values[loop.name], ir.Const(prefetch.distance))
         later = position.enter(loop.name, ahead)
         reads = [load for load in loads(tensor) if load.buffer.name == prefetch.tensor]
         if not reads:
             raise position.nest.fail(f"cannot prefetch '{prefetch.tensor}': it does not read it")
-        values: dict[str, Expr] = {}
+        values: dict[str, ir.Expr] = {}
         for name in axis_extents(tensor):
             low = later.span(short(name), around.context).low
             values[name] = add(position.starts.get(short(name), ZERO), low or ZERO)
         for load in reads:
             moved = _relocated(substitute(load, values), around)
             moved = simplify(moved, around.context)
-            if isinstance(moved, Load):
-                stmts.append(Prefetch(moved.buffer, moved.indices))
+            if isinstance(moved, ir.Load):
+                stmts.append(ir.Prefetch(moved.buffer, moved.indices))
     return stmts
 
 
-def one_thread(stmt: Stmt) -> Stmt:
+def one_thread(stmt: ir.Stmt) -> ir.Stmt:
     """The statement run by just one of the threads."""
-    return For(Var("once"), ZERO, ONE, stmt, LoopKind.PARALLEL)
+    return ir.For(ir.Var("once"), ZERO, ONE, stmt, ir.LoopKind.PARALLEL)
 
 
 def full_box(tensor: Tensor) -> Box:

@@ -11,25 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from graft.base.polynomials import symbol_atom
+from graft.loop import ir
 from graft.loop.index import ONE, ZERO, add, expression, is_index
-from graft.loop.ir import (
-    Binary,
-    BinaryKind,
-    Block,
-    Compare,
-    CompareKind,
-    Const,
-    Expr,
-    For,
-    If,
-    Load,
-    LoopKind,
-    Scope,
-    Select,
-    Stmt,
-    Store,
-    Var,
-)
 from graft.loop.ranges import Context, facts
 from graft.loop.simplify import simplify
 from graft.loop.traverse import (
@@ -44,27 +27,27 @@ from graft.loop.traverse import (
     with_statements,
 )
 
-Change = Callable[[Stmt, Context], Stmt]
+Change = Callable[[ir.Stmt, Context], ir.Stmt]
 
 
-def rewrite(stmt: Stmt, context: Context, change: Change) -> Stmt:
+def rewrite(stmt: ir.Stmt, context: Context, change: Change) -> ir.Stmt:
     """Apply `change` to every statement, inner first, with the assumptions that hold there."""
     match stmt:
-        case For():
+        case ir.For():
             inside = context.loop(stmt.var, stmt.start, stmt.extent)
             return change(replace(stmt, body=rewrite(stmt.body, inside, change)), context)
-        case If(condition, then, otherwise):
+        case ir.If(condition, then, otherwise):
             new_then = rewrite(then, context.assume(condition), change)
             new_else = None
             if otherwise is not None:
                 new_else = rewrite(otherwise, context.assume(condition, False), change)
-            return change(If(condition, new_then, new_else), context)
+            return change(ir.If(condition, new_then, new_else), context)
         case _:
             inner = with_statements(stmt, lambda child: rewrite(child, context, change))
             return change(inner, context)
 
 
-def predicate_lanes(stmt: Stmt, context: Context) -> Stmt:
+def predicate_lanes(stmt: ir.Stmt, context: Context) -> ir.Stmt:
     """Branches that differ between lanes and are deeper than the vector loop, as selects.
 
     There is no loop bound they could go into. The element is stored back where the branch is not
@@ -73,61 +56,61 @@ def predicate_lanes(stmt: Stmt, context: Context) -> Stmt:
     return _predicated(stmt, context, None, False)
 
 
-def _predicated(stmt: Stmt, context: Context, lane: Var | None, within: bool) -> Stmt:
+def _predicated(stmt: ir.Stmt, context: Context, lane: ir.Var | None, within: bool) -> ir.Stmt:
     match stmt:
-        case For():
-            is_lane = stmt.kind is LoopKind.VECTOR
+        case ir.For():
+            is_lane = stmt.kind is ir.LoopKind.VECTOR
             inside = context.loop(stmt.var, stmt.start, stmt.extent)
             new = stmt.var if is_lane else lane
             body = _predicated(stmt.body, inside, new, lane is not None)
             return replace(stmt, body=body)
-        case If(condition, then, None):
+        case ir.If(condition, then, None):
             inner = context.assume(condition)
             if lane is None or not within or lane.name not in variables(condition):
-                return If(condition, _predicated(then, inner, lane, within))
+                return ir.If(condition, _predicated(then, inner, lane, within))
             return _selected(condition, _predicated(then, context, lane, within), context)
         case _:
             return with_statements(stmt, lambda child: _predicated(child, context, lane, within))
 
 
-def _selected(condition: Expr, stmt: Stmt, context: Context) -> Stmt:
+def _selected(condition: ir.Expr, stmt: ir.Stmt, context: Context) -> ir.Stmt:
     """The guarded statement as a store of a select, where storing is in bounds either way."""
-    if not isinstance(stmt, Store):
-        return If(condition, stmt)
+    if not isinstance(stmt, ir.Store):
+        return ir.If(condition, stmt)
     pairs = zip(stmt.indices, stmt.buffer.extents, strict=True)
     if not all(_is_safe(index, extent, context) for index, extent in pairs):
-        return If(condition, stmt)
-    current = Load(stmt.buffer, stmt.indices)
-    return replace(stmt, value=Select(condition, stmt.value, current))
+        return ir.If(condition, stmt)
+    current = ir.Load(stmt.buffer, stmt.indices)
+    return replace(stmt, value=ir.Select(condition, stmt.value, current))
 
 
-def branch_on_selects(stmt: Stmt, context: Context) -> Stmt:
+def branch_on_selects(stmt: ir.Stmt, context: Context) -> ir.Stmt:
     """Selects that keep a read from leaving its buffer, turned into branches or clamped reads."""
     lanes = {
         loop.var.name
         for loop in walk_stmt(stmt)
-        if isinstance(loop, For) and loop.kind is LoopKind.VECTOR
+        if isinstance(loop, ir.For) and loop.kind is ir.LoopKind.VECTOR
     }
 
-    def change(one: Stmt, inner: Context) -> Stmt:
-        return _branched(one, inner, lanes) if isinstance(one, Store) else one
+    def change(one: ir.Stmt, inner: Context) -> ir.Stmt:
+        return _branched(one, inner, lanes) if isinstance(one, ir.Store) else one
 
     return rewrite(stmt, context, change)
 
 
-def _branched(store: Store, context: Context, lanes: set[str]) -> Stmt:
+def _branched(store: ir.Store, context: Context, lanes: set[str]) -> ir.Stmt:
     choice = next(
         (
             node
             for node in walk_expr(store.value)
-            if isinstance(node, Select) and _unsafe_loads(node, context)
+            if isinstance(node, ir.Select) and _unsafe_loads(node, context)
         ),
         None,
     )
     if choice is None:
         return store
 
-    def with_value(value: Expr, inner: Context) -> Stmt:
+    def with_value(value: ir.Expr, inner: Context) -> ir.Stmt:
         changed = map_expr(lambda e: value if e == choice else e, store.value)
         return _branched(replace(store, value=simplify(changed, inner)), inner, lanes)
 
@@ -136,35 +119,38 @@ def _branched(store: Store, context: Context, lanes: set[str]) -> Stmt:
     otherwise = with_value(choice.no, context)
     result = with_value(choice.yes, context.assume(choice.condition))
     for condition in reversed(conjuncts(choice.condition)):
-        result = If(condition, result, otherwise)
+        result = ir.If(condition, result, otherwise)
     return result
 
 
 def _clamped_store(
-    store: Store, choice: Select, context: Context, with_value: Callable[[Expr, Context], Stmt]
-) -> Stmt:
+    store: ir.Store,
+    choice: ir.Select,
+    context: Context,
+    with_value: Callable[[ir.Expr, Context], ir.Stmt],
+) -> ir.Stmt:
     """The store with out-of-bounds loads clamped, guarded against empty buffers."""
     unsafe = _unsafe_loads(choice, context)
-    result: Stmt = replace(
+    result: ir.Stmt = replace(
         store, value=map_expr(lambda e: _clamped(e, unsafe, context), store.value)
     )
     for extent in dict.fromkeys(extent for load in unsafe for extent in load.buffer.extents):
         if not context.at_most(ONE, extent):
-            some = simplify(Compare(CompareKind.LESS, ZERO, extent), context)
+            some = simplify(ir.Compare(ir.CompareKind.LESS, ZERO, extent), context)
             empty = [load for load in unsafe if extent in load.buffer.extents]
-            result = If(some, result, with_value(_readable(choice, empty), context))
+            result = ir.If(some, result, with_value(_readable(choice, empty), context))
     return result
 
 
-def _readable(choice: Select, empty: list[Load]) -> Expr:
+def _readable(choice: ir.Select, empty: list[ir.Load]) -> ir.Expr:
     """The select without the sides that load from empty buffers; where both do, the result is
     never used and any value will do."""
 
-    def reads(expr: Expr) -> bool:
+    def reads(expr: ir.Expr) -> bool:
         return any(load in empty for load in loads_in(expr))
 
-    def change(expr: Expr) -> Expr:
-        if not isinstance(expr, Select) or reads(expr.yes) == reads(expr.no):
+    def change(expr: ir.Expr) -> ir.Expr:
+        if not isinstance(expr, ir.Select) or reads(expr.yes) == reads(expr.no):
             return expr
         return expr.no if reads(expr.yes) else expr.yes
 
@@ -172,20 +158,20 @@ def _readable(choice: Select, empty: list[Load]) -> Expr:
     return choice.no if reads(rest) else rest
 
 
-def conjuncts(condition: Expr) -> list[Expr]:
+def conjuncts(condition: ir.Expr) -> list[ir.Expr]:
     """The operands of a conjunction; the condition itself where it is none."""
     match condition:
-        case Binary(BinaryKind.AND, left, right):
+        case ir.Binary(ir.BinaryKind.AND, left, right):
             return [*conjuncts(left), *conjuncts(right)]
         case _:
             return [condition]
 
 
-def _is_safe(index: Expr, extent: Expr, context: Context) -> bool:
+def _is_safe(index: ir.Expr, extent: ir.Expr, context: Context) -> bool:
     return is_index(index) and context.at_most(ZERO, index) and context.below(index, extent)
 
 
-def _unsafe_loads(choice: Select, context: Context) -> list[Load]:
+def _unsafe_loads(choice: ir.Select, context: Context) -> list[ir.Load]:
     return [
         load
         for load in (*loads_in(choice.yes), *loads_in(choice.no))
@@ -196,33 +182,33 @@ def _unsafe_loads(choice: Select, context: Context) -> list[Load]:
     ]
 
 
-def _clamped(expr: Expr, unsafe: list[Load], context: Context) -> Expr:
-    if not isinstance(expr, Load) or expr not in unsafe:
+def _clamped(expr: ir.Expr, unsafe: list[ir.Load], context: Context) -> ir.Expr:
+    if not isinstance(expr, ir.Load) or expr not in unsafe:
         return expr
     indices = []
     for index, extent in zip(expr.indices, expr.buffer.extents, strict=True):
         if _is_safe(index, extent, context):
             indices.append(index)
             continue
-        highest = Binary(BinaryKind.MINIMUM, index, add(extent, Const(-1)))
-        indices.append(simplify(Binary(BinaryKind.MAXIMUM, highest, ZERO), context))
+        highest = ir.Binary(ir.BinaryKind.MINIMUM, index, add(extent, ir.Const(-1)))
+        indices.append(simplify(ir.Binary(ir.BinaryKind.MAXIMUM, highest, ZERO), context))
     return replace(expr, indices=tuple(indices))
 
 
-def tighten_loops(stmt: Stmt, context: Context) -> Stmt:
+def tighten_loops(stmt: ir.Stmt, context: Context) -> ir.Stmt:
     """Branches moved out of loops that do not change them, or into the loops' bounds."""
     return rewrite(stmt, context, lambda one, inner: _tightened(one, inner))
 
 
-def _tightened(stmt: Stmt, context: Context) -> Stmt:
-    if not isinstance(stmt, For) or not isinstance(stmt.body, If):
+def _tightened(stmt: ir.Stmt, context: Context) -> ir.Stmt:
+    if not isinstance(stmt, ir.For) or not isinstance(stmt.body, ir.If):
         return stmt
     branch = stmt.body
     parts = conjuncts(branch.condition)
     if len(parts) > 1:
-        nested: Stmt = branch.then
+        nested: ir.Stmt = branch.then
         for part in reversed(parts):
-            nested = If(part, nested, branch.otherwise)
+            nested = ir.If(part, nested, branch.otherwise)
         return _tightened(replace(stmt, body=nested), context)
     if reads_memory(branch.condition):
         return stmt
@@ -232,17 +218,17 @@ def _tightened(stmt: Stmt, context: Context) -> Stmt:
     return stmt if cut is None else _narrowed(stmt, branch, *cut, context)
 
 
-def _hoisted(loop: For, branch: If, context: Context) -> Stmt:
+def _hoisted(loop: ir.For, branch: ir.If, context: Context) -> ir.Stmt:
     then = _tightened(replace(loop, body=branch.then), context.assume(branch.condition))
     if branch.otherwise is None:
-        return If(branch.condition, then)
+        return ir.If(branch.condition, then)
     inner = context.assume(branch.condition, False)
-    return If(branch.condition, then, _tightened(replace(loop, body=branch.otherwise), inner))
+    return ir.If(branch.condition, then, _tightened(replace(loop, body=branch.otherwise), inner))
 
 
-def _cut(condition: Expr, var: Var, context: Context) -> tuple[bool, Expr] | None:
+def _cut(condition: ir.Expr, var: ir.Var, context: Context) -> tuple[bool, ir.Expr] | None:
     """Where the condition changes: (True, first value that satisfies it) or (False, end)."""
-    if not isinstance(condition, Compare) or not is_index(condition.left):
+    if not isinstance(condition, ir.Compare) or not is_index(condition.left):
         return None
     needed = facts(condition.kind, condition.left, condition.right)
     own = (symbol_atom(var.name),)
@@ -253,51 +239,57 @@ def _cut(condition: Expr, var: Var, context: Context) -> tuple[bool, Expr] | Non
     rest = {monomial: count for monomial, count in terms.items() if monomial != own}
     if any(var.name in atom.symbols for monomial in rest for atom in monomial):
         return None
-    size = Const(abs(factor))
-    divided = simplify(Binary(BinaryKind.FLOOR_DIVIDE, expression(rest), size), context)
+    size = ir.Const(abs(factor))
+    divided = simplify(ir.Binary(ir.BinaryKind.FLOOR_DIVIDE, expression(rest), size), context)
     if factor > 0:  # factor*v + rest >= 0 from -(rest // factor) on
         return True, add(ZERO, divided, -1)
     return False, add(divided, ONE)
 
 
-def _narrowed(loop: For, branch: If, rises: bool, value: Expr, context: Context) -> Stmt:
+def _narrowed(
+    loop: ir.For, branch: ir.If, rises: bool, value: ir.Expr, context: Context
+) -> ir.Stmt:
     """Split the loop where the branch condition changes."""
-    if loop.kind is LoopKind.UNROLLED:
+    if loop.kind is ir.LoopKind.UNROLLED:
         return loop  # its copies are tested one by one
     end = add(loop.start, loop.extent)
-    if loop.kind is LoopKind.VECTOR:
+    if loop.kind is ir.LoopKind.VECTOR:
         return _vector_or_not(loop, branch, rises, value, context)
-    if branch.otherwise is not None and loop.kind is not LoopKind.SERIAL:
+    if branch.otherwise is not None and loop.kind is not ir.LoopKind.SERIAL:
         return loop
-    low = simplify(Binary(BinaryKind.MAXIMUM, value, loop.start), context)
-    cut = simplify(Binary(BinaryKind.MINIMUM, low, end), context)
+    low = simplify(ir.Binary(ir.BinaryKind.MAXIMUM, value, loop.start), context)
+    cut = simplify(ir.Binary(ir.BinaryKind.MINIMUM, low, end), context)
     before = replace(loop, extent=simplify(add(cut, loop.start, -1), context))
     after = replace(loop, start=cut, extent=simplify(add(end, cut, -1), context))
-    empty = branch.otherwise or Block(())
+    empty = branch.otherwise or ir.Block(())
     first, second = (empty, branch.then) if rises else (branch.then, empty)
     parts = [(before, first), (after, second)]
     loops = [
-        _tightened(replace(part, body=body), context) for part, body in parts if body != Block(())
+        _tightened(replace(part, body=body), context)
+        for part, body in parts
+        if body != ir.Block(())
     ]
     return block(*loops)
 
 
-def _vector_or_not(loop: For, branch: If, rises: bool, value: Expr, context: Context) -> Stmt:
+def _vector_or_not(
+    loop: ir.For, branch: ir.If, rises: bool, value: ir.Expr, context: Context
+) -> ir.Stmt:
     """A vector loop if no lane is masked out, a scalar loop otherwise."""
     end = add(loop.start, loop.extent)
     left, right = (value, loop.start) if rises else (end, value)
-    full = simplify(Compare(CompareKind.LESS_EQUAL, left, right), context)
+    full = simplify(ir.Compare(ir.CompareKind.LESS_EQUAL, left, right), context)
     whole = _tightened(replace(loop, body=branch.then), context.assume(full))
     single = _tightened(one_by_one(loop), context.assume(full, False))
-    return If(full, whole, single)
+    return ir.If(full, whole, single)
 
 
-def one_by_one(loop: For) -> For:
+def one_by_one(loop: ir.For) -> ir.For:
     """A vector loop as a serial one, or unrolled if it indexes registers."""
     addresses = any(
-        buffer.scope is Scope.REGISTER and loop.var.name in variables(index)
+        buffer.scope is ir.Scope.REGISTER and loop.var.name in variables(index)
         for stmt in walk_stmt(loop)
         for buffer, indices in accesses(stmt)
         for index in indices
     )
-    return replace(loop, kind=LoopKind.UNROLLED if addresses else LoopKind.SERIAL)
+    return replace(loop, kind=ir.LoopKind.UNROLLED if addresses else ir.LoopKind.SERIAL)

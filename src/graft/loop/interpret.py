@@ -19,6 +19,7 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
+from graft.loop import ir
 from graft.loop.evaluate_expr import (
     Compiled,
     Environment,
@@ -27,28 +28,12 @@ from graft.loop.evaluate_expr import (
     masked_indices,
     under,
 )
-from graft.loop.ir import (
-    Allocate,
-    AtomicAdd,
-    Barrier,
-    Block,
-    Buffer,
-    For,
-    Function,
-    If,
-    Let,
-    LoopKind,
-    Prefetch,
-    Stmt,
-    Store,
-    While,
-)
 
 Argument = Array | int | float
 Runner = Callable[[Environment], None]
 
 
-def interpret(function: Function, arguments: Mapping[str, Argument], threads: int = 1) -> None:
+def interpret(function: ir.Function, arguments: Mapping[str, Argument], threads: int = 1) -> None:
     """Run the function on its arguments, with that many threads."""
     environment = _bind(function, arguments)
     shared = _Shared(threads)
@@ -87,7 +72,7 @@ class _Shared:
         object.__setattr__(self, "meeting", threading.Barrier(self.threads))
 
 
-def _bind(function: Function, arguments: Mapping[str, Argument]) -> Environment:
+def _bind(function: ir.Function, arguments: Mapping[str, Argument]) -> Environment:
     """The arguments under their names, checked against what the function declares."""
     environment: Environment = {}
     names = {parameter.name for parameter in function.parameters}
@@ -95,19 +80,19 @@ def _bind(function: Function, arguments: Mapping[str, Argument]) -> Environment:
         difference = ", ".join(sorted(names ^ set(arguments)))
         raise EvaluationError(f"{function.name}: missing or unknown arguments: {difference}")
     for parameter in function.parameters:
-        if not isinstance(parameter, Buffer):
+        if not isinstance(parameter, ir.Buffer):
             value = parameter.dtype.numpy.type(arguments[parameter.name])
             plain = parameter.dtype in (DType.INT64, DType.BOOL)
             environment[parameter.name] = value.item() if plain else value
     for parameter in function.parameters:
-        if isinstance(parameter, Buffer):
+        if isinstance(parameter, ir.Buffer):
             environment[parameter.name] = _checked(function, parameter, arguments, environment)
     return environment
 
 
 def _checked(
-    function: Function,
-    buffer: Buffer,
+    function: ir.Function,
+    buffer: ir.Buffer,
     arguments: Mapping[str, Argument],
     environment: Environment,
 ) -> Array:
@@ -121,7 +106,7 @@ def _checked(
     return array
 
 
-def _shape(buffer: Buffer, environment: Environment) -> tuple[int, ...]:
+def _shape(buffer: ir.Buffer, environment: Environment) -> tuple[int, ...]:
     return tuple(compile_expr(extent)(environment) for extent in buffer.extents)
 
 
@@ -132,27 +117,27 @@ class _Statements:
         self._shared = shared
         self._thread = thread
 
-    def compile(self, stmt: Stmt) -> Runner:
+    def compile(self, stmt: ir.Stmt) -> Runner:
         match stmt:
-            case Block():
+            case ir.Block():
                 return self._block([self.compile(one) for one in stmt.statements])
-            case For():
+            case ir.For():
                 return self._loop(stmt)
-            case If():
+            case ir.If():
                 return self._if(stmt)
-            case While():
+            case ir.While():
                 return self._while(compile_expr(stmt.condition), self.compile(stmt.body))
-            case Let():
+            case ir.Let():
                 return self._let(stmt.var.name, compile_expr(stmt.value), self.compile(stmt.body))
-            case Allocate():
+            case ir.Allocate():
                 return self._allocate(stmt.buffer, self.compile(stmt.body))
-            case Store():
+            case ir.Store():
                 return _store(stmt)
-            case AtomicAdd():
+            case ir.AtomicAdd():
                 return self._atomic(stmt)
-            case Prefetch():
+            case ir.Prefetch():
                 return lambda environment: None
-            case Barrier():
+            case ir.Barrier():
                 return self._barrier
 
     def _block(self, runners: list[Runner]) -> Runner:
@@ -162,10 +147,10 @@ class _Statements:
 
         return run
 
-    def _loop(self, loop: For) -> Runner:
+    def _loop(self, loop: ir.For) -> Runner:
         start, extent = compile_expr(loop.start), compile_expr(loop.extent)
         body, name = self.compile(loop.body), loop.var.name
-        share = loop.kind is LoopKind.PARALLEL
+        share = loop.kind is ir.LoopKind.PARALLEL
         thread, threads = self._thread, self._shared.threads
         plain = loop.var.dtype is DType.INT64
         convert = int if plain else loop.var.dtype.numpy.type
@@ -181,9 +166,9 @@ class _Statements:
 
         return run
 
-    def _if(self, stmt: If) -> Runner:
+    def _if(self, stmt: ir.If) -> Runner:
         condition, then = compile_expr(stmt.condition), self.compile(stmt.then)
-        otherwise = self.compile(stmt.otherwise or Block(()))
+        otherwise = self.compile(stmt.otherwise or ir.Block(()))
 
         def run(environment: Environment) -> None:
             if condition(environment):
@@ -207,7 +192,7 @@ class _Statements:
 
         return run
 
-    def _allocate(self, buffer: Buffer, body: Runner) -> Runner:
+    def _allocate(self, buffer: ir.Buffer, body: Runner) -> Runner:
         def run(environment: Environment) -> None:
             array = np.empty(_shape(buffer, environment), buffer.dtype.numpy)
             # Reading what was never written should be seen, not come out right by chance.
@@ -217,7 +202,7 @@ class _Statements:
 
         return run
 
-    def _atomic(self, stmt: AtomicAdd) -> Runner:
+    def _atomic(self, stmt: ir.AtomicAdd) -> Runner:
         name, value = stmt.buffer.name, compile_expr(stmt.value)
         position = indices_of(stmt.buffer, stmt.indices)
 
@@ -232,7 +217,7 @@ class _Statements:
         self._shared.meeting.wait()
 
 
-def _store(stmt: Store) -> Runner:
+def _store(stmt: ir.Store) -> Runner:
     if stmt.condition is not None and stmt.condition.lanes > 1:
         return _masked_store(stmt, compile_expr(stmt.condition))
     name, value = stmt.buffer.name, compile_expr(stmt.value)
@@ -252,7 +237,7 @@ def _store(stmt: Store) -> Runner:
     return run_if
 
 
-def _masked_store(stmt: Store, condition: Compiled) -> Runner:
+def _masked_store(stmt: ir.Store, condition: Compiled) -> Runner:
     """Lanes outside the mask are neither written nor read for."""
     name, value = stmt.buffer.name, compile_expr(stmt.value, masked=True)
     indices = [compile_expr(index, masked=True) for index in stmt.indices]

@@ -12,26 +12,10 @@ from dataclasses import replace
 from functools import reduce
 
 from graft.base.bounds import Range
+from graft.loop import ir
 from graft.loop.fold_identities import fold_identities
 from graft.loop.generate import Around, Generator, Memory, full_box, one_thread
 from graft.loop.guards import branch_on_selects, predicate_lanes, tighten_loops
-from graft.loop.ir import (
-    Allocate,
-    Barrier,
-    Binary,
-    BinaryKind,
-    Buffer,
-    Compare,
-    CompareKind,
-    Const,
-    Expr,
-    For,
-    Function,
-    If,
-    LoopKind,
-    Stmt,
-    Var,
-)
 from graft.loop.names import unique_names
 from graft.loop.program import Program, make_program
 from graft.loop.ranges import Context
@@ -50,14 +34,14 @@ def lower(
     arguments: Sequence[Tensor],
     schedule: Schedule | None = None,
     notes: tuple[str, ...] = (),
-) -> Function:
+) -> ir.Function:
     """The function that computes the arguments with a body from the others."""
     return lower_variants(name, arguments, [Variant(schedule or Schedule())], notes)
 
 
 def lower_variants(
     name: str, arguments: Sequence[Tensor], variants: Sequence[Variant], notes: tuple[str, ...] = ()
-) -> Function:
+) -> ir.Function:
     """As `lower`, choosing the first variant whose needs are met at run time; the last has none."""
     programs = [make_program(arguments, variant.schedule) for variant in variants]
     extents = index_variables([one for program in programs for one in program.tensors.values()])
@@ -68,12 +52,12 @@ def lower_variants(
     body = bodies[-1]
     for variant, preferred in reversed(list(zip(variants, bodies[:-1], strict=False))):
         body = _either(variant.needs, preferred, body)
-    parameters: tuple[Buffer | Var, ...] = (*_buffers(programs[0]), *extents)
+    parameters: tuple[ir.Buffer | ir.Var, ...] = (*_buffers(programs[0]), *extents)
     body = unique_names(body, [parameter.name for parameter in parameters])
-    return verify(Function(name, parameters, body, notes))
+    return verify(ir.Function(name, parameters, body, notes))
 
 
-def _body(program: Program, context: Context) -> Stmt:
+def _body(program: Program, context: Context) -> ir.Stmt:
     body = simplify_stmt(_generated(program, context), context)
     body = predicate_lanes(body, context)
     body = simplify_stmt(branch_on_selects(body, context), context)
@@ -84,21 +68,24 @@ def _body(program: Program, context: Context) -> Stmt:
     return body
 
 
-def _assumptions(scalars: Sequence[Var], needs: Sequence[tuple[str, int]]) -> Context:
+def _assumptions(scalars: Sequence[ir.Var], needs: Sequence[tuple[str, int]]) -> Context:
     """The assumptions of a variant: scalars are at least 0, or as large as it needs."""
     least = dict(needs)
     return Context({one.name: Range(least.get(one.name, 0), None) for one in scalars})
 
 
-def _either(needs: Sequence[tuple[str, int]], body: Stmt, otherwise: Stmt) -> Stmt:
+def _either(needs: Sequence[tuple[str, int]], body: ir.Stmt, otherwise: ir.Stmt) -> ir.Stmt:
     """`body` if all scalars are as large as needed, else `otherwise`."""
-    tests: list[Expr] = [
-        Compare(CompareKind.GREATER_EQUAL, Var(name), Const(least)) for name, least in needs
+    tests: list[ir.Expr] = [
+        ir.Compare(ir.CompareKind.GREATER_EQUAL, ir.Var(name), ir.Const(least))
+        for name, least in needs
     ]
-    return If(reduce(lambda one, other: Binary(BinaryKind.AND, one, other), tests), body, otherwise)
+    return ir.If(
+        reduce(lambda one, other: ir.Binary(ir.BinaryKind.AND, one, other), tests), body, otherwise
+    )
 
 
-def _generated(program: Program, context: Context) -> Stmt:
+def _generated(program: Program, context: Context) -> ir.Stmt:
     """All root stages in order, inside the allocations of their scratch memory."""
     memory: dict[str, Memory] = {}
     roots = program.roots()
@@ -110,21 +97,21 @@ def _generated(program: Program, context: Context) -> Stmt:
     body = block(*_synchronized(program, stages))
     for root in reversed(roots):
         if root.name not in program.arguments:
-            body = Allocate(memory[root.name].buffer, body)
+            body = ir.Allocate(memory[root.name].buffer, body)
     return body
 
 
-def _buffers(program: Program) -> list[Buffer]:
+def _buffers(program: Program) -> list[ir.Buffer]:
     return [program.tensors[argument].buffer for argument in program.arguments]
 
 
-def _buffer_of(program: Program, tensor: Tensor) -> Buffer:
+def _buffer_of(program: Program, tensor: Tensor) -> ir.Buffer:
     if tensor.name in program.arguments:
         return tensor.buffer
     return replace(tensor.buffer, scope=program.nests[tensor.name].scope)
 
 
-def _synchronized(program: Program, stages: list[tuple[Tensor, Stmt]]) -> list[Stmt]:
+def _synchronized(program: Program, stages: list[tuple[Tensor, ir.Stmt]]) -> list[ir.Stmt]:
     """Add barriers where a stage reads what other threads wrote, and let one thread run stages
     without a parallel loop that write shared memory.
 
@@ -132,11 +119,11 @@ def _synchronized(program: Program, stages: list[tuple[Tensor, Stmt]]) -> list[S
     """
     if not any(_is_parallel(stmt) for _, stmt in stages):
         return [stmt for _, stmt in stages]
-    result: list[Stmt] = []
+    result: list[ir.Stmt] = []
     unseen: set[str] = set()
     for tensor, stmt in stages:
         if unseen & _reads_within(program, tensor):
-            result.append(Barrier())
+            result.append(ir.Barrier())
             unseen = set()
         shared = tensor.name in program.arguments
         result.append(one_thread(stmt) if shared and not _is_parallel(stmt) else stmt)
@@ -154,6 +141,6 @@ def _reads_within(program: Program, root: Tensor) -> set[str]:
     return names
 
 
-def _is_parallel(stmt: Stmt) -> bool:
-    loops = (one for one in walk_stmt(stmt) if isinstance(one, For))
-    return any(loop.kind is LoopKind.PARALLEL for loop in loops)
+def _is_parallel(stmt: ir.Stmt) -> bool:
+    loops = (one for one in walk_stmt(stmt) if isinstance(one, ir.For))
+    return any(loop.kind is ir.LoopKind.PARALLEL for loop in loops)

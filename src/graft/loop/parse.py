@@ -8,37 +8,7 @@ import re
 
 from graft.base.dtypes import DType
 from graft.base.lexer import Cursor
-from graft.loop.ir import (
-    INDEX,
-    Allocate,
-    AtomicAdd,
-    Barrier,
-    Binary,
-    BinaryKind,
-    Block,
-    Broadcast,
-    Buffer,
-    Call,
-    Cast,
-    Compare,
-    CompareKind,
-    Const,
-    Expr,
-    For,
-    Function,
-    If,
-    Let,
-    Load,
-    LoopKind,
-    Prefetch,
-    Ramp,
-    Scope,
-    Select,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
+from graft.loop import ir
 from graft.loop.print import COMPARISON, PRECEDENCE, RESERVED
 
 _LANGUAGE = re.compile(
@@ -53,14 +23,14 @@ _LANGUAGE = re.compile(
 )
 _TYPE = re.compile(r"(.+?)(?:x([0-9]+))?")
 _DTYPES = {dtype.value for dtype in DType}
-_COMPARISONS = {kind.value for kind in CompareKind}
-_LOOP_KINDS = {kind.value for kind in LoopKind if kind is not LoopKind.SERIAL}
+_COMPARISONS = {kind.value for kind in ir.CompareKind}
+_LOOP_KINDS = {kind.value for kind in ir.LoopKind if kind is not ir.LoopKind.SERIAL}
 _KEYWORDS = ("let", "allocate", "if", "while", "atomic", "prefetch", "barrier", "{")
 _SPECIAL = {"inf": math.inf, "nan": math.nan}
 MAX_NESTING = 200  # deeper text is refused rather than overflow Python's stack
 
 
-def from_text(text: str) -> Function:
+def from_text(text: str) -> ir.Function:
     """The function that the text describes."""
     parser = _Parser(text)
     function = parser.function()
@@ -73,8 +43,8 @@ class _Expressions(Cursor):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, _LANGUAGE)
-        self.buffers: dict[str, Buffer] = {}
-        self.variables: dict[str, Var] = {}
+        self.buffers: dict[str, ir.Buffer] = {}
+        self.variables: dict[str, ir.Var] = {}
         self.forward = False  # whether an unknown name is a scalar declared further on
         self._depth = 0
 
@@ -94,7 +64,7 @@ class _Expressions(Cursor):
         self.next()
         return DType(match[1]), int(match[2] or 1)
 
-    def expression(self, lowest: int = 1) -> Expr:
+    def expression(self, lowest: int = 1) -> ir.Expr:
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise self.error("the expression is nested too deeply to be read")
@@ -107,14 +77,14 @@ class _Expressions(Cursor):
             right = self.expression(level + 1)
             compares = level == COMPARISON
             left = (
-                Compare(CompareKind(mark), left, right)
+                ir.Compare(ir.CompareKind(mark), left, right)
                 if compares
-                else Binary(BinaryKind(mark), left, right)
+                else ir.Binary(ir.BinaryKind(mark), left, right)
             )
         self._depth -= 1
         return left
 
-    def _primary(self) -> Expr:
+    def _primary(self) -> ir.Expr:
         if self.accept("("):
             inner = self.expression()
             self.expect(")")
@@ -123,7 +93,7 @@ class _Expressions(Cursor):
             return self._constant()
         return self._named()
 
-    def _constant(self) -> Const:
+    def _constant(self) -> ir.Const:
         negative = self.accept("-")
         text = self.next().text
         value: int | float | bool
@@ -132,7 +102,7 @@ class _Expressions(Cursor):
         elif text in _SPECIAL:
             value, dtype = _SPECIAL[text], DType.FLOAT32
         elif text.isdigit():
-            value, dtype = int(text), INDEX
+            value, dtype = int(text), ir.INDEX
         elif text[:1].isdigit():
             value, dtype = float(text), DType.FLOAT32
         else:
@@ -140,43 +110,43 @@ class _Expressions(Cursor):
         lanes = 1
         if self.accept(":"):
             dtype, lanes = self.type()
-        return Const(-value if negative else value, dtype, lanes)
+        return ir.Const(-value if negative else value, dtype, lanes)
 
-    def _named(self) -> Expr:
+    def _named(self) -> ir.Expr:
         word = self.ahead.text
         if word in _DTYPES:
             self.next()
             (value,) = self._arguments(1)
-            return Cast(DType(word), value)
+            return ir.Cast(DType(word), value)
         if word in RESERVED:
             return self._built_in(self.next().text)
         name = self.expect_kind("name", "an expression").text
         if self.ahead.text in ("(", ":"):
             return self._call(name)
         if self.ahead.text == "[":
-            return Load(self.buffer(name), self.indices())
+            return ir.Load(self.buffer(name), self.indices())
         if name not in self.variables and not self.forward:
             raise self.error(f"'{name}' is not in scope")
-        return self.variables.get(name, Var(name))
+        return self.variables.get(name, ir.Var(name))
 
-    def _built_in(self, word: str) -> Expr:
+    def _built_in(self, word: str) -> ir.Expr:
         match word:
             case "min" | "max":
-                return Binary(BinaryKind(word), *self._arguments(2))
+                return ir.Binary(ir.BinaryKind(word), *self._arguments(2))
             case "select":
-                return Select(*self._arguments(3))
+                return ir.Select(*self._arguments(3))
             case "ramp":
                 self.expect("(")
                 base = self.expression()
                 self.expect(",")
                 stride = self.integer()
                 self.expect(",")
-                return Ramp(base, stride, self._last_integer())
+                return ir.Ramp(base, stride, self._last_integer())
             case "broadcast":
                 self.expect("(")
                 value = self.expression()
                 self.expect(",")
-                return Broadcast(value, self._last_integer())
+                return ir.Broadcast(value, self._last_integer())
             case _:
                 raise self.error(f"'{word}' is no expression")
 
@@ -185,28 +155,28 @@ class _Expressions(Cursor):
         self.expect(")")
         return value
 
-    def _call(self, name: str) -> Call:
+    def _call(self, name: str) -> ir.Call:
         dtype = self.type()[0] if self.accept(":") else None
         arguments = self._arguments(None)
         if dtype is None and not arguments:
             raise self.error(f"'{name}' needs its dtype: {name}:float32()")
-        return Call(name, arguments, dtype or arguments[0].dtype)
+        return ir.Call(name, arguments, dtype or arguments[0].dtype)
 
-    def _arguments(self, count: int | None) -> tuple[Expr, ...]:
+    def _arguments(self, count: int | None) -> tuple[ir.Expr, ...]:
         self.expect("(")
         arguments = self._separated(")")
         if count is not None and len(arguments) != count:
             raise self.error(f"expected {count} arguments, found {len(arguments)}")
         return arguments
 
-    def indices(self) -> tuple[Expr, ...]:
+    def indices(self) -> tuple[ir.Expr, ...]:
         self.expect("[")
         return self._separated("]")
 
-    def _separated(self, closing: str) -> tuple[Expr, ...]:
+    def _separated(self, closing: str) -> tuple[ir.Expr, ...]:
         return tuple(self.separated(self.expression, closing))
 
-    def buffer(self, name: str) -> Buffer:
+    def buffer(self, name: str) -> ir.Buffer:
         if name not in self.buffers:
             raise self.error(f"no buffer '{name}' is in scope")
         return self.buffers[name]
@@ -215,7 +185,7 @@ class _Expressions(Cursor):
 class _Parser(_Expressions):
     """Statements and the function around them."""
 
-    def function(self) -> Function:
+    def function(self) -> ir.Function:
         self.expect("kernel")
         name = self.expect_kind("name", "a name").text
         self.expect("(")
@@ -226,38 +196,38 @@ class _Parser(_Expressions):
         notes = []
         while self.accept("note"):
             notes.append(json.loads(self.expect_kind("string", "a string").text))
-        return Function(name, tuple(parameters), self._rest_of_body(), tuple(notes))
+        return ir.Function(name, tuple(parameters), self._rest_of_body(), tuple(notes))
 
-    def _parameter(self) -> Buffer | Var:
+    def _parameter(self) -> ir.Buffer | ir.Var:
         name = self.new_name()
         self.expect(":")
         dtype, lanes = self.type()
         if self.ahead.text == "[":
-            return self._declare(name, dtype, Scope.ARGUMENT)
-        self.variables[name] = Var(name, dtype, lanes)
+            return self._declare(name, dtype, ir.Scope.ARGUMENT)
+        self.variables[name] = ir.Var(name, dtype, lanes)
         return self.variables[name]
 
-    def _declare(self, name: str, dtype: DType, scope: Scope | None) -> Buffer:
+    def _declare(self, name: str, dtype: DType, scope: ir.Scope | None) -> ir.Buffer:
         extents = self.indices()
         alignment = self.integer() if self.accept("align") else 64
         if scope is None:
             self.expect("in")
             word = self.next().text
-            if word not in (Scope.HEAP.value, Scope.REGISTER.value):
+            if word not in (ir.Scope.HEAP.value, ir.Scope.REGISTER.value):
                 raise self.error("expected 'heap' or 'register'")
-            scope = Scope(word)
-        self.buffers[name] = Buffer(name, dtype, extents, scope, alignment)
+            scope = ir.Scope(word)
+        self.buffers[name] = ir.Buffer(name, dtype, extents, scope, alignment)
         return self.buffers[name]
 
-    def _body(self) -> Stmt:
+    def _body(self) -> ir.Stmt:
         self.expect("{")
         return self._rest_of_body()
 
-    def _rest_of_body(self) -> Stmt:
+    def _rest_of_body(self) -> ir.Stmt:
         body = self._statements()
-        return body[0] if len(body) == 1 else Block(body)
+        return body[0] if len(body) == 1 else ir.Block(body)
 
-    def _statements(self) -> tuple[Stmt, ...]:
+    def _statements(self) -> tuple[ir.Stmt, ...]:
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise self.error("the statements are nested too deeply to be read")
@@ -267,7 +237,7 @@ class _Parser(_Expressions):
         self._depth -= 1
         return tuple(body)
 
-    def _statement(self) -> Stmt:
+    def _statement(self) -> ir.Stmt:
         word = self.ahead.text
         if word == "for" or word in _LOOP_KINDS:
             return self._loop()
@@ -276,57 +246,57 @@ class _Parser(_Expressions):
         buffer, indices = self._access()
         self.expect("=")
         value = self.expression()
-        return Store(buffer, indices, value, self.expression() if self.accept("where") else None)
+        return ir.Store(buffer, indices, value, self.expression() if self.accept("where") else None)
 
-    def _access(self) -> tuple[Buffer, tuple[Expr, ...]]:
+    def _access(self) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
         name = self.expect_kind("name", "a statement").text
         return self.buffer(name), self.indices()
 
-    def _keyword(self, word: str) -> Stmt:
+    def _keyword(self, word: str) -> ir.Stmt:
         match word:
             case "{":
-                return Block(self._statements())
+                return ir.Block(self._statements())
             case "let":
                 return self._let()
             case "allocate":
                 name = self.new_name()
                 self.expect(":")
                 buffer = self._declare(name, self.type()[0], None)
-                return Allocate(buffer, self._body())
+                return ir.Allocate(buffer, self._body())
             case "if":
                 condition, then = self.expression(), self._body()
-                return If(condition, then, self._body() if self.accept("else") else None)
+                return ir.If(condition, then, self._body() if self.accept("else") else None)
             case "while":
-                return While(self.expression(), self._body())
+                return ir.While(self.expression(), self._body())
             case "atomic":
                 buffer, indices = self._access()
                 self.expect("+=")
-                return AtomicAdd(buffer, indices, self.expression())
+                return ir.AtomicAdd(buffer, indices, self.expression())
             case "prefetch":
-                return Prefetch(*self._access(), self.integer() if self.accept("in") else 1)
+                return ir.Prefetch(*self._access(), self.integer() if self.accept("in") else 1)
             case _:
-                return Barrier()
+                return ir.Barrier()
 
-    def _let(self) -> Let:
+    def _let(self) -> ir.Let:
         name = self.new_name()
         self.expect(":")
-        var = Var(name, *self.type())
+        var = ir.Var(name, *self.type())
         self.expect("=")
         value = self.expression()
         self.variables[name] = var
-        return Let(var, value, self._body())
+        return ir.Let(var, value, self._body())
 
-    def _loop(self) -> For:
+    def _loop(self) -> ir.For:
         word = self.next().text
-        kind = LoopKind.SERIAL
+        kind = ir.LoopKind.SERIAL
         if word != "for":
-            kind = LoopKind(word)
+            kind = ir.LoopKind(word)
             self.expect("for")
         name = self.new_name()
-        var = Var(name, self.type()[0] if self.accept(":") else INDEX)
+        var = ir.Var(name, self.type()[0] if self.accept(":") else ir.INDEX)
         self.expect("in")
         start = self.expression()
         self.expect("+:")
         extent = self.expression()
         self.variables[name] = var
-        return For(var, start, extent, self._body(), kind)
+        return ir.For(var, start, extent, self._body(), kind)

@@ -11,33 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import is_
 
+from graft.loop import ir
 from graft.loop.errors import ScheduleError
 from graft.loop.guards import one_by_one, rewrite
-from graft.loop.ir import (
-    Allocate,
-    AtomicAdd,
-    Barrier,
-    Binary,
-    BinaryKind,
-    Block,
-    Broadcast,
-    Call,
-    Compare,
-    CompareKind,
-    Const,
-    Expr,
-    For,
-    If,
-    Let,
-    Load,
-    LoopKind,
-    Prefetch,
-    Ramp,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
 from graft.loop.ranges import Context, constant_upper_bound
 from graft.loop.simplify import simplify
 from graft.loop.traverse import (
@@ -49,37 +25,37 @@ from graft.loop.traverse import (
 )
 
 _ACROSS = {
-    BinaryKind.ADD: "reduce_add",
-    BinaryKind.MAXIMUM: "reduce_max",
-    BinaryKind.MINIMUM: "reduce_min",
+    ir.BinaryKind.ADD: "reduce_add",
+    ir.BinaryKind.MAXIMUM: "reduce_max",
+    ir.BinaryKind.MINIMUM: "reduce_min",
 }
 
 
-def loop_error(var: Var, verb: str, reason: str, hint: str = "") -> ScheduleError:
+def loop_error(var: ir.Var, verb: str, reason: str, hint: str = "") -> ScheduleError:
     """An error about a loop, whose variable is called after its stage and itself."""
     stage, _, loop = var.name.rpartition(".")
     return ScheduleError(f"schedule of {stage}: cannot {verb} loop '{loop}': {reason}", hint=hint)
 
 
-def vectorize(stmt: Stmt, context: Context) -> Stmt:
+def vectorize(stmt: ir.Stmt, context: Context) -> ir.Stmt:
     """The statement without vector loops."""
 
-    def change(one: Stmt, known: Context) -> Stmt:
-        is_vector = isinstance(one, For) and one.kind is LoopKind.VECTOR
-        return _vector_loop(one, known) if isinstance(one, For) and is_vector else one
+    def change(one: ir.Stmt, known: Context) -> ir.Stmt:
+        is_vector = isinstance(one, ir.For) and one.kind is ir.LoopKind.VECTOR
+        return _vector_loop(one, known) if isinstance(one, ir.For) and is_vector else one
 
     return rewrite(stmt, context, change)
 
 
-def _vector_loop(loop: For, context: Context) -> Stmt:
+def _vector_loop(loop: ir.For, context: Context) -> ir.Stmt:
     match loop.extent:
-        case Const(value=int(lanes)):
+        case ir.Const(value=int(lanes)):
             return _in_lanes(loop, lanes)
-        case Binary(BinaryKind.MINIMUM, Const(value=int(lanes)), other) | Binary(
-            BinaryKind.MINIMUM, other, Const(value=int(lanes))
+        case ir.Binary(ir.BinaryKind.MINIMUM, ir.Const(value=int(lanes)), other) | ir.Binary(
+            ir.BinaryKind.MINIMUM, other, ir.Const(value=int(lanes))
         ):
-            full = Compare(CompareKind.LESS_EQUAL, Const(lanes), other)
-            return If(full, _in_lanes(loop, lanes), one_by_one(loop))
+            full = ir.Compare(ir.CompareKind.LESS_EQUAL, ir.Const(lanes), other)
+            return ir.If(full, _in_lanes(loop, lanes), one_by_one(loop))
     if constant_upper_bound(loop.extent, context) is None:
         reason = "its extent has no constant bound"
         raise loop_error(
@@ -88,7 +64,7 @@ def _vector_loop(loop: For, context: Context) -> Stmt:
     return one_by_one(loop)
 
 
-def _in_lanes(loop: For, lanes: int) -> Stmt:
+def _in_lanes(loop: ir.For, lanes: int) -> ir.Stmt:
     if lanes == 1:
         return substitute_in(loop.body, {loop.var.name: loop.start})
     return Lanes(loop.var, loop.start, lanes).statement(loop.body)
@@ -97,55 +73,55 @@ def _in_lanes(loop: For, lanes: int) -> Stmt:
 class Lanes:
     """The loop's variable as a ramp, and what follows for everything that depends on it."""
 
-    def __init__(self, var: Var, start: Expr, lanes: int) -> None:
+    def __init__(self, var: ir.Var, start: ir.Expr, lanes: int) -> None:
         self._var = var
-        self._ramp = Ramp(start, 1, lanes)
+        self._ramp = ir.Ramp(start, 1, lanes)
         self._lanes = lanes
-        self._vectors: dict[str, Var] = {}
+        self._vectors: dict[str, ir.Var] = {}
 
     def _fail(self, reason: str) -> ScheduleError:
         return loop_error(self._var, "vectorise", reason)
 
-    def statement(self, stmt: Stmt) -> Stmt:
+    def statement(self, stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
-            case Block():
+            case ir.Block():
                 return block(*map(self.statement, stmt.statements))
-            case For():
+            case ir.For():
                 bounds = self._scalar(stmt.start), self._scalar(stmt.extent)
                 return replace(
                     stmt, start=bounds[0], extent=bounds[1], body=self.statement(stmt.body)
                 )
-            case If():
+            case ir.If():
                 otherwise = stmt.otherwise
-                return If(
+                return ir.If(
                     self._scalar(stmt.condition),
                     self.statement(stmt.then),
                     None if otherwise is None else self.statement(otherwise),
                 )
-            case Let():
+            case ir.Let():
                 value = self.expression(stmt.value)
                 var = replace(stmt.var, lanes=value.lanes)
                 self._vectors[var.name] = var
-                return Let(var, value, self.statement(stmt.body))
-            case Store():
+                return ir.Let(var, value, self.statement(stmt.body))
+            case ir.Store():
                 return self._store(stmt)
-            case Prefetch():
+            case ir.Prefetch():
                 return replace(stmt, indices=tuple(map(self._first_lane, stmt.indices)))
-            case Allocate():
+            case ir.Allocate():
                 raise self._fail(f"it contains the memory of '{stmt.buffer.name}'")
-            case AtomicAdd() | While() | Barrier():
+            case ir.AtomicAdd() | ir.While() | ir.Barrier():
                 raise self._fail("it contains a statement that has no lanes")
 
-    def _scalar(self, expr: Expr) -> Expr:
+    def _scalar(self, expr: ir.Expr) -> ir.Expr:
         if self.expression(expr).lanes > 1:
             raise self._fail("a bound or a condition inside differs between its iterations")
         return expr
 
-    def _first_lane(self, index: Expr) -> Expr:
+    def _first_lane(self, index: ir.Expr) -> ir.Expr:
         vector = self.expression(index)
-        return vector.base if isinstance(vector, Ramp) else index
+        return vector.base if isinstance(vector, ir.Ramp) else index
 
-    def _store(self, stmt: Store) -> Stmt:
+    def _store(self, stmt: ir.Store) -> ir.Stmt:
         indices = self.indices(stmt.indices)
         combined = self._combined(stmt)
         if combined is not None:
@@ -157,46 +133,46 @@ class Lanes:
             raise self._fail(f"all its iterations store to one element of '{stmt.buffer.name}'")
         if condition is not None:
             condition = self._spread(condition, lanes)
-        return Store(stmt.buffer, indices, self._spread(value, lanes), condition)
+        return ir.Store(stmt.buffer, indices, self._spread(value, lanes), condition)
 
-    def _combined(self, stmt: Store) -> Expr | None:
+    def _combined(self, stmt: ir.Store) -> ir.Expr | None:
         """A horizontal reduction, where each iteration combines one value into a total."""
         match stmt.value:
-            case Binary(kind, Load() as total, value) if kind in _ACROSS:
+            case ir.Binary(kind, ir.Load() as total, value) if kind in _ACROSS:
                 vector = self.expression(value)
                 same = total.buffer == stmt.buffer and total.indices == stmt.indices
                 if not same or vector.lanes == 1 or self.expression(total).lanes > 1:
                     return None
-                return Binary(kind, total, Call(_ACROSS[kind], (vector,), value.dtype))
+                return ir.Binary(kind, total, ir.Call(_ACROSS[kind], (vector,), value.dtype))
             case _:
                 return None
 
-    def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def indices(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         return tuple(simplify(self.expression(index)) for index in indices)
 
-    def _spread(self, expr: Expr, lanes: int) -> Expr:
-        return expr if expr.lanes == lanes else Broadcast(expr, lanes)
+    def _spread(self, expr: ir.Expr, lanes: int) -> ir.Expr:
+        return expr if expr.lanes == lanes else ir.Broadcast(expr, lanes)
 
-    def expression(self, expr: Expr) -> Expr:
+    def expression(self, expr: ir.Expr) -> ir.Expr:
         """The expression in all lanes, where it differs between them."""
-        changed: dict[int, Expr] = {}
+        changed: dict[int, ir.Expr] = {}
         for node in operands_first(expr):
             parts = tuple([changed[id(child)] for child in children(node)])
             changed[id(node)] = self._node(node, parts)
         return changed[id(expr)]
 
-    def _node(self, node: Expr, parts: tuple[Expr, ...]) -> Expr:
+    def _node(self, node: ir.Expr, parts: tuple[ir.Expr, ...]) -> ir.Expr:
         """A node whose operands have become `parts`."""
-        if isinstance(node, Var):
+        if isinstance(node, ir.Var):
             return self._ramp if node.name == self._var.name else self._vectors.get(node.name, node)
         if all(map(is_, children(node), parts)):
             return node
         match node:
-            case Load():
+            case ir.Load():
                 return replace(node, indices=tuple(map(simplify, parts)))
-            case Ramp() | Broadcast():
+            case ir.Ramp() | ir.Broadcast():
                 raise self._fail("there are vectors inside already")
-            case Call() if node.name.startswith("reduce_"):
+            case ir.Call() if node.name.startswith("reduce_"):
                 raise self._fail("there are vectors inside already")
         lanes = max(part.lanes for part in parts)
         return with_children(node, tuple(self._spread(part, lanes) for part in parts))

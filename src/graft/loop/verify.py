@@ -10,44 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from graft.base.dtypes import DType
+from graft.loop import ir
 from graft.loop.errors import LoopError
 from graft.loop.intrinsics import INTRINSICS
-from graft.loop.ir import (
-    INDEX,
-    Allocate,
-    AtomicAdd,
-    Binary,
-    BinaryKind,
-    Broadcast,
-    Buffer,
-    Call,
-    Compare,
-    Const,
-    Expr,
-    For,
-    Function,
-    If,
-    Let,
-    Load,
-    Prefetch,
-    Ramp,
-    Scope,
-    Select,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
 from graft.loop.print import expression_text, statement_text
 from graft.loop.ranges import NATURAL, Context
 from graft.loop.traverse import expressions, statements, walk_expr, walk_stmt
 
-_INTEGERS_ONLY = {BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO}
-_INTEGERS_ONLY |= {BinaryKind.SHIFT_LEFT, BinaryKind.SHIFT_RIGHT}
-_BITS = {BinaryKind.AND, BinaryKind.OR, BinaryKind.XOR}
+_INTEGERS_ONLY = {ir.BinaryKind.FLOOR_DIVIDE, ir.BinaryKind.FLOOR_MODULO}
+_INTEGERS_ONLY |= {ir.BinaryKind.SHIFT_LEFT, ir.BinaryKind.SHIFT_RIGHT}
+_BITS = {ir.BinaryKind.AND, ir.BinaryKind.OR, ir.BinaryKind.XOR}
 
 
-def verify(function: Function) -> Function:
+def verify(function: ir.Function) -> ir.Function:
     """The function, if it is well formed; else a LoopError."""
     try:
         _unique(function)
@@ -57,16 +32,16 @@ def verify(function: Function) -> Function:
     return function
 
 
-def _declared(function: Function) -> Iterator[str]:
+def _declared(function: ir.Function) -> Iterator[str]:
     yield from (parameter.name for parameter in function.parameters)
     for stmt in walk_stmt(function.body):
-        if isinstance(stmt, (For, Let)):
+        if isinstance(stmt, (ir.For, ir.Let)):
             yield stmt.var.name
-        elif isinstance(stmt, Allocate):
+        elif isinstance(stmt, ir.Allocate):
             yield stmt.buffer.name
 
 
-def _unique(function: Function) -> None:
+def _unique(function: ir.Function) -> None:
     seen: set[str] = set()
     for name in _declared(function):
         if name in seen:
@@ -77,79 +52,81 @@ def _unique(function: Function) -> None:
 class _Scope:
     """A walk that tracks what is in scope."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: ir.Function) -> None:
         self._function = function
         self._may_not_run = 0  # how many branches and loops around may never be entered
-        self._variables: dict[str, Var] = {}
-        self._buffers: dict[str, Buffer] = {}
+        self._variables: dict[str, ir.Var] = {}
+        self._buffers: dict[str, ir.Buffer] = {}
 
     def check(self) -> None:
         context = Context()
         for parameter in self._function.parameters:
-            if isinstance(parameter, Var):
+            if isinstance(parameter, ir.Var):
                 self._variables[parameter.name] = parameter
                 context = context.variable(parameter.name, *NATURAL)
         for parameter in self._function.parameters:
-            if isinstance(parameter, Buffer):
-                self._declare(parameter, context, Scope.ARGUMENT)
+            if isinstance(parameter, ir.Buffer):
+                self._declare(parameter, context, ir.Scope.ARGUMENT)
         self._statement(self._function.body, context)
 
-    def _declare(self, buffer: Buffer, context: Context, *scopes: Scope) -> None:
+    def _declare(self, buffer: ir.Buffer, context: Context, *scopes: ir.Scope) -> None:
         if buffer.scope not in scopes:
             raise LoopError(f"buffer '{buffer.name}' cannot be declared here")
         for extent in buffer.extents:
             self._expression(extent, context)
-            if buffer.scope is Scope.REGISTER and not isinstance(extent, Const):
+            if buffer.scope is ir.Scope.REGISTER and not isinstance(extent, ir.Const):
                 raise LoopError(f"register buffer '{buffer.name}' has to have constant extents")
         self._buffers[buffer.name] = buffer
 
-    def _statement(self, stmt: Stmt, context: Context) -> None:
+    def _statement(self, stmt: ir.Stmt, context: Context) -> None:
         for expr in expressions(stmt):
             self._expression(expr, context)
         match stmt:
-            case For():
+            case ir.For():
                 _require(_is_scalar_integer(stmt.extent), f"loop '{stmt.var.name}': odd extent")
                 _require(stmt.start.dtype is stmt.var.dtype, f"loop '{stmt.var.name}': odd start")
                 self._loop(stmt, context)
                 return
-            case Let():
+            case ir.Let():
                 same = stmt.var.dtype is stmt.value.dtype and stmt.var.lanes == stmt.value.lanes
                 _require(same, f"let '{stmt.var.name}': the value has another type")
                 self._variables[stmt.var.name] = stmt.var
-            case Allocate():
-                self._declare(stmt.buffer, context, Scope.HEAP, Scope.REGISTER)
-            case If() | While():
+            case ir.Allocate():
+                self._declare(stmt.buffer, context, ir.Scope.HEAP, ir.Scope.REGISTER)
+            case ir.If() | ir.While():
                 good = stmt.condition.dtype is DType.BOOL and stmt.condition.lanes == 1
                 condition = stmt.condition
                 _require(
                     good, lambda: f"the condition '{expression_text(condition)}' is no truth value"
                 )
-            case Store() | AtomicAdd() | Prefetch():
+            case ir.Store() | ir.AtomicAdd() | ir.Prefetch():
                 self._write(stmt, context)
             case _:
                 pass
-        may_not_run = isinstance(stmt, (If, While))
+        may_not_run = isinstance(stmt, (ir.If, ir.While))
         self._may_not_run += may_not_run
         for inner in statements(stmt):
             self._statement(inner, context)
         self._may_not_run -= may_not_run
-        if isinstance(stmt, Let):
+        if isinstance(stmt, ir.Let):
             del self._variables[stmt.var.name]
-        elif isinstance(stmt, Allocate):
+        elif isinstance(stmt, ir.Allocate):
             del self._buffers[stmt.buffer.name]
 
-    def _loop(self, loop: For, context: Context) -> None:
-        may_not_run = not context.at_most(Const(1), loop.extent)
+    def _loop(self, loop: ir.For, context: Context) -> None:
+        may_not_run = not context.at_most(ir.Const(1), loop.extent)
         self._may_not_run += may_not_run
         self._variables[loop.var.name] = loop.var
         self._statement(loop.body, context.loop(loop.var, loop.start, loop.extent))
         del self._variables[loop.var.name]
         self._may_not_run -= may_not_run
 
-    def _write(self, stmt: Store | AtomicAdd | Prefetch, context: Context) -> None:
-        guarded = isinstance(stmt, Prefetch) or (isinstance(stmt, Store) and bool(stmt.condition))
+    def _write(self, stmt: ir.Store | ir.AtomicAdd | ir.Prefetch, context: Context) -> None:
+        guarded = isinstance(stmt, ir.Prefetch) or (
+            isinstance(stmt, ir.Store) and bool(stmt.condition)
+        )
         lanes = self._access(stmt.buffer, stmt.indices, context, guarded)
-        if isinstance(stmt, Prefetch):
+        if isinstance(stmt, ir.Prefetch):
             return
 
         def where() -> str:
@@ -157,12 +134,12 @@ class _Scope:
 
         same = stmt.value.dtype is stmt.buffer.dtype and stmt.value.lanes == lanes
         _require(same, lambda: f"'{where()}' stores {stmt.value.dtype}x{stmt.value.lanes}")
-        if isinstance(stmt, Store) and stmt.condition is not None:
+        if isinstance(stmt, ir.Store) and stmt.condition is not None:
             good = stmt.condition.dtype is DType.BOOL and stmt.condition.lanes == lanes
             _require(good, lambda: f"'{where()}' has a condition of another type")
 
     def _access(
-        self, buffer: Buffer, indices: tuple[Expr, ...], context: Context, guarded: bool
+        self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], context: Context, guarded: bool
     ) -> int:
         _require(self._buffers.get(buffer.name) == buffer, f"no buffer '{buffer.name}' in scope")
 
@@ -171,7 +148,8 @@ class _Scope:
 
         _require(len(indices) == len(buffer.extents), lambda: f"{shown()}: wrong number of indices")
         _require(
-            all(i.dtype is INDEX for i in indices), lambda: f"{shown()}: indices have to be {INDEX}"
+            all(i.dtype is ir.INDEX for i in indices),
+            lambda: f"{shown()}: indices have to be {ir.INDEX}",
         )
         wide = [index.lanes for index in indices if index.lanes > 1]
         _require(len(set(wide)) <= 1, lambda: f"{shown()}: indices have different lanes")
@@ -182,14 +160,14 @@ class _Scope:
                 )
         return wide[0] if wide else 1
 
-    def _expression(self, expr: Expr, context: Context) -> None:
-        selects = [node for node in walk_expr(expr) if isinstance(node, Select)]
+    def _expression(self, expr: ir.Expr, context: Context) -> None:
+        selects = [node for node in walk_expr(expr) if isinstance(node, ir.Select)]
         branches = [branch for node in selects for branch in (node.yes, node.no)]
         safe = {id(part) for part in walk_expr(*branches)}
         for node in walk_expr(expr):
-            if isinstance(node, Var):
+            if isinstance(node, ir.Var):
                 _require(self._variables.get(node.name) == node, f"'{node.name}' is not in scope")
-            elif isinstance(node, Load):
+            elif isinstance(node, ir.Load):
                 self._access(node.buffer, node.indices, context, id(node) in safe)
             else:
                 _operands(node)
@@ -201,29 +179,29 @@ def _require(condition: bool, message: str | Callable[[], str]) -> None:
         raise LoopError(message if isinstance(message, str) else message())
 
 
-def _is_scalar_integer(expr: Expr) -> bool:
+def _is_scalar_integer(expr: ir.Expr) -> bool:
     return expr.dtype.is_integer and expr.lanes == 1
 
 
-def _operands(expr: Expr) -> None:
+def _operands(expr: ir.Expr) -> None:
     """Whether a node's operands fit each other and it."""
 
     def shown() -> str:
         return f"'{expression_text(expr)}'"
 
     match expr:
-        case Binary() | Compare():
+        case ir.Binary() | ir.Compare():
             same = expr.left.dtype is expr.right.dtype and expr.left.lanes == expr.right.lanes
             _require(same, lambda: f"{shown()} has operands of different types")
-            if isinstance(expr, Binary):
+            if isinstance(expr, ir.Binary):
                 _require(_fits(expr), lambda: f"{shown()}: no such operation on {expr.dtype}")
-        case Select():
+        case ir.Select():
             same = expr.yes.dtype is expr.no.dtype
             same = same and expr.yes.lanes == expr.no.lanes == expr.condition.lanes
             _require(
                 same and expr.condition.dtype is DType.BOOL, lambda: f"{shown()}: types do not fit"
             )
-        case Call():
+        case ir.Call():
             _require(expr.name in INTRINSICS, f"no intrinsic is called '{expr.name}'")
             intrinsic = INTRINSICS[expr.name]
             dtypes = {argument.dtype for argument in expr.arguments}
@@ -236,16 +214,16 @@ def _operands(expr: Expr) -> None:
             result = intrinsic.result(expr.arguments[0].dtype)
             _require(expr.dtype is result, lambda: f"{shown()} gives {result}, not {expr.dtype}")
             _require(intrinsic.integers or dtypes.pop().is_float, lambda: f"{shown()} needs floats")
-        case Ramp() | Broadcast():
-            inner = expr.base if isinstance(expr, Ramp) else expr.value
+        case ir.Ramp() | ir.Broadcast():
+            inner = expr.base if isinstance(expr, ir.Ramp) else expr.value
             _require(inner.lanes == 1 and expr.lanes > 1, lambda: f"{shown()}: lanes do not fit")
         case _:
             pass
 
 
-def _fits(expr: Binary) -> bool:
+def _fits(expr: ir.Binary) -> bool:
     dtype = expr.dtype
-    if expr.kind is BinaryKind.DIVIDE:
+    if expr.kind is ir.BinaryKind.DIVIDE:
         return dtype.is_float
     if expr.kind in _INTEGERS_ONLY:
         return dtype.is_integer
@@ -254,12 +232,12 @@ def _fits(expr: Binary) -> bool:
     return dtype.is_number
 
 
-def _outside(index: Expr, extent: Expr, context: Context) -> bool:
+def _outside(index: ir.Expr, extent: ir.Expr, context: Context) -> bool:
     """Whether the index of the first or last lane is surely below 0 or beyond the extent."""
     ends = [index]
-    if isinstance(index, Ramp):
-        step = Const(index.stride * (index.lanes - 1))
-        ends = [index.base, Binary(BinaryKind.ADD, index.base, step)]
+    if isinstance(index, ir.Ramp):
+        step = ir.Const(index.stride * (index.lanes - 1))
+        ends = [index.base, ir.Binary(ir.BinaryKind.ADD, index.base, step)]
     elif index.lanes > 1:
         return False
-    return any(context.below(end, Const(0)) or context.at_most(extent, end) for end in ends)
+    return any(context.below(end, ir.Const(0)) or context.at_most(extent, end) for end in ends)
