@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.harness import Benchmark, Json, Record, Section
 from benchmarks.pages import DOCUMENT, paragraph, table
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array, DType
+from graft.byoc.executable import Settings
 from graft.byoc.outline import outline
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
@@ -104,7 +104,7 @@ def grafted(count: int, threads: int) -> Session:
     outlined = outline(graph, [("nothing", [node]) for node in regions])
     labels = [node.attrs.label for node in outlined.nodes if node.op.name == "region"]
     runners = {label: Region(label, "nothing", _nothing, None) for label in labels}
-    built = HostBackend(HostOptions(threads)).build(outlined, runners)
+    built = HostBackend(Settings(threads)).build(outlined, runners)
     assert len(built.program.body.instructions) == 2 * count + 1
     return built.session
 

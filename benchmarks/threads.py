@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from graft.backends.host.builder import Built, build_assembled
-from graft.backends.host.emit import is_parallel
-from graft.backends.host.options import Accuracy
-from graft.backends.host.segments import SegmentCompiler, why_not_native
+from graft.backends.host.lowering.builder import Built, build_assembled
+from graft.backends.host.lowering.emit import is_parallel
+from graft.backends.host.lowering.segments import SegmentCompiler, why_not_native
+from graft.byoc.executable import Accuracy
 from graft.cli.report import lines_of, table
 from graft.frontends.onnx.importer import import_model
 from graft.loop.evaluate_expr import compile_expr

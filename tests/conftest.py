@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 os.environ.pop("COLUMNS", None)  # which pytest-xdist sets; reports would fit that width
 os.environ["GRAFT_CALIBRATE"] = "0"  # kernels of tests follow from the table on every machine
 
-from graft.backends.host import step_times
+from graft.backends.host import executable
 from graft.byoc import measure
 from graft.cli import terminal
 from graft.llvm import pool
@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     frames.CALLING, frames.MEETING = -1.0, 0.0
     # What things take here says nothing, so nobody waits for a quiet moment, or measures for long.
     measure.WATCH.patience, measure.BUDGET, measure.RACE_BUDGET = 0.0, 0.03, 0.05
-    step_times._PROFILE_SECONDS = 0.05
+    executable._PROFILE_SECONDS = 0.05
     # Tests look at what commands say, however slow the machine is at the moment.
     terminal.QUIET_SECONDS = threading.TIMEOUT_MAX
     if "PYTEST_XDIST_WORKER" in os.environ:

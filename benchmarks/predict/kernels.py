@@ -25,10 +25,10 @@ import numpy as np
 
 from benchmarks.predict.code import PieceTime, code_times
 from benchmarks.predict.traffic import Moved, Traffic
-from graft.backends.host.builder import Built, build_assembled
-from graft.backends.host.options import Accuracy
-from graft.backends.host.segments import SegmentCompiler, why_not_native
+from graft.backends.host.lowering.builder import Built, build_assembled
+from graft.backends.host.lowering.segments import SegmentCompiler, why_not_native
 from graft.base.errors import GraftError
+from graft.byoc.executable import Accuracy
 from graft.cli.report import lines_of, table
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph

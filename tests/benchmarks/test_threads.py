@@ -7,9 +7,9 @@ import pytest
 from benchmarks.threads import Step, Team
 
 from benchmarks import threads
-from graft.backends.host.builder import build_assembled
-from graft.backends.host.options import Accuracy
-from graft.backends.host.segments import SegmentCompiler
+from graft.backends.host.lowering.builder import build_assembled
+from graft.backends.host.lowering.segments import SegmentCompiler
+from graft.byoc.executable import Accuracy
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
 from graft.ops.indexed import IndexRanges

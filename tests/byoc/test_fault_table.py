@@ -24,11 +24,11 @@ from tests.byoc.shaky import FAULTS, HARMLESS, IN_A_PROCESS, TOLD, Isolated, Sha
 
 import graft
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.options import HostOptions
 from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.byoc.contract import Backend
 from graft.byoc.discover import register_backend, unregister_backend
+from graft.byoc.executable import Settings
 from graft.byoc.isolate import isolated
 from graft.byoc.offload import offload
 from graft.ir.builder import Builder
@@ -142,7 +142,7 @@ def looped(backend: Backend, deadline: float = DEADLINE, threads: int = 1) -> Su
     value = inner.input("value", tensor("float32", 3, 40))
     body = inner.build(proceed, inner("exp", inner("tanh", value)))
     exp = [node for node in body.nodes if node.op.name == "exp"]
-    host = HostBackend(HostOptions(threads=threads))
+    host = HostBackend(Settings(threads=threads))
     backends = {"shaky": isolated(backend, deadline=DEADLINE)}
     linked = offload(body, [("shaky", exp)], backends, host, Policy(deadline=deadline))
     outer = Builder()

@@ -10,12 +10,12 @@ import pytest
 
 import graft
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
 from graft.byoc import Backend, Cost, is_op, register_op_attr, register_pattern_table, wildcard
 from graft.byoc.annotate import unregister
 from graft.byoc.contract import Runner
 from graft.byoc.discover import register_backend, unregister_backend
+from graft.byoc.executable import Settings
 from graft.byoc.partition import PartitionOptions, partition
 from graft.byoc.price import Pricing
 from graft.frontends.onnx.importer import import_model
@@ -91,7 +91,7 @@ def block(name: str, *more: str) -> set[str]:
 def test_the_papers_snippets_partition_resnet18(accel: MyAccel, models_dir: Path) -> None:
     graph = optimize(import_model(models_dir / "resnet18.onnx"))
     # Declared prices and a named machine's roofline, nothing measured: the same plan everywhere.
-    host = HostBackend(HostOptions(1, "x86-64-v3"))
+    host = HostBackend(Settings(1, "x86-64-v3"))
     found = partition(graph, [accel], Pricing(host, {}), PartitionOptions())
     # Sums, and the activations behind them, fit no pattern and are the host's.
     assert [set(region.nodes) for region in found.plan.regions] == [

@@ -14,9 +14,9 @@ from tests.byoc.test_transfers import Counting, Far
 
 from graft.backends.host.backend import HostBackend
 from graft.backends.host.executable import HostExecutable
-from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
 from graft.byoc.contract import Limits, Runner
+from graft.byoc.executable import Settings
 from graft.byoc.offload import OffloadedGraph, offload
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
@@ -115,7 +115,7 @@ def random_plan(
 def prepared(seed: int, made: dict[str, Anywhere], check: bool) -> tuple[Graph, OffloadedGraph]:
     draw = random.Random(seed)
     graph = random_graph(draw)
-    host = HostBackend(HostOptions(threads=1))
+    host = HostBackend(Settings(threads=1))
     planned = random_plan(graph, list(made), draw)
     linked = offload(graph, planned, dict(made), host, Policy(), check)
     verify(linked.graph)
@@ -123,7 +123,7 @@ def prepared(seed: int, made: dict[str, Anywhere], check: bool) -> tuple[Graph, 
 
 
 def built(linked: OffloadedGraph) -> HostExecutable:
-    return HostBackend(HostOptions(threads=1)).build(linked.graph, linked.regions)
+    return HostBackend(Settings(threads=1)).build(linked.graph, linked.regions)
 
 
 def inputs_of(seed: int) -> list[Array]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.cli.tiny import TWO_INPUTS, saved
 
-from graft.backends.host.prepare import host_passes
+from graft.backends.host.passes.pipeline import host_passes
 from graft.cli.main import main
 from graft.frontends.onnx.importer import import_model
 from graft.ir.equal import difference

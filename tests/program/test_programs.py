@@ -11,10 +11,10 @@ import onnx.parser
 import pytest
 from tests.conftest import Golden
 
-from graft.backends.host.builder import build_program
-from graft.backends.host.options import Accuracy
-from graft.backends.host.segments import SegmentCompiler
+from graft.backends.host.lowering.builder import build_program
+from graft.backends.host.lowering.segments import SegmentCompiler
 from graft.base.dtypes import Array
+from graft.byoc.executable import Accuracy
 from graft.frontends.onnx.importer import import_model
 from graft.passes.pipeline import optimize
 from graft.program.encode import decode_program, encode_program

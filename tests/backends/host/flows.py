@@ -8,8 +8,8 @@ import numpy as np
 
 import graft.ops  # noqa: F401  (registers the operators)
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.options import HostOptions
 from graft.base.dtypes import Array
+from graft.byoc.executable import Settings
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 
@@ -18,7 +18,7 @@ def check_flow(graph: Graph, *runs: Sequence[Array], tolerance: float = 0) -> li
     """The results are the evaluator's, with one thread and two; the kinds of steps in order."""
     kinds: list[str] = []
     for threads in (1, 2):
-        built = HostBackend(HostOptions(threads=threads)).build(graph)
+        built = HostBackend(Settings(threads=threads)).build(graph)
         kinds = [type(step).__name__ for step in built.program.body.instructions]
         for arrays in runs:
             wanted = evaluate(graph, list(arrays))

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import graft
-from graft.backends.host import bound_arity as passes
-from graft.backends.host.bound_arity import MOST_TENSORS, bound_arity
+from graft.backends.host.passes import bound_arity as passes
+from graft.backends.host.passes.bound_arity import MOST_TENSORS, bound_arity
 from graft.frontends.onnx.importer import import_model
 
 

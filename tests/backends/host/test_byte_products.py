@@ -13,9 +13,9 @@ from tests.backends.host.row_kernels import Case, refusal
 
 import graft
 from graft.backends.host.kernels.batch_matmul import batch_matmul
-from graft.backends.host.prepare import prepare
+from graft.backends.host.passes.pipeline import prepare
+from graft.backends.host.passes.use_integers import use_integers
 from graft.backends.host.storage import static_shape
-from graft.backends.host.use_integers import use_integers
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.frontends.onnx.importer import import_model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.backends.host.images import Case, case, check
 
-from graft.backends.host.kernels.channel_norm import channel_norm
+from graft.backends.host.kernels.images.channel_norm import channel_norm
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor

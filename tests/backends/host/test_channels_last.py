@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import graft
-from graft.backends.host.assemble import Assembly, NativeStep
-from graft.backends.host.options import Accuracy
-from graft.backends.host.recognize_layouts import recognize_layouts
-from graft.backends.host.segments import SegmentCompiler
-from graft.backends.host.sink_reshapes import sink_reshapes
+from graft.backends.host.lowering.assemble import Assembly, NativeStep
+from graft.backends.host.lowering.segments import SegmentCompiler
+from graft.backends.host.passes.recognize_layouts import recognize_layouts
+from graft.backends.host.passes.sink_reshapes import sink_reshapes
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
+from graft.byoc.executable import Accuracy
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value

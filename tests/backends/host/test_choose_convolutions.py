@@ -11,8 +11,8 @@ from tests.backends.host.row_kernels import only_group
 import graft
 from graft.backends.host.choose_algorithm import choose_algorithm
 from graft.backends.host.group import Winograd
-from graft.backends.host.options import Accuracy
 from graft.base.dims import symbol
+from graft.byoc.executable import Accuracy
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.backends.host.flows import check_flow
 
-from graft.backends.host.kernels.expression import HELD
+from graft.backends.host.kernels.expression.template import HELD
 from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder

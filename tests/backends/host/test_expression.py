@@ -12,12 +12,12 @@ from tests.ops.expression.test_expressions import assert_close
 import graft
 from graft.backends.host.group import group_of
 from graft.backends.host.kernel import Kernel
-from graft.backends.host.kernels.expression import expression
-from graft.backends.host.kernels.expression_schedule import default_schedule
-from graft.backends.host.options import Accuracy
-from graft.backends.host.segments import SegmentCompiler
+from graft.backends.host.kernels.expression.schedule import default_schedule
+from graft.backends.host.kernels.expression.template import expression
+from graft.backends.host.lowering.segments import SegmentCompiler
 from graft.backends.host.storage import Storage, row_major, static_shape
 from graft.base.dtypes import DType
+from graft.byoc.executable import Accuracy
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Value

@@ -13,10 +13,10 @@ from tests.ops.ml_node import graph_of
 
 import graft
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.options import HostOptions
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
+from graft.byoc.executable import Settings
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType
@@ -93,7 +93,7 @@ def test_features_that_are_not_there() -> None:
     attrs = _attrs("TreeEnsembleRegressor", n_targets=1, **old(forest(1), "target"))
     graph = _alone(attrs, DType.FLOAT32, COLUMNS)
     check_flow(graph, [samples(1)], [np.pad(samples(1), ((0, 0), (0, 2)))])
-    native = HostBackend(HostOptions(threads=1)).build(graph)
+    native = HostBackend(Settings(threads=1)).build(graph)
     with pytest.raises(EvaluationError, match=r"a node asks for feature 3.*columns = 2"):
         native([samples(1)[:, :2]])
 

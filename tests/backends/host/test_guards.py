@@ -17,10 +17,10 @@ from tests.frontends.onnx.small_models import it, node, tensor, value
 
 import graft
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.options import HostOptions
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
+from graft.byoc.executable import Settings
 from graft.byoc.measure import samples
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
@@ -361,7 +361,7 @@ def test_the_first_of_several_is_named() -> None:
 
 
 def is_guarded(graph: Graph) -> bool:
-    built = HostBackend(HostOptions(threads=1)).build(graph)
+    built = HostBackend(Settings(threads=1)).build(graph)
     return any(segment.guards for segment in built.program.segments)
 
 
@@ -429,10 +429,10 @@ def test_constants_outside() -> None:
 
 
 def test_guards_are_no_results() -> None:
-    built = HostBackend(HostOptions(threads=1)).build(import_model(several()))
+    built = HostBackend(Settings(threads=1)).build(import_model(several()))
     assert len(built.session.get_outputs()) == len(built.program.output_names)
     model = model_of(CASES[0].values[0], "static")
-    static = HostBackend(HostOptions(threads=1)).build(import_model(model))
+    static = HostBackend(Settings(threads=1)).build(import_model(model))
     feeds = {"x0": DATA, "x1": at(0, -5, 4)}
     home = np.empty((3, 4, 3), np.float32)
     static.session.run(None, feeds, {"y": home})

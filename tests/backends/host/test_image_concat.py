@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.backends.host.images import Case, case, check
 
-from graft.backends.host.kernels.image_concat import image_concat
+from graft.backends.host.kernels.images.concat import image_concat
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.backends.host.images import case, check
 
-from graft.backends.host.kernels.image_pointwise import image_pointwise
+from graft.backends.host.kernels.images.pointwise import image_pointwise
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor

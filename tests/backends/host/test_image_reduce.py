@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tests.backends.host.images import Case, case, check, run
 
-from graft.backends.host.kernels.image_channels import image_channels
-from graft.backends.host.kernels.image_reduce import image_reduce
+from graft.backends.host.kernels.images.reduce import image_channels, image_reduce
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor

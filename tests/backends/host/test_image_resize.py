@@ -10,8 +10,8 @@ from tests.backends.host.flows import check_flow
 from tests.backends.host.images import Case, case, check
 
 import graft
-from graft.backends.host.assemble import NativeStep, assemble
-from graft.backends.host.kernels.image_resize import image_resize
+from graft.backends.host.kernels.images.resize import image_resize
+from graft.backends.host.lowering.assemble import NativeStep, assemble
 from graft.base.dims import Dim, symbol
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate

@@ -12,7 +12,7 @@ from graft.backends.host.kernels import conv_plan
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
-from graft.backends.host.kernels.pool import pool2d
+from graft.backends.host.kernels.images.pool import pool2d
 from graft.backends.host.storage import Storage, blocks_of
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from tests.backends.host.nets import Net
 
-from graft.backends.host.assemble import NativeStep, assemble
-from graft.backends.host.builder import build_assembled
-from graft.backends.host.homes import Part, Slot, within
-from graft.backends.host.joined import located
-from graft.backends.host.options import Accuracy
-from graft.backends.host.segments import SegmentCompiler
+from graft.backends.host.aliases import located
+from graft.backends.host.lowering.assemble import NativeStep, assemble
+from graft.backends.host.lowering.builder import build_assembled
+from graft.backends.host.lowering.homes import Part, Slot, within
+from graft.backends.host.lowering.segments import SegmentCompiler
 from graft.backends.host.storage import Storage
 from graft.base.dtypes import DType
+from graft.byoc.executable import Accuracy
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.runtime.session import Session

@@ -9,8 +9,8 @@ import pytest
 from tests.backends.host.nets import Net
 
 import graft
-from graft.backends.host.assemble import Assembly, NativeStep, assemble
-from graft.backends.host.prepare import prepare
+from graft.backends.host.lowering.assemble import Assembly, NativeStep, assemble
+from graft.backends.host.passes.pipeline import prepare
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.loop.ir import Function

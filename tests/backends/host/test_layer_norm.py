@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.backends.host.row_kernels import Case, check
 
-from graft.backends.host.kernels.expression import expression
+from graft.backends.host.kernels.expression.template import expression
 
 
 @pytest.mark.parametrize("length", [1, 3, 16, 77, 768])

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.backends.host.nets import Net
 
-from graft.backends.host.assemble import Assembly, NativeStep, assemble
 from graft.backends.host.layout import Layout, choose_layout
-from graft.backends.host.prepare import prepare
+from graft.backends.host.lowering.assemble import Assembly, NativeStep, assemble
+from graft.backends.host.passes.pipeline import prepare
 from graft.frontends.onnx.importer import import_model
 from graft.ir.graph import Graph, Value
 from graft.passes.pipeline import optimize

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.backends.host.row_kernels import Case, check, refusal
 
-from graft.backends.host.kernels.indices import Index, reshaped
+from graft.backends.host.kernels.index_map import Index, reshaped
 from graft.backends.host.kernels.movement import movement
 from graft.loop.ir import Const
 

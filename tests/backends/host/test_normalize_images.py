@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graft
-from graft.backends.host.normalize_images import normalize_images
+from graft.backends.host.passes.normalize_images import normalize_images
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder

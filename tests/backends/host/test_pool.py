@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.backends.host.images import Case, case, check, random_inputs
 
-from graft.backends.host.kernels.pool import pool2d
+from graft.backends.host.kernels.images.pool import pool2d
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Value

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graft
-from graft.backends.host.kernels import expression_stages
+from graft.backends.host.kernels.expression import stages
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.base.errors import ReferenceWarning
@@ -110,7 +110,7 @@ def test_model_with_steps_on_the_evaluator_is_saved(tmp_path: Path) -> None:
 
 def test_group_without_a_kernel_keeps_its_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of an image as gathered rows and columns: too many nodes for one kernel."""
-    monkeypatch.setattr(expression_stages, "MOST_MOVED", expression_stages.MOST_INLINED)
+    monkeypatch.setattr(stages, "MOST_MOVED", stages.MOST_INLINED)
     g = Builder()
     x = g.input("x", tensor("float32", 1, 16, 12, 12))
     rows = g.constant(np.array([[0, 1, 2, 3, 4], [4, 5, 6, 7, 8], [9, 10, 11, 12, 13]], np.int64))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.backends.host.row_kernels import Case, check
 
-from graft.backends.host.kernels.expression import expression
+from graft.backends.host.kernels.expression.template import expression
 from graft.backends.host.kernels.views import merged
 
 

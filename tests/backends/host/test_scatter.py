@@ -17,7 +17,7 @@ from tests.backends.host.symbolic import (
 )
 
 from graft.backends.host.kernel import Kernel
-from graft.backends.host.kernels.expression import HELD
+from graft.backends.host.kernels.expression.template import HELD
 from graft.base.dtypes import Array
 from graft.ir.graph import Value
 from graft.llvm.compile import object_code

@@ -6,9 +6,9 @@ import numpy as np
 
 import graft.ops  # noqa: F401  (registers the operators)
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.options import HostOptions
-from graft.backends.host.step_times import by_value
+from graft.backends.host.executable import by_value
 from graft.byoc.contract import Source
+from graft.byoc.executable import Settings
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
@@ -20,7 +20,7 @@ def test_copies_count_for_the_step_after_them() -> None:
 
 def found(graph: Graph, *shape: int) -> dict[str, float]:
     data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    costs = HostBackend(HostOptions(threads=2)).time_groups(graph, [data])
+    costs = HostBackend(Settings(threads=2)).time_groups(graph, [data])
     assert {cost.source for cost in costs.values()} == {Source.MEASURED}
     return {name: cost.seconds for name, cost in costs.items()}
 

@@ -14,8 +14,8 @@ from graft.backends.host.group import Strassen
 from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.strassen import chunk_depth, pack_quarters
-from graft.backends.host.options import Accuracy
 from graft.base.dtypes import DType
+from graft.byoc.executable import Accuracy
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor

@@ -7,7 +7,7 @@ import pytest
 from tests.passes.checking import graph_of, operators, run_pass
 
 import graft
-from graft.backends.host.strength_reduction import strength_reduction
+from graft.backends.host.passes.strength_reduction import strength_reduction
 from graft.base.dims import symbol
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate

@@ -8,11 +8,11 @@ from tests.backends.host.flows import check_flow
 
 from graft.backends.host.backend import HostBackend
 from graft.backends.host.kernels.tile import parts, runs
-from graft.backends.host.options import HostOptions
 from graft.backends.host.point import plus
 from graft.backends.host.typical import EXTENT, typical
 from graft.base.dims import Dim, broadcast_dim, symbol
 from graft.base.dtypes import Array, DType
+from graft.byoc.executable import Settings
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
@@ -109,7 +109,7 @@ def test_a_network_of_any_size(shape: tuple[Dim, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(N, 3, 32, 32), (N, 3, H, W)])
 def test_images_stay_in_blocks(shape: tuple[Dim, ...]) -> None:
-    built = HostBackend(HostOptions(threads=1)).build(network(*shape))
+    built = HostBackend(Settings(threads=1)).build(network(*shape))
     (step,) = built.program.body.instructions
     assert isinstance(step, Segment)
     labels = [call.label for call in step.calls]

@@ -8,11 +8,11 @@ from tests.backends.host.flows import check_flow
 from tests.backends.host.symbolic import Sizes, check, graph_of, kernel_of
 
 from graft.backends.host.backend import HostBackend
-from graft.backends.host.kernels.expression import HELD
-from graft.backends.host.options import HostOptions
+from graft.backends.host.kernels.expression.template import HELD
 from graft.base.dims import Dim, dim_min, symbol
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
+from graft.byoc.executable import Settings
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor
@@ -79,7 +79,7 @@ def test_more_than_there_are_is_an_error_of_the_run(wanted: Dim) -> None:
     graph = build.build(*build.call("topk", data, k=wanted))
     given = [[np.arange(n, dtype=np.float32), np.zeros(2, np.int8)] for n in (2, 9)]
     assert check_flow(graph, *given) == ["Segment"]
-    native = HostBackend(HostOptions(threads=1)).build(graph)
+    native = HostBackend(Settings(threads=1)).build(graph)
     for n in (0, 1):
         with pytest.raises(EvaluationError, match=f"elements of n along axis 0 .*n = {n}"):
             native([np.zeros(n, np.float32), np.zeros(2, np.int8)])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import graft
-from graft.backends.host.prepare import prepare
-from graft.backends.host.use_integers import use_integers
+from graft.backends.host.passes.pipeline import prepare
+from graft.backends.host.passes.use_integers import use_integers
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graft
-from graft.backends.host.widen_convolutions import widen_convolutions
+from graft.backends.host.passes.widen_convolutions import widen_convolutions
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from graft.backends.host.builder import Built, build_program
-from graft.backends.host.executable import HostExecutable, specialized
-from graft.backends.host.kernel_text import kernel_texts
-from graft.backends.host.options import HostOptions
+from graft.backends.host.executable import HOST_VERSION, HostExecutable, specialized
+from graft.backends.host.lowering.builder import Built, build_program
+from graft.backends.host.lowering.segments import SegmentCompiler
+from graft.backends.host.passes.pipeline import prepare
 from graft.backends.host.patterns import host_patterns
-from graft.backends.host.prepare import prepare
-from graft.backends.host.saving import HOST_VERSION
-from graft.backends.host.segments import SegmentCompiler
 from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.base.names import comment
+from graft.base.progress import Stage
 from graft.byoc.contract import HOME, Backend, Cost, Limits, Match, PatternTable, Runner
 from graft.byoc.executable import Executable, Settings
 from graft.ir.graph import Graph
+from graft.llvm.compile import assembly
+from graft.llvm.emit import llvm_text
 from graft.loop.ir import Function
+from graft.loop.print import to_text
 from graft.passes.pipeline import PassReport
 from graft.rewrite.rule import Refusal
 from graft.runtime.cores import available_processors
@@ -36,11 +39,11 @@ class HostBackend(Backend):
     name = HOME
     version = HOST_VERSION
 
-    def __init__(self, options: HostOptions | None = None) -> None:
-        self._options = options or HostOptions()
+    def __init__(self, options: Settings | None = None) -> None:
+        self._options = options or Settings()
 
     def configured(self, settings: Settings) -> HostBackend:
-        return HostBackend(HostOptions.of(settings))
+        return HostBackend(settings)
 
     @cached_property
     def _target(self) -> Target:
@@ -132,7 +135,7 @@ class HostLowering:
     """A graph before code generation. Its native parts are lowered one by one while the program
     around them is built, so that nothing is done before somebody asks."""
 
-    def __init__(self, graph: Graph, compiler: SegmentCompiler, options: HostOptions) -> None:
+    def __init__(self, graph: Graph, compiler: SegmentCompiler, options: Settings) -> None:
         self._source, self._compiler, self._options = graph, compiler, options
 
     @property
@@ -165,9 +168,14 @@ class HostLowering:
         return self._without_code[1].reasons
 
     def kernels(self, form: str) -> list[str]:
-        """The text of each kernel."""
-        functions, compiler = self._without_code[0].functions, self._compiler
-        return kernel_texts(functions, form, compiler.target, compiler.report)
+        """The text of each kernel as loops, LLVM or assembly."""
+        if form not in _FORMS:
+            raise UserError(f"kernels have no form '{form}'", hint=f"there are {', '.join(_FORMS)}")
+        functions, texts = self._without_code[0].functions, []
+        for number, (name, function) in enumerate(functions.items()):
+            self._compiler.report(Stage("kernel", number + 1, len(functions), name))
+            texts.append(_FORMS[form](function, self._compiler.target))
+        return texts
 
     def build(self) -> HostExecutable:
         """A program with object code for its native parts."""
@@ -177,30 +185,33 @@ class HostLowering:
 
 @dataclass(frozen=True)
 class _Collector(SegmentCompiler):
-    """Makes kernels, keeps them, and compiles none."""
+    """Collects kernels instead of compiling them: its own compilation, without any code."""
 
     functions: dict[str, Function] = field(default_factory=dict)
 
-    def compilation(self) -> _Collecting:  # type: ignore[override]  # as far as it is used
-        return _Collecting(self.functions)
+    def compilation(self) -> _Collector:  # type: ignore[override]  # as far as it is used
+        return self
 
-
-class _Collecting:
-    """What takes kernels in the place of a compilation."""
-
-    def __init__(self, functions: dict[str, Function]) -> None:
-        self._functions = functions
-
-    def __enter__(self) -> _Collecting:
+    def __enter__(self) -> _Collector:
         return self
 
     def __exit__(self, *_error: object) -> None:
         pass
 
     def add(self, function: Function) -> None:
-        """Keep a kernel."""
-        self._functions[function.name] = function
+        self.functions[function.name] = function
 
     def codes(self) -> list[bytes]:
-        """None of them has any."""
         return []
+
+
+def _with_notes(mark: str, function: Function, text: str) -> str:
+    return "".join(f"{mark} {comment(note)}\n" for note in function.notes) + text
+
+
+# The forms in which `--emit` prints kernels.
+_FORMS: Mapping[str, Callable[[Function, Target], str]] = {
+    "loops": lambda function, _target: to_text(function),
+    "llvm": lambda function, target: _with_notes(";", function, llvm_text(function, target)),
+    "asm": lambda function, target: _with_notes("#", function, assembly(function, target)),
+}

@@ -12,8 +12,8 @@ from dataclasses import replace
 from graft.backends.host.choose_convolutions import choose_convolution
 from graft.backends.host.group import Algorithm, Group, Strassen
 from graft.backends.host.kernels.strassen import chunk_depth
-from graft.backends.host.options import Accuracy
 from graft.backends.host.storage import static_shape
+from graft.byoc.executable import Accuracy
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 

@@ -1,26 +1,33 @@
-"""A compiled graph: a program and its functions in; something that runs, is timed, and goes into a
-file out."""
+"""A compiled graph: runs a program, profiles its steps, and writes it to an artifact."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.metadata import version
 from typing import Any
 
-from graft.backends.host.builder import Built
-from graft.backends.host.options import HostOptions
-from graft.backends.host.saving import save_as
-from graft.backends.host.step_times import by_value, median_costs
+import numpy as np
+
+from graft.backends.host.lowering.builder import Built
 from graft.base.dtypes import Array
-from graft.byoc.contract import Cost
+from graft.byoc.contract import HOME, Cost, Source
+from graft.byoc.executable import Settings
+from graft.byoc.measure import WATCH, calm
 from graft.program.program import Program
 from graft.program.variants import Key, variant_name, with_variants
+from graft.runtime.artifact import Origin, save
 from graft.runtime.profile import Profile
 from graft.runtime.session import Session
 from graft.runtime.supplied import Supplied
 from graft.target.target import HOST
+
+HOST_VERSION = "1"
+_PROFILES = 9  # least runs that a profile is the median of
+_PROFILE_SECONDS = 1.5  # other processes come and go faster than that
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +36,7 @@ class HostExecutable:
 
     program: Program
     supplied: Supplied
-    options: HostOptions
+    options: Settings
     kernels: Mapping[str, str]  # labels by the values that they make; fused values are not here
     reference_nodes: Mapping[str, str]  # values that the evaluator makes, with the reason
     python_nodes: Mapping[str, str]  # values that Python makes, with what it does
@@ -37,7 +44,7 @@ class HostExecutable:
     makes: Mapping[int, str] = field(default_factory=dict)  # by kernel call or instruction
 
     @classmethod
-    def of(cls, built: Built, options: HostOptions) -> HostExecutable:
+    def of(cls, built: Built, options: Settings) -> HostExecutable:
         """What was built of a graph."""
         return cls(
             built.program,
@@ -79,7 +86,8 @@ class HostExecutable:
     ) -> list[str]:
         """Write the program to a file, with what the regions of other backends need; tells the
         operators that the evaluator has to know there."""
-        return save_as(self.program, path, backends, blobs)
+        versions = {HOME: HOST_VERSION, **(backends or {})}
+        return save(self.program, path, Origin(version("graft-compiler"), versions), blobs)
 
     def without_session(self) -> HostExecutable:
         """The same, with nothing of it linked."""
@@ -105,32 +113,47 @@ def specialized(
         general,
         program=program,
         supplied=_supplied(parts),
-        kernels=_first(one.kernels for one in parts.values()),
-        reference_nodes=_first(one.reference_nodes for one in parts.values()),
+        kernels=dict(ChainMap(*(dict(one.kernels) for one in parts.values()))),
+        reference_nodes=dict(ChainMap(*(dict(one.reference_nodes) for one in parts.values()))),
         arena_bound=None,
     )
 
 
-def _first(several: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """All entries; of those with the same name the first."""
-    found: dict[str, str] = {}
-    for one in several:
-        found = {**one, **found}
-    return found
-
-
 def _supplied(parts: Mapping[str, HostExecutable]) -> Supplied:
-    """The functions of all programs, with the variants' names before theirs."""
-    found = Supplied({}, {}, {})
+    """The functions of all programs, those of variants under names with theirs as a prefix."""
+    result = Supplied({}, {}, {})
     for variant, part in parts.items():
         own = part.supplied
-        found = Supplied(
-            {**found.functions, **_named(variant, own.functions)},
-            {**found.evaluators, **_named(variant, own.evaluators)},
-            {**found.rules, **own.rules},
+        result = Supplied(
+            {**result.functions, **_named(variant, own.functions)},
+            {**result.evaluators, **_named(variant, own.evaluators)},
+            {**result.rules, **own.rules},
         )
-    return found
+    return result
 
 
 def _named(variant: str, functions: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{variant} {name}" if variant else name: one for name, one in functions.items()}
+
+
+def by_value(times: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Total time per value of steps that are given with the value they compute.
+
+    Relayouts compute no value of their own (their name is empty): they count for the step after."""
+    totals: dict[str, float] = {}
+    pending = 0.0
+    for name, seconds in times:
+        pending += float(seconds)
+        if name:
+            totals[name] = totals.get(name, 0.0) + pending
+            pending = 0.0
+    return totals
+
+
+def median_costs(run: Callable[[], Mapping[str, float]]) -> dict[str, Cost]:
+    """Median cost per value over several profiled runs. Steps skipped in a run (an untaken branch)
+    count as zero."""
+    runs = WATCH.measured(lambda: calm(run, _PROFILES, _PROFILE_SECONDS))
+    names = dict.fromkeys(name for one in runs for name in one)
+    medians = {name: float(np.median([one.get(name, 0.0) for one in runs])) for name in names}
+    return {name: Cost(seconds, Source.MEASURED) for name, seconds in medians.items()}

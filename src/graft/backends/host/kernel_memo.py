@@ -22,11 +22,11 @@ from graft.backends.host.kernel import Kernel, Pack, Stores
 from graft.backends.host.kernels.conv_plan import CONVOLUTIONS
 from graft.backends.host.kernels.dense import INTEGER
 from graft.backends.host.kernels.relayout import relayout
-from graft.backends.host.options import Accuracy
 from graft.backends.host.storage import Storage, row_major
 from graft.backends.host.templates import kernel_for, refusal
 from graft.base.dims import Dim
 from graft.base.dtypes import Array
+from graft.byoc.executable import Accuracy
 from graft.ir.graph import Node, Value
 from graft.ir.literal import Literal
 from graft.loop.ir import Function

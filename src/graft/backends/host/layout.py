@@ -16,11 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import compress
 
-from graft.backends.host.channels_last import ChannelsLast, channels_last
+from graft.backends.host.aliases import ChannelsLast, Joins, channels_last, cuts, located
 from graft.backends.host.choose_algorithm import choose_algorithm
 from graft.backends.host.group import Group, group_of
-from graft.backends.host.joined import Joins, cuts, located
-from graft.backends.host.kernels.channel_norm import CHANNEL_NORM
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
     INTEGER,
@@ -28,17 +26,18 @@ from graft.backends.host.kernels.conv_plan import (
     unfit_extents,
 )
 from graft.backends.host.kernels.image import BYTES as BYTE_TYPES
-from graft.backends.host.kernels.image_movement import moves_image
-from graft.backends.host.kernels.image_reduce import CHANNELS, PIXELS, reduces_image
-from graft.backends.host.kernels.image_resize import NEAREST
+from graft.backends.host.kernels.images.channel_norm import CHANNEL_NORM
+from graft.backends.host.kernels.images.movement import moves_image
+from graft.backends.host.kernels.images.reduce import CHANNELS, PIXELS, reduces_image
+from graft.backends.host.kernels.images.resize import NEAREST
 from graft.backends.host.kernels.integer_weights import QUAD, zero_point_of
-from graft.backends.host.layout_cost import Plan, Step, Want, Way, cheapest
-from graft.backends.host.options import Accuracy
+from graft.backends.host.layout_search import Plan, Step, Want, Way, cheapest
 from graft.backends.host.storage import BLOCKS, NO_HALO, Halo, Storage, shape_of, static_shape
 from graft.backends.host.templates import refusal
 from graft.backends.host.typical import typical_bytes, typical_macs
 from graft.base.dims import Unknown
 from graft.base.dtypes import DType
+from graft.byoc.executable import Accuracy
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.passes.simplify_movement import is_view

@@ -9,33 +9,30 @@ from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import KernelTemplate, Layout, Plan
 from graft.backends.host.kernels.attention import attention
 from graft.backends.host.kernels.batch_matmul import batch_matmul
-from graft.backends.host.kernels.channel_norm import channel_norm
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
 from graft.backends.host.kernels.determinant import determinant
-from graft.backends.host.kernels.distinct import distinct
-from graft.backends.host.kernels.expression import expression
+from graft.backends.host.kernels.expression.template import expression
 from graft.backends.host.kernels.forest import forest
-from graft.backends.host.kernels.image_channels import image_channels
-from graft.backends.host.kernels.image_concat import image_concat
-from graft.backends.host.kernels.image_movement import image_movement
-from graft.backends.host.kernels.image_pointwise import image_pointwise
-from graft.backends.host.kernels.image_reduce import image_reduce
-from graft.backends.host.kernels.image_resize import image_resize
+from graft.backends.host.kernels.images.channel_norm import channel_norm
+from graft.backends.host.kernels.images.concat import image_concat
+from graft.backends.host.kernels.images.movement import image_movement
+from graft.backends.host.kernels.images.pointwise import image_pointwise
+from graft.backends.host.kernels.images.pool import pool2d
+from graft.backends.host.kernels.images.reduce import image_channels, image_reduce
+from graft.backends.host.kernels.images.resize import image_resize
 from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.movement import movement
-from graft.backends.host.kernels.nonzero import nonzero
-from graft.backends.host.kernels.pool import pool2d
 from graft.backends.host.kernels.recurrence import recurrence
 from graft.backends.host.kernels.reduce import reduce
 from graft.backends.host.kernels.roi_align import roi_align
 from graft.backends.host.kernels.scatter import scatter
+from graft.backends.host.kernels.search import distinct, nonzero, topk
 from graft.backends.host.kernels.sizes import sizes
 from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.suppression import suppression
-from graft.backends.host.kernels.topk import topk
 from graft.backends.host.kernels.totals import totals
 from graft.backends.host.kernels.winograd import winograd
 from graft.rewrite.rule import Refusal

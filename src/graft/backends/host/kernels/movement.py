@@ -16,8 +16,15 @@ from itertools import pairwise
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import HELD, Layout, Pattern, Plan, kernel_template
-from graft.backends.host.kernels.indices import Index, NotInVectorsError
-from graft.backends.host.kernels.pull import RULES, At, CannotPullError, CutNeededError, Pull
+from graft.backends.host.kernels.index_map import (
+    RULES,
+    At,
+    CannotPullError,
+    CutNeededError,
+    Index,
+    NotInVectorsError,
+    Pull,
+)
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
 from graft.backends.host.kernels.views import not_pointwise, unflattened
 from graft.backends.host.point import plus, times

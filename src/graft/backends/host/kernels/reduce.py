@@ -15,7 +15,7 @@ from functools import reduce as fold
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
-from graft.backends.host.kernels.running import Running
+from graft.backends.host.kernels.tile import Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store, spans_of
 from graft.backends.host.kernels.views import (
     Axes,

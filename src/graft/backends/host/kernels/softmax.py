@@ -15,7 +15,7 @@ from operator import add
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
-from graft.backends.host.kernels.running import Running
+from graft.backends.host.kernels.tile import Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, mask_of, masked_store
 from graft.backends.host.kernels.views import total, viewed
 from graft.backends.host.point import minus, over, plus, times

@@ -1,11 +1,12 @@
-"""Each channel of a blocked image reduced to its mean, sum or extreme, with what comes before and
-after in registers.
+"""Reductions of blocked images over their pixels or their channels, with fused pointwise nodes.
 
-Reads [batch, channels / block, rows, columns, block], writes [batch, channels] or [batch, channels,
-1, 1] row-major. The threads share the blocks of channels; several totals of each vector of channels
-run side by side, since an addition has to wait for the one before it. The rows of
-large images are added up in float64, since each addition to a long sum rounds away what is small
-beside it: a variance of the same image may be as small.
+Over rows and columns: writes [batch, channels] or [batch, channels, 1, 1] row-major. The threads
+share the blocks of channels; several totals of each vector of channels run side by side, since an
+addition has to wait for the one before it. The rows of large images are added up in float64, since
+each addition to a long sum rounds away what is small beside it: a variance of the same image may be
+as small. Over channels: writes [batch, 1, rows, columns] or [batch, rows, columns] row-major. The
+threads share the rows; some pixels side by side each combine their vectors of channels, and the
+lanes last.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from graft.backends.host.kernels.image import (
     source_block,
     vector_lanes,
 )
-from graft.backends.host.kernels.tile import Tile, parts
+from graft.backends.host.kernels.tile import Tile, parts, runs
 from graft.backends.host.kernels.vectors import mask_of, masked_store
 from graft.backends.host.point import (
     BlockedPoint,
@@ -47,11 +48,13 @@ from graft.loop.ir import (
     BinaryKind,
     Block,
     Broadcast,
+    Call,
     Cast,
     Const,
     Expr,
     For,
     Ramp,
+    Select,
     Stmt,
     Store,
     Var,
@@ -91,7 +94,7 @@ def image_reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal
     if isinstance(block, Refusal):
         return block
     schedule, anchor = default_schedule(target, group.output.dtype, block), group.sole_anchor
-    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor, block).body())
+    return plan_of(group, stores, lambda p: _PixelWriter(p, schedule, anchor, block).body())
 
 
 def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:
@@ -139,7 +142,7 @@ def _unfit_epilogue(
     return not_pointwise(after, rank=len(shape_of(anchor.output)))
 
 
-class _Writer:
+class _PixelWriter:
     """Writes the loop nest of one reduction."""
 
     def __init__(
@@ -249,3 +252,100 @@ def combined(kind: BinaryKind, terms: list[Expr]) -> Expr:
         pairs = [terms[i : i + 2] for i in range(0, len(terms), 2)]
         terms = [reduce(partial(Binary, kind), pair) for pair in pairs]
     return terms[0]
+
+
+_ACROSS = {
+    BinaryKind.ADD: "reduce_add",
+    BinaryKind.MAXIMUM: "reduce_max",
+    BinaryKind.MINIMUM: "reduce_min",
+}
+
+
+@kernel_template(REDUCTIONS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule)
+def image_channels(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
+    """A reduction over channels with whatever is fused with it."""
+    block = reduced_block(group, stores, CHANNELS)
+    if isinstance(block, Refusal):
+        return block
+    schedule, anchor = default_schedule(target, group.output.dtype, block), group.sole_anchor
+    return plan_of(group, stores, lambda p: _ChannelWriter(p, schedule, anchor, block).body())
+
+
+class _ChannelWriter:
+    """Writes the loop nest of one reduction."""
+
+    def __init__(
+        self, parameters: Parameters, schedule: ReduceSchedule, anchor: Node, block: int
+    ) -> None:
+        self.parameters, self.schedule = parameters, schedule
+        self.anchor, self.size = anchor, block
+        self.kind, self.start = REDUCTIONS[anchor.op.name]
+        batches, channels, height, width = map(parameters.extent, shape_of(anchor.args[0]))
+        assert isinstance(channels, Const)
+        self.batches, self.height, self.width = batches, height, width
+        self.channels = int(channels.value)
+        self.result: Storage = parameters.stores[parameters.group.output]
+        self.evaluator = Evaluator(parameters)
+        self.batch, self.row = Var("batch"), Var("row")
+
+    def body(self) -> Stmt:
+        line: list[Stmt] = []
+        for run in runs(self.width, self.schedule.totals):
+
+            def tile(column: Expr, size: int = run.size) -> Stmt:
+                return self.pixels(column, size)
+
+            line.append(run.loop(Var(self.evaluator.fresh("tile")), tile))
+        return shared(((self.batch, self.batches), (self.row, self.height)), Block(tuple(line)))
+
+    def pixels(self, column: Expr, count: int) -> Stmt:
+        """Some pixels: their vectors block by block, then the lanes of each."""
+        lanes, dtype = self.schedule.lanes, self.result.dtype
+        tile = Tile(count, 1, lanes, self.evaluator.fresh(""), dtype)
+        start = Const(self.start, dtype, lanes)
+        block = Var(self.evaluator.fresh("block"))
+        whole, left = divmod(self.channels, self.size)
+        blocks = For(block, Const(0), Const(whole), self.block(tile, column, block, self.size))
+        rest = self.block(tile, column, Const(whole), left)
+        finish = tile.each(lambda pixel, _: self.finish(tile, plus(column, pixel), pixel))
+        body = Block((tile.clear(lambda _: start), blocks, rest, finish))
+        return Allocate(tile.accumulators, body)
+
+    def block(self, tile: Tile, column: Expr, block: Expr, channels: int) -> Stmt:
+        """The first channels of a block to the totals of all pixels."""
+        lanes = self.schedule.lanes
+        found: list[Stmt] = []
+        for first in range(0, channels, lanes):
+            condition = mask_of(Const(channels - first), lanes)
+            for pixel in range(tile.pixels):
+                place = plus(column, pixel)
+                point = BlockedPoint(self.batch, block, self.row, place, first, lanes, self.size)
+                add = partial(self.added, tile, pixel, condition)
+                found.append(self.evaluator.at(point, self.anchor.args[0], {}, add))
+        return Block(tuple(found))
+
+    def added(self, tile: Tile, pixel: int, condition: Expr | None, value: Expr) -> Stmt:
+        """A vector, of which only some lanes may be channels, to the total of a pixel."""
+        if condition is not None:
+            value = Select(condition, value, Const(self.start, value.dtype, value.lanes))
+        total = Binary(self.kind, tile.value(pixel, 0), value)
+        return Store(tile.accumulators, tile.at(pixel, 0), total)
+
+    def finish(self, tile: Tile, column: Expr, pixel: int) -> Stmt:
+        """The lanes together, those of a mean divided, through the epilogue, to memory."""
+        group = self.parameters.group
+        total = tile.value(pixel, 0)
+        if tile.lanes > 1:
+            total = Call(_ACROSS[self.kind], (total,), total.dtype)
+        if self.anchor.op.name == "mean":
+            divisor = Const(float(self.channels), total.dtype)
+            total = Binary(BinaryKind.DIVIDE, total, divisor)
+        one = (Const(0),) if self.anchor.attrs.keepdims else ()
+        at: tuple[Expr, ...] = (self.batch, *one, self.row, column)
+        buffer = self.parameters.value(group.output, "result")[1]
+        return self.evaluator.at(
+            PlainPoint(at),
+            group.nodes[-1].output,
+            {self.anchor.output: total},
+            lambda value: Store(buffer, at, value),
+        )

@@ -9,7 +9,7 @@ worth that: between other kernels movement is best joined with what is computed.
 
 from __future__ import annotations
 
-from graft.backends.host.channels_last import NCHW, NHWC
+from graft.backends.host.aliases import NCHW, NHWC
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Unknown
 from graft.ir.graph import Graph, Value

@@ -1,9 +1,13 @@
-"""Which tensors are ranges of others: concatenations, splits and slices that need no copy.
+"""Tensors that need no copy, because they are other tensors' memory.
 
-A range along an axis is contiguous where all axes outside of it have an extent of 1; of a blocked
-image, ranges of whole blocks of channels are. Producers then write straight into their part of a
-concatenation, and readers read straight from their part of what is split. Ranges begin where a
-vector may: at multiples of the arena's alignment.
+A range of a tensor along an axis is contiguous where all axes outside of it have an extent of 1; of
+a blocked image, ranges of whole blocks of channels are. Producers then write straight into their
+part of a concatenation, and readers read straight from their part of what is split. Ranges begin at
+multiples of the arena's alignment.
+
+Rows of channels per pixel, as transformers and models of other frameworks have them, lie in memory
+as an image in one block of all its channels does. A `layout_transform` between the two only changes
+how the memory is described.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from graft.backends.host.storage import Storage, static_shape
+from graft.backends.host.storage import Storage, shape_of, static_shape
 from graft.ir.graph import Graph, Node, Value
 from graft.ops.slicing import slice_steps
 from graft.passes.simplify_movement import is_view
@@ -144,3 +148,48 @@ def cuts(node: Node) -> tuple[int, list[Range]] | None:
     if not isinstance(first, int):
         return None
     return cut[0], [Range(node.output, first, taken[cut[0]])]
+
+
+NCHW, NHWC = "NCHW", "NHWC"
+# Of a pixel, in which an image is copied to or from such memory: more would make a long kernel.
+MOST_CHANNELS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsLast:
+    """Operand and result of a node, of which one is an image, and the other its rows."""
+
+    operand: Value
+    result: Value
+    makes_image: bool
+
+    @property
+    def image(self) -> Value:
+        return self.result if self.makes_image else self.operand
+
+    @property
+    def channels(self) -> int:
+        channels = shape_of(self.image)[1]
+        assert isinstance(channels, int)
+        return channels
+
+    def stored(self, rows: Storage) -> Storage:
+        """The image in the memory that the rows have."""
+        image = self.image
+        return Storage(image.dtype, shape_of(image), self.channels, alignment=rows.alignment)
+
+
+def channels_last(node: Node) -> ChannelsLast | None:
+    """What a node moves between an image of known channels and its rows, if that is what it does.
+
+    An image of one channel or one pixel is in rows either way."""
+    if node.op.name != "layout_transform":
+        return None
+    layouts = node.attrs.src_layout, node.attrs.dst_layout
+    if layouts not in ((NHWC, NCHW), (NCHW, NHWC)):
+        return None
+    found = ChannelsLast(node.args[0], node.output, layouts == (NHWC, NCHW))
+    _, channels, height, width = shape_of(found.image)
+    if not isinstance(channels, int) or not 1 < channels <= MOST_CHANNELS:
+        return None
+    return None if height == width == 1 else found

@@ -1,4 +1,10 @@
-"""Compiles parts of a graph, or a whole one: what has native code, and that code."""
+"""Compile a graph, or a part of one, into native segments: which nodes have native code, that code,
+and the checks of symbolic sizes that the segments rely on.
+
+When a graph is typed, two symbols may be equal for all that is known, and kernels rely on it. So
+the type rules are asked again, with both answers to every question that the symbols leave open, and
+the outcomes become size checks of the program.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +12,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from graft.backends.host.assemble import Assembly, assemble
-from graft.backends.host.emit import Emitted, emit
-from graft.backends.host.guards import guarded
 from graft.backends.host.kernel_memo import Kernels, RowKernels
-from graft.backends.host.options import Accuracy
-from graft.backends.host.prepare import prepare
-from graft.backends.host.sizes import size_checks
-from graft.backends.host.split_recurrent import split_recurrent
-from graft.backends.host.values import Values
-from graft.base.dims import Unknown, product
+from graft.backends.host.lowering.assemble import Assembly, assemble
+from graft.backends.host.lowering.emit import Emitted, emit
+from graft.backends.host.lowering.values import Values
+from graft.backends.host.passes.guards import guarded
+from graft.backends.host.passes.pipeline import prepare
+from graft.backends.host.passes.split_recurrent import split_recurrent
+from graft.base.dim_questions import provably_different, supposing
+from graft.base.dims import Dim, Unknown, product
 from graft.base.dtypes import DType
+from graft.base.errors import Place, TypeRuleError
 from graft.base.progress import Progress, Stage, quietly
+from graft.byoc.executable import Accuracy
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.types import TensorType
+from graft.ir.op import infer_types
+from graft.ir.types import TensorType, Type
 from graft.llvm.cache import default_cache
 from graft.llvm.pool import Compilation
 from graft.loop.ir import Function
 from graft.ops.indexed import IndexRanges
 from graft.passes.simplify_movement import is_view
+from graft.program.extents import Refused, SizeCheck, Test, Verdict
 from graft.program.guards import Guard
 from graft.runtime.driver import driver_key, driver_object
 from graft.runtime.spaces import Runner
@@ -151,3 +160,69 @@ def why_not_native(graph: Graph) -> str:
             return reason
     control = (node.op.name for node in graph.nodes if node.op.name in _CONTROL_FLOW)
     return next((f"it has a {name}" for name in control), "")
+
+
+_Answers = Mapping[tuple[Dim, Dim], bool]
+
+
+class _OpenError(Exception):
+    """A question that has no answer yet."""
+
+    def __init__(self, left: Dim, right: Dim) -> None:
+        super().__init__()
+        self.question = left, right
+
+
+def size_checks(nodes: Sequence[Node]) -> tuple[SizeCheck, ...]:
+    """What has to hold of the symbols' numbers, node by node."""
+    found: list[SizeCheck] = []
+    for node in nodes:
+        # A reshape of static data to symbolic extents has to be checked as well.
+        if not all(map(_is_static, (*node.args, *node.outputs))):
+            verdict = _verdict(node, {})
+            if isinstance(verdict, Test):
+                found.append(SizeCheck(verdict, node.place or Place()))
+    return tuple(found)
+
+
+def _is_static(value: object) -> bool:
+    type_ = getattr(value, "type", None)
+    return isinstance(type_, TensorType) and type_.is_static
+
+
+def _verdict(node: Node, answers: _Answers) -> Verdict:
+    """What the rule says, given some answers: at once, or after the next question."""
+
+    def oracle(left: Dim, right: Dim) -> bool:
+        for question in ((left, right), (right, left)):
+            if question in answers:
+                return answers[question]
+        raise _OpenError(left, right)
+
+    try:
+        with supposing(oracle):
+            return _result(node)
+    except TypeRuleError as error:
+        return Refused(error.message, error.hint)
+    except _OpenError as error:
+        question = error.question
+    equal = _verdict(node, {**answers, question: False})
+    different = _verdict(node, {**answers, question: True})
+    return equal if equal == different else Test(*question, equal, different)
+
+
+def _result(node: Node) -> Refused | None:
+    operands = tuple(None if value is None else value.type for value in node.inputs)
+    results = infer_types(node.op, node.attrs, operands)
+    for value, found in zip(node.outputs, results, strict=True):
+        if not _agree(found, value.type):
+            return Refused(f"%{value.name} is {found} where {value.type} is wanted")
+    return None
+
+
+def _agree(found: Type, wanted: Type) -> bool:
+    """Whether nothing that the rule knows contradicts what was declared."""
+    if not isinstance(found, TensorType) or not isinstance(wanted, TensorType):
+        return True
+    pairs = zip(found.shape or (), wanted.shape or (), strict=False)
+    return not any(provably_different(one, other) for one, other in pairs)

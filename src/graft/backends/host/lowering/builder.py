@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from graft.backends.host import measure
-from graft.backends.host.assemble import Assembly
-from graft.backends.host.cut import GraphPart, cut
-from graft.backends.host.emit import Emitted, emit
-from graft.backends.host.segments import SegmentCompiler, driver_code, why_not_native
-from graft.backends.host.symbols import adopt, inherited_symbols, rename_new
-from graft.backends.host.values import Values
+from graft.backends.host.lowering.assemble import Assembly
+from graft.backends.host.lowering.cut import GraphPart, cut
+from graft.backends.host.lowering.emit import Emitted, emit
+from graft.backends.host.lowering.segments import SegmentCompiler, driver_code, why_not_native
+from graft.backends.host.lowering.symbols import adopt, inherited_symbols, rename_new
+from graft.backends.host.lowering.values import Values
+from graft.backends.host.passes import measure
 from graft.backends.reference.stored import evaluated_graph, value_of
 from graft.base.dims import symbols_of
 from graft.base.dtypes import Array, dtype_of

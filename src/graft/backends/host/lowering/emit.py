@@ -11,22 +11,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from graft.backends.host.assemble import (
+from graft.backends.host.lowering.assemble import (
     Assembly,
     NativeStep,
     ReferenceStep,
     RegionStep,
     TransferStep,
 )
-from graft.backends.host.homes import Abroad, Constant, Home, Input, Output, Part, Slot
-from graft.backends.host.scratch import scratch_dim
+from graft.backends.host.lowering.homes import Abroad, Constant, Home, Input, Output, Part, Slot
+from graft.backends.host.lowering.values import Values
 from graft.backends.host.storage import Storage
-from graft.backends.host.values import Values
 from graft.backends.reference.stored import evaluated_graph
-from graft.base.dims import AnyDim, Dim, Unknown
+from graft.base.dims import AnyDim, Dim, Unknown, product, substitute
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError, Place
-from graft.loop.ir import For, Function, LoopKind
+from graft.llvm.emit import SCRATCH_ALIGNMENT, scratch_buffers
+from graft.llvm.types import byte_size
+from graft.loop.index import dim_of
+from graft.loop.ir import For, Function, LoopKind, Var
 from graft.loop.traverse import walk_stmt
 from graft.program import instructions as p
 from graft.program.extents import SizeCheck
@@ -407,3 +409,14 @@ def _known(dim: AnyDim) -> Dim:
     if isinstance(dim, Unknown):
         raise InternalError("a size in a segment is unknown")
     return dim
+
+
+def scratch_dim(function: Function, scalars: Sequence[Dim]) -> AnyDim:
+    """Bytes that each thread needs."""
+    total: AnyDim = 0
+    for buffer in scratch_buffers(function):
+        size = product(dim_of(extent) for extent in buffer.extents) * byte_size(buffer.dtype)
+        units = (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT
+        total = total + units * SCRATCH_ALIGNMENT
+    names = [one.name for one in function.parameters if isinstance(one, Var)]
+    return substitute(total, dict(zip(names, scalars, strict=True)))

@@ -13,10 +13,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from graft.backends.host.channels_last import ChannelsLast
+from graft.backends.host.aliases import ChannelsLast, Joins, cuts, located
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
-from graft.backends.host.homes import (
+from graft.backends.host.kernel import Kernel
+from graft.backends.host.kernel_memo import Kernels
+from graft.backends.host.kernels.relayout import copied
+from graft.backends.host.layout import choose_layout
+from graft.backends.host.lowering.homes import (
     Abroad,
     Constant,
     Home,
@@ -27,11 +31,6 @@ from graft.backends.host.homes import (
     Travels,
     within,
 )
-from graft.backends.host.joined import Joins, cuts, located
-from graft.backends.host.kernel import Kernel
-from graft.backends.host.kernel_memo import Kernels
-from graft.backends.host.kernels.relayout import copied
-from graft.backends.host.layout import choose_layout
 from graft.backends.host.storage import Storage, covers, row_major, shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import Array

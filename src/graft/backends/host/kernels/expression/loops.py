@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graft.backends.host.kernels.expression_stages import (
+from graft.backends.host.kernels.expression.stages import (
     axis_names,
     extent,
     has_rest,

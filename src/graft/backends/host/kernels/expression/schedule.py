@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 
-from graft.backends.host.kernels.expression_loops import (
+from graft.backends.host.kernels.expression.loops import (
     MOST_TOTALS,
     SHORT,
     Directives,
@@ -28,7 +28,7 @@ from graft.backends.host.kernels.expression_loops import (
     tile_stage,
     vectors_of,
 )
-from graft.backends.host.kernels.expression_stages import (
+from graft.backends.host.kernels.expression.stages import (
     Places,
     axis_names,
     depends_on,

@@ -16,9 +16,9 @@ from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Packing, Stores
 from graft.backends.host.kernel_template import HELD, Layout, Pattern, Plan, kernel_template
-from graft.backends.host.kernels.expression_loops import ExpressionSchedule
-from graft.backends.host.kernels.expression_schedule import CannotScheduleError, default_variants
-from graft.backends.host.kernels.expression_views import view_of
+from graft.backends.host.kernels.expression.loops import ExpressionSchedule
+from graft.backends.host.kernels.expression.schedule import CannotScheduleError, default_variants
+from graft.backends.host.kernels.expression.views import view_of
 from graft.backends.host.storage import Storage
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, update_wrapper
 
-from graft.backends.host.bound_arity import bound_arity
 from graft.backends.host.kernel_memo import RowKernels
-from graft.backends.host.normalize_images import normalize_images
-from graft.backends.host.recognize_layouts import recognize_layouts
-from graft.backends.host.sink_reshapes import sink_reshapes
-from graft.backends.host.split_recurrent import split_recurrent
-from graft.backends.host.strength_reduction import strength_reduction
-from graft.backends.host.use_integers import use_integers
-from graft.backends.host.widen_convolutions import widen_convolutions
+from graft.backends.host.passes.bound_arity import bound_arity
+from graft.backends.host.passes.normalize_images import normalize_images
+from graft.backends.host.passes.recognize_layouts import recognize_layouts
+from graft.backends.host.passes.sink_reshapes import sink_reshapes
+from graft.backends.host.passes.split_recurrent import split_recurrent
+from graft.backends.host.passes.strength_reduction import strength_reduction
+from graft.backends.host.passes.use_integers import use_integers
+from graft.backends.host.passes.widen_convolutions import widen_convolutions
 from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph
 from graft.passes.group_fusion import group_fusion

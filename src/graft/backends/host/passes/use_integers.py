@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graft.backends.host.byte_products import Bytes, are_known, byte_product, centred_bytes
 from graft.backends.host.kernels.integer_weights import QUAD
+from graft.backends.host.passes.byte_products import Bytes, are_known, byte_product, centred_bytes
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import as_keywords

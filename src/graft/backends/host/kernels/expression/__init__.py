@@ -1,0 +1,1 @@
+"""The template of tensor expressions and its default schedules."""

@@ -1,0 +1,1 @@
+"""Templates of kernels on images in blocks of channels."""

@@ -1,0 +1,1 @@
+"""Graphs to programs: kernels, memory, instructions."""

@@ -1,0 +1,1 @@
+"""The host backend's own graph passes."""
